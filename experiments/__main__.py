@@ -1,0 +1,5 @@
+"""`python -m experiments`."""
+
+from experiments.cli import main
+
+main()

@@ -1,0 +1,98 @@
+"""The command line. TensorFlow is imported inside the commands, so that `--help` answers at once."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Experiments of 'Versatile Inverse Reinforcement Learning via Cumulative Rewards' (V-IRL).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one hyperparameter; repeatable.")
+]
+RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")]
+
+
+@app.command("run")
+def run_command(
+    task: Annotated[str, typer.Argument(help="gaussians")],
+    method: Annotated[str, typer.Option(help="virl, geim or eim.")] = "virl",
+    components: Annotated[int, typer.Option(help="Components of the policy.")] = 10,
+    modes: Annotated[int, typer.Option(help="Components m of the target mixture.")] = 50,
+    seed: Annotated[int, typer.Option(help="Seed of demonstrations and training.")] = 0,
+    task_seed: Annotated[int | None, typer.Option(help="Seed of the target; default: --seed.")] = None,
+    preset: Annotated[
+        str, typer.Option(help="smoke (seconds), quick (minutes) or paper (the published hyperparameters).")
+    ] = "quick",
+    hparams: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="YAML file of hyperparameters put over the preset's.")
+    ] = None,
+    set_: Set = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; default: runs/ and the run's name.")] = None,
+) -> None:
+    """Draw demonstrations, recover their reward, evaluate and draw it. Continues a stopped run, leaves a finished one alone."""
+    from experiments.runs import execute
+    from experiments.specification import make_specification
+
+    spec = make_specification(
+        task=task,
+        method=method,
+        components=components,
+        modes=modes,
+        seed=seed,
+        task_seed=task_seed,
+        preset=preset,
+        hparams_file=hparams,
+        assignments=set_ or [],
+    )
+    execute(spec, out or Path("runs") / spec.name)
+
+
+@app.command("infer")
+def infer_command(
+    runs: RunFolders,
+    components: Annotated[int, typer.Option(help="Components of the new policy.")],
+    steps: Annotated[int, typer.Option(help="Trust-region steps.")] = 400,
+    samples: Annotated[int, typer.Option(help="Samples per component and step.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the new policy.")] = 0,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: inference/ in the (first) run's folder.")] = None,
+) -> None:
+    """Fit a newly initialised policy to the reward of a run, or to the average reward of several runs on the same task."""
+    from experiments.inference import infer
+
+    infer(runs, components, steps, samples, seed, out)
+
+
+@app.command("figure")
+def figure_command(
+    number: Annotated[str, typer.Argument(help="2a or 5.")],
+    runs: RunFolders,
+    inference: Annotated[Path | None, typer.Option(metavar="DIR", help="Figure 5c: the result of `infer`.")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the PNG and PDF go.")] = Path("figures"),
+) -> None:
+    """Redraw a figure of the paper from result files alone."""
+    from experiments.figures import draw
+
+    draw(number, runs, inference, out)
+
+
+def main() -> None:
+    """Run a command; what is wrong with its input is one line on stderr and exit status 2."""
+    try:
+        app()
+    except ValueError as error:
+        from virl_tf.validation import InputError
+
+        if not isinstance(error, InputError):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped; the same command continues from the last finished iteration.", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,55 @@
+"""Figure 5: sampling policy, recovered reward and inference policy of V-IRL on one task."""
+
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from experiments.figures.style import crosses, ellipses, heat_map, read, save, task_mixture
+from virl_tf.validation import InputError
+
+
+def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
+    """Draw the three panels.
+
+    (a) log density of the first run's sampling policy, (b) the average reward of all runs, (c) log density of the policy that
+    `infer` fitted to that average; the target's 95 % ellipses and 500 demonstrations in each.
+    """
+    check_same_task(runs)
+    first = read(runs[0], "grid.npz")
+    inference = inference or runs[0] / "inference"
+    if not (inference / "grid.npz").is_file():
+        names = " ".join(str(run) for run in runs)
+        raise InputError(f"no inference result in {inference}; make it with: python -m experiments infer {names} --components 30")
+    # A reward is known up to a constant; each is aligned by its largest value before they are averaged.
+    rewards = [read(run, "grid.npz")["reward"] for run in runs]
+    average = np.mean([reward - reward.max() for reward in rewards], axis=0)
+    panels = {
+        "a) sampling policy": first["log_policy"],
+        f"b) recovered reward, {len(runs)} run{'s' if len(runs) > 1 else ''}": average,
+        "c) inference policy": read(inference, "grid.npz")["log_policy"],
+    }
+    target, x = task_mixture(runs[0]), read(runs[0], "demonstrations.npz")["train"]
+    figure, row = plt.subplots(1, 3, figsize=(9.6, 3.4), layout="constrained")
+    for axes, (title, log_density) in zip(row, panels.items(), strict=True):
+        image = heat_map(axes, first["axes"], log_density)
+        crosses(axes, x)
+        ellipses(axes, target)
+        axes.set_title(title)
+    figure.colorbar(image, ax=row, label="nats below the maximum", shrink=0.85)
+    save(figure, out / "figure_5")
+
+
+def check_same_task(runs: list[Path]) -> None:
+    """Raises InputError unless all runs are finished and on the same target."""
+    keys = ("task", "modes", "task_seed")
+    tasks = []
+    for run in runs:
+        if not (run / "summary.json").is_file():
+            raise InputError(f"{run} is not a finished run (no summary.json); run its command to the end first.")
+        summary = json.loads((run / "summary.json").read_text())
+        tasks.append({key: summary[key] for key in keys})
+    for run, task in zip(runs, tasks, strict=True):
+        if task != tasks[0]:
+            raise InputError(f"{run} has the task {task}, but {runs[0]} has {tasks[0]}; give runs on one task (--task-seed).")

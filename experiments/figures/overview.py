@@ -1,0 +1,45 @@
+"""The picture at the end of a run: target, recovered reward, policy, and how they came closer."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from experiments.figures.style import crosses, ellipses, heat_map, read, save, task_mixture
+from virl_tf.checkpoint import load_policy
+
+
+def draw_overview(run: Path, references: dict[str, float]) -> None:
+    """Four panels into the run's folder, from its files.
+
+    Args:
+        run: the run's folder.
+        references: I-projections to draw as thin lines, by label.
+    """
+    grid, target, policy = read(run, "grid.npz"), task_mixture(run), load_policy(run / "policy.npz")
+    history = pd.read_csv(run / "metrics.csv")
+    figure, axes = plt.subplots(1, 4, figsize=(13.6, 3.5), layout="constrained")
+    panels = [("expert", "log_p", target), ("recovered reward", "reward", target), ("policy", "log_policy", policy)]
+    for panel, (title, key, mixture) in zip(axes, panels, strict=False):
+        image = heat_map(panel, grid["axes"], grid[key])
+        ellipses(panel, mixture)
+        panel.set_title(title)
+    crosses(axes[0], read(run, "demonstrations.npz")["train"])
+    figure.colorbar(image, ax=axes[:3], label="nats below the maximum", shrink=0.85)
+    curves(axes[3], history, references)
+    save(figure, run / "overview")
+
+
+def curves(axes: plt.Axes, history: pd.DataFrame, references: dict[str, float]) -> None:
+    """I-projection against the iteration, with reference lines labelled at their right end."""
+    iterations = history["t"] + 1
+    axes.plot(iterations, history["i_projection_reward"], "o-", markersize=3, color="C0", label="recovered reward")
+    axes.plot(iterations, history["i_projection_policy"], "s-", markersize=3, color="C1", label="policy")
+    for label, value in references.items():
+        axes.axhline(value, color="0.5", linewidth=0.7)
+        axes.annotate(label, (1.0, value), xycoords=("axes fraction", "data"), fontsize=7, va="bottom", ha="right", color="0.35")
+    axes.set_yscale("log")
+    axes.set_xlabel("iterations")
+    axes.set_ylabel("KL(q || p) on the grid")
+    axes.legend(frameon=False, fontsize=7)
+    axes.spines[["top", "right"]].set_visible(False)

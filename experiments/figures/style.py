@@ -1,0 +1,87 @@
+"""What all figures share: heat maps of log densities, 95 % ellipses, demonstrations as grey crosses, files."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import EllipseCollection
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from virl_tf.checkpoint import load_arrays, write_atomically
+from virl_tf.mixture import Mixture
+from virl_tf.validation import InputError
+
+# Nats below the maximum that a heat map shows; everything lower has the darkest colour.
+DEPTH = 12.0
+# sqrt of the 95 % quantile of chi-square with 2 degrees of freedom: -2 log 0.05.
+RADIUS_95 = float(np.sqrt(-2.0 * np.log(0.05)))
+
+plt.rcParams.update({"font.size": 9, "axes.titlesize": 9, "figure.dpi": 100, "savefig.dpi": 200, "image.cmap": "viridis"})
+
+
+def read(run: Path, name: str) -> dict[str, np.ndarray]:
+    """Arrays of one result file of a run. Raises InputError if the run or the file is not there."""
+    path = run / name
+    if not path.is_file():
+        raise InputError(f"{run} has no {name}; give the folder of a finished run (python -m experiments run gaussians ...).")
+    return load_arrays(path)
+
+
+def heat_map(axes: Axes, grid_axes: np.ndarray, log_density: np.ndarray) -> Any:
+    """A log density [R * R] on the grid [2, R], as nats below its maximum."""
+    resolution = grid_axes.shape[1]
+    values = np.maximum(log_density - log_density.max(), -DEPTH).reshape(resolution, resolution).T
+    image = axes.pcolormesh(*grid_axes, values, shading="gouraud", vmin=-DEPTH, vmax=0.0, rasterized=True)
+    axes.set_xlim(grid_axes[0, 0], grid_axes[0, -1])
+    axes.set_ylim(grid_axes[1, 0], grid_axes[1, -1])
+    axes.set_aspect("equal")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    return image
+
+
+def ellipses(axes: Axes, mixture: Mixture, colour: str = "black", width: float = 0.8) -> None:
+    """The 95 % ellipse of every component."""
+    variances, vectors = np.linalg.eigh(np.asarray(mixture.scale_trils) @ np.asarray(mixture.scale_trils).swapaxes(1, 2))
+    diameters = 2.0 * RADIUS_95 * np.sqrt(variances)
+    angles = np.degrees(np.arctan2(vectors[:, 1, 0], vectors[:, 0, 0]))
+    collection = EllipseCollection(
+        diameters[:, 0],
+        diameters[:, 1],
+        angles,
+        units="xy",
+        offsets=np.asarray(mixture.means),
+        offset_transform=axes.transData,
+        facecolors="none",
+        edgecolors=colour,
+        linewidths=width,
+    )
+    axes.add_collection(collection)
+
+
+def crosses(axes: Axes, x: np.ndarray, n: int = 500) -> None:
+    """N randomly chosen demonstrations as grey crosses."""
+    chosen = np.random.default_rng(0).choice(len(x), min(n, len(x)), replace=False)
+    axes.scatter(x[chosen, 0], x[chosen, 1], marker="x", s=9, linewidths=0.6, color="0.75", alpha=0.8)
+
+
+def task_mixture(run: Path) -> Mixture:
+    """The target of a run."""
+    return Mixture(**read(run, "task.npz"))
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write `path`.png and .pdf, atomically and without dates, so that the same results give the same files."""
+    for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None, "Producer": None})):
+        write_atomically(
+            path.with_suffix(f".{kind}"),
+            lambda file, kind=kind, metadata=metadata: figure.savefig(file, format=kind, metadata=metadata),  # type: ignore[misc]
+        )
+    plt.close(figure)
+    Console().print(f"wrote {path}.png and .pdf")

@@ -1,0 +1,34 @@
+"""Metadata and dependencies of virl_tf: lower bounds here, one whole tested environment in requirements.lock."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="virl_tf",
+    version="0.1.0",
+    description="Versatile Inverse Reinforcement Learning via Cumulative Rewards (V-IRL) in TensorFlow, Keras and TFP",
+    long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    license_files=["LICENSE"],
+    python_requires=">=3.10,<3.14",
+    packages=[*find_packages(include=["virl_tf*", "experiments*"]), "virl_tf.hparams_files"],
+    # The YAML files stand at the top level of the repository and travel inside the installed package.
+    package_dir={"virl_tf.hparams_files": "hparams"},
+    package_data={"virl_tf.hparams_files": ["*.yaml"]},
+    install_requires=[
+        "tensorflow>=2.21",
+        "tensorflow-probability>=0.25",
+        "tf-keras>=2.21",  # TFP does not import without it; the networks here are Keras 3
+        "keras>=3.12",
+        "numpy>=2.0",
+        "pandas>=2.2",
+        "PyYAML>=6.0",
+        "scikit-learn>=1.7",
+        "rich>=14.0",
+        "typer>=0.16",
+        "matplotlib>=3.10",
+    ],
+    extras_require={"test": ["pytest>=8.4", "ruff>=0.14", "mypy>=1.18", "scipy>=1.15", "pandas-stubs", "types-PyYAML"]},
+)

@@ -1,0 +1,102 @@
+"""Arrays <-> disk: atomically, restored into a template, never executing anything from a file."""
+
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.irl import State
+from virl_tf.mixture import Mixture
+from virl_tf.numerics import DENSITY
+from virl_tf.validation import InputError
+
+Tree = TypeVar("Tree")
+FORMAT = 1  # of State files; a file of another format is refused
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+    """Call `write` on a temporary file beside `path`, then rename it: a reader sees the old file or the new one, never a part."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        try:
+            write(file)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
+    write_atomically(path, lambda file: file.write(text.encode("utf-8")))
+
+
+def save_arrays(path: Path, arrays: dict[str, Any]) -> None:
+    """Write named arrays to an .npz file atomically. The same arrays give the same bytes."""
+    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **{k: np.asarray(v) for k, v in arrays.items()}))
+
+
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read an .npz file. Raises InputError if it is missing, damaged, or holds pickled objects (which are never loaded)."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise InputError(f"no file {path}.") from error
+    except (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path} is damaged or not an .npz file of plain arrays: {error}") from error
+
+
+def save_state(path: Path, state: State) -> None:
+    """Write a `State`."""
+    leaves = tf.nest.flatten(state)
+    save_arrays(path, {"format": FORMAT, **{f"array_{i:03d}": leaf for i, leaf in enumerate(leaves)}})
+
+
+def load_state(path: Path, template: State) -> State:
+    """Read a `State` into the structure, shapes and dtypes of `template`.
+
+    Raises:
+        InputError: the file is damaged, of another format, or of a run with other shapes.
+    """
+    arrays = load_arrays(path)
+    if arrays.pop("format", None) != FORMAT:
+        raise InputError(f"{path} is not a checkpoint of format {FORMAT}.")
+    wanted = tf.nest.flatten(template)
+    found = [arrays[name] for name in sorted(arrays)]
+    if [np.shape(a) for a in found] != [np.shape(a) for a in wanted]:
+        raise InputError(f"{path} belongs to a run with other shapes (method, components or network).")
+    leaves = [_like(old, new) for old, new in zip(wanted, found, strict=True)]
+    return tf.nest.pack_sequence_as(template, leaves)
+
+
+def _like(template: Any, array: np.ndarray) -> Any:
+    if isinstance(template, int):
+        return int(array)
+    return tf.constant(array, template.dtype) if tf.is_tensor(template) else array.astype(template.dtype)
+
+
+def save_policy(path: Path, policy: Mixture) -> None:
+    """Write a mixture as `policy.npz`: log_weights [K], means [K, D], scale_trils [K, D, D]."""
+    save_arrays(path, policy._asdict())
+
+
+def load_policy(path: Path | str) -> Mixture:
+    """Read a mixture written by `save_policy`. Raises InputError if the file is not one."""
+    arrays = load_arrays(Path(path))
+    if set(arrays) != set(Mixture._fields):
+        raise InputError(f"{path} is not a policy: it holds {sorted(arrays)}, a policy holds {sorted(Mixture._fields)}.")
+    mixture = Mixture(**{name: np.asarray(a) for name, a in arrays.items()})
+    k, d = mixture.means.shape if np.ndim(mixture.means) == 2 else (-1, -1)
+    floats = all(a.dtype == np.float64 and np.isfinite(a).all() for a in (mixture.means, mixture.scale_trils))
+    if not floats or mixture.log_weights.shape != (k,) or mixture.scale_trils.shape != (k, d, d):
+        raise InputError(f"{path} is not a policy: expected finite float64 log_weights [K], means [K, D], scale_trils [K, D, D].")
+    return Mixture(*(tf.constant(a, DENSITY) for a in mixture))

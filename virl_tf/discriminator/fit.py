@@ -1,0 +1,158 @@
+"""Training of phi_t by importance-weighted binary cross-entropy (Eq. 3)."""
+
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.discriminator.network import build_network, freeze, seed_dropout, start_weights
+from virl_tf.hparams import Hparams
+from virl_tf.network_stack import FrozenNetwork
+from virl_tf.numerics import NETWORK, numpy_seed, split_seed
+
+
+class LogitData(NamedTuple):
+    """One class of the classifier's data: N points.
+
+    Attributes:
+        z: [N, D] float32, standardised points.
+        offsets: [N] float32, added to the network's output to give the logit (0, or -log q_t(x) for G-EIM).
+        weights: [N] float32, w_t(x) with mean one; ones for the demonstrations.
+    """
+
+    z: Any
+    offsets: Any
+    weights: Any
+
+
+class FitInfo(NamedTuple):
+    """How a fit went. Losses are Eq. 3 without the L2 penalty; 2 ln 2 = 1.386 is chance."""
+
+    train_loss: float  # mean over the last epoch's batches
+    validation_loss: float  # of the weights kept
+    accuracy: float  # weighted, on the validation split
+    best_epoch: int
+    epochs: int
+
+
+def weighted_cross_entropy(expert_logits: tf.Tensor, sample_logits: tf.Tensor, sample_weights: tf.Tensor) -> tf.Tensor:
+    """Eq. 3 from logits that are high for the expert: mean -log sigma(phi) + mean -w log(1 - sigma(phi)); [N], [M], [M] -> [].
+
+    -log sigma(u) = softplus(-u) and -log(1 - sigma(u)) = softplus(u), which never take the logarithm of a rounded zero.
+    """
+    return tf.reduce_mean(tf.nn.softplus(-expert_logits)) + tf.reduce_mean(sample_weights * tf.nn.softplus(sample_logits))
+
+
+class DiscriminatorFitter:
+    """Fits phi_t for every t with one Keras model and one compiled epoch.
+
+    The only mutable object of the algorithm: each fit first sets every variable (weights, Adam's moments, dropout's generators),
+    so that a fit depends on its arguments alone. Building a model anew for every t would trace it anew.
+    """
+
+    def __init__(self, dim: int, hparams: Hparams):
+        self.hparams = hparams.training
+        self.model = build_network(dim, hparams.network)
+        self.optimizer = keras.optimizers.Adam(self.hparams.learning_rate)
+        self.optimizer.build(self.model.trainable_variables)
+        self._optimizer_start = [variable.numpy() for variable in self.optimizer.variables]
+        self._train_epoch = tf.function(self._epoch)
+        self._validate = tf.function(self._validation)
+
+    @property
+    def num_traces(self) -> int:
+        """How often the compiled epoch was traced; stays 1 through a run."""
+        return self._train_epoch.experimental_get_tracing_count()
+
+    def fit(
+        self, experts: LogitData, samples: LogitData, previous: list[np.ndarray] | None, seed: int, iteration: int
+    ) -> tuple[list[np.ndarray], FrozenNetwork, FitInfo]:
+        """Train one phi_t; returns its Keras weights, its frozen form, and how it went.
+
+        Args:
+            experts, samples: positives and negatives. An evenly spaced `validation_fraction` of both is held out: of the experts
+                the same in every iteration, so a warm start has never seen them; of the samples equally many from policy and KDE.
+            previous: weights of phi_{t-1}, or None.
+            seed, iteration: for the start, the order of batches and the dropout masks.
+        """
+        held_experts, experts = _split(experts, self.hparams.validation_fraction)
+        held_samples, samples = _split(samples, self.hparams.validation_fraction)
+        start = numpy_seed(seed, iteration, "initial weights")
+        self.model.set_weights(start_weights(self.model, self.hparams.start, previous, start))
+        for variable, value in zip(self.optimizer.variables, self._optimizer_start, strict=True):
+            variable.assign(value)
+        seed_dropout(self.model, split_seed(seed, iteration, "dropout"))
+        shuffles = split_seed(seed, iteration, "batches")
+
+        best = np.inf, self.model.get_weights(), -1, 0.0
+        train_loss, epoch = np.nan, -1
+        for epoch in range(self.hparams.num_epochs):
+            train_loss = float(self._train_epoch(experts, samples, tf.constant(shuffles + [0, epoch])))
+            loss, accuracy = (float(v) for v in self._validate(held_experts, held_samples))
+            warmed_up = epoch + 1 >= min(self.hparams.warm_up_epochs, self.hparams.num_epochs)
+            if warmed_up and loss < best[0]:
+                best = loss, self.model.get_weights(), epoch, accuracy
+            if warmed_up and self.hparams.patience and epoch - max(best[2], self.hparams.warm_up_epochs) >= self.hparams.patience:
+                break
+        loss, weights, best_epoch, accuracy = best
+        self.model.set_weights(weights)
+        return weights, freeze(self.model), FitInfo(train_loss, loss, accuracy, best_epoch, epoch + 1)
+
+    def _epoch(self, experts: LogitData, samples: LogitData, seed: tf.Tensor) -> tf.Tensor:
+        """One pass over the experts in batches of `batch_size` per class; returns the mean loss. Compiled."""
+        num_experts = experts.z.shape[0]
+        size = min(self.hparams.batch_size, num_experts)
+        steps = num_experts // size
+        seeds = tf.random.split(seed, 2)
+        experts = _shuffle(experts, steps * size, seeds[0])
+        samples = _shuffle(samples, steps * size, seeds[1])
+
+        total = tf.constant(0.0)
+        for step in tf.range(steps):
+            total += self._train_step(_rows(experts, step, size), _rows(samples, step, size))
+        return total / steps
+
+    def _train_step(self, expert: LogitData, sample: LogitData) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            # One batch for both classes, so that batch norm sees the same mixture in training as in use.
+            logits = self._logits(expert, sample, training=True)
+            loss = weighted_cross_entropy(*logits, sample.weights)
+            penalised = loss + tf.add_n(self.model.losses) if self.model.losses else loss
+        variables = self.model.trainable_variables
+        self.optimizer.apply(tape.gradient(penalised, [v.value for v in variables]), variables)
+        return loss
+
+    def _validation(self, expert: LogitData, sample: LogitData) -> tuple[tf.Tensor, tf.Tensor]:
+        expert_logits, sample_logits = self._logits(expert, sample, training=False)
+        right = tf.reduce_mean(tf.cast(expert_logits > 0.0, NETWORK)) + tf.reduce_mean(
+            sample.weights * tf.cast(sample_logits <= 0.0, NETWORK)
+        )
+        share = right / (1.0 + tf.reduce_mean(sample.weights))
+        return weighted_cross_entropy(expert_logits, sample_logits, sample.weights), share
+
+    def _logits(self, expert: LogitData, sample: LogitData, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        outputs = self.model(tf.concat([expert.z, sample.z], axis=0), training=training)[:, 0]
+        split = tf.shape(expert.z)[0]
+        return outputs[:split] + expert.offsets, outputs[split:] + sample.offsets
+
+
+def _split(data: LogitData, fraction: float) -> tuple[LogitData, LogitData]:
+    """(held out, rest), the held-out points evenly spaced; at least one point each."""
+    n = data.z.shape[0]
+    rows = np.linspace(0, n, max(1, int(fraction * n)), endpoint=False).astype(int)
+    held, rest = (LogitData(*(tf.gather(a, index) for a in data)) for index in (rows, np.delete(np.arange(n), rows)))
+    return held, rest
+
+
+def _shuffle(data: LogitData, n: int, seed: tf.Tensor) -> LogitData:
+    """N rows in random order: a random part of the data if it is larger, all of it in turn, repeated, if it is smaller."""
+    size = data.z.shape[0]
+    order = tf.argsort(tf.random.stateless_uniform([size], seed))
+    rows = tf.tile(order, [-(-n // size)])[:n]
+    return LogitData(*(tf.gather(a, rows) for a in data))
+
+
+def _rows(data: LogitData, step: tf.Tensor, size: int) -> LogitData:
+    """The rows of one batch."""
+    return LogitData(*(tf.ensure_shape(a[step * size : (step + 1) * size], [size, *a.shape[1:]]) for a in data))

@@ -1,0 +1,99 @@
+"""The Keras network of phi_t: building, (re)starting and freezing it."""
+
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.hparams import NetworkHparams
+from virl_tf.network_stack import FrozenNetwork
+from virl_tf.numerics import NETWORK, numpy_seed
+
+
+def build_network(dim: int, hparams: NetworkHparams) -> keras.Sequential:
+    """Dense -> batch norm -> ReLU -> dropout, `num_layers` times, then one linear unit: [N, D] -> [N, 1] logits.
+
+    Layers whose rate is zero are not built: they would cost time in every step. The L2 penalty is on the kernels.
+    """
+    penalty = keras.regularizers.L2(hparams.l2) if hparams.l2 else None
+    layers: list[keras.layers.Layer] = [keras.Input((dim,))]
+    for _ in range(hparams.num_layers):
+        layers.append(keras.layers.Dense(hparams.layer_size, kernel_regularizer=penalty))
+        if hparams.batch_norm:
+            layers.append(keras.layers.BatchNormalization(momentum=hparams.batch_norm_momentum))
+        layers.append(keras.layers.ReLU())
+        if hparams.dropout:
+            layers.append(keras.layers.Dropout(hparams.dropout))
+    layers.append(keras.layers.Dense(1, kernel_regularizer=penalty))
+    return keras.Sequential(layers)
+
+
+def seed_dropout(model: keras.Model, seed: np.ndarray) -> None:
+    """Set the state of every dropout layer's generator, so that masks depend on `seed` (int32 [2]) alone."""
+    for i, layer in enumerate(_layers_of(model, keras.layers.Dropout)):
+        layer.seed_generator.state.assign((seed + [0, i]).astype("uint32"))
+
+
+def fresh_weights(model: keras.Model, seed: int) -> list[np.ndarray]:
+    """Newly initialised `model.get_weights()`: Glorot-uniform kernels from `seed`, everything else as Keras starts it."""
+    weights = []
+    for i, layer in enumerate(model.layers):
+        for variable in layer.weights:
+            shape, name = tuple(variable.shape), variable.name
+            if name == "kernel":
+                initialiser = keras.initializers.GlorotUniform(numpy_seed(seed, i, "kernel"))
+                weights.append(np.asarray(initialiser(shape, dtype="float32")))
+            elif name in ("gamma", "moving_variance"):
+                weights.append(np.ones(shape, np.float32))
+            elif name in ("bias", "beta", "moving_mean"):
+                weights.append(np.zeros(shape, np.float32))
+    return weights
+
+
+def start_weights(model: keras.Model, start: str, previous: list[np.ndarray] | None, seed: int) -> list[np.ndarray]:
+    """The weights from which a fit of phi_t starts.
+
+    Args:
+        start: "warm" (those of phi_{t-1}), "zero_head" (the same with the output layer at 0, so that phi_t starts as 0), "fresh".
+        previous: the weights of phi_{t-1}; None at t = 0, where every start is fresh.
+    """
+    if previous is None or start == "fresh":
+        return fresh_weights(model, seed)
+    if start == "zero_head":
+        return [*previous[:-2], np.zeros_like(previous[-2]), np.zeros_like(previous[-1])]
+    return list(previous)
+
+
+def freeze(model: keras.Model) -> FrozenNetwork:
+    """The network as it predicts (dropout off), batch norm folded into the dense layer before it.
+
+    Batch norm maps a to gamma (a - mean) / sqrt(var + eps) + beta, so Dense -> batch norm is one affine map (in float64, then
+    rounded once).
+    """
+    affine = [_fold(dense, norm) for dense, norm in _dense_layers(model)]
+    (first_kernel, first_bias), *hidden, (last_kernel, last_bias) = affine
+    size = first_kernel.shape[1]
+    kernels = np.stack([kernel for kernel, _ in hidden]) if hidden else np.zeros((0, size, size))
+    biases = np.stack([bias for _, bias in hidden]) if hidden else np.zeros((0, size))
+    arrays = (first_kernel, first_bias, kernels, biases, last_kernel, last_bias)
+    return FrozenNetwork(*(tf.constant(array, NETWORK) for array in arrays))
+
+
+def _layers_of(model: keras.Model, kind: type) -> list[keras.layers.Layer]:
+    return [layer for layer in model.layers if isinstance(layer, kind)]
+
+
+def _dense_layers(model: keras.Model) -> Iterator[tuple[keras.layers.Dense, keras.layers.BatchNormalization | None]]:
+    for layer, after in zip(model.layers, [*model.layers[1:], None], strict=True):
+        if isinstance(layer, keras.layers.Dense):
+            yield layer, after if isinstance(after, keras.layers.BatchNormalization) else None
+
+
+def _fold(dense: keras.layers.Dense, norm: keras.layers.BatchNormalization | None) -> tuple[np.ndarray, np.ndarray]:
+    kernel, bias = (np.asarray(w, np.float64) for w in dense.get_weights())
+    if norm is None:
+        return kernel, bias
+    gamma, beta, mean, variance = (np.asarray(w, np.float64) for w in norm.get_weights())
+    gain = gamma / np.sqrt(variance + norm.epsilon)
+    return kernel * gain, (bias - mean) * gain + beta

@@ -1,0 +1,288 @@
+"""What a user calls: `fit` recovers a reward, `fit_policy` fits a policy to any log density, `load` reads a result back."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+import yaml
+
+from virl_tf import irl
+from virl_tf.checkpoint import write_text
+from virl_tf.discriminator.fit import DiscriminatorFitter
+from virl_tf.hparams import Hparams, default_hparams, load_hparams
+from virl_tf.irl import State
+from virl_tf.methods import METHODS, Method
+from virl_tf.mixture import Mixture, standard_normal_start
+from virl_tf.numerics import DENSITY, numpy_seed, split_seed
+from virl_tf.observers import Observer, ProgressBar
+from virl_tf.reward import Reward
+from virl_tf.run_folder import RunFolder, versions
+from virl_tf.validation import InputError, check_choice, check_demonstrations, check_integer, check_seed
+from virl_tf.vips.vips import VipsHistory, default_samples, vips_steps
+
+Evaluate = Callable[[State], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A recovered reward and its policy.
+
+    Attributes:
+        reward: R(x), callable: [..., D] -> [...], up to a constant.
+        policy: q~_T; `policy.distribution` is a tfd.MixtureSameFamily.
+        history: one row per iteration, the columns of `virl_tf.irl.Info`.
+        config: what the run was made with.
+    """
+
+    reward: Reward
+    policy: Mixture
+    history: pd.DataFrame
+    config: dict[str, Any]
+
+    def save(self, path: Path | str) -> None:
+        """Write the result to a new or empty folder: config.yaml, metrics.csv, timings.csv, reward.keras, policy.npz.
+
+        Raises:
+            InputError: the folder holds files already (nothing is overwritten), or cannot be written.
+        """
+        folder = Path(path)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} exists and is not an empty folder; nothing was written.")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / "config.yaml", yaml.safe_dump({"config": self.config, "versions": versions()}, sort_keys=False))
+            timings = ["t", *(c for c in self.history.columns if c.endswith("_seconds"))]
+            write_text(folder / "timings.csv", self.history[timings].to_csv(index=False))
+            write_text(folder / "metrics.csv", self.history.drop(columns=timings[1:]).to_csv(index=False))
+            RunFolder(folder).write_result(self.reward, self.policy)
+        except OSError as error:
+            raise InputError(f"cannot write to {folder}: {error.strerror or error}.") from error
+
+
+def load(path: Path | str) -> Result:
+    """The result in a folder written by `Result.save`, `fit(..., directory=path)` or a run of the experiments.
+
+    Raises:
+        InputError: no run there, or it is not finished. Nothing in the files is executed.
+    """
+    folder = RunFolder(path)
+    config = folder.config
+    if not folder.finished:
+        raise InputError(f"the run in {folder.path} is not finished; run its command again to continue it.")
+    return Result(folder.reward(), folder.policy(), folder.history(), config)
+
+
+def fit(
+    demonstrations: Any,
+    method: str = "virl",
+    num_components: int = 10,
+    *,
+    seed: int = 0,
+    hparams: Hparams | Mapping[str, Any] | str | Path | None = None,
+    directory: str | Path | None = None,
+    evaluate: Evaluate | None = None,
+    progress: bool = False,
+) -> Result:
+    """Recover the reward behind expert demonstrations.
+
+    Args:
+        demonstrations: [N, D] array or tensor of real numbers, N >= D + 2.
+        method: "virl", "geim" or "eim".
+        num_components: K of the Gaussian-mixture policy, 1 <= K <= N.
+        seed: of everything random; the same seed on the same machine gives the same bytes.
+        hparams: None (defaults.yaml), overrides {section: {key: value}}, a YAML file of them, or a full `Hparams`.
+        directory: keep config, metrics, checkpoints and result here. The same call again continues a stopped run and returns a
+            finished one.
+        evaluate: called with the `State` after every iteration; what it returns is added to the history.
+        progress: show a progress bar.
+
+    Raises:
+        InputError: any of these cannot be used; before any compute.
+    """
+    x = check_demonstrations(demonstrations)
+    row = METHODS[check_choice("method", method, METHODS)]
+    check_num_components(num_components, len(x))
+    check_seed(seed)
+    values = resolve_hparams(hparams, method)
+    config = {
+        "method": method,
+        "num_components": int(num_components),
+        "seed": int(seed),
+        "hparams": values.to_dict(),
+        "demonstrations": {"shape": list(x.shape), "sha256": hashlib.sha256(x.tobytes()).hexdigest()},
+    }
+    folder = RunFolder.open(directory, config) if directory is not None else None
+    return run(x, row, num_components, seed, values, config, folder=folder, evaluate=evaluate, progress=progress)
+
+
+def check_num_components(num_components: Any, num_demonstrations: int) -> int:
+    """K as an int with 1 <= K <= N, else InputError."""
+    return check_integer("num_components (at most one per demonstration)", num_components, 1, num_demonstrations)
+
+
+def resolve_hparams(hparams: Hparams | Mapping[str, Any] | str | Path | None, method: str) -> Hparams:
+    """A full `Hparams` from whatever `fit` accepts."""
+    if isinstance(hparams, Hparams):
+        return default_hparams(method).override(hparams.to_dict())
+    if isinstance(hparams, (str, Path)):
+        return load_hparams(hparams, method)
+    return default_hparams(method).override({} if hparams is None else hparams)
+
+
+def run(
+    demonstrations: np.ndarray,
+    method: Method,
+    num_components: int,
+    seed: int,
+    hparams: Hparams,
+    config: Mapping[str, Any],
+    *,
+    folder: RunFolder | None = None,
+    evaluate: Evaluate | None = None,
+    observers: Sequence[Observer] = (),
+    progress: bool = False,
+) -> Result:
+    """The loop over t for checked arguments: from the folder's last checkpoint, if there is one, to T."""
+    if folder is not None and folder.finished:
+        return load(folder.path)
+    problem = irl.make_problem(demonstrations, hparams, seed)
+    fitter = DiscriminatorFitter(demonstrations.shape[1], hparams)
+    state = irl.init(problem, method, num_components, hparams)
+    if folder is not None:
+        state = folder.latest_state(state._replace(network=tuple(fitter.model.get_weights()))) or state
+
+    rows = []
+    with ProgressBar(hparams.loop.num_iterations) if progress else nullcontext() as bar:
+        if bar is not None:
+            bar.resume(state.t)
+        while state.t < hparams.loop.num_iterations:
+            state, info = irl.step(state, problem, method, fitter, hparams)
+            row = {**info._asdict(), **(evaluate(state) if evaluate else {})}
+            rows.append(row)
+            if folder is not None:
+                folder.record(state, row)
+            for observer in (*observers, *([bar] if bar is not None else [])):
+                observer(state, row)
+
+    if folder is not None:
+        folder.write_result(state.reward, state.policy)
+    history = folder.history() if folder is not None else pd.DataFrame(rows)
+    return Result(state.reward, state.policy, history, dict(config))
+
+
+@dataclass(frozen=True)
+class PolicyResult:
+    """A fitted policy.
+
+    Attributes:
+        policy: the mixture; `policy.distribution` is a tfd.MixtureSameFamily.
+        history: a row per step, the columns of `virl_tf.vips.vips.VipsHistory`.
+    """
+
+    policy: Mixture
+    history: pd.DataFrame
+
+
+def fit_policy(
+    log_prob: Callable[[tf.Tensor], tf.Tensor],
+    dim: int,
+    num_components: int = 10,
+    *,
+    seed: int = 0,
+    num_steps: int = 300,
+    samples_per_component: int | None = None,
+    kl_bound: float = 0.05,
+    weight_kl_bound: float | None = None,
+    ridge: float = 1e-6,
+    initial_policy: Mixture | None = None,
+    jit_compile: bool = True,
+) -> PolicyResult:
+    """Fit a Gaussian mixture q to any log density by VIPS: minimise KL(q || exp(log_prob)), all steps in one compiled call.
+
+    Args:
+        log_prob: unnormalised log density in TensorFlow, float64 [N, D] -> [N]; may be -inf. A recovered `Reward` is one.
+        dim: D.
+        num_components: K.
+        seed: of the start and of all samples.
+        num_steps: trust-region steps.
+        samples_per_component: per step; default max(50, 3 x coefficients of the quadratic surrogate).
+        kl_bound, weight_kl_bound: KL(new || old) of each component and of the weights per step; the second defaults to the first.
+        ridge: of the surrogate's regression, in units of the rewards' variance.
+        initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for a `Reward`, from the spread
+            of its demonstrations.
+        jit_compile: compile with XLA; set False if `log_prob` uses operations that XLA does not have.
+
+    Raises:
+        InputError: an argument that cannot be used, or a `log_prob` of the wrong shape, NaN, or finite nowhere at the start.
+    """
+    check_integer("dim", dim, 1)
+    k = check_integer("num_components", num_components, 1)
+    check_integer("num_steps", num_steps, 1)
+    seed = check_seed(seed)
+    if not callable(log_prob):
+        raise InputError(f"log_prob must be a function [N, D] -> [N], got {type(log_prob).__name__}.")
+    if isinstance(log_prob, Reward) and log_prob.dim != dim:
+        raise InputError(f"dim is {dim}, but the reward has dimension {log_prob.dim}.")
+    weight_kl_bound = kl_bound if weight_kl_bound is None else weight_kl_bound
+    overrides = {"samples_per_component": samples_per_component, "kl_bound": kl_bound, "ridge": ridge}
+    values = default_hparams().override({"policy": {**overrides, "weight_kl_bound": weight_kl_bound}}, "fit_policy").policy
+    num_samples = values.samples_per_component or default_samples(dim)
+    policy, start_seed = initial_policy, numpy_seed(seed, 0, "initial policy")
+    if policy is None:
+        if isinstance(log_prob, Reward):
+            policy = spread_start(log_prob, k, start_seed)
+        else:
+            policy = standard_normal_start(k, dim, start_seed)
+    if (policy.num_components, policy.dim) != (k, dim):
+        raise InputError(f"initial_policy has shape [K, D] = {[policy.num_components, policy.dim]}, expected {[k, dim]}.")
+    _check_log_prob(log_prob, policy.sample(num_samples * k, split_seed(seed, 0, "check"))[0])
+
+    vips_seed = tf.constant(split_seed(seed, 0, "policy"))
+    bounds = [tf.constant(v, DENSITY) for v in (values.kl_bound, values.weight_kl_bound, values.ridge)]
+    target = log_prob.log_prob if isinstance(log_prob, Reward) else log_prob
+
+    @tf.function(jit_compile=jit_compile)
+    def steps(policy: Mixture) -> tuple[Mixture, VipsHistory]:
+        return vips_steps(policy, target, vips_seed, *bounds, num_steps=num_steps, num_samples=num_samples)
+
+    try:
+        policy, history = steps(policy)
+    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+        if not jit_compile:
+            raise
+        raise InputError(f"log_prob could not be compiled by XLA; pass jit_compile=False. XLA said: {error.message}") from error
+    if not all(np.isfinite(a).all() for a in (policy.means, policy.scale_trils)):
+        raise InputError("log_prob returned NaN, or values so extreme that the fit broke down.")
+    return PolicyResult(policy, pd.DataFrame({name: np.asarray(v) for name, v in history._asdict().items()}))
+
+
+def spread_start(reward: Reward, num_components: int, seed: int) -> Mixture:
+    """K components with means drawn over the spread of a reward's demonstrations, each with 1/K of its volume."""
+    policy = standard_normal_start(num_components, reward.dim, seed)
+    widths = reward.scale * num_components ** (-1.0 / reward.dim)
+    return policy._replace(
+        means=reward.shift + reward.scale * policy.means, scale_trils=tf.linalg.diag(tf.ones_like(policy.means) * widths)
+    )
+
+
+def _check_log_prob(log_prob: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> None:
+    values = np.asarray(log_prob(x))
+    if values.shape != (len(x),):
+        raise InputError(f"log_prob must map [N, D] to [N]; for x of shape {list(x.shape)} it returned {list(values.shape)}.")
+    if not np.issubdtype(values.dtype, np.floating):
+        raise InputError(f"log_prob must return real numbers, got dtype {values.dtype}.")
+    if np.isnan(values).any():
+        raise InputError(
+            f"log_prob returned NaN at {int(np.isnan(values).sum())} of {len(x)} points drawn from the initial policy."
+        )
+    if not np.isfinite(values).any():
+        raise InputError(
+            f"log_prob is finite at none of {len(x)} points drawn from the initial policy; "
+            "give an initial_policy that meets its support."
+        )

@@ -1,0 +1,289 @@
+"""Hyperparameters: frozen dataclasses, read strictly from the YAML files in `hparams/`.
+
+`defaults.yaml` holds every value with its source; the other files override parts of it. An unknown key, a wrong type or a value
+outside its range is an `InputError` that names file, key and what is allowed.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from virl_tf.validation import InputError, check_choice, closest
+
+# In an installed package the YAML files lie inside it; in a checkout they stand at the top level.
+_INSTALLED, _CHECKOUT = Path(__file__).parent / "hparams_files", Path(__file__).parent.parent / "hparams"
+DIRECTORY = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a value may be: a predicate and its description for the error message."""
+
+    contains: Callable[[Any], bool]
+    description: str
+
+
+def interval(low: float, high: float = math.inf, *, open_low: bool = False) -> Range:
+    """Numbers in [low, high], or (low, high] if `open_low`."""
+    text = f"{'(' if open_low else '['}{low:g}, {high:g}]" if high < math.inf else f"{'>' if open_low else '>='} {low:g}"
+    return Range(lambda v: (v > low or (v == low and not open_low)) and v <= high, text)
+
+
+def choice(*values: Any) -> Range:
+    """One of `values`."""
+    return Range(lambda v: v in values, "one of " + ", ".join(str(v) for v in values))
+
+
+def _ranged(allowed: Range, **extra: Any) -> Any:
+    return field(metadata={"range": allowed, **extra})
+
+
+def _table_1(**extra: Any) -> Any:
+    """A hyperparameter of Table 1: its range stands in search_space.yaml."""
+    return field(metadata={"table_1": True, **extra})
+
+
+@dataclass(frozen=True)
+class NetworkHparams:
+    """Architecture of phi_t: Dense -> batch norm -> ReLU -> dropout, `num_layers` times, then one linear output."""
+
+    num_layers: int = _table_1()
+    layer_size: int = _table_1()
+    batch_norm: bool = _table_1()
+    batch_norm_momentum: float = _ranged(interval(0.0, 0.9999))
+    dropout: float = _table_1()
+    l2: float = _table_1()
+
+
+@dataclass(frozen=True)
+class TrainingHparams:
+    """Fit of one phi_t by weighted binary cross-entropy (Eq. 3)."""
+
+    learning_rate: float = _table_1()
+    batch_size: int = _ranged(interval(1))
+    num_epochs: int = _ranged(interval(1))
+    patience: int | None = _ranged(interval(1))
+    warm_up_epochs: int = _ranged(interval(0))
+    validation_fraction: float = _ranged(interval(0.0, 0.5, open_low=True))
+    start: str = _ranged(choice("warm", "zero_head", "fresh"))
+
+
+@dataclass(frozen=True)
+class KdeHparams:
+    """Kernel density estimate p~ of the demonstrations."""
+
+    bandwidth: float | str = _table_1(words=("silverman", "held_out"))
+    bandwidth_scale: str = _ranged(choice("absolute", "relative"))
+
+
+@dataclass(frozen=True)
+class PolicyHparams:
+    """Start and trust-region updates of the policy q~_t."""
+
+    start: str = _ranged(choice("standard_normal", "kmeans", "samples"))
+    update_steps: int = _table_1()
+    samples_per_component: int | None = _ranged(interval(4))
+    kl_bound: float = _ranged(interval(0.0, open_low=True))
+    weight_kl_bound: float = _ranged(interval(0.0, open_low=True))
+    ridge: float = _ranged(interval(0.0, 1.0, open_low=True))
+
+
+@dataclass(frozen=True)
+class LoopHparams:
+    """The outer iterations t = 0 ... T - 1."""
+
+    num_iterations: int = _ranged(interval(1, 10_000))
+    num_negatives: int = _ranged(interval(16))
+    prior: str = _ranged(choice("moments", "initial_policy", "flat"))
+
+
+@dataclass(frozen=True)
+class Hparams:
+    """All hyperparameters of one run, by section."""
+
+    network: NetworkHparams
+    training: TrainingHparams
+    kde: KdeHparams
+    policy: PolicyHparams
+    loop: LoopHparams
+
+    def override(self, sections: Mapping[str, Any], source: str = "hparams") -> "Hparams":
+        """A copy with some values replaced.
+
+        Args:
+            sections: {section: {key: value}}.
+            source: what to call it in an error, e.g. the file's name.
+
+        Raises:
+            InputError: unknown section or key, wrong type, or out of range.
+        """
+        if not isinstance(sections, Mapping):
+            raise InputError(f"{source}: expected sections {{{', '.join(SECTIONS)}}}, got {sections!r}.")
+        changed: dict[str, Any] = {}
+        for section, values in sections.items():
+            if section not in SECTIONS:
+                raise InputError(f"{source}: unknown section {section!r}: {closest(str(section), SECTIONS)}.")
+            if not isinstance(values, Mapping):
+                raise InputError(f"{source}: section {section!r} must hold keys and values, got {values!r}.")
+            old = changed.get(section, getattr(self, section))
+            changed[section] = dataclasses.replace(old, **_checked(SECTIONS[section], section, values, source))
+        return dataclasses.replace(self, **changed)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Plain {section: {key: value}}, as stored in config.yaml."""
+        return dataclasses.asdict(self)
+
+
+SECTIONS: dict[str, type] = {f.name: f.type for f in dataclasses.fields(Hparams)}  # type: ignore[misc]
+
+
+def _checked(section_type: type, section: str, values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    fields = {f.name: f for f in dataclasses.fields(section_type)}
+    checked = {}
+    for key, value in values.items():
+        if key not in fields:
+            raise InputError(f"{source}: unknown key '{section}.{key}': {closest(str(key), fields)}.")
+        checked[key] = check_value(f"{section}.{key}", value, source)
+    return checked
+
+
+def check_value(name: str, value: Any, source: str = "hparams") -> Any:
+    """Return one hyperparameter, converted to its type, or raise `InputError`. `name`: 'section.key'."""
+    section, key = name.split(".")
+    spec = next(f for f in dataclasses.fields(SECTIONS[section]) if f.name == key)
+    kinds: tuple[Any, ...] = getattr(spec.type, "__args__", (spec.type,))  # the members of a union, or the type itself
+    words = spec.metadata.get("words", ())
+    allowed = search_space()[name].range if spec.metadata.get("table_1") else spec.metadata["range"]
+    description = " or ".join([allowed.description, *words] + (["null"] if type(None) in kinds else []))
+    names = "/".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+    refusal = InputError(f"{source}: {name} = {value!r} is not allowed; allowed: {names}, {description}.")
+    if value is None and type(None) in kinds:
+        return None
+    if isinstance(value, str) and words:
+        if value in words:
+            return value
+        raise refusal
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not any(type(value) is kind for kind in kinds):
+        raise refusal
+    if isinstance(value, float) and not math.isfinite(value):
+        raise refusal
+    if not allowed.contains(value):
+        raise refusal
+    return value
+
+
+# --- YAML ---------------------------------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that reads 1e-3 as a number (as YAML 1.2 does) and refuses a key given twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for i, key in enumerate(keys):
+            if key in keys[:i]:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+)
+
+
+def read_yaml(path: Path | str) -> Any:
+    """The content of a YAML file; nothing in it is executed. Raises InputError with the file's name if unreadable."""
+    try:
+        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a SafeLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}.") from error
+    except (yaml.YAMLError, TypeError) as error:
+        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+
+
+@dataclass(frozen=True)
+class SearchParameter:
+    """A row of Table 1."""
+
+    description: str
+    usage: str
+    type: str
+    low: float | None
+    high: float | None
+    methods: tuple[str, ...] | None
+    spec: Mapping[str, Any]
+
+    @property
+    def range(self) -> Range:
+        """The values Table 1 allows."""
+        if self.type == "bool":
+            return choice(False, True)
+        assert self.low is not None
+        assert self.high is not None
+        if self.type == "power_of_two":
+            return choice(*(2**k for k in range(int(self.low), int(self.high) + 1)))
+        return interval(self.low, self.high, open_low=bool(self.spec.get("open_low")))
+
+
+@functools.cache
+def search_space() -> dict[str, SearchParameter]:
+    """Table 1, keyed by 'section.key'."""
+    rows = read_yaml(DIRECTORY / "search_space.yaml")
+    return {
+        name: SearchParameter(
+            row["description"],
+            row["usage"],
+            row["type"],
+            row.get("low"),
+            row.get("high"),
+            tuple(row["methods"]) if "methods" in row else None,
+            row,
+        )
+        for name, row in rows.items()
+    }
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    return read_yaml(DIRECTORY / "defaults.yaml")
+
+
+def default_hparams(method: str = "virl") -> Hparams:
+    """`defaults.yaml` for a method: the common values, then those its `methods` section gives for this one."""
+    values = dict(_defaults())
+    per_method = values.pop("methods")
+    source = "hparams/defaults.yaml"
+    missing = [f"{s}.{f.name}" for s, t in SECTIONS.items() for f in dataclasses.fields(t) if f.name not in values.get(s, {})]
+    if missing:
+        raise InputError(f"{source}: no value for {', '.join(missing)}.")
+    hparams = Hparams(**{s: t(**_checked(t, s, values.pop(s), source)) for s, t in SECTIONS.items()})
+    return hparams.override(values, source).override(per_method.get(method, {}), source)
+
+
+def load_hparams(path: Path | str, method: str = "virl") -> Hparams:
+    """The defaults of `method` with the values of a YAML file {section: {key: value}} put over them."""
+    return default_hparams(method).override(read_yaml(path) or {}, str(path))
+
+
+def published(task: str, column: str) -> dict[str, dict[str, Any]]:
+    """One column of Table 2 (`gaussians`) or Table 3 (`grid_walker`) as overrides, e.g. ('gaussians', 'virl_10c').
+
+    Values the file gives for all columns are put in too.
+
+    Raises:
+        InputError: unknown task or column.
+    """
+    check_choice("table", task, ("gaussians", "grid_walker"))
+    table = read_yaml(DIRECTORY / f"{task}.yaml")
+    row = dict(table["columns"][check_choice(f"column of hparams/{task}.yaml", column, table["columns"])])
+    row.pop("starred")
+    return {section: {**table["common"].get(section, {}), **row.get(section, {})} for section in {**table["common"], **row}}

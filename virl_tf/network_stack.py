@@ -1,0 +1,101 @@
+"""T frozen multilayer perceptrons as stacked arrays, so that one compiled function sums their outputs for every T."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from virl_tf.numerics import DENSITY, NETWORK, from_network
+
+
+class FrozenNetwork(NamedTuple):
+    """One ReLU network [N, D] -> [N] without batch norm or dropout, float32. L hidden layers of H units."""
+
+    input_kernel: Any  # [D, H]
+    input_bias: Any  # [H]
+    hidden_kernels: Any  # [L - 1, H, H]
+    hidden_biases: Any  # [L - 1, H]
+    output_kernel: Any  # [H, 1]
+    output_bias: Any  # [1]
+
+    def logits(self, z: tf.Tensor) -> tf.Tensor:
+        """phi(z): [N, D] -> [N], float32."""
+        h = tf.nn.relu(tf.matmul(z, self.input_kernel) + self.input_bias)
+        for layer in range(self.hidden_kernels.shape[0]):
+            h = tf.nn.relu(tf.matmul(h, self.hidden_kernels[layer]) + self.hidden_biases[layer])
+        return tf.squeeze(tf.matmul(h, self.output_kernel) + self.output_bias, axis=-1)
+
+
+class NetworkStack(NamedTuple):
+    """Room for T_max frozen networks of one shape, of which the first `count` are in use.
+
+    Attributes:
+        networks: a FrozenNetwork whose arrays have a leading axis T_max.
+        count: [] int32, how many are in use.
+    """
+
+    networks: FrozenNetwork
+    count: Any
+
+    @property
+    def capacity(self) -> int:
+        """T_max."""
+        return int(self.networks.input_kernel.shape[0])
+
+    def append(self, network: FrozenNetwork) -> "NetworkStack":
+        """A stack with `network` at the end. Raises ValueError if it is full."""
+        if int(self.count) >= self.capacity:
+            raise ValueError(f"the stack holds {self.capacity} networks and is full")
+        return _append(self, network)
+
+    def sum_logits(self, z: tf.Tensor) -> tf.Tensor:
+        """sum_{i < count} phi_i(z): float32 [N, D] -> float64 [N].
+
+        Differentiable in z (once). The backward pass runs through the networks one at a time, so memory does not grow with T.
+        """
+        return _sum_logits(self, z)
+
+
+def empty_stack(capacity: int, dim: int, num_layers: int, layer_size: int) -> NetworkStack:
+    """A stack with room for `capacity` networks and none in use."""
+    d, h, t = dim, layer_size, capacity
+    shapes = [(t, d, h), (t, h), (t, num_layers - 1, h, h), (t, num_layers - 1, h), (t, h, 1), (t, 1)]
+    return NetworkStack(FrozenNetwork(*(tf.zeros(shape, NETWORK) for shape in shapes)), tf.constant(0))
+
+
+@tf.function
+def _append(stack: NetworkStack, network: FrozenNetwork) -> NetworkStack:
+    def put(stacked: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+        return tf.tensor_scatter_nd_update(stacked, stack.count[None, None], new[None])
+
+    return NetworkStack(tf.nest.map_structure(put, stack.networks, network), stack.count + 1)
+
+
+def _sum_logits(stack: NetworkStack, z: tf.Tensor) -> tf.Tensor:
+    def network(i: tf.Tensor) -> FrozenNetwork:
+        return tf.nest.map_structure(lambda stacked: stacked[i], stack.networks)
+
+    def loop(add: Any, start: tf.Tensor) -> tf.Tensor:
+        return tf.while_loop(
+            lambda i, _: i < stack.count,
+            lambda i, total: (i + 1, add(i, total)),
+            (tf.constant(0), start),
+            maximum_iterations=stack.capacity,
+        )[1]
+
+    # A loop of plain matmuls: a batched product over the stack is slower, and TF's own gradient of the loop would keep the
+    # activations of all T networks.
+    @tf.custom_gradient
+    def total(z: tf.Tensor) -> Any:
+        def backward(upstream: tf.Tensor) -> tf.Tensor:
+            def add(i: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+                with tf.GradientTape() as tape:
+                    tape.watch(z)
+                    logits = network(i).logits(z)
+                return gradient + tape.gradient(logits, z, tf.cast(upstream, NETWORK))
+
+            return loop(add, tf.zeros_like(z))
+
+        forward = loop(lambda i, total: total + from_network(network(i).logits(z)), tf.zeros_like(z[:, 0], DENSITY))
+        return forward, backward
+
+    return total(z)

@@ -1,0 +1,68 @@
+"""What watches a run. An observer is called with the state after each iteration and that iteration's row of numbers."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from virl_tf.irl import State
+
+
+class Observer(Protocol):
+    """Called after each iteration; must not change the state."""
+
+    def __call__(self, state: State, row: Mapping[str, Any]) -> None:
+        """Look at the state after iteration row['t'] and at its numbers."""
+
+
+# Column of the row -> what the screen calls it.
+_SHOWN = {
+    "train_loss": "loss",
+    "validation_loss": "held out",
+    "effective_sample_size": "ESS",
+    "i_projection_reward": "KL(reward)",
+    "i_projection_policy": "KL(policy)",
+    "elbo": "ELBO",
+}
+
+
+class ProgressBar:
+    """A bar over the iterations with the last one's numbers, and a line for each (the only output where there is no terminal)."""
+
+    def __init__(self, num_iterations: int, console: Console | None = None):
+        """For a run of `num_iterations` in all."""
+        console = console or Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("iteration"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._console = console
+        self._task = self._progress.add_task("", total=num_iterations)
+
+    def __enter__(self) -> "ProgressBar":
+        """Show the bar."""
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        """Take it down."""
+        self._progress.stop()
+
+    def resume(self, t: int) -> None:
+        """Say that the first t iterations were done before."""
+        self._progress.update(self._task, completed=t)
+        if t:
+            self._console.print(f"continuing after iteration {t - 1}")
+
+    def __call__(self, state: State, row: Mapping[str, Any]) -> None:
+        """Move on by one."""
+        numbers = "  ".join(f"{label} {row[key]:.4g}" for key, label in _SHOWN.items() if key in row)
+        self._console.print(f"t {row['t']:>3}  {numbers}", highlight=False, soft_wrap=True)
+        self._progress.update(self._task, completed=state.t)

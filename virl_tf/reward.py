@@ -1,0 +1,147 @@
+"""The cumulative reward R(x) = log q*_0(x) + sum_i phi_i(x) (Eq. 2), as a value: arrays, no closures."""
+
+import functools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.mixture import Mixture
+from virl_tf.network_stack import FrozenNetwork, NetworkStack
+from virl_tf.numerics import DENSITY, to_network
+from virl_tf.validation import InputError
+
+
+class Reward(NamedTuple):
+    """R(x) = base_scale * log base(x) + sum_i phi_i((x - shift) / scale).
+
+    Call it: float or array [..., D] -> float64 [...]. It is an unnormalised log density, so TFP's samplers take it as it is.
+
+    Attributes:
+        base: the prior q*_0 (V-IRL), or the policy (EIM, whose networks are none).
+        base_scale: [] float64; 0 leaves the base out (G-EIM).
+        networks: the stack of phi_i.
+        shift, scale: [D] float64, standardise the networks' inputs.
+    """
+
+    base: Mixture
+    base_scale: Any
+    networks: NetworkStack
+    shift: Any
+    scale: Any
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        return int(self.shift.shape[0])
+
+    def __call__(self, x: Any) -> tf.Tensor:
+        """R(x): [..., D] -> [...], float64, differentiable in x. Raises InputError for another last axis."""
+        x = tf.convert_to_tensor(x)
+        if x.shape.rank == 0 or x.shape[-1] != self.dim:
+            raise InputError(f"x must have shape [..., {self.dim}] (this reward's dimension), got {tuple(x.shape)}.")
+        x = tf.cast(x, DENSITY)
+        flat = evaluate(self, tf.reshape(x, [-1, self.dim]))
+        return tf.reshape(flat, tf.shape(x)[:-1])
+
+    def standardise(self, x: tf.Tensor) -> tf.Tensor:
+        """The networks' input: float64 [N, D] -> float32 [N, D]."""
+        return to_network((x - self.shift) / self.scale)
+
+    def log_base(self, x: tf.Tensor) -> tf.Tensor:
+        """base_scale * log base(x): [N, D] -> [N]; 0 where base_scale is 0, whatever the base says."""
+        return tf.math.multiply_no_nan(self.base.log_prob(x), self.base_scale)
+
+    def log_prob(self, x: tf.Tensor) -> tf.Tensor:
+        """R(x) for float64 [N, D] -> [N], not compiled: for use inside other compiled functions."""
+        return self.log_base(x) + self.networks.sum_logits(self.standardise(x))
+
+    def truncate(self, count: int) -> "Reward":
+        """The reward after its first `count` networks, i.e. log q*_count."""
+        if not 0 <= count <= int(self.networks.count):
+            raise InputError(f"count must be an integer from 0 to {int(self.networks.count)}, got {count}.")
+        return self._replace(networks=self.networks._replace(count=tf.constant(count)))
+
+    def as_keras(self) -> keras.Model:
+        """A Keras model [N, D] float64 -> [N]; `.save('reward.keras')` stores it in one file (see `load_reward`)."""
+        used = max(1, int(self.networks.count))  # room for further networks is not worth bytes in a file
+        networks = self.networks._replace(networks=tf.nest.map_structure(lambda a: a[:used], self.networks.networks))
+        arrays = [np.asarray(a) for a in tf.nest.flatten(self._replace(networks=networks))]
+        layer = CumulativeReward([list(a.shape) for a in arrays], dtype="float64")
+        inputs = keras.Input((self.dim,), dtype="float64")
+        model = keras.Model(inputs, layer(inputs), name="reward")
+        layer.set_weights(arrays)
+        return model
+
+
+def evaluate(reward: Reward, x: tf.Tensor) -> tf.Tensor:
+    """R(x), compiled once per shape of reward, whatever the numbers of networks and of points: float64 [N, D] -> [N]."""
+    return compiled_log_prob(tf.nest.map_structure(tf.TensorSpec.from_tensor, reward))(reward, x)
+
+
+@functools.cache
+def compiled_log_prob(specs: Reward) -> Any:
+    """The tf.function behind `evaluate` for rewards of these shapes."""
+    points = tf.TensorSpec([None, specs.dim], DENSITY)
+    return tf.function(lambda reward, x: reward.log_prob(x), input_signature=[specs, points], autograph=False)
+
+
+_FIELD_DTYPES = ["float64"] * 4 + ["float32"] * 6 + ["int32"] + ["float64"] * 2
+
+
+def _unflatten(arrays: list[Any]) -> Reward:
+    base, scale, networks, count = Mixture(*arrays[:3]), arrays[3], FrozenNetwork(*arrays[4:10]), arrays[10]
+    return Reward(base, scale, NetworkStack(networks, count), *arrays[11:])
+
+
+@keras.saving.register_keras_serializable("virl_tf")
+class CumulativeReward(keras.layers.Layer):
+    """A `Reward` as a Keras layer: its arrays are the layer's (frozen) weights."""
+
+    def __init__(self, shapes: list[list[int]], **kwargs: Any):
+        super().__init__(trainable=False, **kwargs)
+        self.shapes = [[int(n) for n in shape] for shape in shapes]
+        self._arrays = [
+            self.add_weight(shape=tuple(shape), dtype=dtype, initializer="zeros", trainable=False, name=f"array_{i}")
+            for i, (shape, dtype) in enumerate(zip(self.shapes, _FIELD_DTYPES, strict=True))
+        ]
+
+    @property
+    def reward(self) -> Reward:
+        """The value this layer holds."""
+        return _unflatten([tf.convert_to_tensor(a) for a in self._arrays])
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """R(x): [N, D] -> [N]."""
+        return self.reward.log_prob(tf.cast(x, DENSITY))
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """[N]."""
+        return input_shape[:-1]
+
+    def get_config(self) -> dict[str, Any]:
+        """The arrays' shapes: enough to build the layer before its weights are read."""
+        config = super().get_config()
+        config.pop("trainable")
+        return {**config, "shapes": self.shapes}
+
+
+def load_reward(path: Path | str) -> Reward:
+    """The reward in a `.keras` file written by `Reward.as_keras().save(path)`.
+
+    Raises:
+        InputError: no such file, not a Keras file, or one that holds something else. Nothing in the file is executed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"no reward file {path}.")
+    try:
+        model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    except (ValueError, TypeError, OSError, KeyError) as error:
+        raise InputError(f"{path} is not a reward saved by virl_tf: {error}") from error
+    layers = [layer for layer in model.layers if isinstance(layer, CumulativeReward)]
+    if len(layers) != 1:
+        raise InputError(f"{path} is a Keras model, but not a reward saved by virl_tf.")
+    return layers[0].reward

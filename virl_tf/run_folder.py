@@ -1,0 +1,168 @@
+"""A run's folder: its configuration, metrics, checkpoints and results, each written atomically.
+
+config.yaml     what identifies the run, and the versions it ran with
+metrics.csv     a row per iteration
+timings.csv     the CPU seconds of each iteration (apart, because they differ between identical runs)
+checkpoints/    the last two states
+reward.keras, policy.npz    the result; their presence marks a finished run
+"""
+
+import contextlib
+import csv
+import importlib.metadata
+import io
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from virl_tf.checkpoint import load_policy, load_state, save_policy, save_state, write_text
+from virl_tf.hparams import read_yaml
+from virl_tf.irl import State
+from virl_tf.mixture import Mixture
+from virl_tf.reward import Reward, load_reward
+from virl_tf.validation import InputError
+
+_PACKAGES = ("virl_tf", "tensorflow", "tensorflow-probability", "keras", "numpy", "scikit-learn")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # virl_tf run from a checkout that is not installed
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def differences(old: Any, new: Any, name: str = "") -> list[str]:
+    """'key: old -> new' for every leaf in which two nested mappings differ."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        keys = [*old, *(key for key in new if key not in old)]
+        return [d for key in keys for d in differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))]
+    return [] if old == new else [f"{name}: {old!r} there, {new!r} now"]
+
+
+class RunFolder:
+    """One run's folder. `open` creates it, or checks that it belongs to the same configuration."""
+
+    def __init__(self, path: Path | str):
+        """The folder at `path`, not yet opened."""
+        self.path = Path(path)
+
+    @classmethod
+    def open(cls, path: Path | str, config: Mapping[str, Any]) -> "RunFolder":
+        """Create the folder for `config`, or open the one that has it.
+
+        Raises:
+            InputError: the path is a file, holds another configuration or something that is not a run, or cannot be written.
+                Nothing in it is changed then.
+        """
+        folder = cls(path)
+        text = yaml.safe_dump({"config": _plain(config), "versions": versions()}, sort_keys=False)
+        try:
+            if folder.path.is_dir() and any(folder.path.iterdir()):
+                folder._check_same(yaml.safe_load(text)["config"])
+                return folder
+            (folder.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            write_text(folder.path / "config.yaml", text)
+        except OSError as error:
+            raise InputError(f"cannot use {folder.path} as the output folder: {error.strerror or error}.") from error
+        return folder
+
+    def _check_same(self, config: Mapping[str, Any]) -> None:
+        if not (self.path / "config.yaml").is_file():
+            raise InputError(f"{self.path} holds files but no run (no config.yaml); give a new or empty folder.")
+        different = differences(self.config, config)
+        if different:
+            shown = "; ".join(different[:4]) + (f"; and {len(different) - 4} more" if len(different) > 4 else "")
+            raise InputError(f"{self.path} holds a run with another configuration ({shown}). Give another folder.")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What identifies the run. Raises InputError if there is no run here."""
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            raise InputError(f"{self.path} is not a run folder: it has no config.yaml.")
+        content = read_yaml(path)
+        if not isinstance(content, dict) or not isinstance(content.get("config"), dict):
+            raise InputError(f"{path} is not a run's configuration.")
+        return content["config"]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the result is there."""
+        return (self.path / "reward.keras").is_file() and (self.path / "policy.npz").is_file()
+
+    # --- iterations -----------------------------------------------------------------------------------------------------
+
+    def record(self, state: State, row: Mapping[str, Any]) -> None:
+        """Store one iteration: its row, then the state after it. A kill in between costs one iteration, never more."""
+        timings = {key: value for key, value in row.items() if key == "t" or key.endswith("_seconds")}
+        metrics = {key: value for key, value in row.items() if key == "t" or key not in timings}
+        self._append("metrics.csv", metrics, state.t - 1)
+        self._append("timings.csv", timings, state.t - 1)
+        save_state(self.path / "checkpoints" / f"state-{state.t:05d}.npz", state)
+        for old in self._checkpoints()[:-2]:
+            old.unlink()
+
+    def _append(self, name: str, row: Mapping[str, Any], before: int) -> None:
+        """Put `row` behind the first `before` rows; rows of iterations that are now done again are dropped."""
+        path, text = self.path / name, io.StringIO()
+        writer = csv.DictWriter(text, list(row), lineterminator="\n")
+        writer.writeheader()
+        if path.is_file():
+            with path.open(newline="") as file:
+                writer.writerows(list(csv.DictReader(file))[:before])
+        writer.writerow(row)
+        write_text(path, text.getvalue())
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted((self.path / "checkpoints").glob("state-*.npz"))
+
+    def latest_state(self, template: State) -> State | None:
+        """The newest checkpoint, or None if there is none yet."""
+        checkpoints = self._checkpoints()
+        return load_state(checkpoints[-1], template) if checkpoints else None
+
+    def history(self) -> pd.DataFrame:
+        """metrics.csv and timings.csv side by side, a row per iteration."""
+        frames = [pd.read_csv(self.path / name, float_precision="round_trip") for name in ("metrics.csv", "timings.csv")]
+        return frames[0].merge(frames[1], on="t")
+
+    # --- result ---------------------------------------------------------------------------------------------------------
+
+    def write_result(self, reward: Reward, policy: Mixture) -> None:
+        """Write reward.keras and policy.npz; the run is finished then."""
+        save_reward(self.path / "reward.keras", reward)
+        save_policy(self.path / "policy.npz", policy)
+
+    def reward(self) -> Reward:
+        """The recovered reward."""
+        return load_reward(self.path / "reward.keras")
+
+    def policy(self) -> Mixture:
+        """The policy."""
+        return load_policy(self.path / "policy.npz")
+
+
+def save_reward(path: Path, reward: Reward) -> None:
+    """Write `reward.as_keras()` atomically (Keras itself wants a path that ends in .keras)."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".reward-") as directory:
+        temporary = Path(directory) / "reward.keras"
+        reward.as_keras().save(temporary)
+        os.replace(temporary, path)
+
+
+def _plain(value: Any) -> Any:
+    """Mappings, lists and Python scalars only, as YAML holds them."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value.item() if hasattr(value, "item") else value

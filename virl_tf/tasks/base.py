@@ -1,0 +1,24 @@
+"""What every task offers."""
+
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+
+class Task(Protocol):
+    """An expert whose reward is known: R(x) = log p(x)."""
+
+    @property
+    def dim(self) -> int:
+        """D."""
+
+    @property
+    def mode_centers(self) -> np.ndarray:
+        """[M, D], one point in the middle of each mode."""
+
+    def log_prob(self, x: Any) -> tf.Tensor:
+        """Log p(x), normalised: [N, D] -> [N], float64."""
+
+    def demonstrations(self, n: int, seed: int) -> np.ndarray:
+        """N expert demonstrations [n, D], drawn by elliptical slice sampling as in the paper's appendix."""

@@ -1,0 +1,82 @@
+"""The random Gaussian task: a 2-D Gaussian mixture with m randomly drawn and weighted components."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.mixture import Mixture, gaussian
+from virl_tf.numerics import DENSITY, split_seed
+from virl_tf.tasks.slice_sampling import slice_sample
+from virl_tf.validation import InputError, check_integer, check_seed
+
+
+class RandomGaussians:
+    """log p(x) = log sum_i w_i N(x; mean_i, A_i^T A_i + min_variance I).
+
+    The paper leaves the ranges open. These give about 36 separate maxima at m = 50: means ~ U[-extent, extent]^D,
+    A_ij ~ N(0, spread^2 / 2), w_i ~ U(0, 1), normalised.
+
+    Attributes:
+        mixture: the target as a `Mixture`.
+        mode_centers: [m, D], the components' means.
+    """
+
+    def __init__(
+        self,
+        num_modes: int,
+        seed: int = 0,
+        *,
+        dim: int = 2,
+        extent: float = 5.0,
+        spread: float = 0.3,
+        min_variance: float = 0.02,
+        burn_in: int = 100,
+    ):
+        """Draw the target.
+
+        Args:
+            num_modes: m >= 1.
+            seed: of the target; demonstrations have their own.
+            burn_in: transitions of each slice-sampling chain before its draw.
+
+        Raises:
+            InputError: an argument out of its range.
+        """
+        self.num_modes = check_integer("num_modes", num_modes, 1)
+        self.seed = check_seed(seed)
+        self.dim = check_integer("dim", dim, 1)
+        self.burn_in = check_integer("burn_in", burn_in, 1)
+        for name, value in {"extent": extent, "spread": spread, "min_variance": min_variance}.items():
+            if not (np.isfinite(value) and value > 0):
+                raise InputError(f"{name} must be a finite number > 0, got {value!r}.")
+        rng = np.random.default_rng(split_seed(self.seed, 0, "random Gaussians").astype(np.uint32))
+        means = rng.uniform(-extent, extent, (num_modes, dim))
+        roots = rng.normal(0.0, spread / np.sqrt(2.0), (num_modes, dim, dim))
+        covariances = np.einsum("kji,kjl->kil", roots, roots) + min_variance * np.eye(dim)
+        weights = rng.uniform(0.0, 1.0, num_modes)
+        self.mixture = Mixture(
+            tf.constant(np.log(weights / weights.sum()), DENSITY),
+            tf.constant(means, DENSITY),
+            tf.constant(np.linalg.cholesky(covariances), DENSITY),
+        )
+        self.mode_centers = means
+
+    def log_prob(self, x: Any) -> tf.Tensor:
+        """Log p(x): [N, D] -> [N], float64."""
+        return self.mixture.log_prob(tf.cast(x, DENSITY))
+
+    def demonstrations(self, n: int, seed: int) -> np.ndarray:
+        """N demonstrations [n, D] by elliptical slice sampling, with the target's own first two moments as the prior."""
+        check_integer("n", n, 1)
+        check_seed(seed)
+        weights = tf.exp(self.mixture.log_weights).numpy()
+        mean = weights @ self.mode_centers
+        centred = self.mode_centers - mean
+        covariance = np.einsum("k,kij->ij", weights, self.mixture.covariances.numpy() + np.einsum("ki,kj->kij", centred, centred))
+        return slice_sample(self.mixture.log_prob, gaussian(mean, covariance), n, seed, self.burn_in)
+
+    def exact_samples(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """N draws [n, D] straight from the mixture, and their components [n]: the oracle the slice sampler is tested against."""
+        x, ids = self.mixture.sample(n, split_seed(check_seed(seed), 0, "exact samples"))
+        return x.numpy(), ids.numpy()

@@ -1,0 +1,1 @@
+"""Variational Inference by Policy Search: trust-region updates of a Gaussian mixture towards an unnormalised log density."""

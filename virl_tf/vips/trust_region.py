@@ -1,0 +1,93 @@
+"""Closed-form updates under KL bounds (information-theoretic trust regions), for all components at once.
+
+Both maximise E_q[R] + H(q) subject to KL(q || q_old) <= bound. With the multiplier eta >= 0 of the bound the solution is
+q ~ exp((R + eta log q_old) / (1 + eta)); eta is the smallest that satisfies the bound, found by bisection in log eta because
+the KL decreases in eta.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from virl_tf.numerics import DENSITY, bisect_decreasing
+
+
+class ComponentStep(NamedTuple):
+    """The new component in the whitened coordinates of the old one: x = mean_old + L_old z, z ~ N(mean, tril tril^T)."""
+
+    mean: tf.Tensor  # [K, D]
+    tril: tf.Tensor  # [K, D, D], lower triangular
+    kl: tf.Tensor  # [K], KL(new || old)
+    eta: tf.Tensor  # [K], 0 where the bound is not active
+
+
+def update_components(a: tf.Tensor, b: tf.Tensor, kl_bound: tf.Tensor) -> ComponentStep:
+    """argmax_q E_q[b^T z - 1/2 z^T A z] + H(q) s.t. KL(q || N(0, I)) <= kl_bound.
+
+    The precision is (A + eta I) / (1 + eta) and the mean (A + eta I)^{-1} b. In the eigenbasis of A everything is elementwise,
+    so one decomposition serves all values of eta.
+
+    Args:
+        a: [K, D, D] symmetric, of any signature.
+        b: [K, D].
+        kl_bound: [] > 0.
+    """
+    curvature, basis = tf.linalg.eigh(a)  # [K, D], [K, D, D]
+    slope = tf.linalg.matvec(basis, b, transpose_a=True)
+
+    def solution(eta: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        damped = curvature + eta[:, None]
+        return slope / damped, damped / (1.0 + eta[:, None])  # mean, precision in the eigenbasis
+
+    def kl(eta: tf.Tensor) -> tf.Tensor:
+        mean, precision = solution(eta)
+        return 0.5 * tf.reduce_sum(1.0 / precision + mean**2 - 1.0 + tf.math.log(precision), axis=-1)
+
+    # Below `least` the precision is not positive. The upper end satisfies the bound: there |precision - 1| and |mean| are both
+    # below sqrt(bound) / 2 or 1/2.
+    least = tf.nn.relu(-tf.reduce_min(curvature, axis=-1))
+    size = tf.reduce_sum(tf.abs(curvature - 1.0), axis=-1) + tf.norm(b, axis=-1)
+    most = least + 1.0 + 2.0 * size * (1.0 + tf.math.rsqrt(kl_bound))
+    positive = tf.reduce_min(curvature, axis=-1) > 0.0
+    eta = _smallest_eta(kl, least, most, kl_bound, positive)
+    mean, precision = solution(eta)
+    rooted = basis * tf.math.rsqrt(precision)[:, None, :]  # covariance = rooted rooted^T
+    tril = tf.linalg.cholesky(tf.matmul(rooted, rooted, transpose_b=True))
+    return ComponentStep(tf.linalg.matvec(basis, mean), tril, kl(eta), eta)
+
+
+def update_weights(log_weights: tf.Tensor, gains: tf.Tensor, kl_bound: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """argmax_w sum_o w_o R(o) + H(w) s.t. KL(w || w_old) <= kl_bound, with R(o) = log w_old(o) + gains(o).
+
+    Args:
+        log_weights: [K], log w_old.
+        gains: [K], E_{q(x|o)}[log p*(x) - log q(x)], so that R(o) = E[log p* + log q(o|x)] + H(q(x|o)).
+        kl_bound: [] > 0.
+
+    Returns:
+        log w [K] and KL(w || w_old) [].
+    """
+
+    def solution(eta: tf.Tensor) -> tf.Tensor:
+        return tf.nn.log_softmax(log_weights + gains / (1.0 + eta[:, None]), axis=-1)
+
+    def kl(eta: tf.Tensor) -> tf.Tensor:
+        new = solution(eta)
+        return tf.reduce_sum(tf.math.multiply_no_nan(new - log_weights, tf.exp(new)), axis=-1)
+
+    # KL <= spread^2 / (8 (1 + eta)^2) (Hoeffding), so the upper end satisfies the bound.
+    spread = tf.reduce_max(gains) - tf.reduce_min(gains)
+    most = (1.0 + spread * tf.math.rsqrt(kl_bound))[None]
+    eta = _smallest_eta(kl, tf.zeros([1], DENSITY), most, kl_bound, tf.constant([True]))
+    return solution(eta)[0], kl(eta)[0]
+
+
+def _smallest_eta(
+    kl: Callable[[tf.Tensor], tf.Tensor], least: tf.Tensor, most: tf.Tensor, kl_bound: tf.Tensor, positive: tf.Tensor
+) -> tf.Tensor:
+    """The smallest eta in (least, most] with kl(eta) <= kl_bound; exactly 0 where that holds at 0 (needs `positive`)."""
+    inactive = positive & (kl(tf.where(positive, tf.zeros_like(most), most)) <= kl_bound)
+    low = tf.math.log(1e-13 * (1.0 + least))
+    log_excess = bisect_decreasing(lambda s: kl(least + tf.exp(s)) - kl_bound, low, tf.math.log(most - least))
+    return tf.where(inactive, tf.zeros_like(most), least + tf.exp(log_excess))

@@ -1,0 +1,134 @@
+"""VIPS with a fixed number of components: N trust-region steps of a mixture towards exp(target), in one compiled call.
+
+For every component VIPS maximises E_{q(x|o)}[log p*(x) + log q~(o|x)] + H(q(x|o)) with the responsibilities log q~(o|x) of the
+current mixture, a lower bound of -KL(q || p*) that is tight at the current mixture (arenz2018). The same draws serve the
+components and the weights.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from virl_tf.hparams import PolicyHparams
+from virl_tf.mixture import Mixture
+from virl_tf.numerics import DENSITY
+from virl_tf.reward import Reward
+from virl_tf.vips.surrogate import fit_quadratic, num_coefficients
+from virl_tf.vips.trust_region import update_components, update_weights
+
+Target = Callable[[tf.Tensor], tf.Tensor]
+
+
+class VipsHistory(NamedTuple):
+    """One value per step, [num_steps] float64, about the mixture the step started from."""
+
+    elbo: Any  # sum_o w_o E_{q(x|o)}[log p*(x) - log q~(x)], at most log of the target's integral
+    component_kl: Any  # largest KL(new || old) of a component
+    weight_kl: Any  # KL of the weights
+    effective_components: Any  # exp(H(w))
+    rejected: Any  # share of samples where the target was not finite
+
+
+def default_samples(dim: int) -> int:
+    """Samples per component and step when not given: three for each coefficient of the surrogate, at least 50."""
+    return max(50, 3 * num_coefficients(dim))
+
+
+def samples_per_component(hparams: PolicyHparams, dim: int) -> int:
+    """The number `hparams` asks for."""
+    return hparams.samples_per_component or default_samples(dim)
+
+
+def vips_steps(
+    policy: Mixture,
+    target: Target,
+    seed: Any,
+    kl_bound: Any,
+    weight_kl_bound: Any,
+    ridge: Any,
+    *,
+    num_steps: int,
+    num_samples: int,
+) -> tuple[Mixture, VipsHistory]:
+    """`num_steps` updates of `policy` towards exp(target). Not compiled: `improve` and `fit_policy` compile it.
+
+    Args:
+        target: log p*(x) + const, float64 [N, D] -> [N]. A value that is not finite counts as the component's lowest finite one.
+        seed: stateless, int32 [2].
+        kl_bound, weight_kl_bound, ridge: [] float64.
+        num_steps, num_samples: static; samples are per component and step.
+    """
+
+    def body(step: tf.Tensor, policy: Mixture, history: VipsHistory) -> Any:
+        step_seed = tf.random.fold_in(seed, step)
+        policy, info = vips_step(policy, target, step_seed, kl_bound, weight_kl_bound, ridge, num_samples)
+        history = tf.nest.map_structure(lambda h, v: tf.tensor_scatter_nd_update(h, [[step]], [v]), history, info)
+        return step + 1, policy, history
+
+    policy = Mixture(*(tf.convert_to_tensor(a, DENSITY) for a in policy))
+    empty = VipsHistory(*(tf.zeros([num_steps], DENSITY) for _ in VipsHistory._fields))
+    state = (tf.constant(0), policy, empty)
+    _, policy, history = tf.while_loop(lambda i, *_: i < num_steps, body, state, maximum_iterations=num_steps)
+    return policy, history
+
+
+def vips_step(
+    policy: Mixture, target: Target, seed: Any, kl_bound: Any, weight_kl_bound: Any, ridge: Any, num_samples: int
+) -> tuple[Mixture, VipsHistory]:
+    """One update of all components and of the weights."""
+    k, d = policy.means.shape
+    z = tf.random.stateless_normal([k, num_samples, d], seed, dtype=DENSITY)
+    x = tf.reshape(policy.means[:, None] + tf.einsum("kij,ksj->ksi", policy.scale_trils, z), [-1, d])
+    log_target = tf.reshape(tf.cast(target(x), DENSITY), [k, num_samples])
+    log_target, rejected = _floor(log_target)
+    log_policy = tf.reshape(policy.log_prob(x), [k, num_samples])
+    log_own = -0.5 * tf.reduce_sum(z**2, axis=-1) - policy.log_normalisers()[:, None]  # log q(x|o) of the component drawn from
+    log_responsibility = policy.log_weights[:, None] + log_own - log_policy
+
+    a, b = fit_quadratic(z, log_target + log_responsibility, ridge)
+    # A surrogate that is not finite (all rewards lost) leaves its component where it is.
+    valid = tf.reduce_all(tf.math.is_finite(a), axis=[1, 2]) & tf.reduce_all(tf.math.is_finite(b), axis=1)
+    a = tf.where(valid[:, None, None], a, tf.eye(d, dtype=DENSITY))
+    b = tf.where(valid[:, None], b, tf.zeros_like(b))
+    move = update_components(a, b, kl_bound)
+    gains = tf.reduce_mean(log_target - log_policy, axis=1)
+    log_weights, weight_kl = update_weights(policy.log_weights, gains, weight_kl_bound)
+
+    new = Mixture(
+        log_weights,
+        policy.means + tf.linalg.matvec(policy.scale_trils, move.mean),
+        tf.matmul(policy.scale_trils, move.tril),
+    )
+    weights = tf.exp(policy.log_weights)
+    info = VipsHistory(
+        elbo=tf.reduce_sum(weights * gains),
+        component_kl=tf.reduce_max(move.kl),
+        weight_kl=weight_kl,
+        effective_components=tf.exp(-tf.reduce_sum(tf.math.multiply_no_nan(policy.log_weights, weights))),
+        rejected=rejected,
+    )
+    return new, info
+
+
+def _floor(log_target: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Replace values that are not finite by the lowest finite one of the row (0 if there is none); and their share."""
+    finite = tf.math.is_finite(log_target)
+    lowest = tf.reduce_min(tf.where(finite, log_target, log_target.dtype.max), axis=-1, keepdims=True)
+    lowest = tf.where(lowest == log_target.dtype.max, tf.zeros_like(lowest), lowest)
+    return tf.where(finite, log_target, lowest), tf.reduce_mean(tf.cast(~finite, DENSITY))
+
+
+def _improve(policy: Mixture, target: Reward, seed: Any, *bounds: Any, num_steps: int, num_samples: int) -> Any:
+    return vips_steps(policy, target.log_prob, seed, *bounds, num_steps=num_steps, num_samples=num_samples)
+
+
+# XLA: a step is hundreds of small operations, and fused they take a sixth of the time. One trace per shape of policy and reward.
+_compiled_improve = tf.function(_improve, jit_compile=True)
+
+
+def improve(policy: Mixture, target: Reward, seed: Any, hparams: PolicyHparams) -> tuple[Mixture, VipsHistory]:
+    """`hparams.update_steps` steps of `policy` towards a reward, compiled once per run however many networks the reward has."""
+    bounds = [tf.constant(v, DENSITY) for v in (hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)]
+    num_samples = samples_per_component(hparams, policy.dim)
+    return _compiled_improve(policy, target, tf.constant(seed), *bounds, num_steps=hparams.update_steps, num_samples=num_samples)
