@@ -37,6 +37,7 @@ def run_command(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; default: runs/ and the run's name.")] = None,
 ) -> None:
     """Draw demonstrations, recover their reward, evaluate and draw it. Continues a stopped run, leaves a finished one alone."""
+    import virl_tf  # noqa: F401  (before anything that imports TensorFlow: it keeps the log lines off the screen)
     from experiments.runs import execute
     from experiments.specification import make_specification
 
@@ -64,6 +65,7 @@ def infer_command(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: inference/ in the (first) run's folder.")] = None,
 ) -> None:
     """Fit a newly initialised policy to the reward of a run, or to the average reward of several runs on the same task."""
+    import virl_tf  # noqa: F401
     from experiments.inference import infer
 
     infer(runs, components, steps, samples, seed, out)
@@ -77,6 +79,7 @@ def figure_command(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the PNG and PDF go.")] = Path("figures"),
 ) -> None:
     """Redraw a figure of the paper from result files alone."""
+    import virl_tf  # noqa: F401
     from experiments.figures import draw
 
     draw(number, runs, inference, out)

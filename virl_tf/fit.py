@@ -19,7 +19,7 @@ from virl_tf.hparams import Hparams, default_hparams, load_hparams
 from virl_tf.irl import State
 from virl_tf.methods import METHODS, Method
 from virl_tf.mixture import Mixture, standard_normal_start
-from virl_tf.numerics import DENSITY, numpy_seed, split_seed
+from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.observers import Observer, ProgressBar
 from virl_tf.reward import Reward
 from virl_tf.run_folder import RunFolder, versions
@@ -243,16 +243,15 @@ def fit_policy(
         raise InputError(f"initial_policy has shape [K, D] = {[policy.num_components, policy.dim]}, expected {[k, dim]}.")
     _check_log_prob(log_prob, policy.sample(num_samples * k, split_seed(seed, 0, "check"))[0])
 
-    vips_seed = tf.constant(split_seed(seed, 0, "policy"))
     bounds = [tf.constant(v, DENSITY) for v in (values.kl_bound, values.weight_kl_bound, values.ridge)]
     target = log_prob.log_prob if isinstance(log_prob, Reward) else log_prob
 
-    @tf.function(jit_compile=jit_compile)
-    def steps(policy: Mixture) -> tuple[Mixture, VipsHistory]:
-        return vips_steps(policy, target, vips_seed, *bounds, num_steps=num_steps, num_samples=num_samples)
+    def steps(policy: Mixture, seed: Any) -> tuple[Mixture, VipsHistory]:
+        return vips_steps(policy, target, seed, *bounds, num_steps=num_steps, num_samples=num_samples)
 
     try:
-        policy, history = steps(policy)
+        vips_seed = tf.constant(split_seed(seed, 0, "policy"))
+        policy, history = compiled(steps, specs_of(policy), specs_of(vips_seed), jit_compile=jit_compile)(policy, vips_seed)
     except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
         if not jit_compile:
             raise

@@ -92,7 +92,7 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
         proposal = Fusion(state.policy, problem.kde) if method.fusion else state.policy
         x = _draw(proposal, hparams.loop.num_negatives, split_seed(seed, t, "negatives"))
         # w_t = q*_t / mu_t; the constant, int q*_t dx, cancels in the self-normalisation.
-        log_w = normalise(evaluate(base, x) - _log_prob(proposal, x))
+        log_w = normalise(evaluate(base, x) - proposal.log_prob(x))
         experts = _logit_data(problem.demonstrations, tf.zeros(len(problem.demonstrations), DENSITY), state, method)
         negatives = _logit_data(x, log_w, state, method)
 
@@ -129,18 +129,17 @@ def _timed(cpu: dict[str, float], part: str) -> Iterator[None]:
     cpu[part] = time.process_time() - start
 
 
-@tf.function
-def _log_prob(density: Any, x: tf.Tensor) -> tf.Tensor:
-    return density.log_prob(x)
-
-
 def _draw(proposal: Mixture | Fusion, n: int, seed: np.ndarray) -> tf.Tensor:
     return proposal.sample(n, seed) if isinstance(proposal, Fusion) else proposal.sample(n, seed)[0]
 
 
 def _logit_data(x: Any, log_weights: tf.Tensor, state: State, method: Method) -> LogitData:
     x = tf.convert_to_tensor(x, DENSITY)
-    offset = -_log_prob(state.policy, x) if method.logit_offset == "policy" else tf.zeros_like(log_weights)
+    offset = tf.zeros_like(log_weights)
+    if method.logit_offset == "policy":
+        # The policy's density in standardised coordinates: R_t is free up to a constant, and this one makes it independent of
+        # the units of the data.
+        offset = -state.policy.log_prob(x) - tf.reduce_sum(tf.math.log(state.reward.scale))
     z = state.reward.standardise(x)
     return LogitData(z, tf.cast(offset, NETWORK), tf.cast(tf.exp(log_weights), NETWORK))
 

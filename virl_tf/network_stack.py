@@ -45,7 +45,11 @@ class NetworkStack(NamedTuple):
         """A stack with `network` at the end. Raises ValueError if it is full."""
         if int(self.count) >= self.capacity:
             raise ValueError(f"the stack holds {self.capacity} networks and is full")
-        return _append(self, network)
+
+        def put(stacked: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+            return tf.tensor_scatter_nd_update(stacked, self.count[None, None], new[None])
+
+        return NetworkStack(tf.nest.map_structure(put, self.networks, network), self.count + 1)
 
     def sum_logits(self, z: tf.Tensor) -> tf.Tensor:
         """sum_{i < count} phi_i(z): float32 [N, D] -> float64 [N].
@@ -60,14 +64,6 @@ def empty_stack(capacity: int, dim: int, num_layers: int, layer_size: int) -> Ne
     d, h, t = dim, layer_size, capacity
     shapes = [(t, d, h), (t, h), (t, num_layers - 1, h, h), (t, num_layers - 1, h), (t, h, 1), (t, 1)]
     return NetworkStack(FrozenNetwork(*(tf.zeros(shape, NETWORK) for shape in shapes)), tf.constant(0))
-
-
-@tf.function
-def _append(stack: NetworkStack, network: FrozenNetwork) -> NetworkStack:
-    def put(stacked: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
-        return tf.tensor_scatter_nd_update(stacked, stack.count[None, None], new[None])
-
-    return NetworkStack(tf.nest.map_structure(put, stack.networks, network), stack.count + 1)
 
 
 def _sum_logits(stack: NetworkStack, z: tf.Tensor) -> tf.Tensor:

@@ -6,6 +6,7 @@ Mixtures, regressions and duals are float64; networks are float32. The casts bet
 
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +24,16 @@ def to_network(x: tf.Tensor) -> tf.Tensor:
 def from_network(logits: tf.Tensor) -> tf.Tensor:
     """float32 (networks) -> float64 (densities)."""
     return tf.cast(logits, DENSITY)
+
+
+def specs_of(values: Any) -> Any:
+    """The TensorSpec of every tensor in a nested structure; hashable, so a key for compiled functions."""
+    return tf.nest.map_structure(lambda v: tf.TensorSpec(np.shape(v), v.dtype), values)
+
+
+def compiled(function: Callable[..., Any], *specs: Any, jit_compile: bool = True) -> Any:
+    """`function` traced once, for arguments of these specs; it cannot trace again, and calls of it raise for other shapes."""
+    return tf.function(function, autograph=False, jit_compile=jit_compile).get_concrete_function(*specs)
 
 
 def split_seed(seed: int, iteration: int, purpose: str) -> np.ndarray:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from virl_tf.mixture import Mixture
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
-from virl_tf.numerics import DENSITY, to_network
+from virl_tf.numerics import DENSITY, compiled, specs_of, to_network
 from virl_tf.validation import InputError
 
 
@@ -78,14 +78,14 @@ class Reward(NamedTuple):
 
 def evaluate(reward: Reward, x: tf.Tensor) -> tf.Tensor:
     """R(x), compiled once per shape of reward, whatever the numbers of networks and of points: float64 [N, D] -> [N]."""
-    return compiled_log_prob(tf.nest.map_structure(tf.TensorSpec.from_tensor, reward))(reward, x)
+    return compiled_log_prob(specs_of(reward))(reward, x)
 
 
 @functools.cache
 def compiled_log_prob(specs: Reward) -> Any:
-    """The tf.function behind `evaluate` for rewards of these shapes."""
+    """The function behind `evaluate` for rewards of these shapes."""
     points = tf.TensorSpec([None, specs.dim], DENSITY)
-    return tf.function(lambda reward, x: reward.log_prob(x), input_signature=[specs, points], autograph=False)
+    return compiled(lambda reward, x: reward.log_prob(x), specs, points, jit_compile=False)
 
 
 _FIELD_DTYPES = ["float64"] * 4 + ["float32"] * 6 + ["int32"] + ["float64"] * 2

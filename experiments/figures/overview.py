@@ -18,15 +18,17 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
     """
     grid, target, policy = read(run, "grid.npz"), task_mixture(run), load_policy(run / "policy.npz")
     history = pd.read_csv(run / "metrics.csv")
-    figure, axes = plt.subplots(1, 4, figsize=(13.6, 3.5), layout="constrained")
+    figure = plt.figure(figsize=(14.5, 3.6), layout="constrained")
+    maps, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[3.1, 1.2], wspace=0.03)[0]
+    axes = maps.subplots(1, 3)
     panels = [("expert", "log_p", target), ("recovered reward", "reward", target), ("policy", "log_policy", policy)]
-    for panel, (title, key, mixture) in zip(axes, panels, strict=False):
+    for panel, (title, key, mixture) in zip(axes, panels, strict=True):
         image = heat_map(panel, grid["axes"], grid[key])
         ellipses(panel, mixture)
         panel.set_title(title)
     crosses(axes[0], read(run, "demonstrations.npz")["train"])
-    figure.colorbar(image, ax=axes[:3], label="nats below the maximum", shrink=0.85)
-    curves(axes[3], history, references)
+    maps.colorbar(image, ax=axes, label="nats below the maximum", shrink=0.85)
+    curves(right.subplots(), history, references)
     save(figure, run / "overview")
 
 
@@ -36,8 +38,8 @@ def curves(axes: plt.Axes, history: pd.DataFrame, references: dict[str, float]) 
     axes.plot(iterations, history["i_projection_reward"], "o-", markersize=3, color="C0", label="recovered reward")
     axes.plot(iterations, history["i_projection_policy"], "s-", markersize=3, color="C1", label="policy")
     for label, value in references.items():
-        axes.axhline(value, color="0.5", linewidth=0.7)
-        axes.annotate(label, (1.0, value), xycoords=("axes fraction", "data"), fontsize=7, va="bottom", ha="right", color="0.35")
+        axes.axhline(value, color="0.5", linewidth=0.7, zorder=0)
+        axes.annotate(label, (1.01, value), xycoords=("axes fraction", "data"), fontsize=7, va="center", color="0.35")
     axes.set_yscale("log")
     axes.set_xlabel("iterations")
     axes.set_ylabel("KL(q || p) on the grid")

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from virl_tf.mixture import Mixture
-from virl_tf.numerics import DENSITY, split_seed
+from virl_tf.numerics import DENSITY, compiled, specs_of, split_seed
 
 # Chains advanced together. A sweep of the sampler ends when its slowest chain is done, so a block should not be too large; the
 # compiled function has this one shape, whatever n is.
@@ -25,15 +25,12 @@ def slice_sample(log_prob: Callable[[tf.Tensor], tf.Tensor], prior: Mixture, n: 
         prior: one Gaussian (K = 1) that covers the target; the sampler needs one, and it is divided out of the likelihood.
         seed: of the whole call. Draw i is the same for every n > i.
     """
-    blocks = [
-        _run_block(log_prob, prior, tf.constant(split_seed(seed, block, "slice sampling")), burn_in)
-        for block in range(-(-n // _BLOCK))
-    ]
-    return np.concatenate([block.numpy() for block in blocks])[:n]
+    seeds = [tf.constant(split_seed(seed, block, "slice sampling")) for block in range(-(-n // _BLOCK))]
+    draw = compiled(lambda seed: _draw_block(log_prob, prior, seed, burn_in), specs_of(seeds[0]))
+    return np.concatenate([draw(block).numpy() for block in seeds])[:n]
 
 
-@tf.function(autograph=False, jit_compile=True)
-def _run_block(log_prob: Any, prior: Mixture, seed: tf.Tensor, burn_in: int) -> tf.Tensor:
+def _draw_block(log_prob: Callable[[tf.Tensor], tf.Tensor], prior: Mixture, seed: tf.Tensor, burn_in: int) -> tf.Tensor:
     mean = prior.means[0]
 
     def draw_prior(seed: Any) -> tf.Tensor:

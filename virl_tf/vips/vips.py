@@ -5,6 +5,7 @@ current mixture, a lower bound of -KL(q || p*) that is tight at the current mixt
 components and the weights.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 from virl_tf.hparams import PolicyHparams
 from virl_tf.mixture import Mixture
-from virl_tf.numerics import DENSITY
+from virl_tf.numerics import DENSITY, compiled, specs_of
 from virl_tf.reward import Reward
 from virl_tf.vips.surrogate import fit_quadratic, num_coefficients
 from virl_tf.vips.trust_region import update_components, update_weights
@@ -119,16 +120,20 @@ def _floor(log_target: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.where(finite, log_target, lowest), tf.reduce_mean(tf.cast(~finite, DENSITY))
 
 
-def _improve(policy: Mixture, target: Reward, seed: Any, *bounds: Any, num_steps: int, num_samples: int) -> Any:
-    return vips_steps(policy, target.log_prob, seed, *bounds, num_steps=num_steps, num_samples=num_samples)
+@functools.cache
+def _compiled_improve(policy: Mixture, target: Reward, num_steps: int, num_samples: int) -> Any:
+    """The compiled steps for a policy and a reward of these specs."""
 
+    def steps(policy: Mixture, target: Reward, seed: Any, *bounds: Any) -> tuple[Mixture, VipsHistory]:
+        return vips_steps(policy, target.log_prob, seed, *bounds, num_steps=num_steps, num_samples=num_samples)
 
-# XLA: a step is hundreds of small operations, and fused they take a sixth of the time. One trace per shape of policy and reward.
-_compiled_improve = tf.function(_improve, jit_compile=True)
+    # XLA: a step is hundreds of small operations, and fused they take a sixth of the time.
+    return compiled(steps, policy, target, tf.TensorSpec([2], tf.int32), *[tf.TensorSpec([], DENSITY)] * 3)
 
 
 def improve(policy: Mixture, target: Reward, seed: Any, hparams: PolicyHparams) -> tuple[Mixture, VipsHistory]:
     """`hparams.update_steps` steps of `policy` towards a reward, compiled once per run however many networks the reward has."""
-    bounds = [tf.constant(v, DENSITY) for v in (hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)]
     num_samples = samples_per_component(hparams, policy.dim)
-    return _compiled_improve(policy, target, tf.constant(seed), *bounds, num_steps=hparams.update_steps, num_samples=num_samples)
+    steps = _compiled_improve(specs_of(policy), specs_of(target), hparams.update_steps, num_samples)
+    bounds = (tf.constant(v, DENSITY) for v in (hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge))
+    return steps(policy, target, tf.constant(seed), *bounds)

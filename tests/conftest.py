@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import virl_tf  # noqa: F401  (first: it keeps TensorFlow's start-up lines off the screen)
+from virl_tf.irl import State
+from virl_tf.mixture import Mixture
+from virl_tf.network_stack import FrozenNetwork, empty_stack
+from virl_tf.numerics import DENSITY
+from virl_tf.reward import Reward
+
+
+def make_mixture(num_components=3, dim=2, seed=0):
+    rng = np.random.default_rng(seed)
+    weights = rng.uniform(0.5, 1.5, num_components)
+    scale_trils = np.tril(0.4 * rng.standard_normal((num_components, dim, dim)))
+    scale_trils[:, range(dim), range(dim)] = rng.uniform(0.5, 1.5, (num_components, dim))
+    arrays = np.log(weights / weights.sum()), 2.0 * rng.standard_normal((num_components, dim)), scale_trils
+    return Mixture(*(tf.constant(array, DENSITY) for array in arrays))
+
+
+def make_network(dim=2, num_layers=3, layer_size=8, seed=0):
+    """A FrozenNetwork of float32 NumPy arrays with outputs of about unit size."""
+    rng, h = np.random.default_rng(seed), layer_size
+    shapes = [(dim, h), (h,), (num_layers - 1, h, h), (num_layers - 1, h), (h, 1), (1,)]
+    fan_ins = [dim, 4, h, 4, h, 4]
+    return FrozenNetwork(
+        *((rng.standard_normal(s) * np.sqrt(2.0 / n)).astype(np.float32) for s, n in zip(shapes, fan_ins, strict=True))
+    )
+
+
+def make_reward(networks, capacity=4, dim=2, num_layers=3, layer_size=8, base_scale=1.0, base=None):
+    stack = empty_stack(capacity, dim, num_layers, layer_size)
+    for network in networks:
+        stack = stack.append(network)
+    shift, scale = tf.constant(np.arange(dim) + 0.5, DENSITY), tf.constant(np.arange(dim) + 2.0, DENSITY)
+    base = make_mixture(dim=dim) if base is None else base
+    return Reward(base, tf.constant(base_scale, DENSITY), stack, shift, scale)
+
+
+def make_state(t=1, num_components=3, num_weights=2):
+    """A small State; its numbers depend on t."""
+    reward = make_reward([make_network(seed=i) for i in range(min(t, 3))])
+    weights = tuple(np.full((2, 3), float(t + i), np.float32) for i in range(num_weights))
+    return State(t, make_mixture(num_components, seed=t), reward, weights)
+
+
+@pytest.fixture
+def points():
+    """[50, 2] around the origin."""
+    return 2.0 * np.random.default_rng(1).standard_normal((50, 2))
+
+
+@pytest.fixture
+def networks():
+    return [make_network(seed=i) for i in range(3)]
+
+
+@pytest.fixture
+def reward(networks):
+    """Three networks on a mixture."""
+    return make_reward(networks)

@@ -1,0 +1,179 @@
+"""The command line as a user meets it: real processes, real folders."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from experiments.cli import main
+
+ROOT = Path(__file__).parent.parent
+# The smallest run that goes through everything; its numbers mean nothing.
+TINY = [
+    *("--preset", "smoke", "--modes", "5", "--components", "2"),
+    *("--set", "network.layer_size=8", "--set", "training.num_epochs=2", "--set", "loop.num_iterations=3"),
+    *("--set", "loop.num_negatives=500", "--set", "policy.update_steps=2"),
+]
+
+
+def experiments(*arguments: str | Path, check: int = 0) -> subprocess.CompletedProcess:
+    """A process of its own, as a user starts it."""
+    command = [sys.executable, "-m", "experiments", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert done.returncode == check, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """The same command line inside this process, which has TensorFlow loaded already: (exit status, stdout, stderr)."""
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.chdir(ROOT)
+        monkeypatch.setattr(sys, "argv", ["experiments", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def digest(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "finished"
+    done = experiments("run", "gaussians", *TINY, "--out", out)
+    assert "recovered reward" in done.stdout
+    assert "absl::InitializeLog" not in done.stderr, "TensorFlow's log lines belong off the screen"
+    return out
+
+
+@pytest.mark.parametrize("method", ["virl", "geim", "eim"])
+def test_run_writes_the_documented_files(call, method, finished, tmp_path):
+    out = finished
+    if method != "virl":
+        out = tmp_path / "run"
+        assert call("run", "gaussians", "--method", method, *TINY, "--out", out)[0] == 0
+    for name in ("config.yaml", "metrics.csv", "timings.csv", "summary.json", "reward.keras", "policy.npz", "overview.png"):
+        assert (out / name).is_file(), name
+    assert len(list((out / "checkpoints").iterdir())) == 2
+    metrics = pd.read_csv(out / "metrics.csv")
+    assert list(metrics["t"]) == [0, 1, 2]
+    summary = json.loads((out / "summary.json").read_text())
+    for density, column in (("reward", "i_projection_reward"), ("policy", "i_projection_policy")):
+        values = summary["i_projection"][density]
+        assert values["best"] == pytest.approx(metrics[column].min())
+        assert values["final"] == pytest.approx(metrics[column].iloc[-1])
+        assert values["reported"] == pytest.approx((values["best"] + values["final"]) / 2)
+    for reference in ("kde", "kde_held_out", "em", "em_true_components"):
+        assert 0 < summary["i_projection"][reference]["reported"] < 20
+    stored = yaml.safe_load((out / "config.yaml").read_text())
+    assert stored["config"]["hparams"]["network"]["layer_size"] == 8
+    assert set(stored["versions"]) >= {"python", "tensorflow", "keras", "numpy"}
+
+
+def test_run_again_leaves_a_finished_run_alone(call, finished):
+    before = digest(finished)
+    status, shown, _ = call("run", "gaussians", *TINY, "--out", finished)
+    assert status == 0
+    assert "finished before" in shown
+    assert digest(finished) == before
+
+
+def test_a_killed_run_continues_and_ends_with_the_same_numbers(finished, tmp_path):
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "experiments", "run", "gaussians", *TINY, "--out", str(out)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (out / "checkpoints" / "state-00001.npz").is_file() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (out / "summary.json").is_file()
+    experiments("run", "gaussians", *TINY, "--out", out)
+    for name in ("metrics.csv", "policy.npz", "grid.npz", "demonstrations.npz"):
+        assert (out / name).read_bytes() == (finished / name).read_bytes(), name
+
+
+def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call, finished):
+    before = digest(finished)
+    status, _, error = call("run", "gaussians", *TINY, "--seed", "1", "--out", finished)
+    assert status == 2
+    assert "seed: 0 there, 1 now" in error
+    assert digest(finished) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "gausians"], "did you mean 'gaussians'"),
+        (["run", "gaussians", "--method", "vril"], "did you mean 'virl'"),
+        (["run", "gaussians", "--preset", "fast"], "Allowed: paper, quick, smoke"),
+        (["run", "gaussians", "--components", "0"], "--components"),
+        (["run", "gaussians", "--components", "9000"], "from 1 to 8000"),
+        (["run", "gaussians", "--modes", "0"], "--modes"),
+        (["run", "gaussians", "--seed", "-1"], "seed must be"),
+        (["run", "gaussians", "--set", "network.layer_sise=8"], "did you mean 'layer_size'"),
+        (["run", "gaussians", "--set", "network.layer_size=7"], "one of 8, 16, 32, 64, 128, 256"),
+        (["run", "gaussians", "--set", "layer_size"], "expected SECTION.KEY=VALUE"),
+        (["run", "gaussians", "--hparams", "missing.yaml"], "missing.yaml"),
+        (["run", "gaussians", "--out", "setup.py"], "setup.py"),
+        (["run", "gaussians", "--out", "virl_tf"], "no config.yaml"),
+        (["infer", "missing", "--components", "3"], "missing"),
+        (["figure", "9", "missing"], "Allowed: 2a, 5"),
+        (["figure", "2a", "missing"], "missing"),
+        (["run"], "Missing argument"),
+    ],
+)
+def test_bad_input_is_one_clear_error_with_status_2(call, arguments, message, tmp_path):
+    out = [] if "--out" in arguments or arguments[0] != "run" else ["--out", tmp_path / "out"]
+    status, _, error = call(*arguments, *out)
+    assert status == 2
+    assert message in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_input_shows_no_traceback(tmp_path):
+    done = experiments("run", "gaussians", "--method", "vril", "--out", tmp_path / "out", check=2)
+    assert done.stderr.startswith("error: unknown method 'vril'")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_infer_and_figures_from_result_files(call, finished, tmp_path):
+    status, _, error = call("figure", "5", finished, "--out", tmp_path)
+    assert status == 2
+    assert "python -m experiments infer" in error
+    assert call("infer", finished, "--components", "3", "--steps", "5", "--samples", "10")[0] == 0
+    summary = json.loads((finished / "inference" / "summary.json").read_text())
+    assert np.isfinite(summary["i_projection"]["inference_policy"])
+    for number in ("2a", "5"):
+        assert call("figure", number, finished, "--out", tmp_path)[0] == 0
+        for kind in ("png", "pdf"):
+            assert (tmp_path / f"figure_{number}.{kind}").stat().st_size > 10_000
+
+
+def test_figures_are_the_same_bytes_when_drawn_again(call, finished, tmp_path):
+    for folder in ("one", "two"):
+        call("figure", "2a", finished, "--out", tmp_path / folder)
+    for kind in ("png", "pdf"):
+        assert (tmp_path / "one" / f"figure_2a.{kind}").read_bytes() == (tmp_path / "two" / f"figure_2a.{kind}").read_bytes()
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["infer"], ["figure"]])
+def test_help_answers_without_tensorflow(command):
+    code = "import sys; from experiments.cli import app; app(standalone_mode=False); print('tensorflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, cwd=ROOT)
+    assert "Usage" in done.stdout
+    assert done.stdout.strip().endswith("False")

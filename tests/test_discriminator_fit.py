@@ -1,0 +1,271 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from tests import tiny
+from tests.reference import cross_entropy as reference
+from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData, _split, weighted_cross_entropy
+
+EXPERT = multivariate_normal([0.5, 0.0], [[1.0, 0.3], [0.3, 0.5]])
+MODEL = multivariate_normal([-0.5, 0.3], [[1.2, 0.0], [0.0, 0.8]])
+PROPOSAL = multivariate_normal([0.0, 0.0], [[3.0, 0.0], [0.0, 3.0]])
+
+
+def data(z, offsets=None, weights=None):
+    n = len(z)
+    arrays = (z, np.zeros(n) if offsets is None else offsets, np.ones(n) if weights is None else weights)
+    return LogitData(*(np.asarray(a, np.float32) for a in arrays))
+
+
+def make_fitter(**training):
+    return DiscriminatorFitter(2, tiny.hparams(training=training))
+
+
+def same(first, second):
+    """Whether two results of a fit are identical, arrays and numbers."""
+    arrays = [[*weights, *map(np.asarray, network), *info] for weights, network, info in (first, second)]
+    return all(np.array_equal(a, b) for a, b in zip(*arrays, strict=True))
+
+
+# --- the loss --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
+def test_loss_equals_the_definition(scale):
+    rng = np.random.default_rng(0)
+    expert, sample, weights = scale * rng.normal(size=7), scale * rng.normal(size=11), rng.uniform(0.0, 3.0, 11)
+    assert float(weighted_cross_entropy(expert, sample, weights)) == pytest.approx(
+        reference.weighted_cross_entropy(expert, sample, weights), rel=1e-12
+    )
+
+
+def test_loss_at_zero_is_chance():
+    assert float(weighted_cross_entropy(np.zeros(4), np.zeros(6), np.ones(6))) == pytest.approx(2.0 * np.log(2.0))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_loss_is_exact_at_extreme_logits(dtype):
+    right = weighted_cross_entropy(np.array([1e4], dtype), np.array([-1e4], dtype), np.ones(1, dtype))
+    wrong = weighted_cross_entropy(np.array([-1e4, 1e4], dtype), np.array([1e4, -1e4], dtype), np.array([0.5, 1.5], dtype))
+    assert float(right) == 0.0
+    assert float(wrong) == pytest.approx(0.5 * 1e4 + 0.5 * 0.5 * 1e4)
+
+
+# --- what the logits converge to -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ratio_fit():
+    """phi trained on experts against weighted draws of a proposal that stand for draws of MODEL."""
+    settings = tiny.hparams(
+        network={"layer_size": 32}, training={"num_epochs": 40, "batch_size": 100, "warm_up_epochs": 5, "patience": None}
+    )
+    experts = EXPERT.rvs(6000, random_state=0)
+    negatives = PROPOSAL.rvs(12000, random_state=1)
+    weights = np.exp(MODEL.logpdf(negatives) - PROPOSAL.logpdf(negatives))
+    _, network, info = DiscriminatorFitter(2, settings).fit(data(experts), data(negatives, None, weights), None, 0, 0)
+    return network, info
+
+
+def test_logits_recover_the_log_density_ratio(ratio_fit):
+    network, _ = ratio_fit
+    x = np.concatenate([EXPERT.rvs(1000, random_state=2), MODEL.rvs(1000, random_state=3)])
+    logits = network.logits(x.astype(np.float32)).numpy()
+    truth = EXPERT.logpdf(x) - MODEL.logpdf(x)
+    assert np.corrcoef(logits, truth)[0, 1] > 0.97
+    assert np.mean(np.abs(logits - truth)) < 0.2
+    # Not the ratio to the proposal, which an unweighted loss would give.
+    assert np.mean(np.abs(logits - (EXPERT.logpdf(x) - PROPOSAL.logpdf(x)))) > 0.5
+
+
+def test_loss_after_training_is_near_the_best_possible(ratio_fit):
+    _, info = ratio_fit
+    x, y = EXPERT.rvs(20000, random_state=4), MODEL.rvs(20000, random_state=5)
+    best = float(weighted_cross_entropy(EXPERT.logpdf(x) - MODEL.logpdf(x), EXPERT.logpdf(y) - MODEL.logpdf(y), np.ones(20000)))
+    assert abs(info.validation_loss - best) < 0.1
+    assert abs(info.train_loss - best) < 0.1
+    assert 0.5 < info.accuracy < 1.0
+    assert info.epochs == 40
+
+
+def test_offsets_are_added_to_the_network():
+    # Equal classes, so that the best logit is 0 and the network must become minus the offset.
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 600, 2))
+    fitter = make_fitter(num_epochs=60, warm_up_epochs=1, batch_size=25)
+    _, network, info = fitter.fit(data(x, 1.0 + x[:, 0]), data(y, 1.0 + y[:, 0]), None, 0, 0)
+    found = network.logits(x.astype(np.float32)).numpy()
+    assert np.mean(np.abs(found + 1.0 + x[:, 0])) < 0.25
+    assert np.corrcoef(found, -x[:, 0])[0, 1] > 0.97
+    assert info.validation_loss == pytest.approx(2.0 * np.log(2.0), abs=0.05)
+
+
+# --- a fit is a function of its arguments ----------------------------------------------------------------------------------
+
+
+def separable(num_experts=80, num_samples=120, seed=0):
+    rng = np.random.default_rng(seed)
+    experts, samples = rng.normal(size=(num_experts, 2)) + 2.0, rng.normal(size=(num_samples, 2)) - 2.0
+    return data(experts), data(samples, None, rng.uniform(0.5, 1.5, num_samples))
+
+
+@pytest.fixture(scope="module")
+def fitter():
+    """A fitter with every source of randomness and state: dropout, batch norm, Adam, shuffles."""
+    settings = tiny.hparams(network={"dropout": 0.2, "batch_norm": True}, training={"patience": None})
+    return DiscriminatorFitter(2, settings)
+
+
+def test_fits_depend_on_their_arguments_only(fitter):
+    experts, samples = separable()
+    first = fitter.fit(experts, samples, None, 0, 0)
+    others = [
+        fitter.fit(experts, samples, None, 1, 0),
+        fitter.fit(experts, samples, None, 0, 1),
+        fitter.fit(experts, samples, first[0], 0, 0),
+    ]
+    again = fitter.fit(experts, samples, None, 0, 0)
+    elsewhere = DiscriminatorFitter(2, tiny.hparams(network={"dropout": 0.2, "batch_norm": True})).fit(
+        experts, samples, None, 0, 0
+    )
+    assert same(first, again)
+    assert same(first, elsewhere)
+    assert not any(np.array_equal(first[0][0], other[0][0]) for other in others)
+
+
+def test_compiled_epoch_is_traced_once(fitter):
+    before = fitter.num_traces
+    for t, seed in enumerate([0, 3, 2**40]):
+        experts, samples = separable(seed=seed)
+        fitter.fit(experts, samples, fitter.model.get_weights() if t else None, seed, t)
+    assert before == fitter.num_traces == 1
+
+
+def test_frozen_network_and_weights_are_the_same_function(fitter):
+    experts, samples = separable()
+    weights, network, _ = fitter.fit(experts, samples, None, 0, 0)
+    fitter.model.set_weights(weights)
+    np.testing.assert_allclose(network.logits(experts.z), fitter.model(experts.z, training=False)[:, 0], rtol=1e-4, atol=1e-5)
+
+
+# --- stopping --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def overfitting():
+    """Two small samples of one distribution: the held-out loss soon rises."""
+    rng = np.random.default_rng(3)
+    return make_fitter(batch_size=4), data(rng.normal(size=(40, 2))), data(rng.normal(size=(40, 2)))
+
+
+def fit_with(overfitting, **training):
+    fitter, experts, samples = overfitting
+    fitter.hparams = dataclasses.replace(fitter.hparams, **training)
+    return fitter.fit(experts, samples, None, 0, 0)
+
+
+NUM_EPOCHS = 15
+
+
+@pytest.fixture(scope="module")
+def losses(overfitting):
+    """The held-out loss after each epoch: a warm-up as long as the fit keeps the last epoch's weights."""
+    fits = [fit_with(overfitting, num_epochs=n, warm_up_epochs=n, patience=None)[2] for n in range(1, NUM_EPOCHS + 1)]
+    assert [info.best_epoch for info in fits] == list(range(NUM_EPOCHS))
+    return np.array([info.validation_loss for info in fits])
+
+
+def test_best_weights_are_restored(overfitting, losses):
+    best = int(np.argmin(losses))
+    assert best < NUM_EPOCHS - 1, "the data should overfit, else this test shows nothing"
+    weights, network, info = fit_with(overfitting, num_epochs=NUM_EPOCHS, warm_up_epochs=1, patience=None)
+    assert info.validation_loss == losses.min()
+    assert (info.best_epoch, info.epochs) == (best, NUM_EPOCHS)
+
+    # The loss that is reported is that of the weights that are returned, on every tenth point.
+    _, experts, samples = overfitting
+    held = [network.logits(each.z[::10]).numpy() for each in (experts, samples)]
+    assert float(weighted_cross_entropy(*held, np.ones(4))) == pytest.approx(info.validation_loss, rel=1e-5)
+    until_best = fit_with(overfitting, num_epochs=best + 1, warm_up_epochs=best + 1, patience=None)[0]
+    for found, expected in zip(weights, until_best, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def stop_after(losses, patience, warm_up):
+    """Epochs until `patience` of them in a row brought nothing better; none counts before the warm-up's last."""
+    best, waited = np.inf, 0
+    for epoch, loss in enumerate(losses):
+        if epoch + 1 < warm_up:
+            continue
+        best, waited = (loss, 0) if loss < best else (best, waited + 1)
+        if waited == patience:
+            return epoch + 1
+    return len(losses)
+
+
+@pytest.mark.parametrize("warm_up", [0, 1, 6])
+@pytest.mark.parametrize("patience", [1, 3])
+def test_patience_stops(overfitting, losses, patience, warm_up):
+    info = fit_with(overfitting, num_epochs=NUM_EPOCHS, warm_up_epochs=warm_up, patience=patience)[2]
+    expected = stop_after(losses, patience, warm_up)
+    assert expected < NUM_EPOCHS
+    assert info.epochs == expected
+    assert info.validation_loss == losses[max(0, warm_up - 1) : expected].min()
+
+
+def test_patience_counts_from_the_best_epoch_also_if_it_ends_the_warm_up(overfitting, losses):
+    best = int(np.argmin(losses))
+    info = fit_with(overfitting, num_epochs=NUM_EPOCHS, warm_up_epochs=best + 1, patience=2)[2]
+    assert (info.best_epoch, info.epochs) == (best, best + 3)
+
+
+def test_long_warm_up_keeps_the_last_epoch(overfitting, losses):
+    info = fit_with(overfitting, num_epochs=5, warm_up_epochs=50, patience=1)[2]
+    assert (info.best_epoch, info.epochs) == (4, 5)
+    assert info.validation_loss == losses[4]
+
+
+# --- data of every size ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "fraction", "held"), [(100, 0.1, 10), (101, 0.1, 10), (7, 0.1, 1), (8, 0.5, 4), (3, 0.01, 1)])
+def test_held_out_points_are_evenly_spaced_and_disjoint(n, fraction, held):
+    whole = data(np.arange(2.0 * n).reshape(n, 2), np.arange(n), np.arange(n) + 0.5)
+    out, rest = _split(whole, fraction)
+    rows, others = (np.asarray(part.offsets).astype(int) for part in (out, rest))
+    assert len(rows) == held
+    assert sorted([*rows, *others]) == list(range(n))
+    assert np.ptp(np.diff([*rows, n])) <= 1  # gaps differ by rounding only
+    for part, index in ((out, rows), (rest, others)):
+        np.testing.assert_array_equal(part.z, whole.z[index])
+        np.testing.assert_array_equal(part.weights, whole.weights[index])
+
+
+def test_held_out_negatives_come_from_both_halves():
+    # The fusion's draws are the policy's, then the KDE's.
+    out, _ = _split(data(np.zeros((200, 2)), np.arange(200)), 0.1)
+    assert np.sum(np.asarray(out.offsets) < 100) == np.sum(np.asarray(out.offsets) >= 100) == 10
+
+
+@pytest.mark.parametrize(
+    ("num_experts", "num_samples"), [(100, 16), (20, 700), (5, 16)], ids=["fewer negatives", "many negatives", "below a batch"]
+)
+def test_unequal_numbers_of_points(num_experts, num_samples):
+    fitter = make_fitter(num_epochs=150, batch_size=32, warm_up_epochs=100)
+    weights, network, info = fitter.fit(*separable(num_experts, num_samples), None, 0, 0)
+    assert all(np.isfinite(w).all() for w in weights)
+    assert np.isfinite([info.train_loss, info.validation_loss]).all()
+    experts, samples = separable(500, 500, seed=1)
+    assert np.mean(network.logits(experts.z).numpy() > 0.0) > 0.9
+    assert np.mean(network.logits(samples.z).numpy() < 0.0) > 0.9
+
+
+def test_l2_shrinks_the_weights():
+    def norm(l2):
+        settings = tiny.hparams(network={"l2": l2}, training={"num_epochs": 40, "warm_up_epochs": 40})
+        weights = DiscriminatorFitter(2, settings).fit(*separable(), None, 0, 0)[0]
+        return sum(np.sum(np.square(w)) for w in weights if w.ndim == 2)
+
+    assert norm(0.1) < 0.8 * norm(0.0)

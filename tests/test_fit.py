@@ -1,0 +1,349 @@
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import virl_tf
+from tests import tiny
+from virl_tf import InputError, fit, load
+from virl_tf.irl import Info
+
+X = tiny.demonstrations()
+METHODS = ["virl", "geim", "eim"]
+ITERATIONS = 4
+
+
+def tiny_fit(method="virl", x=X, **arguments):
+    return fit(x, **{"method": method, "num_components": 2, "seed": 0, "hparams": tiny.overrides(), **arguments})
+
+
+def result_bytes(result):
+    return [np.asarray(a).tobytes() for a in tf.nest.flatten((tuple(result.policy), tuple(result.reward)))]
+
+
+def metrics(result):
+    return result.history[[c for c in result.history.columns if not c.endswith("_seconds")]]
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def fitted(request, tmp_path_factory):
+    """A finished fit in a folder."""
+    folder = tmp_path_factory.mktemp(request.param) / "run"
+    return request.param, folder, tiny_fit(request.param, directory=folder)
+
+
+# --- what comes back -------------------------------------------------------------------------------------------------------
+
+
+def test_result(fitted):
+    method, _, result = fitted
+    rewards = result.reward(X)
+    assert rewards.shape == (60,)
+    assert rewards.dtype == tf.float64
+    assert np.isfinite(rewards).all()
+    assert np.isfinite(result.reward(X[0]).numpy())
+    assert (result.policy.num_components, result.policy.dim) == (2, 2)
+    assert result.policy.distribution.sample(3, seed=1).shape == (3, 2)
+    assert result.config["method"] == method
+    assert result.config["num_components"] == 2
+    assert result.config["seed"] == 0
+    assert result.config["hparams"]["network"]["layer_size"] == 8
+
+
+def test_history_has_a_row_per_iteration(fitted):
+    history = fitted[2].history
+    assert list(history.columns) == list(Info._fields)
+    assert list(history.t) == list(range(ITERATIONS))
+    assert np.isfinite(history.to_numpy(dtype=float)).all()
+    assert (history.num_negatives == 64).all()
+    assert ((history.effective_sample_size >= 1.0) & (history.effective_sample_size <= 64.001)).all()
+
+
+def test_a_fit_without_a_folder_is_the_same(fitted):
+    method, _, result = fitted
+    again = tiny_fit(method)
+    assert result_bytes(again)[:3] == result_bytes(result)[:3]
+    np.testing.assert_array_equal(again.reward(X), result.reward(X))
+    np.testing.assert_array_equal(metrics(again).to_numpy(float), metrics(result).to_numpy(float))
+
+
+def test_other_seeds_differ(fitted):
+    method, _, result = fitted
+    assert not np.array_equal(tiny_fit(method, seed=1).reward(X), result.reward(X))
+
+
+def same_result(found, expected):
+    np.testing.assert_array_equal(found.reward(X), expected.reward(X))
+    for a, b in zip(found.policy, expected.policy, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert list(found.history.columns) == list(expected.history.columns)
+    np.testing.assert_array_equal(found.history.to_numpy(float), expected.history.to_numpy(float))
+    assert found.config == expected.config
+
+
+def test_a_folder_is_loaded(fitted):
+    _, folder, result = fitted
+    same_result(load(folder), result)
+    same_result(load(str(folder)), result)
+
+
+def test_a_saved_result_is_loaded(fitted, tmp_path):
+    _, _, result = fitted
+    result.save(tmp_path / "new" / "folder")
+    assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == {
+        "config.yaml",
+        "metrics.csv",
+        "timings.csv",
+        "reward.keras",
+        "policy.npz",
+    }
+    same_result(load(tmp_path / "new" / "folder"), result)
+
+
+def test_nothing_is_overwritten_by_save(fitted, tmp_path):
+    _, folder, result = fitted
+    (tmp_path / "notes.txt").write_text("mine")
+    for taken in (tmp_path, tmp_path / "notes.txt", folder):
+        with pytest.raises(InputError, match=taken.name):
+            result.save(taken)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "kind", [np.float32, lambda x: x.tolist(), tf.constant, np.asfortranarray], ids=["float32", "list", "tensor", "fortran"]
+)
+def test_demonstrations_of_any_kind(kind):
+    x = X.astype(np.float32)
+    few = tiny.overrides(loop={"num_iterations": 1})
+    expected = tiny_fit("eim", x.astype(np.float64), hparams=few)
+    found = tiny_fit("eim", kind(x), hparams=few)
+    for a, b in zip(found.policy, expected.policy, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_callers_array_is_left_alone():
+    x = X.copy()
+    tiny_fit("eim", x, hparams=tiny.overrides(loop={"num_iterations": 1}))
+    np.testing.assert_array_equal(x, X)
+
+
+def test_hparams_may_be_a_file_a_mapping_or_complete(tmp_path):
+    import yaml
+
+    few = tiny.overrides(loop={"num_iterations": 1})
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(few))
+    complete = tiny.hparams("eim", loop={"num_iterations": 1})
+    expected = tiny_fit("eim", hparams=few)
+    for given in (tmp_path / "mine.yaml", str(tmp_path / "mine.yaml"), complete):
+        assert result_bytes(tiny_fit("eim", hparams=given)) == result_bytes(expected)
+
+
+# --- evaluation and resuming -----------------------------------------------------------------------------------------------
+
+
+def test_what_evaluate_returns_is_in_the_history(tmp_path):
+    seen = []
+
+    def evaluate(state):
+        seen.append(state.t)
+        return {"twice": 2.0 * state.t}
+
+    result = tiny_fit("eim", evaluate=evaluate, directory=tmp_path / "run")
+    assert seen == [1, 2, 3, 4]
+    assert list(result.history.twice) == [2.0, 4.0, 6.0, 8.0]
+    assert list(load(tmp_path / "run").history.twice) == [2.0, 4.0, 6.0, 8.0]
+
+
+class Stop:
+    """An `evaluate` that interrupts the run in iteration `at`."""
+
+    def __init__(self, at):
+        self.at = at
+        self.seen = []
+
+    def __call__(self, state):
+        self.seen.append(state.t)
+        if state.t == self.at:
+            raise KeyboardInterrupt
+        return {}
+
+
+def test_an_interrupted_run_continues_to_the_same_bytes(fitted, tmp_path):
+    method, _, expected = fitted
+    stop = Stop(at=3)
+    with pytest.raises(KeyboardInterrupt):
+        tiny_fit(method, directory=tmp_path / "run", evaluate=stop)
+    with pytest.raises(InputError, match="not finished"):
+        load(tmp_path / "run")
+    go_on = Stop(at=None)
+    found = tiny_fit(method, directory=tmp_path / "run", evaluate=go_on)
+    assert stop.seen == [1, 2, 3]
+    assert go_on.seen == [3, 4]  # two iterations were kept
+    assert result_bytes(found) == result_bytes(expected)
+    assert list(found.history.t) == list(range(ITERATIONS))
+    np.testing.assert_array_equal(metrics(found).to_numpy(float), metrics(expected).to_numpy(float))
+
+
+@pytest.mark.parametrize("name", ["policy.npz", "metrics.csv"])
+def test_files_of_a_continued_run_have_the_same_bytes(fitted, tmp_path, name):
+    method, folder, _ = fitted
+    with pytest.raises(KeyboardInterrupt):
+        tiny_fit(method, directory=tmp_path / "run", evaluate=Stop(at=2))
+    tiny_fit(method, directory=tmp_path / "run")
+    assert (tmp_path / "run" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_a_run_stopped_in_its_first_iteration_starts_again(fitted, tmp_path):
+    method, _, expected = fitted
+    with pytest.raises(KeyboardInterrupt):
+        tiny_fit(method, directory=tmp_path / "run", evaluate=Stop(at=1))
+    assert result_bytes(tiny_fit(method, directory=tmp_path / "run")) == result_bytes(expected)
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refuse_compute(*_, **__):
+    raise AssertionError("something was computed")
+
+
+@pytest.fixture
+def no_compute(monkeypatch):
+    monkeypatch.setattr(virl_tf.irl, "make_problem", refuse_compute)
+    monkeypatch.setattr(virl_tf.irl, "step", refuse_compute)
+
+
+@pytest.mark.usefixtures("no_compute")
+def test_a_finished_folder_is_returned_unchanged(fitted):
+    method, folder, result = fitted
+    before = contents(folder)
+    same_result(tiny_fit(method, directory=folder), result)
+    assert contents(folder) == before
+
+
+@pytest.mark.usefixtures("no_compute")
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"seed": 1}, "seed"),
+        ({"num_components": 3}, "num_components"),
+        ({"x": X + 1.0}, "demonstrations"),
+        ({"hparams": tiny.overrides(network={"layer_size": 16})}, "layer_size"),
+    ],
+    ids=["seed", "components", "data", "hparams"],
+)
+def test_a_folder_of_another_configuration_is_refused(fitted, change, named):
+    method, folder, _ = fitted
+    before = contents(folder)
+    with pytest.raises(InputError, match=named):
+        tiny_fit(method, directory=folder, **change)
+    assert contents(folder) == before
+
+
+@pytest.mark.usefixtures("no_compute")
+def test_folders_that_cannot_be_used_are_refused(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path, tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError):
+            tiny_fit(directory=folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.usefixtures("no_compute")
+def test_a_folder_without_write_permission_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="cannot"):
+        tiny_fit(directory=tmp_path / "run")
+
+
+def test_loading_what_is_no_run_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(InputError, match=r"config\.yaml"):
+            load(path)
+
+
+# --- bad input, refused before anything is computed or written -------------------------------------------------------------
+
+
+def with_value(value, row=7, column=1):
+    x = X.copy()
+    x[row, column] = value
+    return x
+
+
+BAD_DEMONSTRATIONS = {
+    "one-dimensional": X[:, 0],
+    "three-dimensional": X[None],
+    "a number": 3.0,
+    "none": None,
+    "no rows": np.zeros((0, 2)),
+    "no columns": np.zeros((60, 0)),
+    "an empty list": [],
+    "fewer than D + 2": X[:3],
+    "NaN": with_value(np.nan),
+    "infinite": with_value(np.inf),
+    "minus infinite": with_value(-np.inf),
+    "constant column": X * [1.0, 0.0] + [0.0, 0.1],
+    "identical rows": np.tile(X[:1], (60, 1)),
+    "ragged": [[1.0, 2.0], [3.0]],
+    "text": [["a", "b"]] * 10,
+    "complex": X + 1j,
+    "objects": np.array([[None, 1.0]] * 10),
+    "a mapping": {"x": X},
+}
+
+
+@pytest.mark.usefixtures("no_compute")
+@pytest.mark.parametrize("x", BAD_DEMONSTRATIONS.values(), ids=BAD_DEMONSTRATIONS)
+def test_bad_demonstrations_are_refused(x, tmp_path):
+    with pytest.raises(InputError, match="demonstrations"):
+        tiny_fit(x=x, directory=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+BAD_ARGUMENTS = {
+    "method unknown": ({"method": "vril"}, "'virl'"),
+    "method none": ({"method": None}, "method"),
+    "method in capitals": ({"method": "VIRL"}, "method"),
+    "no components": ({"num_components": 0}, "num_components"),
+    "negative components": ({"num_components": -1}, "num_components"),
+    "more components than demonstrations": ({"num_components": 61}, "num_components"),
+    "fractional components": ({"num_components": 2.5}, "num_components"),
+    "components as text": ({"num_components": "2"}, "num_components"),
+    "boolean components": ({"num_components": True}, "num_components"),
+    "negative seed": ({"seed": -1}, "seed"),
+    "fractional seed": ({"seed": 0.5}, "seed"),
+    "no seed": ({"seed": None}, "seed"),
+    "huge seed": ({"seed": 2**63}, "seed"),
+    "unknown section": ({"hparams": {"netwrok": {}}}, "network"),
+    "unknown key": ({"hparams": {"network": {"num_layer": 2}}}, "num_layers"),
+    "out of range": ({"hparams": {"network": {"num_layers": 1}}}, "num_layers"),
+    "wrong type": ({"hparams": {"loop": {"num_iterations": "4"}}}, "num_iterations"),
+    "no mapping": ({"hparams": [1, 2]}, "sections"),
+    "no file": ({"hparams": "no/such/file.yaml"}, "no/such/file.yaml"),
+}
+
+
+@pytest.mark.usefixtures("no_compute")
+@pytest.mark.parametrize(("arguments", "named"), BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
+def test_bad_arguments_are_refused(arguments, named, tmp_path):
+    with pytest.raises(InputError, match=named):
+        tiny_fit(**arguments, directory=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_as_many_components_as_demonstrations_work():
+    x = tiny.demonstrations(6)
+    result = tiny_fit("eim", x, num_components=6, hparams=tiny.overrides(loop={"num_iterations": 1}))
+    assert result.policy.num_components == 6
+    assert np.isfinite(result.reward(x)).all()
+
+
+def test_the_fewest_demonstrations_work():
+    x = tiny.demonstrations(4)
+    result = tiny_fit("virl", x, num_components=1, hparams=tiny.overrides(loop={"num_iterations": 1}))
+    assert np.isfinite(result.reward(x)).all()

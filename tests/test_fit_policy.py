@@ -1,0 +1,226 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tests import tiny
+from tests.conftest import make_mixture
+from virl_tf import InputError, fit, fit_policy
+from virl_tf.mixture import gaussian
+from virl_tf.vips.vips import VipsHistory
+
+tfd = tfp.distributions
+
+
+def normal(x):
+    """A Gaussian at (1, -2), unnormalised."""
+    return -0.5 * tf.reduce_sum((x - [1.0, -2.0]) ** 2 / [0.25, 4.0], axis=1)
+
+
+def quick(log_prob=normal, dim=2, num_components=1, **arguments):
+    return fit_policy(
+        log_prob, **{"dim": dim, "num_components": num_components, "num_steps": 3, "jit_compile": False, **arguments}
+    )
+
+
+# --- what is fitted --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_modes():
+    """A policy of two components on a mixture of two, compiled by XLA."""
+    target = tfd.MixtureSameFamily(
+        tfd.Categorical(probs=tf.constant([0.3, 0.7], tf.float64)),
+        tfd.MultivariateNormalDiag(
+            tf.constant([[-2.0, 0.0], [2.0, 1.0]], tf.float64), tf.constant([0.5, 0.8], tf.float64)[:, None] * [1.0, 1.0]
+        ),
+    )
+    return target, fit_policy(target.log_prob, 2, 2, num_steps=150, seed=2, kl_bound=0.1, samples_per_component=100)
+
+
+def test_a_mixture_is_found(two_modes):
+    _, result = two_modes
+    policy = result.policy
+    order = np.argsort(policy.means[:, 0])
+    np.testing.assert_allclose(policy.means.numpy()[order], [[-2.0, 0.0], [2.0, 1.0]], atol=0.1)
+    np.testing.assert_allclose(np.exp(policy.log_weights.numpy())[order], [0.3, 0.7], atol=0.05)
+    widths = np.sqrt(np.diagonal(policy.covariances.numpy(), axis1=1, axis2=2))[order]
+    np.testing.assert_allclose(widths, [[0.5, 0.5], [0.8, 0.8]], atol=0.08)
+    assert policy.distribution.log_prob(np.zeros((3, 2))).shape == (3,)
+
+
+def test_elbo_approaches_the_log_normaliser_from_below(two_modes):
+    elbo = two_modes[1].history.elbo.to_numpy()
+    assert elbo[0] < -1.0
+    assert abs(elbo[-20:].mean()) < 0.05
+    assert elbo[-20:].mean() < 0.01
+
+
+def test_history_has_a_row_per_step(two_modes):
+    history = two_modes[1].history
+    assert list(history.columns) == list(VipsHistory._fields)
+    assert len(history) == 150
+    assert np.isfinite(history.to_numpy()).all()
+    assert history.component_kl.max() <= 0.1 * (1.0 + 1e-6)
+    assert history.weight_kl.max() <= 0.1 * (1.0 + 1e-6)  # the weights' bound defaults to the components'
+    assert (history.rejected == 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("log_prob", "mean", "covariance"),
+    [
+        (normal, [1.0, -2.0], [[0.25, 0.0], [0.0, 4.0]]),
+        (tfd.MultivariateNormalTriL([0.5, 1.0], [[1.0, 0.0], [0.5, 0.7]]).log_prob, [0.5, 1.0], [[1.0, 0.5], [0.5, 0.74]]),
+        (gaussian(np.array([3.0, 3.0]), np.eye(2)).log_prob, [3.0, 3.0], [[1.0, 0.0], [0.0, 1.0]]),
+    ],
+    ids=["function", "float32 TFP distribution", "mixture"],
+)
+def test_any_log_density_of_tensorflow(log_prob, mean, covariance):
+    def as_float32(x):
+        return log_prob(tf.cast(x, tf.float32))
+
+    try:
+        log_prob(tf.zeros([1, 2], tf.float64))
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError):
+        usable = as_float32
+    else:
+        usable = log_prob
+    policy = quick(usable, num_steps=40, kl_bound=0.5, ridge=1e-9).policy
+    np.testing.assert_allclose(policy.means[0], mean, atol=1e-3)
+    np.testing.assert_allclose(policy.covariances[0], covariance, atol=1e-3)
+
+
+@pytest.mark.parametrize("dim", [1, 3])
+def test_other_dimensions(dim):
+    policy = quick(lambda x: -2.0 * tf.reduce_sum((x - 1.0) ** 2, axis=1), dim, num_steps=30, kl_bound=0.5, ridge=1e-9).policy
+    np.testing.assert_allclose(policy.means, np.ones((1, dim)), atol=1e-5)
+    np.testing.assert_allclose(policy.covariances[0], 0.25 * np.eye(dim), atol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_bytes(two_modes):
+    target, expected = two_modes
+    found = fit_policy(target.log_prob, 2, 2, num_steps=150, seed=2, kl_bound=0.1, samples_per_component=100)
+    for a, b in zip(found.policy, expected.policy, strict=True):
+        assert a.numpy().tobytes() == b.numpy().tobytes()
+    assert found.history.equals(expected.history)
+
+
+def test_other_seeds_differ_and_uncompiled_fits_repeat():
+    first, again, other = (quick(num_components=2, seed=seed).policy for seed in (0, 0, 1))
+    assert first.means.numpy().tobytes() == again.means.numpy().tobytes()
+    assert not np.array_equal(first.means, other.means)
+
+
+def test_initial_policy_is_the_start():
+    start = make_mixture(3)
+    moved = quick(num_components=3, initial_policy=start, num_steps=1, kl_bound=1e-9, weight_kl_bound=1e-9).policy
+    np.testing.assert_allclose(moved.means, start.means, atol=1e-3)
+    far = quick(num_components=3, initial_policy=start, num_steps=1, kl_bound=1.0).policy
+    assert not np.allclose(far.means, start.means, atol=1e-2)
+
+
+def test_weight_bound_may_differ():
+    history = quick(num_components=3, kl_bound=0.2, weight_kl_bound=1e-4).history
+    assert history.weight_kl.max() <= 1e-4 * (1.0 + 1e-6)
+    assert history.component_kl.max() > 0.1
+
+
+def test_operations_without_xla():
+    def in_python(x):
+        values = tf.py_function(lambda x: normal(x), [x], tf.float64)
+        return tf.ensure_shape(values, [None])
+
+    assert np.isfinite(quick(in_python).policy.means).all()
+    with pytest.raises(InputError, match="jit_compile=False"):
+        quick(in_python, jit_compile=True)
+
+
+# --- rewards as targets ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reward():
+    settings = tiny.overrides(loop={"num_iterations": 1})
+    return fit(tiny.demonstrations(), "virl", 2, hparams=settings).reward
+
+
+def test_a_recovered_reward_is_a_target(reward):
+    result = quick(reward, num_components=3, num_steps=20)
+    assert np.isfinite(result.history.to_numpy()).all()
+    assert result.history.elbo.iloc[-1] > result.history.elbo.iloc[0]
+    # It starts on the scale of the demonstrations, not at N(0, I).
+    first = quick(reward, num_components=3, num_steps=1, kl_bound=1e-9).policy
+    spread = np.sqrt(np.diagonal(first.covariances[0]))
+    np.testing.assert_allclose(spread, reward.scale.numpy() / np.sqrt(3.0), rtol=1e-3)
+
+
+def test_a_function_of_a_reward_is_a_target(reward):
+    result = quick(lambda x: reward(x) - tf.reduce_sum(tf.nn.relu(x[:, :1]), axis=1), num_components=2)
+    assert np.isfinite(result.policy.means).all()
+
+
+def test_the_dimension_of_a_reward_is_checked(reward):
+    with pytest.raises(InputError, match="dimension 2"):
+        quick(reward, 3)
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------------
+
+BAD_TARGETS = {
+    "no function": (3.0, "function"),
+    "none": (None, "function"),
+    "a column": (lambda x: normal(x)[:, None], r"\[N, D\] to \[N\]"),
+    "a scalar": (lambda x: tf.reduce_sum(normal(x)), r"\[N, D\] to \[N\]"),
+    "one too few": (lambda x: normal(x)[1:], r"\[N, D\] to \[N\]"),
+    "integers": (lambda x: tf.cast(normal(x), tf.int32), "real numbers"),
+    "complex": (lambda x: tf.complex(normal(x), normal(x)), "real numbers"),
+    "NaN": (lambda x: normal(x) * np.nan, "NaN"),
+    "NaN somewhere": (lambda x: tf.where(x[:, 0] > 0.0, tf.constant(np.nan, tf.float64), normal(x)), "NaN"),
+    "finite nowhere": (lambda x: normal(x) - np.inf, "initial_policy"),
+}
+
+
+@pytest.mark.parametrize(("log_prob", "message"), BAD_TARGETS.values(), ids=BAD_TARGETS)
+def test_bad_targets_are_refused(log_prob, message):
+    with pytest.raises(InputError, match=message):
+        quick(log_prob)
+
+
+BAD_NUMBERS = {
+    "dim": [0, -1, 2.0, "2", None],
+    "num_components": [0, -1, 1.5, True],
+    "num_steps": [0, -5, 2.5],
+    "seed": [-1, 0.5, None],
+    "samples_per_component": [0, 3, 2.5],
+    "kl_bound": [0.0, -0.1, np.nan, np.inf, "small"],
+    "weight_kl_bound": [0.0, -0.1, np.nan],
+    "ridge": [0.0, -1e-6, np.nan],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD_NUMBERS.items() for value in values])
+def test_bad_numbers_are_refused_by_name(name, value):
+    def untouched(x):
+        raise AssertionError("the target was evaluated")
+
+    with pytest.raises(InputError, match=name):
+        quick(untouched, **{name: value})
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (1, 3)])
+def test_an_initial_policy_of_another_shape_is_refused(shape):
+    with pytest.raises(InputError, match="initial_policy"):
+        quick(num_components=1, initial_policy=make_mixture(*shape))
+
+
+def test_a_target_that_breaks_down_is_refused():
+    # Finite at the start, but its sums overflow.
+    with pytest.raises(InputError, match="log_prob"):
+        quick(lambda x: -1.5e308 * tf.cast(tf.abs(x[:, 0]) < 100.0, tf.float64), num_components=2)
+
+
+def test_targets_outside_their_support_are_reported():
+    box = lambda x: tf.where(tf.reduce_all(tf.abs(x) < 2.0, axis=1), normal(x), tf.constant(-np.inf, tf.float64))  # noqa: E731
+    result = quick(box, num_components=1, num_steps=20)
+    assert 0.0 < result.history.rejected.iloc[0] < 1.0
+    assert all(np.isfinite(a).all() for a in result.policy)

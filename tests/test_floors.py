@@ -1,0 +1,193 @@
+"""The house rules that can be read off the source: who imports whom, and what is never used."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "virl_tf"
+
+# A module imports only from lower floors or, in its own folder, from modules to its left on the same floor.
+FLOORS = [
+    ["_quiet_import", "validation", "hparams", "numerics"],
+    ["mixture", "network_stack"],
+    ["kde", "fusion", "reward", "importance", "tasks.base", "tasks.slice_sampling"],
+    [
+        *("tasks.gaussians", "tasks.grid_walker", "tasks.path_planning", "tasks"),
+        *("discriminator", "discriminator.network", "discriminator.fit"),
+        *("vips", "vips.surrogate", "vips.trust_region", "vips.vips"),
+    ],
+    ["methods"],
+    ["irl", "metrics", "checkpoint"],
+    ["observers", "run_folder"],
+    ["fit"],
+    [""],  # virl_tf/__init__.py
+]
+PLACES = {module: (floor, i) for floor, modules in enumerate(FLOORS) for i, module in enumerate(modules)}
+
+
+def module_name(path):
+    """'vips.vips' for virl_tf/vips/vips.py, 'tasks' for virl_tf/tasks/__init__.py, '' for the package itself."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(tree):
+    """Full names of everything a file imports, at the top or inside functions: 'a.b.c' for `from a.b import c`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own_modules(tree):
+    """The modules of virl_tf among the imports: the longest part of each name that is a module."""
+    for name in imports(tree):
+        parts = name.split(".")
+        if parts[0] == "virl_tf":
+            candidates = [".".join(parts[1:end]) for end in range(len(parts), 0, -1)]
+            yield next(candidate for candidate in candidates if candidate in SOURCES)
+
+
+def folder(module):
+    """Where a module lies: '' or 'vips'. A subpackage lies in itself."""
+    return module if SOURCES[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+def allowed(importer, imported):
+    (floor, position), (other_floor, other_position) = PLACES[importer], PLACES[imported]
+    if other_floor != floor:
+        return other_floor < floor
+    return folder(importer) == folder(imported) and other_position < position
+
+
+def parse(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_every_module_has_a_floor():
+    assert set(SOURCES) <= set(PLACES), "put the new module into FLOORS"
+    assert len(SOURCES) > 20
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_modules_import_only_from_below(module):
+    wrong = [imported for imported in own_modules(parse(SOURCES[module])) if not allowed(module, imported)]
+    assert not wrong, f"virl_tf.{module} must not import {wrong}"
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "expected"),
+    [
+        ("mixture", "numerics", True),
+        ("numerics", "mixture", False),
+        ("numerics", "validation", True),
+        ("validation", "numerics", False),
+        ("discriminator.fit", "discriminator.network", True),
+        ("vips.vips", "discriminator.fit", False),
+        ("checkpoint", "irl", True),
+        ("irl", "checkpoint", False),
+        ("irl", "irl", False),
+        ("mixture", "", False),
+        ("", "fit", True),
+    ],
+)
+def test_the_rule_itself(importer, imported, expected):
+    assert allowed(importer, imported) == expected
+
+
+def test_imports_are_found_wherever_they_stand():
+    code = "import virl_tf.kde\nfrom virl_tf import irl, vips\ndef f():\n    from virl_tf.vips.vips import improve\n"
+    assert list(own_modules(ast.parse(code))) == ["kde", "irl", "vips", "vips.vips"]
+
+
+FORBIDDEN_IMPORTS = {
+    "experiments",
+    "matplotlib",
+    "optuna",
+    "pickle",
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "shelve",
+    "tf_keras",
+    "random",
+}
+
+
+def dotted(node):
+    """'tf.random.normal' for the expression of that name, '' for others."""
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_nothing_imports_what_is_above_or_unsafe(module):
+    roots = {name.split(".")[0] for name in imports(parse(SOURCES[module]))}
+    assert not roots & FORBIDDEN_IMPORTS
+    assert "tensorflow.keras" not in SOURCES[module].read_text(encoding="utf-8")
+
+
+# Stateful random numbers, tf.keras (Keras is imported as itself), and whatever prints.
+STATELESS = {"fold_in", "split", "experimental", "stateless_normal", "stateless_uniform", "stateless_categorical"}
+NUMPY_RANDOM = {"default_rng", "SeedSequence", "Generator"}
+
+
+def forbidden_names(tree):
+    for node in ast.walk(tree):
+        name = dotted(node)
+        if name.startswith(("tf.keras", "keras.utils.set_random_seed")) or name == "pickle":
+            yield name
+        if name.startswith("tf.random.") and name.split(".")[2] not in STATELESS | {
+            part for part in name.split(".") if part.startswith("stateless_")
+        }:
+            yield name
+        if name.startswith("np.random.") and name.split(".")[2] not in NUMPY_RANDOM:
+            yield name
+        if isinstance(node, ast.Call) and name == "" and dotted(node.func) in ("print", "exec", "eval"):
+            yield dotted(node.func)
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and getattr(node.value, "value", None) is not False:
+            yield "allow_pickle"
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_no_hidden_state_no_printing_no_pickle(module):
+    assert list(forbidden_names(parse(SOURCES[module]))) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "tf.random.normal([3])",
+        "tf.random.set_seed(1)",
+        "np.random.seed(1)",
+        "np.random.normal()",
+        "tf.keras.Model()",
+        "print(1)",
+        "np.load(f, allow_pickle=True)",
+    ],
+)
+def test_the_forbidden_is_recognised(code):
+    assert list(forbidden_names(ast.parse(code)))
+
+
+@pytest.mark.parametrize(
+    "code", ["tf.random.stateless_normal([3], s)", "np.random.default_rng(3)", "np.load(f, allow_pickle=False)"]
+)
+def test_the_permitted_passes(code):
+    assert list(forbidden_names(ast.parse(code))) == []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_no_catch_all(module):
+    caught = [node.type for node in ast.walk(parse(SOURCES[module])) if isinstance(node, ast.ExceptHandler)]
+    assert None not in caught
+    assert "Exception" not in [dotted(kind) for kind in caught]

@@ -1,0 +1,313 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+
+from tests import tiny
+from tests.conftest import make_network
+from virl_tf import irl
+from virl_tf.checkpoint import load_state, save_state
+from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo
+from virl_tf.methods import EIM, GEIM, METHODS, VIRL
+from virl_tf.reward import evaluate
+
+X = tiny.demonstrations()
+GRID = np.random.default_rng(9).normal(size=(40, 2)) * [3.0, 8.0]
+NUM_COMPONENTS = 2
+
+
+def state_bytes(state):
+    return [np.asarray(leaf).tobytes() for leaf in tf.nest.flatten(state)]
+
+
+def start(method, seed=0, **sections):
+    """Problem, first state and hparams of a tiny run."""
+    hparams = tiny.hparams(method.name, **sections)
+    problem = irl.make_problem(X, hparams, seed)
+    return problem, irl.init(problem, method, NUM_COMPONENTS, hparams), hparams
+
+
+def mixture_log_prob(mixture, x):
+    """By SciPy, one component at a time."""
+    parts = [
+        log_weight + multivariate_normal(mean, tril @ tril.T).logpdf(x)
+        for log_weight, mean, tril in zip(*(np.asarray(a) for a in mixture), strict=True)
+    ]
+    return logsumexp(parts, axis=0)
+
+
+def fusion_log_prob(policy, kde, x):
+    points, width = np.asarray(kde.points), np.diag(np.asarray(kde.bandwidth) ** 2)
+    log_kde = logsumexp([multivariate_normal(point, width).logpdf(x) for point in points], axis=0) - np.log(len(points))
+    return logsumexp([mixture_log_prob(policy, x), log_kde], axis=0) - np.log(2.0)
+
+
+def standardised(x):
+    return ((x - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32)
+
+
+def network_logits(network, x):
+    return np.asarray(network.logits(tf.constant(standardised(x))), np.float64)
+
+
+# --- start -----------------------------------------------------------------------------------------------------------------
+
+
+def test_problem_holds_the_demonstrations_in_random_order():
+    problems = [irl.make_problem(X, tiny.hparams(), seed) for seed in (0, 0, 1)]
+    for problem in problems:
+        np.testing.assert_array_equal(np.sort(problem.demonstrations, axis=0), np.sort(X, axis=0))
+        np.testing.assert_array_equal(problem.kde.bandwidth, [0.3, 0.3])
+    np.testing.assert_array_equal(problems[0].demonstrations, problems[1].demonstrations)
+    assert not np.array_equal(problems[0].demonstrations, problems[2].demonstrations)
+    assert not np.array_equal(problems[0].demonstrations, X)
+
+
+@pytest.mark.parametrize("policy_start", ["standard_normal", "kmeans", "samples"])
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_initial_state(method, policy_start):
+    _, state, hparams = start(method, policy={"start": policy_start})
+    assert state.t == 0
+    assert state.network == ()
+    assert (state.policy.num_components, state.policy.dim) == (NUM_COMPONENTS, 2)
+    assert int(state.reward.networks.count) == 0
+    assert state.reward.networks.capacity == (hparams.loop.num_iterations if method is VIRL else 1)
+    np.testing.assert_allclose(state.reward.shift, X.mean(axis=0))
+    np.testing.assert_allclose(state.reward.scale, X.std(axis=0))
+
+
+def test_priors_of_virl():
+    _, moments, _ = start(VIRL, loop={"prior": "moments"})
+    expected = multivariate_normal(X.mean(axis=0), np.cov(X, rowvar=False)).logpdf(GRID)
+    np.testing.assert_allclose(evaluate(moments.reward, GRID), expected, rtol=1e-6)
+    _, flat, _ = start(VIRL, loop={"prior": "flat"})
+    np.testing.assert_array_equal(evaluate(flat.reward, GRID), np.zeros(len(GRID)))
+
+
+def test_virl_with_the_initial_policy_as_prior_starts_where_eim_does():
+    _, virl, _ = start(VIRL, loop={"prior": "initial_policy"})
+    _, eim, _ = start(EIM)
+    for a, b in zip(virl.policy, eim.policy, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(evaluate(virl.reward, GRID), evaluate(eim.reward, GRID))
+    np.testing.assert_allclose(evaluate(eim.reward, GRID), mixture_log_prob(eim.policy, GRID))
+
+
+# --- one iteration against the table, with a network that is handed in -----------------------------------------------------
+
+
+class RecordingFitter:
+    """Returns a fixed network and remembers what it was asked to fit."""
+
+    def __init__(self):
+        self.calls = []
+
+    def fit(self, experts, samples, previous, seed, iteration):
+        self.calls.append({"experts": experts, "samples": samples, "previous": previous, "seed": seed, "iteration": iteration})
+        arrays = make_network(num_layers=2, seed=iteration)
+        network = type(arrays)(*(tf.constant(array) for array in arrays))
+        return [np.full(3, float(iteration))], network, FitInfo(1.0, 1.0, 0.5, 0, 1)
+
+
+@pytest.fixture(params=METHODS.values(), ids=METHODS)
+def recorded(request, monkeypatch):
+    """Two iterations of a method with everything they were made of."""
+    targets = []
+
+    def eager_improve(policy, target, seed, hparams):
+        targets.append(target)
+        moved = policy._replace(means=policy.means + 0.1)
+        return moved, irl_history(len(targets))
+
+    monkeypatch.setattr(irl, "improve", eager_improve)
+    method = request.param
+    problem, state, hparams = start(method)
+    fitter, states, infos = RecordingFitter(), [state], []
+    for _ in range(2):
+        state, info = irl.step(states[-1], problem, method, fitter, hparams)
+        states.append(state)
+        infos.append(info)
+    return method, problem, hparams, fitter, targets, states, infos
+
+
+def irl_history(value):
+    from virl_tf.vips.vips import VipsHistory
+
+    return VipsHistory(*(tf.constant([0.0, float(value)], tf.float64) for _ in VipsHistory._fields))
+
+
+def networks_before(t):
+    arrays = [make_network(num_layers=2, seed=i) for i in range(t)]
+    return [type(a)(*(tf.constant(part) for part in a)) for a in arrays]
+
+
+@pytest.mark.parametrize("t", [0, 1])
+def test_classifier_gets_what_the_table_says(recorded, t):
+    method, problem, hparams, fitter, _, states, infos = recorded
+    call, policy = fitter.calls[t], states[t].policy
+    z = np.asarray(call["samples"].z, np.float64)
+    x = z * X.std(axis=0) + X.mean(axis=0)
+    assert x.shape == (hparams.loop.num_negatives, 2)
+
+    log_q = mixture_log_prob(policy, x)
+    log_proposal = fusion_log_prob(policy, problem.kde, x) if method.fusion else log_q
+    log_base = log_q
+    if method is VIRL:
+        prior = multivariate_normal(X.mean(axis=0), np.cov(X, rowvar=False)).logpdf(x)
+        log_base = prior + sum(network_logits(network, x) for network in networks_before(t))
+    weights = np.exp(log_base - log_proposal)
+    weights /= weights.mean()
+    np.testing.assert_allclose(call["samples"].weights, weights, rtol=2e-3, atol=1e-5)  # z was rounded to float32
+    assert infos[t].effective_sample_size == pytest.approx(weights.sum() ** 2 / np.sum(weights**2), rel=2e-3)
+    np.testing.assert_array_equal(call["experts"].weights, np.ones(len(X)))
+    np.testing.assert_allclose(call["experts"].z, standardised(problem.demonstrations), atol=1e-6)
+
+    # G-EIM's logit is R_t - log q_t with the policy q_t.
+    expected = {"samples": -log_q, "experts": -mixture_log_prob(policy, problem.demonstrations)}
+    for name, values in expected.items():
+        offsets = values if method is GEIM else np.zeros_like(values)
+        np.testing.assert_allclose(call[name].offsets, offsets, rtol=1e-3, atol=1e-3)
+
+
+def test_weights_of_eim_are_one_and_others_are_not(recorded):
+    method, _, hparams, fitter, _, _, infos = recorded
+    for call, info in zip(fitter.calls, infos, strict=True):
+        weights = np.asarray(call["samples"].weights)
+        assert weights.mean() == pytest.approx(1.0, rel=1e-5)
+        assert info.num_negatives == hparams.loop.num_negatives
+        if method is EIM:
+            np.testing.assert_allclose(weights, 1.0, rtol=1e-6)
+            assert info.effective_sample_size == pytest.approx(hparams.loop.num_negatives)
+        else:
+            assert weights.std() > 0.05
+            assert info.effective_sample_size < 0.99 * hparams.loop.num_negatives
+
+
+def test_half_of_the_fusions_draws_lie_at_demonstrations(recorded):
+    method, _, hparams, fitter, _, _, _ = recorded
+    z = np.asarray(fitter.calls[0]["samples"].z, np.float64)
+    x = z * X.std(axis=0) + X.mean(axis=0)
+    nearest = np.min(np.linalg.norm(x[:, None] - X[None], axis=-1), axis=1)
+    half = hparams.loop.num_negatives // 2
+    # The kernel has width 0.3: a draw further than 5 widths away has probability 4e-6.
+    if method.fusion:
+        assert (nearest[half:] < 1.5).all()
+    assert len(x) == 2 * half
+
+
+@pytest.mark.parametrize("t", [0, 1])
+def test_target_of_the_policy_and_reward_follow_the_table(recorded, t):
+    method, _, _, _, targets, states, _ = recorded
+    network = network_logits(networks_before(t + 1)[-1], GRID)
+    if method is VIRL:
+        prior = multivariate_normal(X.mean(axis=0), np.cov(X, rowvar=False)).logpdf(GRID)
+        target = prior + sum(network_logits(each, GRID) for each in networks_before(t + 1))
+    elif method is GEIM:
+        target = network
+    else:
+        target = mixture_log_prob(states[t].policy, GRID) + network
+    np.testing.assert_allclose(evaluate(targets[t], GRID), target, rtol=1e-5, atol=1e-4)
+
+    reward = mixture_log_prob(states[t + 1].policy, GRID) if method is EIM else target
+    np.testing.assert_allclose(evaluate(states[t + 1].reward, GRID), reward, rtol=1e-5, atol=1e-4)
+    assert int(states[t + 1].reward.networks.count) == {VIRL: t + 1, GEIM: 1, EIM: 0}[method]
+
+
+def test_classifier_is_called_with_the_previous_network_and_the_iteration(recorded):
+    _, problem, _, fitter, _, states, infos = recorded
+    assert [(call["seed"], call["iteration"]) for call in fitter.calls] == [(problem.seed, 0), (problem.seed, 1)]
+    assert fitter.calls[0]["previous"] is None
+    np.testing.assert_array_equal(fitter.calls[1]["previous"][0], np.zeros(3))
+    np.testing.assert_array_equal(states[2].network[0], np.ones(3))
+    assert [state.t for state in states] == [0, 1, 2]
+    assert [info.t for info in infos] == [0, 1]
+
+
+def test_iterations_draw_different_negatives(recorded):
+    calls = recorded[3].calls
+    half = len(calls[0]["samples"].z) // 2
+    # The policy moved by exactly 0.1, so equal noise would show as equal differences.
+    difference = np.asarray(calls[1]["samples"].z)[:half] - np.asarray(calls[0]["samples"].z)[:half]
+    assert difference.std() > 0.1
+
+
+def test_info_reports_the_policys_last_step(recorded):
+    infos = recorded[6]
+    assert [info.elbo for info in infos] == [1.0, 2.0]
+    assert all(info.sample_seconds >= 0.0 and info.training_seconds >= 0.0 for info in infos)
+
+
+# --- whole runs with real networks -----------------------------------------------------------------------------------------
+
+
+def advance(problem, state, method, hparams, num_steps, fitter=None):
+    fitter = fitter or DiscriminatorFitter(2, hparams)
+    for _ in range(num_steps):
+        state, info = irl.step(state, problem, method, fitter, hparams)
+    return state, info, fitter
+
+
+@pytest.fixture(scope="module", params=METHODS.values(), ids=METHODS)
+def finished(request):
+    """Four iterations of a method."""
+    problem, state, hparams = start(request.param)
+    return request.param, problem, hparams, *advance(problem, state, request.param, hparams, 4)
+
+
+def test_a_run_is_finite(finished):
+    method, _, _, state, info, _ = finished
+    assert state.t == 4
+    assert np.isfinite(evaluate(state.reward, GRID)).all()
+    assert all(np.isfinite(np.asarray(leaf)).all() for leaf in tf.nest.flatten(state))
+    assert np.isfinite([value for key, value in info._asdict().items() if not key.endswith("_seconds")]).all()
+    assert info.component_kl <= 0.05 * (1.0 + 1e-6)
+    assert int(state.reward.networks.count) == {"virl": 4, "geim": 1, "eim": 0}[method.name]
+
+
+def test_reward_of_a_run_is_prior_plus_networks(finished):
+    method, _, _, state, _, _ = finished
+    stack = state.reward.networks
+    networks = [tf.nest.map_structure(lambda a, i=i: a[i], stack.networks) for i in range(int(stack.count))]
+    total = sum((network_logits(network, GRID) for network in networks), np.zeros(len(GRID)))
+    if method is VIRL:
+        total += multivariate_normal(X.mean(axis=0), np.cov(X, rowvar=False)).logpdf(GRID)
+    if method is EIM:
+        total += mixture_log_prob(state.policy, GRID)
+    np.testing.assert_allclose(evaluate(state.reward, GRID), total, rtol=1e-5, atol=1e-5)
+
+
+def test_the_epoch_is_traced_once_in_a_run(finished):
+    assert finished[5].num_traces == 1
+
+
+def test_continued_run_gives_the_same_bytes(finished, tmp_path):
+    method, problem, hparams, expected, _, fitter = finished
+    state = irl.init(problem, method, NUM_COMPONENTS, hparams)
+    template = state._replace(network=tuple(fitter.model.get_weights()))
+    state, _, _ = advance(problem, state, method, hparams, 2, fitter)  # a fitter that has been used before
+    save_state(tmp_path / "state.npz", state)
+
+    problem, _, hparams = start(method)
+    loaded = load_state(tmp_path / "state.npz", template)
+    assert state_bytes(loaded) == state_bytes(state)
+    found, _, _ = advance(problem, loaded, method, hparams, 2)
+    assert state_bytes(found) == state_bytes(expected)
+
+
+def test_other_seeds_give_other_runs(finished):
+    method, _, hparams, _, _, fitter = finished
+    problem, state, _ = start(method)
+    first, _, _ = advance(problem, state, method, hparams, 1, fitter)
+    # Another seed for the loop only: the same start, other draws.
+    second, _, _ = advance(problem._replace(seed=1), state, method, hparams, 1, fitter)
+    assert not np.array_equal(first.policy.means, second.policy.means)
+    assert not np.array_equal(first.network[0], second.network[0])
+
+
+def test_a_step_leaves_its_state_alone(finished):
+    method, _, hparams, _, _, fitter = finished
+    problem, state, _ = start(method)
+    before = state_bytes(state)
+    advance(problem, state, method, hparams, 1, fitter)
+    assert state_bytes(state) == before

@@ -1,0 +1,177 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.stats import gaussian_kde
+
+from tests.reference import kde as reference
+from virl_tf import kde as module
+from virl_tf.kde import Kde, fit_kde, silverman_factor
+
+SEED = [5, 6]
+# Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal statistic, and the seeds are fixed.
+SIGMAS = 4.4
+
+
+def normal(n, d=2, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, d))
+
+
+def two_clusters(n, seed):
+    """Two clusters of std 0.3 whose centres are 20 apart in both columns."""
+    rng = np.random.default_rng(seed)
+    return 0.3 * rng.standard_normal((n, 2)) + rng.choice([-10.0, 10.0], (n, 1))
+
+
+def make_kde(points, bandwidth):
+    return Kde(tf.constant(points), tf.constant(np.broadcast_to(bandwidth, points.shape[1:]).astype(np.float64)))
+
+
+# --- density ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("d", "bandwidth"), [(1, [0.3]), (2, [0.215, 0.215]), (2, [0.05, 3.0]), (5, [0.1, 0.2, 0.3, 0.4, 0.5])])
+def test_log_prob_is_the_references(d, bandwidth):
+    points, x = normal(30, d), 2.0 * normal(20, d, seed=1)
+    found = make_kde(points, bandwidth).log_prob(x)
+    np.testing.assert_allclose(found, reference.log_prob(x, points, bandwidth), rtol=1e-10, atol=1e-10)
+
+
+def test_log_prob_is_scipys_where_both_are_isotropic():
+    points = normal(200)
+    points = points - points.mean(axis=0)
+    points = points @ np.linalg.inv(np.linalg.cholesky(np.cov(points, rowvar=False))).T  # the sample covariance is I now
+    x = 2.0 * normal(50, seed=1)
+    found = make_kde(points, 0.3).log_prob(x)
+    np.testing.assert_allclose(found, gaussian_kde(points.T, bw_method=0.3).logpdf(x.T), rtol=1e-10)
+
+
+def test_density_integrates_to_one():
+    axis, step = np.linspace(-8.0, 8.0, 401, retstep=True)
+    grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    integral = np.exp(make_kde(normal(40), [0.2, 0.5]).log_prob(grid)).sum() * step**2
+    np.testing.assert_allclose(integral, 1.0, atol=1e-9)
+
+
+@pytest.mark.parametrize("elements", [1, 29, 30, 31, 37 * 30, 100 * 30])
+@pytest.mark.parametrize("num_queries", [1, 37, 100])
+def test_chunks_do_not_change_anything(monkeypatch, elements, num_queries):
+    points, x = normal(30), 2.0 * normal(num_queries, seed=1)
+    kde = make_kde(points, 0.3)
+    monkeypatch.setattr(module, "_CHUNK_ELEMENTS", elements)
+    chunked = module._log_prob.python_function(kde, tf.constant(x))  # not the compiled one: it has the constant built in
+    assert chunked.shape == (num_queries,)
+    np.testing.assert_allclose(chunked, reference.log_prob(x, points, [0.3, 0.3]), rtol=1e-10, atol=1e-10)
+
+
+def test_more_queries_than_one_chunk_holds():
+    points, x = normal(3000), normal(1500, seed=1)
+    assert len(points) * len(x) > 2 * module._CHUNK_ELEMENTS
+    kde = make_kde(points, 0.3)
+    found = kde.log_prob(x).numpy()
+    some = slice(0, 1500, 300)
+    np.testing.assert_allclose(found[some], reference.log_prob(x[some], points, [0.3, 0.3]), rtol=1e-10)
+    np.testing.assert_allclose(found, np.concatenate([kde.log_prob(part) for part in np.split(x, 15)]), rtol=1e-10)
+
+
+def test_log_prob_of_no_points():
+    assert make_kde(normal(10), 0.3).log_prob(np.zeros((0, 2))).shape == (0,)
+
+
+def test_a_large_offset_keeps_the_precision():
+    points, x = 1e6 + normal(50), 1e6 + 2.0 * normal(20, seed=1)
+    expected = reference.log_prob(x - 1e6, points - 1e6, [0.1, 0.1])  # these differences are exact
+    np.testing.assert_allclose(make_kde(points, 0.1).log_prob(x), expected, atol=1e-5)
+
+
+def test_far_away_stays_finite():
+    points, x = normal(20), np.array([[1e4, -1e4]])
+    np.testing.assert_allclose(make_kde(points, 0.1).log_prob(x), reference.log_prob(x, points, [0.1, 0.1]), rtol=1e-10)
+
+
+# --- bandwidth ----------------------------------------------------------------------------------------------------------
+
+
+def test_silverman_gives_the_papers_bandwidth():
+    assert round(silverman_factor(10_000, 2), 3) == 0.215
+
+
+@pytest.mark.parametrize("n", [4, 100, 8000, 10_000])
+def test_silverman_equals_scott_in_two_dimensions(n):
+    np.testing.assert_allclose(silverman_factor(n, 2), n ** (-1.0 / 6.0), rtol=1e-14)
+
+
+@pytest.mark.parametrize(("n", "d"), [(50, 1), (50, 2), (200, 5)])
+def test_silverman_factor_is_scipys(n, d):
+    np.testing.assert_allclose(silverman_factor(n, d), gaussian_kde(normal(n, d).T).silverman_factor(), rtol=1e-14)
+
+
+@pytest.mark.parametrize("bandwidth", [0.215, "silverman"])
+def test_absolute_and_relative_bandwidth(bandwidth):
+    points = normal(100) * [3.0, 0.1] + 7.0
+    number = silverman_factor(100, 2) if bandwidth == "silverman" else bandwidth
+    np.testing.assert_allclose(fit_kde(points, bandwidth, "absolute").bandwidth, [number, number], rtol=1e-14)
+    np.testing.assert_allclose(fit_kde(points, bandwidth, "relative").bandwidth, number * points.std(axis=0), rtol=1e-14)
+
+
+def test_fit_keeps_the_points():
+    points = normal(20)
+    np.testing.assert_array_equal(fit_kde(points, 0.3).points, points)
+
+
+@pytest.mark.parametrize("scale", ["absolute", "relative"])
+def test_held_out_beats_silverman_on_separated_clusters(scale):
+    train, test = two_clusters(200, 0), two_clusters(200, 1)
+    held_out, silverman = (fit_kde(train, bandwidth, scale) for bandwidth in ("held_out", "silverman"))
+    gain = np.mean(held_out.log_prob(test) - silverman.log_prob(test))
+    # Silverman's width follows the distance of the clusters (relative) or is blind to the data (absolute).
+    assert gain > (1.0 if scale == "relative" else 0.0)
+    assert float(held_out.bandwidth[0]) < 0.3
+
+
+@pytest.mark.parametrize("scale", ["absolute", "relative"])
+def test_held_out_follows_the_units(scale):
+    points = two_clusters(60, 0)
+    small, large = fit_kde(points, "held_out", scale, seed=3), fit_kde(1000.0 * points, "held_out", scale, seed=3)
+    np.testing.assert_allclose(large.bandwidth, 1000.0 * small.bandwidth, rtol=1e-9)
+
+
+def test_held_out_is_the_best_of_its_neighbours():
+    train, test = normal(300), normal(3000, seed=1)
+    bandwidth = fit_kde(train, "held_out").bandwidth.numpy()
+    best = np.mean(make_kde(train, bandwidth).log_prob(test))
+    assert best > np.mean(make_kde(train, 2.0 * bandwidth).log_prob(test))
+    assert best > np.mean(make_kde(train, 0.5 * bandwidth).log_prob(test))
+
+
+def test_held_out_with_as_few_points_as_are_allowed():
+    bandwidth = fit_kde(normal(4), "held_out").bandwidth.numpy()
+    assert np.isfinite(bandwidth).all()
+    assert (bandwidth > 0.0).all()
+
+
+# --- samples ------------------------------------------------------------------------------------------------------------
+
+
+def test_sample_moments():
+    n, points, bandwidth = 40_000, normal(30) * [1.0, 4.0] + 3.0, np.array([0.5, 0.2])
+    x = make_kde(points, bandwidth).sample(n, SEED).numpy()
+    assert x.dtype == np.float64
+    mean, covariance = points.mean(axis=0), np.cov(points, rowvar=False, bias=True) + np.diag(bandwidth**2)
+    assert (np.abs(x.mean(axis=0) - mean) < SIGMAS * np.sqrt(np.diag(covariance) / n)).all()
+    products = (x - mean)[:, :, None] * (x - mean)[:, None, :]
+    assert (np.abs(products.mean(axis=0) - covariance) < SIGMAS * products.std(axis=0) / np.sqrt(n)).all()
+
+
+def test_samples_scatter_around_every_point():
+    n, points = 40_000, 100.0 * np.arange(20.0)[:, None] * [1.0, 0.0]
+    x = make_kde(points, 1.0).sample(n, SEED).numpy()
+    nearest = np.abs(x[:, :1] - points[:, 0]).argmin(axis=1)
+    frequencies = np.bincount(nearest, minlength=20) / n
+    assert (np.abs(frequencies - 0.05) < SIGMAS * np.sqrt(0.05 * 0.95 / n)).all()
+    assert abs((x - points[nearest]).std() - 1.0) < SIGMAS / np.sqrt(4.0 * n)  # 2 n standard normal numbers
+
+
+def test_samples_depend_on_the_seed_alone():
+    kde = make_kde(normal(30), 0.3)
+    np.testing.assert_array_equal(kde.sample(20, SEED), kde.sample(20, SEED))
+    assert (kde.sample(20, SEED).numpy() != kde.sample(20, [6, 5]).numpy()).all()

@@ -1,0 +1,261 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import make_mixture
+from tests.reference import mixture as reference
+from virl_tf.mixture import Mixture, gaussian, kmeans_start, moments, samples_start, standard_normal_start
+
+SHAPES = [(1, 1), (1, 2), (3, 2), (10, 5)]
+SEED = [3, 4]
+# Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal statistic, and the seeds are fixed.
+SIGMAS = 4.4
+
+two_clusters = np.concatenate([np.random.default_rng(i).standard_normal((60, 2)) * [1.0, 0.1] + 9.0 * i for i in range(2)])
+
+
+def arrays(mixture):
+    return [np.asarray(array) for array in mixture]
+
+
+def check_valid(mixture, k, d):
+    """Normalised weights, lower-triangular factors of positive definite covariances, finite float64 throughout."""
+    assert (mixture.num_components, mixture.dim) == (k, d)
+    log_weights, means, scale_trils = arrays(mixture)
+    assert (log_weights.shape, means.shape, scale_trils.shape) == ((k,), (k, d), (k, d, d))
+    assert all(a.dtype == np.float64 and np.isfinite(a).all() for a in (log_weights, means, scale_trils))
+    np.testing.assert_allclose(np.exp(log_weights).sum(), 1.0, rtol=1e-12)
+    np.testing.assert_array_equal(scale_trils, np.tril(scale_trils))
+    assert (np.diagonal(scale_trils, axis1=1, axis2=2) > 0.0).all()
+
+
+# --- densities ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "d"), SHAPES)
+def test_log_prob_is_the_references(k, d):
+    mixture = make_mixture(k, d)
+    x = 4.0 * np.random.default_rng(1).standard_normal((40, d))
+    np.testing.assert_allclose(mixture.log_prob(x), reference.log_prob(x, *arrays(mixture)), rtol=1e-10, atol=1e-10)
+    joint = reference.joint_log_prob(x, *arrays(mixture)) - mixture.log_weights.numpy()
+    np.testing.assert_allclose(mixture.component_log_prob(x), joint, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("k", "d"), SHAPES)
+def test_log_prob_is_tfps(k, d):
+    mixture = make_mixture(k, d)
+    x = 4.0 * np.random.default_rng(1).standard_normal((40, d))
+    np.testing.assert_allclose(mixture.log_prob(x), mixture.distribution.log_prob(x), rtol=1e-10, atol=1e-10)
+
+
+def test_log_prob_far_away_stays_finite():
+    mixture = make_mixture()
+    x = np.array([[1e5, -1e5], [1e6, 0.0]])
+    np.testing.assert_allclose(mixture.log_prob(x), reference.log_prob(x, *arrays(mixture)), rtol=1e-10)
+
+
+def test_a_component_of_weight_zero_does_not_matter():
+    log_weights, means, scale_trils = arrays(make_mixture(2))
+    log_weights = np.array([-np.inf, 0.0])
+    x = np.random.default_rng(0).standard_normal((10, 2))
+    alone = Mixture(log_weights[1:], means[1:], scale_trils[1:]).log_prob(x)
+    np.testing.assert_allclose(Mixture(log_weights, means, scale_trils).log_prob(x), alone, rtol=1e-14)
+    assert set(Mixture(log_weights, means, scale_trils).sample(100, SEED)[1].numpy()) == {1}
+
+
+def test_log_prob_of_no_points():
+    assert make_mixture().log_prob(np.zeros((0, 2))).shape == (0,)
+
+
+@pytest.mark.parametrize(("k", "d"), SHAPES)
+def test_responsibilities_are_the_references_and_normalised(k, d):
+    mixture = make_mixture(k, d)
+    x = 30.0 * np.random.default_rng(1).standard_normal((40, d))
+    log_r = mixture.log_responsibilities(x).numpy()
+    np.testing.assert_allclose(np.exp(log_r).sum(axis=1), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(log_r, reference.log_responsibilities(x, *arrays(mixture)), rtol=1e-9, atol=1e-9)
+
+
+def test_density_integrates_to_one():
+    axis, step = np.linspace(-16.0, 16.0, 801, retstep=True)
+    grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    integral = np.exp(make_mixture(5).log_prob(grid)).sum() * step**2
+    np.testing.assert_allclose(integral, 1.0, atol=1e-9)
+
+
+def test_covariances_are_those_of_the_factors():
+    mixture = make_mixture(4, 3)
+    for covariance, scale_tril in zip(mixture.covariances.numpy(), mixture.scale_trils.numpy(), strict=True):
+        np.testing.assert_allclose(covariance, scale_tril @ scale_tril.T, rtol=1e-14)
+
+
+def test_log_prob_gradient_against_finite_differences():
+    mixture, x, step = make_mixture(), tf.constant(np.random.default_rng(0).standard_normal((20, 2))), 1e-6
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        total = tf.reduce_sum(mixture.log_prob(x))
+    gradient = tape.gradient(total, x)
+    for column, shift in enumerate(step * np.eye(2)):
+        numeric = (mixture.log_prob(x + shift) - mixture.log_prob(x - shift)) / (2.0 * step)
+        np.testing.assert_allclose(gradient[:, column], numeric, atol=1e-7)
+
+
+# --- samples ------------------------------------------------------------------------------------------------------------
+
+
+def test_sample_ids_are_the_components_the_samples_came_from():
+    mixture = make_mixture(6)
+    centres = 100.0 * np.random.default_rng(0).permutation(np.stack([np.arange(6.0), np.arange(6.0) ** 2], axis=1))
+    x, ids = mixture._replace(means=tf.constant(centres)).sample(2000, SEED)
+    assert x.dtype == tf.float64
+    assert ids.dtype == tf.int32
+    nearest = np.linalg.norm(x.numpy()[:, None] - centres, axis=-1).argmin(axis=1)
+    np.testing.assert_array_equal(ids, nearest)
+    assert set(nearest) == set(range(6))
+
+
+def test_sample_ids_have_the_weights_frequencies():
+    n, mixture = 40_000, make_mixture(5)
+    weights = np.exp(mixture.log_weights)
+    frequencies = np.bincount(mixture.sample(n, SEED)[1], minlength=5) / n
+    assert (np.abs(frequencies - weights) < SIGMAS * np.sqrt(weights * (1.0 - weights) / n)).all()
+
+
+@pytest.mark.parametrize(("k", "d"), SHAPES)
+def test_sample_moments(k, d):
+    n, mixture = 40_000, make_mixture(k, d)
+    mean, covariance = reference.moments(*arrays(mixture))
+    x = mixture.sample(n, SEED)[0].numpy()
+    assert x.shape == (n, d)
+    assert (np.abs(x.mean(axis=0) - mean) < SIGMAS * np.sqrt(np.diag(covariance) / n)).all()
+    products = (x - mean)[:, :, None] * (x - mean)[:, None, :]
+    assert (np.abs(products.mean(axis=0) - covariance) < SIGMAS * products.std(axis=0) / np.sqrt(n)).all()
+
+
+def test_samples_depend_on_the_seed_alone():
+    mixture = make_mixture()
+    np.testing.assert_array_equal(mixture.sample(50, SEED)[0], mixture.sample(50, SEED)[0])
+    assert (mixture.sample(50, SEED)[0].numpy() != mixture.sample(50, [4, 3])[0].numpy()).all()
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_sample_of_few(n):
+    x, ids = make_mixture().sample(n, SEED)
+    assert (x.shape, ids.shape) == ((n, 2), (n,))
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_entropy_of_one_gaussian(d):
+    n, mixture = 40_000, make_mixture(1, d)
+    exact = 0.5 * d * (1.0 + np.log(2.0 * np.pi)) + np.log(np.diagonal(mixture.scale_trils[0])).sum()
+    # -log q has variance d / 2 under a Gaussian q.
+    assert abs(float(mixture.entropy(n, SEED)) - exact) < SIGMAS * np.sqrt(0.5 * d / n)
+
+
+# --- Gaussians and starts -----------------------------------------------------------------------------------------------
+
+
+def test_gaussian_has_the_given_moments():
+    covariance = np.array([[2.0, 0.7], [0.7, 0.5]])
+    mixture = gaussian(np.array([1.0, -2.0]), covariance)
+    check_valid(mixture, 1, 2)
+    np.testing.assert_array_equal(mixture.means[0], [1.0, -2.0])
+    np.testing.assert_allclose(mixture.covariances[0], covariance, rtol=1e-14)
+
+
+@pytest.mark.parametrize("d", [1, 2, 4])
+def test_moments_are_numpys(d):
+    x = np.random.default_rng(0).standard_normal((30, d)) * 10.0 ** np.arange(d) + 5.0
+    mixture = moments(x)
+    check_valid(mixture, 1, d)
+    np.testing.assert_allclose(mixture.means[0], x.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(mixture.covariances[0], np.cov(x, rowvar=False).reshape(d, d), rtol=1e-7)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("copies", [[1.0, 2.0], [1.0, -1.0, 3.0], [1.0, 1e-4, 1e4]])
+def test_moments_of_collinear_data_are_valid(scale, copies):
+    x = scale * np.outer(np.random.default_rng(0).standard_normal(50), copies) + 1.0
+    mixture = moments(x)
+    check_valid(mixture, 1, len(copies))
+    assert np.isfinite(mixture.log_prob(x)).all()
+
+
+def starts(k, seed):
+    return {
+        "standard_normal": standard_normal_start(k, 2, seed),
+        "samples": samples_start(two_clusters, k, seed),
+        "kmeans": kmeans_start(two_clusters, k, seed),
+    }
+
+
+@pytest.mark.parametrize("k", [1, 2, 7])
+@pytest.mark.parametrize("start", ["standard_normal", "samples", "kmeans"])
+def test_starts_are_valid_and_depend_on_the_seed_alone(start, k):
+    mixture = starts(k, 5)[start]
+    check_valid(mixture, k, 2)
+    for first, again in zip(arrays(mixture), arrays(starts(k, 5)[start]), strict=True):
+        np.testing.assert_array_equal(first, again)
+
+
+@pytest.mark.parametrize("start", ["standard_normal", "samples", "kmeans"])
+def test_another_seed_is_another_start(start):
+    assert (starts(7, 0)[start].means.numpy() != starts(7, 1)[start].means.numpy()).any()
+
+
+def test_standard_normal_start_is_the_authors():
+    mixture = standard_normal_start(4000, 3, 0)
+    np.testing.assert_array_equal(mixture.covariances, np.tile(np.eye(3), (4000, 1, 1)))
+    np.testing.assert_allclose(np.exp(mixture.log_weights), 1.0 / 4000.0, rtol=1e-12)
+    # 12,000 standard normal numbers
+    assert abs(mixture.means.numpy().mean()) < SIGMAS / np.sqrt(12_000)
+    assert abs(mixture.means.numpy().var() - 1.0) < SIGMAS * np.sqrt(2.0 / 12_000)
+
+
+def test_samples_start_takes_distinct_rows_and_shrinks_the_volume():
+    k = 9
+    mixture = samples_start(two_clusters, k, 0)
+    rows = {tuple(row) for row in two_clusters}
+    means = {tuple(row) for row in mixture.means.numpy()}
+    assert len(means) == k
+    assert means <= rows
+    volume = np.sqrt(np.linalg.det(np.cov(two_clusters, rowvar=False)))
+    np.testing.assert_allclose(np.sqrt(np.linalg.det(mixture.covariances)), volume / k, rtol=1e-6)
+
+
+def test_samples_start_with_as_many_components_as_points():
+    x = two_clusters[:7]
+    np.testing.assert_array_equal(np.sort(samples_start(x, 7, 0).means, axis=0), np.sort(x, axis=0))
+
+
+def test_kmeans_start_finds_two_clusters():
+    x = np.concatenate([two_clusters[:60], two_clusters[60:], two_clusters[60:]])
+    mixture = kmeans_start(x, 2, 0)
+    order = np.argsort(mixture.means[:, 0])
+    np.testing.assert_allclose(mixture.means.numpy()[order], [x[:60].mean(axis=0), x[60:].mean(axis=0)], rtol=1e-12)
+    np.testing.assert_allclose(np.exp(mixture.log_weights.numpy()[order]), [1.0 / 3.0, 2.0 / 3.0], rtol=1e-12)
+
+
+def test_kmeans_start_is_not_misled_by_units():
+    scaled = kmeans_start(two_clusters * [1e6, 1e-6], 4, 0)
+    plain = kmeans_start(two_clusters, 4, 0)
+    np.testing.assert_allclose(scaled.means, plain.means * [1e6, 1e-6], rtol=1e-8)
+
+
+# scikit-learn warns that there are fewer distinct points than clusters, which is what these tests are about.
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+@pytest.mark.parametrize("k", [4, 10])
+def test_kmeans_start_with_more_components_than_distinct_points(k):
+    x = np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], 20, axis=0)
+    mixture = kmeans_start(x, k, 0)
+    check_valid(mixture, k, 2)
+    assert np.isfinite(mixture.log_prob(x)).all()
+
+
+def test_kmeans_start_with_a_component_per_point():
+    check_valid(kmeans_start(two_clusters[:8], 8, 0), 8, 2)
+
+
+def test_kmeans_start_on_collinear_data():
+    x = np.outer(np.random.default_rng(0).standard_normal(80), [1.0, -2.0])
+    check_valid(kmeans_start(x, 5, 0), 5, 2)

@@ -1,0 +1,68 @@
+"""The package as it is installed, and what its documents promise."""
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel, unpacked where an installation would put it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"  # a copy, because building leaves files beside setup.py
+    source.mkdir()
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "virl_tf", "experiments", "hparams"):
+        subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    installed = folder / "site"
+    zipfile.ZipFile(next(folder.glob("*.whl"))).extractall(installed)
+    return installed
+
+
+def test_wheel_holds_code_and_hyperparameters(wheel):
+    names = {str(path.relative_to(wheel)) for path in wheel.rglob("*") if path.is_file()}
+    assert {"virl_tf/fit.py", "experiments/__main__.py", "virl_tf/hparams_files/defaults.yaml"} <= names
+    assert {f"virl_tf/hparams_files/{path.name}" for path in (ROOT / "hparams").glob("*.yaml")} <= names
+    assert not any(name.startswith("tests/") for name in names)
+
+
+def test_wheel_works_outside_the_checkout(wheel, tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import virl_tf, virl_tf.hparams as h; "
+        "assert virl_tf.__file__.startswith(sys.argv[1]), virl_tf.__file__; "
+        "print(h.DIRECTORY); print(h.published('gaussians', 'virl_10c')['policy']['update_steps'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(wheel)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [str(wheel / "virl_tf" / "hparams_files"), "162"]
+
+
+def test_ci_runs_the_readme_command():
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks[1].strip() in (ROOT / ".ci" / "run").read_text()
+
+
+def test_lock_file_pins_every_dependency():
+    pinned = set(re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    wanted = re.findall(r'"([A-Za-z0-9_.-]+)(?:>=[^"]*)?"', re.search(r"install_requires=\[(.*?)\]\s*},", _setup(), re.DOTALL)[1])
+    assert len(wanted) > 10
+    assert {name.lower() for name in wanted} - {"test"} <= {name.lower() for name in pinned}
+
+
+def _setup() -> str:
+    return (ROOT / "setup.py").read_text()
+
+
+def test_readme_names_only_files_that_exist():
+    text = (ROOT / "README.md").read_text()
+    names = re.findall(r"`((?:virl_tf|hparams|tests|experiments)/[\w./-]+)`", text) + re.findall(r"\]\(([\w./-]+)\)", text)
+    assert len(names) > 10
+    missing = [name for name in names if not (ROOT / name).exists()]
+    assert missing == []

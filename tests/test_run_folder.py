@@ -1,0 +1,238 @@
+import numpy as np
+import pytest
+import yaml
+
+from tests.conftest import make_mixture, make_reward, make_state
+from virl_tf import run_folder
+from virl_tf.run_folder import RunFolder, differences, versions
+from virl_tf.validation import InputError
+
+CONFIG = {
+    "method": "virl",
+    "seed": 3,
+    "hparams": {"policy": {"kl_bound": 1e-6, "start": "kmeans", "patience": None}, "shape": [8, 2]},
+}
+
+
+def row(t, value=None):
+    return {"t": t, "loss": 0.1 + 0.2 * t if value is None else value, "policy_seconds": 1.0 / 3.0 + t}
+
+
+def record(folder, *states):
+    for t in states:
+        folder.record(make_state(t), row(t - 1))
+
+
+def contents(path):
+    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+# --- open ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["run", "deep/below/run"])
+def test_a_new_folder_is_made(tmp_path, name):
+    folder = RunFolder.open(tmp_path / name, CONFIG)
+    assert folder.config == CONFIG
+    assert not folder.finished
+    assert yaml.safe_load((tmp_path / name / "config.yaml").read_text(encoding="utf-8"))["versions"] == versions()
+
+
+def test_an_empty_folder_is_used(tmp_path):
+    assert RunFolder.open(str(tmp_path), CONFIG).config == CONFIG
+
+
+def test_the_same_config_opens_the_same_run(tmp_path):
+    record(RunFolder.open(tmp_path, CONFIG), 1, 2)
+    before = contents(tmp_path)
+    folder = RunFolder.open(tmp_path, {**CONFIG, "seed": np.int64(3)})
+    assert contents(tmp_path) == before
+    assert folder.latest_state(make_state()).t == 2
+
+
+@pytest.mark.parametrize("text", ["1e3", "1e-3", "true", "null", "2020-01-01", "007", "a: b", "ünï", "", " x "])
+def test_words_that_look_like_something_else_are_the_same_config(tmp_path, text):
+    RunFolder.open(tmp_path, {"name": text})
+    assert RunFolder.open(tmp_path, {"name": text}).config == {"name": text}
+
+
+@pytest.mark.parametrize("number", [1e-6, 5e-324, 1e300, 0.1, -0.0, 1e16, 123456789.123456789])
+def test_numbers_come_back_exactly(tmp_path, number):
+    RunFolder.open(tmp_path, {"number": number})
+    assert RunFolder.open(tmp_path, {"number": number}).config == {"number": number}
+
+
+def test_another_config_is_refused_naming_the_keys_that_differ(tmp_path):
+    RunFolder.open(tmp_path, CONFIG)
+    before = contents(tmp_path)
+    other = {
+        "method": "eim",
+        "seed": 3,
+        "hparams": {"policy": {"kl_bound": 0.5, "start": "kmeans", "patience": None}, "shape": [8, 2]},
+    }
+    with pytest.raises(InputError, match="holds a run with another configuration") as error:
+        RunFolder.open(tmp_path, other)
+    assert "method: 'virl' there, 'eim' now" in str(error.value)
+    assert "hparams.policy.kl_bound: 1e-06 there, 0.5 now" in str(error.value)
+    assert "seed" not in str(error.value)
+    assert contents(tmp_path) == before
+
+
+def test_many_differences_are_cut_short(tmp_path):
+    RunFolder.open(tmp_path, {f"k{i}": 0 for i in range(9)})
+    with pytest.raises(InputError, match="k3: 0 there, 1 now; and 5 more"):
+        RunFolder.open(tmp_path, {f"k{i}": 1 for i in range(9)})
+
+
+def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work", encoding="utf-8")
+    with pytest.raises(InputError, match=r"holds files but no run \(no config\.yaml\)"):
+        RunFolder.open(tmp_path, CONFIG)
+    assert contents(tmp_path) == {"thesis.txt": b"years of work"}
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_path_through_a_file_is_refused(tmp_path, below):
+    (tmp_path / "file").write_text("text", encoding="utf-8")
+    with pytest.raises(InputError, match=r"cannot use .*file.* as the output folder"):
+        RunFolder.open(tmp_path / "file" / below, CONFIG)
+    assert contents(tmp_path) == {"file": b"text"}
+
+
+@pytest.mark.parametrize("text", ["", "3", "[1]", "versions: {}", "config: 3", "config: {a: 1", "config: {a: 1, a: 2}"])
+def test_a_damaged_config_is_refused(tmp_path, text):
+    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"config\.yaml is not"):
+        RunFolder.open(tmp_path, CONFIG)
+
+
+def test_config_of_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(InputError, match="is not a run folder"):
+        RunFolder(tmp_path).config  # noqa: B018
+
+
+def test_a_run_killed_before_its_config_was_written_can_be_started_again(tmp_path, monkeypatch):
+    def killed(path, text):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            RunFolder.open(tmp_path / "run", CONFIG)
+    folder = RunFolder.open(tmp_path / "run", CONFIG)
+    record(folder, 1)
+    assert folder.config == CONFIG
+    assert folder.latest_state(make_state()).t == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ({"a": 1}, {"a": 1}, []),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, []),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}, ["a.c: 2 there, 3 now"]),
+        ({"a": 1}, {"b": 1}, ["a: 1 there, None now", "b: None there, 1 now"]),
+        ({"a": {"b": 1}}, {"a": 5}, ["a: {'b': 1} there, 5 now"]),
+        ({"a": [1, 2]}, {"a": [2, 1]}, ["a: [1, 2] there, [2, 1] now"]),
+    ],
+)
+def test_differences(old, new, expected):
+    assert differences(old, new) == expected
+
+
+def test_versions_name_what_results_depend_on():
+    assert {"python", "tensorflow", "tensorflow-probability", "keras", "numpy"} <= set(versions())
+
+
+# --- iterations ---------------------------------------------------------------------------------------------------------
+
+
+def test_record_keeps_two_checkpoints_and_all_rows(tmp_path):
+    folder = RunFolder.open(tmp_path, CONFIG)
+    record(folder, 1, 2, 3, 4)
+    assert sorted(contents(tmp_path)) == [
+        "checkpoints/state-00003.npz",
+        "checkpoints/state-00004.npz",
+        "config.yaml",
+        "metrics.csv",
+        "timings.csv",
+    ]
+    latest = folder.latest_state(make_state())
+    assert latest.t == 4
+    np.testing.assert_array_equal(latest.policy.means, make_state(4).policy.means)
+    history = folder.history()
+    assert list(history.columns) == ["t", "loss", "policy_seconds"]
+    for t in range(4):
+        assert history.loc[t].to_dict() == row(t)  # exactly: floats survive the text
+
+
+def test_checkpoints_are_sorted_by_number(tmp_path):
+    folder = RunFolder.open(tmp_path, CONFIG)
+    record(folder, 9, 10, 11)
+    assert folder.latest_state(make_state()).t == 11
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["state-00010.npz", "state-00011.npz"]
+
+
+def test_seconds_stand_apart_from_the_metrics(tmp_path):
+    folder = RunFolder.open(tmp_path, CONFIG)
+    record(folder, 1)
+    assert (tmp_path / "metrics.csv").read_text(encoding="utf-8").splitlines()[0] == "t,loss"
+    assert (tmp_path / "timings.csv").read_text(encoding="utf-8").splitlines()[0] == "t,policy_seconds"
+
+
+@pytest.mark.parametrize("written", [["metrics.csv"], ["metrics.csv", "timings.csv"]])
+def test_an_iteration_done_again_has_one_row(tmp_path, written):
+    folder = RunFolder.open(tmp_path, CONFIG)
+    record(folder, 1, 2)
+    kept = contents(tmp_path)
+    record(folder, 3)
+    # Killed in iteration 2, after some of its rows and before its checkpoint:
+    for name, content in kept.items():
+        if name not in written:
+            (tmp_path / name).write_bytes(content)
+    (tmp_path / "checkpoints" / "state-00003.npz").unlink()
+    assert folder.latest_state(make_state()).t == 2
+    folder.record(make_state(3), row(2, value=-1.0))
+    history = folder.history()
+    assert history["t"].tolist() == [0, 1, 2]
+    assert history["loss"].tolist() == [row(0)["loss"], row(1)["loss"], -1.0]
+
+
+def test_numbers_that_are_not_finite_come_back(tmp_path):
+    folder = RunFolder.open(tmp_path, CONFIG)
+    for t, value in enumerate([np.nan, np.inf, -np.inf]):
+        folder.record(make_state(t + 1), row(t, value))
+    np.testing.assert_array_equal(folder.history()["loss"], [np.nan, np.inf, -np.inf])
+
+
+def test_a_run_without_iterations_has_no_state(tmp_path):
+    assert RunFolder.open(tmp_path, CONFIG).latest_state(make_state()) is None
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    folder = RunFolder.open(tmp_path, CONFIG)
+    record(folder, 1)
+    (tmp_path / "checkpoints" / "state-00001.npz").write_bytes(b"damaged")
+    with pytest.raises(InputError, match=r"state-00001\.npz"):
+        folder.latest_state(make_state())
+
+
+# --- result -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_result_comes_back_and_marks_the_run_finished(tmp_path, networks, points):
+    folder = RunFolder.open(tmp_path, CONFIG)
+    reward, policy = make_reward(networks), make_mixture(5)
+    folder.write_result(reward, policy)
+    assert folder.finished
+    assert sorted(contents(tmp_path)) == ["config.yaml", "policy.npz", "reward.keras"]
+    np.testing.assert_array_equal(folder.reward()(points), reward(points))
+    np.testing.assert_array_equal(folder.policy().log_prob(points), policy.log_prob(points))
+
+
+@pytest.mark.parametrize("missing", ["reward.keras", "policy.npz"])
+def test_half_a_result_is_not_finished(tmp_path, networks, missing):
+    folder = RunFolder.open(tmp_path, CONFIG)
+    folder.write_result(make_reward(networks), make_mixture())
+    (tmp_path / missing).unlink()
+    assert not folder.finished

@@ -1,0 +1,154 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from virl_tf.validation import InputError, check_choice, check_demonstrations, check_integer, check_seed, closest
+
+
+def data(n=10, d=2):
+    return np.random.default_rng(0).standard_normal((n, d))
+
+
+def replaced(row, column, value):
+    x = data()
+    x[row, column] = value
+    return x
+
+
+def constant(value, n=10_000):
+    return np.column_stack([data(n, 1), np.full(n, value)])
+
+
+REFUSED = {
+    "1-D": (data()[:, 0], ["2-D", "1-D", "(10,)"]),
+    "3-D": (data()[None], ["2-D", "3-D", "(1, 10, 2)"]),
+    "scalar": (3.0, ["2-D", "0-D"]),
+    "no rows": (np.zeros((0, 2)), ["empty", "(0, 2)"]),
+    "no columns": (np.zeros((5, 0)), ["empty", "(5, 0)"]),
+    "empty list": ([], ["2-D"]),
+    "three rows in 2-D": (data(3, 2), ["3 rows", "D + 2 = 4"]),
+    "too few rows in 5-D": (data(6, 5), ["6 rows", "D + 2 = 7"]),
+    "NaN": (replaced(4, 1, np.nan), ["NaN", "1 of 10 rows", "row 4", "column 1", "finite"]),
+    "inf": (replaced(7, 0, np.inf), ["infinities", "row 7", "column 0"]),
+    "-inf": (replaced(0, 0, -np.inf), ["infinities", "row 0"]),
+    "constant column": (constant(3.0), ["column 1", "constant", "value 3"]),
+    "constant zero column": (constant(0.0), ["column 1", "constant"]),
+    "constant up to rounding": (constant(0.1), ["column 1", "constant", "0.1"]),
+    "constant up to rounding, large": (constant(1e9 / 3.0), ["column 1", "constant"]),
+    "constant up to the last bit": (
+        np.column_stack([data(1000, 1), 0.3 + np.spacing(0.3) * (np.arange(1000) % 2)]),
+        ["constant"],
+    ),
+    "complex": (data() + 1j, ["numeric", "complex128"]),
+    "strings": (data().astype(str), ["numeric", "<U"]),
+    "bytes": (data().astype("S"), ["numeric"]),
+    "objects": (data().astype(object), ["numeric", "object"]),
+    "ragged": ([[1.0, 2.0], [3.0]], ["numeric", "[N, D]"]),
+    "None": (None, ["numeric", "object"]),
+    "a dictionary": ({"x": data()}, ["numeric", "object"]),
+    "dates": (np.array([["2020-01-01", "2021-01-01"]] * 5, "datetime64[D]"), ["numeric", "datetime64"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_unusable_demonstrations_are_refused_with_what_is_wrong(name):
+    demonstrations, fragments = REFUSED[name]
+    with pytest.raises(InputError) as error:
+        check_demonstrations(demonstrations)
+    assert "demonstrations" in str(error.value)
+    for fragment in fragments:
+        assert fragment in str(error.value)
+
+
+ACCEPTED = {
+    "float64": data(),
+    "float32": data().astype(np.float32),
+    "float16": data().astype(np.float16),
+    "list": data().tolist(),
+    "tuples": [tuple(row) for row in data()],
+    "integers": np.arange(20).reshape(10, 2) ** 2,
+    "uint8": np.arange(20, dtype=np.uint8).reshape(10, 2),
+    "booleans": np.random.default_rng(0).integers(0, 2, (10, 2)).astype(bool),
+    "tensor": tf.constant(data()),
+    "fortran order": np.asfortranarray(data()),
+    "strided": data(20, 4)[::2, ::2],
+    "D + 2 rows": data(4, 2),
+    "one column": data(3, 1),
+    "small": 1e-30 * data(),
+    "large offset": data() + 1e9,
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_usable_demonstrations_come_back_as_the_same_numbers_in_float64(name):
+    x = check_demonstrations(ACCEPTED[name])
+    assert x.dtype == np.float64
+    np.testing.assert_array_equal(x, np.asarray(ACCEPTED[name], np.float64))
+
+
+def test_demonstrations_are_not_changed():
+    x = data()
+    check_demonstrations(x)[...] = 0.0
+    np.testing.assert_array_equal(x, data())
+
+
+def test_unknown_choice_names_the_nearest_and_all():
+    with pytest.raises(InputError, match="unknown method 'vril'") as error:
+        check_choice("method", "vril", ("virl", "geim", "eim"))
+    assert "did you mean 'virl'?" in str(error.value)
+    assert "Allowed: eim, geim, virl" in str(error.value)
+
+
+def test_a_choice_unlike_any_gets_no_hint():
+    with pytest.raises(InputError) as error:
+        check_choice("method", "zzz", ("virl", "geim"))
+    assert "did you mean" not in str(error.value)
+    assert "Allowed: geim, virl" in str(error.value)
+
+
+@pytest.mark.parametrize("name", [None, 1, True, ["virl"], {"virl": 1}])
+def test_a_choice_that_is_no_string_is_refused(name):
+    with pytest.raises(InputError, match="unknown method"):
+        check_choice("method", name, ("virl", "1", "True"))
+
+
+def test_valid_choice_is_returned():
+    assert check_choice("method", "geim", iter(["virl", "geim"])) == "geim"
+
+
+def test_closest_prefers_the_most_similar():
+    assert closest("bandwith", ["bandwidth", "bandwidth_scale"]).startswith("did you mean 'bandwidth'?")
+
+
+@pytest.mark.parametrize("value", [1, 3, 5, np.int32(3), np.uint8(5), np.int64(1)])
+def test_integers_are_returned_as_int(value):
+    checked = check_integer("k", value, 1, 5)
+    assert type(checked) is int
+    assert checked == value
+
+
+@pytest.mark.parametrize("value", [0, 6, -1, np.int64(6), 10**30, True, np.True_, 2.0, np.float64(2.0), "2", None, [2], np.nan])
+def test_integers_out_of_range_or_of_another_type_are_refused(value):
+    with pytest.raises(InputError, match="k must be an integer from 1 to 5"):
+        check_integer("k", value, 1, 5)
+
+
+def test_integer_without_upper_bound():
+    assert check_integer("n", 10**12, 1) == 10**12
+    with pytest.raises(InputError, match="n must be an integer >= 1, got 0"):
+        check_integer("n", 0, 1)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1, np.int64(7)])
+def test_valid_seeds(seed):
+    assert check_seed(seed) == int(seed)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, True, False, 1.0, "1", None])
+def test_invalid_seeds(seed):
+    with pytest.raises(InputError, match="seed must be an integer from 0"):
+        check_seed(seed)
+
+
+def test_input_error_is_a_value_error():
+    assert issubclass(InputError, ValueError)

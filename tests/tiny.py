@@ -1,0 +1,30 @@
+"""Small settings and data shared by the tests of the loop and of the public API."""
+
+import numpy as np
+
+from virl_tf.hparams import Hparams, default_hparams
+
+SECTIONS = {
+    "network": {"num_layers": 2, "layer_size": 8},
+    "training": {"num_epochs": 3, "warm_up_epochs": 1, "batch_size": 16},
+    "kde": {"bandwidth": 0.3, "bandwidth_scale": "absolute"},
+    "policy": {"start": "samples", "update_steps": 3, "samples_per_component": 12},
+    "loop": {"num_iterations": 4, "num_negatives": 64},
+}
+
+
+def hparams(method: str = "virl", **sections: dict) -> Hparams:
+    """The tiny settings for a method, with some sections overridden."""
+    return default_hparams(method).override(SECTIONS).override(sections)
+
+
+def overrides(**sections: dict) -> dict:
+    """The tiny settings as the dictionary `fit` takes, with some keys of some sections replaced."""
+    return {name: {**SECTIONS.get(name, {}), **sections.get(name, {})} for name in {*SECTIONS, *sections}}
+
+
+def demonstrations(n: int = 60, seed: int = 0) -> np.ndarray:
+    """Two clusters in 2-D with unequal scales, [n, 2]."""
+    rng = np.random.default_rng(seed)
+    centres = np.where(rng.uniform(size=(n, 1)) < 0.6, [[2.0, -10.0]], [[-1.0, 5.0]])
+    return centres + rng.normal(size=(n, 2)) * [0.5, 2.0]
