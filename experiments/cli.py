@@ -68,13 +68,42 @@ def infer_command(
     import virl_tf  # noqa: F401
     from experiments.inference import infer
 
-    infer(runs, components, steps, samples, seed, out)
+    infer(runs, components, steps=steps, samples=samples, seed=seed, out=out or runs[0] / "inference")
+
+
+@app.command("sweep")
+def sweep_command(
+    task: Annotated[str, typer.Argument(help="gaussians")],
+    preset: Annotated[str, typer.Option(help="smoke (minutes), quick (an hour) or paper (half a day) on 2 cores.")] = "quick",
+    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Local worker processes without --scheduler; default: one per core.")
+    ] = None,
+    set_: Set = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: sweeps/TASK-PRESET.")] = None,
+) -> None:
+    """All methods, component counts, targets and seeds of Figures 2b and 4. What is finished is skipped."""
+    from experiments.sweep_command import sweep
+
+    sweep(task, preset, scheduler, workers, set_ or [], out or Path("sweeps") / f"{task}-{preset}")
+
+
+@app.command("claims")
+def claims_command(
+    task: Annotated[str, typer.Argument(help="gaussians")],
+    results: Annotated[Path, typer.Argument(help="A sweep's folder or results.csv.")],
+) -> None:
+    """What the paper says about a task's results, the numbers that speak to it, and a verdict."""
+    import virl_tf  # noqa: F401
+    from experiments.claims import print_claims
+
+    print_claims(task, results)
 
 
 @app.command("figure")
 def figure_command(
-    number: Annotated[str, typer.Argument(help="2a or 5.")],
-    runs: RunFolders,
+    number: Annotated[str, typer.Argument(help="2a, 2b, 4 or 5.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RESULTS...", help="2a, 5: runs; 2b, 4: a sweep's folder.")],
     inference: Annotated[Path | None, typer.Option(metavar="DIR", help="Figure 5c: the result of `infer`.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the PNG and PDF go.")] = Path("figures"),
 ) -> None:

@@ -1,12 +1,20 @@
-"""What a recovered reward has to beat: the KDE it is given, and EM fits of the same demonstrations."""
+"""What a recovered reward has to beat: the KDE it is given, EM on the same demonstrations, the best policies of a given size."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.mixture import Mixture
+from experiments.specification import Specification
+from virl_tf import metrics
+from virl_tf.fit import fit_policy
+from virl_tf.hparams import published
+from virl_tf.kde import Kde, fit_kde
+from virl_tf.mixture import Mixture, kmeans_start
 from virl_tf.numerics import DENSITY, numpy_seed
+from virl_tf.run_folder import RunFolder, write_json
+from virl_tf.tasks import RandomGaussians
 
 
 def expectation_maximisation(x: np.ndarray, num_components: int, seed: int) -> Mixture:
@@ -20,3 +28,31 @@ def expectation_maximisation(x: np.ndarray, num_components: int, seed: int) -> M
         model.fit(x)
     arrays = np.log(model.weights_), model.means_, np.linalg.cholesky(model.covariances_)
     return Mixture(*(tf.constant(a, DENSITY) for a in arrays))
+
+
+def best_possible(task: RandomGaussians, x: np.ndarray, num_components: int, seed: int) -> Mixture:
+    """The reverse-KL optimum of a mixture of this size, as VIPS on the true density finds it from a k-means start."""
+    start = kmeans_start(x, num_components, numpy_seed(seed, 0, "initial policy"))
+    fitted = fit_policy(
+        task.log_prob, 2, num_components, seed=seed, num_steps=300, samples_per_component=200, initial_policy=start
+    )
+    return fitted.policy
+
+
+def execute_references(spec: Specification, folder: Path) -> None:
+    """Write the I-projection of every reference for one target into summary.json."""
+    RunFolder.open(folder, {"references": {key: spec.to_config()[key] for key in ("modes", "task_seed", "seed", "num_train")}})
+    task = RandomGaussians(spec.modes, spec.task_seed)
+    x = task.demonstrations(spec.num_train + spec.num_test, spec.seed)[: spec.num_train]
+    points = tf.constant(metrics.grid_around(x).points, DENSITY)
+    log_p, seed = task.log_prob(points), spec.seed
+    densities: dict[str, Mixture | Kde] = {
+        "kde": fit_kde(x, published("gaussians", "virl_10c")["kde"]["bandwidth"]),
+        "kde_held_out": fit_kde(x, "held_out", seed=numpy_seed(seed, 0, "bandwidth")),
+        "em": expectation_maximisation(x, min(spec.modes, len(x)), seed),
+        "em_10c": expectation_maximisation(x, 10, seed),
+        "best_1c": best_possible(task, x, 1, seed),
+        "best_10c": best_possible(task, x, 10, seed),
+    }
+    distances = {name: metrics.i_projection(density.log_prob(points), log_p) for name, density in densities.items()}
+    write_json(folder / "summary.json", {"modes": spec.modes, "seed": seed, "preset": spec.preset, "i_projection": distances})

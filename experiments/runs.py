@@ -15,21 +15,22 @@ from rich.table import Table
 from experiments.references import expectation_maximisation
 from experiments.specification import Specification
 from virl_tf import irl, metrics
-from virl_tf.checkpoint import load_arrays, save_arrays, write_text
+from virl_tf.checkpoint import load_arrays, save_arrays
 from virl_tf.fit import Result, run
 from virl_tf.irl import State
 from virl_tf.kde import fit_kde
 from virl_tf.methods import METHODS
 from virl_tf.numerics import DENSITY, numpy_seed
 from virl_tf.reward import evaluate
-from virl_tf.run_folder import RunFolder
+from virl_tf.run_folder import RunFolder, write_json
 from virl_tf.tasks import RandomGaussians
 
 console = Console()
 
 
-def execute(spec: Specification, out: Path) -> dict[str, Any]:
-    """Do one run in `out`, or what is left of it, and return its summary."""
+def execute(spec: Specification, out: Path, *, progress: bool = True) -> dict[str, Any]:
+    """Do one run in `out`, or what is left of it, and return its summary. `progress`: show what happens on the screen."""
+    console.quiet = not progress
     folder = RunFolder.open(out, spec.to_config())
     summary_file = out / "summary.json"
     if summary_file.is_file():
@@ -51,14 +52,15 @@ def execute(spec: Specification, out: Path) -> dict[str, Any]:
         spec.to_config(),
         folder=folder,
         evaluate=evaluator(task, grid, test),
-        progress=True,
+        progress=progress,
     )
     write_grid(out, task, grid, result)
     summary = summarise(spec, task, grid, train, result)
-    from experiments.figures.overview import draw_overview
+    if progress:  # a sweep does not need hundreds of pictures
+        from experiments.figures.overview import draw_overview
 
-    draw_overview(out, {label: summary["i_projection"][key]["reported"] for key, label in _LINES.items()})
-    write_text(summary_file, json.dumps(summary, indent=2) + "\n")  # last: its presence says that all the rest is there
+        draw_overview(out, {label: summary["i_projection"][key]["reported"] for key, label in _LINES.items()})
+    write_json(summary_file, summary)  # last: its presence says that all the rest is there
     print_summary(summary)
     console.print(f"figure: {out / 'overview.png'}   numbers: {out / 'metrics.csv'}, {summary_file}")
     return summary
@@ -114,7 +116,7 @@ def summarise(
     seconds = {part: float(history[f"{part}_seconds"].sum()) for part in ("sample", "training", "policy")}
     return {
         **{key: value for key, value in spec.to_config().items() if key != "hparams"},
-        "status": "finished" if np.isfinite(history["i_projection_reward"]).all() else "diverged",
+        "status": "diverged" if has_diverged(history["i_projection_reward"]) else "finished",
         "num_iterations": len(history),
         "i_projection": {
             "reward": metrics.best_final_reported(history["i_projection_reward"]),
@@ -136,6 +138,17 @@ def summarise(
         },
         "cpu_seconds": {**seconds, "process": time.process_time()},
     }
+
+
+# A run counts as diverged when its reward ends this many nats above its best: healthy runs stay within 0.1, diverged ones of the
+# prototype ended 2 nats above.
+DIVERGED_NATS = 1.0
+
+
+def has_diverged(series: pd.Series) -> bool:
+    """Whether the I-projection of a run's reward (one value per iteration) is lost at its end, or was not a number on the way."""
+    values = series.to_numpy()
+    return bool(not np.isfinite(values).all() or values[-1] > values.min() + DIVERGED_NATS)
 
 
 def _worst_after_best(series: pd.Series) -> float:

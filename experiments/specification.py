@@ -60,8 +60,7 @@ def make_specification(
     """
     check_choice("task", task, TASKS)
     check_choice("method", method, METHODS)
-    presets = read_yaml(DIRECTORY / "presets.yaml")
-    budget = presets[check_choice("preset", preset, presets)]
+    budget = read_presets(preset)
     check_integer("--modes", modes, 1)
     check_seed(seed)
     task_seed = seed if task_seed is None else check_seed(task_seed)
@@ -78,15 +77,21 @@ def make_specification(
     return Specification(task, modes, task_seed, method, components, seed, preset, train, test, values)
 
 
+def read_presets(preset: str) -> dict[str, Any]:
+    """One preset of hparams/presets.yaml."""
+    presets = read_yaml(DIRECTORY / "presets.yaml")
+    return presets[check_choice("preset", preset, presets)]
+
+
 def published_column(method: str, components: int) -> str:
     """Table 2's column for a policy of this size: '1c' for one component, '10c' for more."""
-    return f"{method}_{'1c' if components == 1 else '10c'}"
+    return f"{METHODS[method].family}_{'1c' if components == 1 else '10c'}"
 
 
 def _apply_preset(values: Hparams, overrides: Mapping[str, Any], method: str) -> Hparams:
     common = {section: keys for section, keys in overrides.items() if section != "methods"}
     source = "hparams/presets.yaml"
-    return values.override(common, source).override(overrides.get("methods", {}).get(method, {}), source)
+    return values.override(common, source).override(overrides.get("methods", {}).get(METHODS[method].family, {}), source)
 
 
 def parse_assignment(text: str) -> dict[str, dict[str, Any]]:

@@ -11,8 +11,8 @@ from virl_tf.validation import InputError
 
 METHODS = ["virl", "geim", "eim"]
 
-# Table 2 (random Gaussians) and Table 3 (grid walker) of the paper's appendix: column -> the rows in the paper's order, with a "*"
-# where the table has one. X: no KDE.
+# Table 2 (random Gaussians) and Table 3 (grid walker) of the appendix: column -> the rows in the order of the paper, "*" where a
+# value has one. X: no KDE.
 X = None
 ROWS = [
     "network.num_layers",
@@ -296,6 +296,7 @@ def test_null_where_it_is_allowed(tmp_path):
         ("kde: {bandwidth: heldout}", ["kde.bandwidth = 'heldout'", "float/str", "silverman or held_out"]),
         ("kde: {bandwidth: true}", ["kde.bandwidth = True", "float/str"]),
         ("kde: {bandwidth: null}", ["kde.bandwidth = None"]),
+        ("loop: {num_iterations: true}", ["loop.num_iterations = True", "int, [1, 10000]"]),
         ("loop: {num_iterations: 10001}", ["loop.num_iterations = 10001", "[1, 10000]"]),
         ("loop: {prior: none}", ["loop.prior = 'none'", "moments, initial_policy, flat"]),
         ("loop: {num_negatives: 1e4}", ["loop.num_negatives = 10000.0", "int, >= 16"]),

@@ -11,6 +11,7 @@ from virl_tf.checkpoint import load_state, save_state
 from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo
 from virl_tf.methods import EIM, GEIM, METHODS, VIRL
 from virl_tf.reward import evaluate
+from virl_tf.vips.vips import VipsHistory
 
 X = tiny.demonstrations()
 GRID = np.random.default_rng(9).normal(size=(40, 2)) * [3.0, 8.0]
@@ -132,8 +133,6 @@ def recorded(request, monkeypatch):
 
 
 def irl_history(value):
-    from virl_tf.vips.vips import VipsHistory
-
     return VipsHistory(*(tf.constant([0.0, float(value)], tf.float64) for _ in VipsHistory._fields))
 
 
@@ -163,8 +162,9 @@ def test_classifier_gets_what_the_table_says(recorded, t):
     np.testing.assert_array_equal(call["experts"].weights, np.ones(len(X)))
     np.testing.assert_allclose(call["experts"].z, standardised(problem.demonstrations), atol=1e-6)
 
-    # G-EIM's logit is R_t - log q_t with the policy q_t.
-    expected = {"samples": -log_q, "experts": -mixture_log_prob(policy, problem.demonstrations)}
+    # G-EIM's logit is R_t - log q_t with the policy q_t; q_t as a density of the standardised points, so without units.
+    log_volume = np.log(X.std(axis=0)).sum()
+    expected = {"samples": -log_q - log_volume, "experts": -mixture_log_prob(policy, problem.demonstrations) - log_volume}
     for name, values in expected.items():
         offsets = values if method is GEIM else np.zeros_like(values)
         np.testing.assert_allclose(call[name].offsets, offsets, rtol=1e-3, atol=1e-3)

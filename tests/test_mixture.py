@@ -132,6 +132,13 @@ def test_sample_moments(k, d):
     assert (np.abs(products.mean(axis=0) - covariance) < SIGMAS * products.std(axis=0) / np.sqrt(n)).all()
 
 
+def test_the_choice_of_component_and_the_noise_are_independent():
+    n, means = 40_000, np.array([[0.0], [1000.0]])
+    x, ids = Mixture(np.log([0.5, 0.5]), means, np.ones((2, 1, 1))).sample(n, SEED)
+    noise = np.abs(x.numpy() - means[ids])[:, 0]
+    assert abs(np.corrcoef(ids, noise)[0, 1]) < SIGMAS / np.sqrt(n)
+
+
 def test_samples_depend_on_the_seed_alone():
     mixture = make_mixture()
     np.testing.assert_array_equal(mixture.sample(50, SEED)[0], mixture.sample(50, SEED)[0])

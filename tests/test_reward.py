@@ -211,13 +211,14 @@ def test_a_damaged_file(tmp_path, reward, where, damage):
 
 @pytest.mark.filterwarnings("ignore")  # Keras's that HDF5 is a legacy format
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
-def test_code_in_a_file_is_refused_and_not_executed(tmp_path, suffix):
-    marker = tmp_path / "executed"
-    lambda_layer = keras.layers.Lambda(lambda x, marker=str(marker): [open(marker, "w").close(), x][1])
-    keras.Sequential([keras.Input((2,)), lambda_layer]).save(tmp_path / f"reward{suffix}")
+def test_code_in_a_file_is_refused_and_not_executed(tmp_path, monkeypatch, suffix):
+    monkeypatch.chdir(tmp_path)
+    path, marker = tmp_path / f"reward{suffix}", tmp_path / "executed"
+    lambda_layer = keras.layers.Lambda(lambda x: [open("executed", "w").close(), x][1])
+    keras.Sequential([keras.Input((2,)), lambda_layer]).save(path)
     marker.unlink()  # building the model here ran it
     with pytest.raises(InputError, match="is not a reward saved by virl_tf"):
-        load_reward(tmp_path / f"reward{suffix}")
+        load_reward(path)
     assert not marker.exists()
 
 

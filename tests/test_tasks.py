@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from virl_tf import tasks
+from virl_tf import InputError, tasks
 
 # A small, quick example of each public task. A new task must be put in here.
 EXAMPLES = {"RandomGaussians": lambda: tasks.RandomGaussians(3, seed=1, burn_in=5)}
@@ -71,14 +71,11 @@ def test_demonstrations_are_points_of_the_density(task, demonstrations):
 
 
 def test_demonstrations_are_a_function_of_their_seed(task, demonstrations):
-    np.testing.assert_array_equal(task.demonstrations(30, seed=0), demonstrations)
-    assert not np.isin(task.demonstrations(30, seed=1), demonstrations).any()
     np.testing.assert_array_equal(task.demonstrations(10, seed=0), demonstrations[:10])
+    assert not np.isin(task.demonstrations(10, seed=1), demonstrations).any()
 
 
 @pytest.mark.parametrize("arguments", [(0, 0), (-1, 0), (2.5, 0), (10, -1), (10, "0")], ids=str)
 def test_bad_numbers_are_refused(task, arguments):
-    from virl_tf import InputError
-
     with pytest.raises(InputError):
         task.demonstrations(*arguments)

@@ -202,6 +202,8 @@ def fit_policy(
     ridge: float = 1e-6,
     initial_policy: Mixture | None = None,
     jit_compile: bool = True,
+    callback: Callable[[int, Mixture], None] | None = None,
+    callback_every: int = 50,
 ) -> PolicyResult:
     """Fit a Gaussian mixture q to any log density by VIPS: minimise KL(q || exp(log_prob)), all steps in one compiled call.
 
@@ -217,48 +219,44 @@ def fit_policy(
         initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for a `Reward`, from the spread
             of its demonstrations.
         jit_compile: compile with XLA; set False if `log_prob` uses operations that XLA does not have.
+        callback: called as callback(steps_done, policy) after every `callback_every` steps; the result is the same without it.
 
     Raises:
         InputError: an argument that cannot be used, or a `log_prob` of the wrong shape, NaN, or finite nowhere at the start.
     """
-    check_integer("dim", dim, 1)
-    k = check_integer("num_components", num_components, 1)
+    seed, dim = check_seed(seed), check_integer("dim", dim, 1)
     check_integer("num_steps", num_steps, 1)
-    seed = check_seed(seed)
-    if not callable(log_prob):
-        raise InputError(f"log_prob must be a function [N, D] -> [N], got {type(log_prob).__name__}.")
-    if isinstance(log_prob, Reward) and log_prob.dim != dim:
-        raise InputError(f"dim is {dim}, but the reward has dimension {log_prob.dim}.")
     weight_kl_bound = kl_bound if weight_kl_bound is None else weight_kl_bound
     overrides = {"samples_per_component": samples_per_component, "kl_bound": kl_bound, "ridge": ridge}
     values = default_hparams().override({"policy": {**overrides, "weight_kl_bound": weight_kl_bound}}, "fit_policy").policy
-    num_samples = values.samples_per_component or default_samples(dim)
-    policy, start_seed = initial_policy, numpy_seed(seed, 0, "initial policy")
-    if policy is None:
-        if isinstance(log_prob, Reward):
-            policy = spread_start(log_prob, k, start_seed)
-        else:
-            policy = standard_normal_start(k, dim, start_seed)
-    if (policy.num_components, policy.dim) != (k, dim):
-        raise InputError(f"initial_policy has shape [K, D] = {[policy.num_components, policy.dim]}, expected {[k, dim]}.")
-    _check_log_prob(log_prob, policy.sample(num_samples * k, split_seed(seed, 0, "check"))[0])
+    num_samples = samples_per_component or default_samples(dim)
+    call_steps = num_steps if callback is None else min(check_integer("callback_every", callback_every, 1), num_steps)
+    if num_steps % call_steps:
+        raise InputError(f"num_steps must be a multiple of callback_every ({callback_every}), got {num_steps}.")
+    policy = _checked_start(log_prob, dim, check_integer("num_components", num_components, 1), seed, initial_policy, num_samples)
 
     bounds = [tf.constant(v, DENSITY) for v in (values.kl_bound, values.weight_kl_bound, values.ridge)]
     target = log_prob.log_prob if isinstance(log_prob, Reward) else log_prob
 
-    def steps(policy: Mixture, seed: Any) -> tuple[Mixture, VipsHistory]:
-        return vips_steps(policy, target, seed, *bounds, num_steps=num_steps, num_samples=num_samples)
+    def steps(policy: Mixture, seed: Any, first: Any) -> tuple[Mixture, VipsHistory]:
+        return vips_steps(policy, target, seed, *bounds, num_steps=call_steps, num_samples=num_samples, first_step=first)
 
+    vips_seed, histories = tf.constant(split_seed(seed, 0, "policy")), []
     try:
-        vips_seed = tf.constant(split_seed(seed, 0, "policy"))
-        policy, history = compiled(steps, specs_of(policy), specs_of(vips_seed), jit_compile=jit_compile)(policy, vips_seed)
+        run_steps = compiled(steps, *specs_of((policy, vips_seed, tf.constant(0))), jit_compile=jit_compile)
+        for done in range(0, num_steps, call_steps):
+            policy, history = run_steps(policy, vips_seed, tf.constant(done))
+            histories.append(history)
+            if callback is not None:
+                callback(done + call_steps, policy)
     except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
         if not jit_compile:
             raise
         raise InputError(f"log_prob could not be compiled by XLA; pass jit_compile=False. XLA said: {error.message}") from error
     if not all(np.isfinite(a).all() for a in (policy.means, policy.scale_trils)):
         raise InputError("log_prob returned NaN, or values so extreme that the fit broke down.")
-    return PolicyResult(policy, pd.DataFrame({name: np.asarray(v) for name, v in history._asdict().items()}))
+    columns = zip(VipsHistory._fields, zip(*histories, strict=True), strict=True)
+    return PolicyResult(policy, pd.DataFrame({name: np.concatenate(parts) for name, parts in columns}))
 
 
 def spread_start(reward: Reward, num_components: int, seed: int) -> Mixture:
@@ -268,6 +266,28 @@ def spread_start(reward: Reward, num_components: int, seed: int) -> Mixture:
     return policy._replace(
         means=reward.shift + reward.scale * policy.means, scale_trils=tf.linalg.diag(tf.ones_like(policy.means) * widths)
     )
+
+
+def _checked_start(
+    log_prob: Any, dim: int, num_components: int, seed: int, initial_policy: Mixture | None, num_samples: int
+) -> Mixture:
+    """The policy to start from, or InputError if `log_prob` or `initial_policy` cannot be used."""
+    if not callable(log_prob):
+        raise InputError(f"log_prob must be a function [N, D] -> [N], got {type(log_prob).__name__}.")
+    if isinstance(log_prob, Reward) and log_prob.dim != dim:
+        raise InputError(f"dim is {dim}, but the reward has dimension {log_prob.dim}.")
+    start_seed = numpy_seed(seed, 0, "initial policy")
+    if initial_policy is not None:
+        policy = initial_policy
+    elif isinstance(log_prob, Reward):
+        policy = spread_start(log_prob, num_components, start_seed)
+    else:
+        policy = standard_normal_start(num_components, dim, start_seed)
+    wanted = [num_components, dim]
+    if [policy.num_components, policy.dim] != wanted:
+        raise InputError(f"initial_policy has shape [K, D] = {[policy.num_components, policy.dim]}, expected {wanted}.")
+    _check_log_prob(log_prob, policy.sample(num_samples * num_components, split_seed(seed, 0, "check"))[0])
+    return policy
 
 
 def _check_log_prob(log_prob: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> None:

@@ -265,8 +265,9 @@ def default_hparams(method: str = "virl") -> Hparams:
     missing = [f"{s}.{f.name}" for s, t in SECTIONS.items() for f in dataclasses.fields(t) if f.name not in values.get(s, {})]
     if missing:
         raise InputError(f"{source}: no value for {', '.join(missing)}.")
+    family = method.split("_")[0]  # an ablation takes the values of its method
     hparams = Hparams(**{s: t(**_checked(t, s, values.pop(s), source)) for s, t in SECTIONS.items()})
-    return hparams.override(values, source).override(per_method.get(method, {}), source)
+    return hparams.override(values, source).override(per_method.get(family, {}), source)
 
 
 def load_hparams(path: Path | str, method: str = "virl") -> Hparams:

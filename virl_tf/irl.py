@@ -91,10 +91,13 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
         base = state.reward if method.base == "reward" else _policy_reward(state.reward, state.policy)
         proposal = Fusion(state.policy, problem.kde) if method.fusion else state.policy
         x = _draw(proposal, hparams.loop.num_negatives, split_seed(seed, t, "negatives"))
-        # w_t = q*_t / mu_t; the constant, int q*_t dx, cancels in the self-normalisation.
-        log_w = normalise(evaluate(base, x) - proposal.log_prob(x))
-        experts = _logit_data(problem.demonstrations, tf.zeros(len(problem.demonstrations), DENSITY), state, method)
-        negatives = _logit_data(x, log_w, state, method)
+        log_w = tf.zeros(len(x), DENSITY)
+        if method.importance_weights:
+            # w_t = q*_t / mu_t; the constant, int q*_t dx, cancels in the self-normalisation.
+            log_w = normalise(evaluate(base, x) - proposal.log_prob(x))
+        offset = {"none": None, "policy": state.policy, "proposal": proposal}[method.logit_offset]
+        experts = _logit_data(problem.demonstrations, tf.zeros(len(problem.demonstrations), DENSITY), offset, state.reward)
+        negatives = _logit_data(x, log_w, offset, state.reward)
 
     with _timed(cpu, "training"):
         previous = list(state.network) or None
@@ -133,15 +136,14 @@ def _draw(proposal: Mixture | Fusion, n: int, seed: np.ndarray) -> tf.Tensor:
     return proposal.sample(n, seed) if isinstance(proposal, Fusion) else proposal.sample(n, seed)[0]
 
 
-def _logit_data(x: Any, log_weights: tf.Tensor, state: State, method: Method) -> LogitData:
+def _logit_data(x: Any, log_weights: tf.Tensor, subtracted: Mixture | Fusion | None, reward: Reward) -> LogitData:
     x = tf.convert_to_tensor(x, DENSITY)
     offset = tf.zeros_like(log_weights)
-    if method.logit_offset == "policy":
-        # The policy's density in standardised coordinates: R_t is free up to a constant, and this one makes it independent of
-        # the units of the data.
-        offset = -state.policy.log_prob(x) - tf.reduce_sum(tf.math.log(state.reward.scale))
-    z = state.reward.standardise(x)
-    return LogitData(z, tf.cast(offset, NETWORK), tf.cast(tf.exp(log_weights), NETWORK))
+    if subtracted is not None:
+        # The density in standardised coordinates: R_t is free up to a constant, and this one makes it independent of the data's
+        # units.
+        offset = -subtracted.log_prob(x) - tf.reduce_sum(tf.math.log(reward.scale))
+    return LogitData(reward.standardise(x), tf.cast(offset, NETWORK), tf.cast(tf.exp(log_weights), NETWORK))
 
 
 def _reward(problem: Problem, base: Mixture, with_base: bool, hparams: Hparams, capacity: int) -> Reward:

@@ -11,6 +11,7 @@ import contextlib
 import csv
 import importlib.metadata
 import io
+import json
 import os
 import platform
 import tempfile
@@ -157,6 +158,11 @@ def save_reward(path: Path, reward: Reward) -> None:
         temporary = Path(directory) / "reward.keras"
         reward.as_keras().save(temporary)
         os.replace(temporary, path)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a mapping as indented JSON, atomically."""
+    write_text(path, json.dumps(_plain(value), indent=2) + "\n")
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from virl_tf.validation import InputError, check_choice
 
-FIGURES = ("2a", "5")
+FIGURES = ("2a", "2b", "4", "5")
 
 
 def draw(number: str, runs: list[Path], inference: Path | None, out: Path) -> None:
@@ -22,6 +22,14 @@ def draw(number: str, runs: list[Path], inference: Path | None, out: Path) -> No
         from experiments.figures.figure_2a import draw_figure_2a
 
         draw_figure_2a(runs[0], out)
+    elif number == "2b":
+        from experiments.figures.figure_2b import draw_figure_2b
+
+        draw_figure_2b(runs[0], out)
+    elif number == "4":
+        from experiments.figures.figure_4 import draw_figure_4
+
+        draw_figure_4(runs[0], out)
     else:
         from experiments.figures.figure_5 import draw_figure_5
 

@@ -1,12 +1,12 @@
 """Figure 5: sampling policy, recovered reward and inference policy of V-IRL on one task."""
 
-import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments.figures.style import crosses, ellipses, heat_map, read, save, task_mixture
+from experiments.results import check_same_task
 from virl_tf.validation import InputError
 
 
@@ -39,17 +39,3 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
         axes.set_title(title)
     figure.colorbar(image, ax=row, label="nats below the maximum", shrink=0.85)
     save(figure, out / "figure_5")
-
-
-def check_same_task(runs: list[Path]) -> None:
-    """Raises InputError unless all runs are finished and on the same target."""
-    keys = ("task", "modes", "task_seed")
-    tasks = []
-    for run in runs:
-        if not (run / "summary.json").is_file():
-            raise InputError(f"{run} is not a finished run (no summary.json); run its command to the end first.")
-        summary = json.loads((run / "summary.json").read_text())
-        tasks.append({key: summary[key] for key in keys})
-    for run, task in zip(runs, tasks, strict=True):
-        if task != tasks[0]:
-            raise InputError(f"{run} has the task {task}, but {runs[0]} has {tasks[0]}; give runs on one task (--task-seed).")

@@ -51,6 +51,7 @@ def vips_steps(
     *,
     num_steps: int,
     num_samples: int,
+    first_step: Any = 0,
 ) -> tuple[Mixture, VipsHistory]:
     """`num_steps` updates of `policy` towards exp(target). Not compiled: `improve` and `fit_policy` compile it.
 
@@ -59,10 +60,11 @@ def vips_steps(
         seed: stateless, int32 [2].
         kl_bound, weight_kl_bound, ridge: [] float64.
         num_steps, num_samples: static; samples are per component and step.
+        first_step: [] int32, the number of steps done before: 2 + 3 steps are the same as 5.
     """
 
     def body(step: tf.Tensor, policy: Mixture, history: VipsHistory) -> Any:
-        step_seed = tf.random.fold_in(seed, step)
+        step_seed = tf.random.fold_in(seed, first_step + step)
         policy, info = vips_step(policy, target, step_seed, kl_bound, weight_kl_bound, ridge, num_samples)
         history = tf.nest.map_structure(lambda h, v: tf.tensor_scatter_nd_update(h, [[step]], [v]), history, info)
         return step + 1, policy, history

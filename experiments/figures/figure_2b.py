@@ -1,0 +1,67 @@
+"""Figure 2b: I-projection against the number of target modes, for every method and number of components."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from experiments.figures.style import save
+from experiments.results import read_results
+
+LABELS = {"virl": "V-IRL", "geim": "G-EIM", "eim": "EIM"}
+COLOURS = {"virl": "C0", "geim": "C1", "eim": "C2"}
+REFERENCES: dict[str, tuple[str, Any]] = {
+    "kde": ("KDE, bandwidth 0.215", ":"),
+    "kde_held_out": ("KDE, held-out bandwidth", "--"),
+    "em": ("EM, m components", "-."),
+    "best_1c": ("best possible 1c", (0, (1, 4))),
+    "best_10c": ("best possible 10c", (0, (5, 4))),
+}
+
+
+def draw_figure_2b(path: Path, out: Path) -> None:
+    """Mean and spread over seeds of (best + final) / 2; thin reference lines; diverged runs as crosses on the upper edge."""
+    results = read_results(path)
+    figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    for method, label in LABELS.items():
+        for components, style, marker in ((1, "--", "s"), (10, "-", "o")):
+            chosen = select(results, "training", method, components)
+            curve(axes, chosen, COLOURS[method], style, marker, f"{label} {components}c")
+    for method, (label, style) in REFERENCES.items():
+        means = select(results, "reference", method, 0).groupby("modes")["reported"].mean()
+        axes.plot(means.index, means, color="0.45", linewidth=0.8, linestyle=style, label=label, zorder=1)
+    finish(axes, results, ("training",))
+    save(figure, out / "figure_2b")
+
+
+def select(results: pd.DataFrame, stage: str, method: str, components: int) -> pd.DataFrame:
+    """The rows of one curve."""
+    return results[(results["stage"] == stage) & (results["method"] == method) & (results["components"] == components)]
+
+
+def curve(axes: Axes, chosen: pd.DataFrame, colour: str, style: str, marker: str, label: str) -> None:
+    """Mean over seeds with a band of one standard deviation."""
+    groups = chosen.groupby("modes")["reported"]
+    mean, spread = groups.mean(), groups.std().fillna(0.0)
+    axes.plot(mean.index, mean, color=colour, linestyle=style, marker=marker, markersize=4, label=label, zorder=3)
+    low = np.maximum(mean - spread, 0.5 * mean)  # the axis is logarithmic
+    axes.fill_between(mean.index, low, mean + spread, color=colour, alpha=0.15, linewidth=0, zorder=2)
+
+
+def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
+    """Axes, legend, and a cross on the upper edge for every diverged run."""
+    diverged = results[(results["status"] == "diverged") & results["stage"].isin(stages)]
+    for method, group in diverged.groupby("method"):
+        transform = axes.get_xaxis_transform()
+        axes.plot(group["modes"], np.full(len(group), 0.98), "x", color=COLOURS.get(str(method), "0.3"), transform=transform)
+    if len(diverged):
+        axes.plot([], [], "x", color="0.3", label=f"diverged ({len(diverged)} runs)")
+    axes.set_yscale("log")
+    axes.set_xlabel("target components m")
+    axes.set_ylabel("I-projection KL(q || p)")
+    axes.set_xticks(sorted(results["modes"].unique()))
+    axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,142 @@
+"""Result files: what a run's summary says, the tidy table of a sweep, and its statistics."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from virl_tf.checkpoint import write_text
+from virl_tf.validation import InputError
+
+COLUMNS = [
+    *("task", "method", "components", "modes", "seed", "preset", "stage"),
+    *("best", "final", "reported", "cpu_seconds", "status"),
+]
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """A folder's summary.json. Raises InputError if it is missing or damaged."""
+    try:
+        return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{folder} has no summary.json: it is not a finished run. Run its command to the end first.") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder / 'summary.json'} cannot be read: {error}.") from error
+
+
+def check_same_task(runs: list[Path]) -> None:
+    """Raises InputError unless all runs are finished and on the same target."""
+    keys = ("task", "modes", "task_seed")
+    tasks = []
+    for run in runs:
+        summary = read_summary(run)
+        tasks.append({key: summary[key] for key in keys})
+    for run, task in zip(runs, tasks, strict=True):
+        if task != tasks[0]:
+            raise InputError(f"{run} has the task {task}, but {runs[0]} has {tasks[0]}; give runs on one task (--task-seed).")
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """The rows of results.csv that one unit of a sweep gives.
+
+    Stages: `training` is the recovered reward, `training_policy` its policy, `inference` the new policy on the reward,
+    `reference` a density that is no method of the paper's.
+    """
+    summary = read_summary(folder)
+    if folder.name.startswith("references"):
+        key = {
+            "task": "gaussians",
+            "components": 0,
+            "modes": summary["modes"],
+            "seed": summary["seed"],
+            "preset": summary["preset"],
+        }
+        distances = summary["i_projection"].items()
+        return [
+            {**key, "method": name, "stage": "reference", "best": v, "final": v, "reported": v, "status": "finished"}
+            for name, v in distances
+        ]
+    key = {name: summary[name] for name in ("task", "method", "components", "modes", "seed", "preset")}
+    distances = summary["i_projection"]
+    seconds = {"cpu_seconds": summary["cpu_seconds"]["process"], "status": summary["status"]}
+    rows = [
+        {**key, "stage": "training", **distances["reward"], **seconds},
+        {**key, "stage": "training_policy", **distances["policy"], **seconds},
+    ]
+    if (folder / "inference" / "summary.json").is_file():
+        inference = read_summary(folder / "inference")
+        inferred = inference["i_projection"]["inference_policy"]
+        rows.append({**key, "stage": "inference", **inferred, "cpu_seconds": inference["cpu_seconds"], "status": "finished"})
+    return rows
+
+
+def read_results(path: Path) -> pd.DataFrame:
+    """results.csv of a sweep; `path` is the file or its folder. Raises InputError if it is not one."""
+    file = path / "results.csv" if path.is_dir() else path
+    if not file.is_file():
+        raise InputError(f"no results in {path}; make them with: python -m experiments sweep gaussians --out {path}")
+    frame = pd.read_csv(file)
+    if list(frame.columns) != COLUMNS:
+        raise InputError(f"{file} is not a results table of this version: its columns are {', '.join(frame.columns)}.")
+    return frame
+
+
+def write_results(folders: list[Path], out: Path) -> pd.DataFrame:
+    """Collect the finished units into results.csv."""
+    frame = pd.DataFrame([row for folder in folders for row in rows_of(folder)], columns=COLUMNS)
+    write_text(out, frame.to_csv(index=False))
+    return frame
+
+
+def bootstrap_interval(values: np.ndarray, confidence: float = 0.95, draws: int = 10_000) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean, with a fixed seed: values [n] -> (low, high); nan for fewer than two values."""
+    if len(values) < 2:
+        return float("nan"), float("nan")
+    means = np.random.default_rng(0).choice(values, (draws, len(values))).mean(axis=1)
+    tail = 50.0 * (1.0 - confidence)
+    low, high = np.percentile(means, [tail, 100.0 - tail])
+    return float(low), float(high)
+
+
+def paired(results: pd.DataFrame, first: tuple[str, str, int], second: tuple[str, str, int]) -> pd.DataFrame:
+    """`reported` of two (stage, method, components) on the same targets and seeds: columns modes, seed, first, second."""
+    parts = []
+    for name, (stage, method, components) in (("first", first), ("second", second)):
+        chosen = results[(results["stage"] == stage) & (results["method"] == method) & (results["components"] == components)]
+        parts.append(chosen[["modes", "seed", "reported"]].rename(columns={"reported": name}))
+    return parts[0].merge(parts[1], on=["modes", "seed"])
+
+
+def sign_flip_test(differences: np.ndarray, draws: int = 20_000) -> float:
+    """One-sided p value of "the mean difference is below zero" under random signs; exact up to 2^14 sign patterns.
+
+    With n pairs p is at least 2^-n, so fewer than 5 pairs can never be significant at 0.05. A difference that is not a number
+    (a lost run) counts as the largest one against the claim.
+    """
+    d = np.where(np.isfinite(differences), differences, np.nanmax(np.abs(differences)))
+    if len(d) <= 14:
+        signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * len(d))).reshape(len(d), -1).T
+    else:
+        signs = np.vstack([np.ones(len(d)), np.random.default_rng(0).choice([-1.0, 1.0], (draws, len(d)))])
+    return float(np.mean(signs @ d <= d.sum() + 1e-12))
+
+
+def table(results: pd.DataFrame) -> pd.DataFrame:
+    """Mean, 95 % bootstrap interval and number of seeds of `reported`, by stage, method, components and modes."""
+    rows = []
+    for key, group in results.groupby(["stage", "method", "components", "modes"], sort=True):
+        values = group["reported"].to_numpy()
+        low, high = bootstrap_interval(values[np.isfinite(values)])
+        diverged = int((group["status"] == "diverged").sum())
+        rows.append([*key, values.mean(), low, high, len(values), diverged])
+    names = ["stage", "method", "components", "modes", "mean", "low", "high", "seeds", "diverged"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def to_markdown(frame: pd.DataFrame) -> str:
+    """A Markdown table, numbers with three decimals."""
+    cells = [[f"{v:.3f}" if isinstance(v, float) else str(v) for v in row] for row in frame.itertuples(index=False)]
+    lines = [list(frame.columns), ["---"] * len(frame.columns), *cells]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)

@@ -1,0 +1,155 @@
+"""A sweep: a list of units, done on one machine or many through Dask, each once, in a folder of its own.
+
+Nothing here keeps a queue. Dask's scheduler hands out the units, and gives those of a worker that died to another; a unit's
+folder knows how far it came, so it goes on from its last checkpoint wherever it runs next.
+"""
+
+import contextlib
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from experiments.units import Unit
+from virl_tf.validation import InputError
+
+# One TensorFlow thread per worker process: two processes of one thread each do nearly twice the work of one process with two.
+WORKER_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+POLL_SECONDS = 1.0
+ALLOWED_WORKER_DEATHS = 5  # of one unit, before it counts as failed
+
+
+def execute_unit(unit: Unit, folder: Path) -> str | None:
+    """Do one unit in a worker; an error is returned as text, so that it stops nothing else."""
+    try:
+        unit.execute(folder)
+    except Exception:  # whatever a run dies of is the report's business
+        return traceback.format_exc()
+    return None
+
+
+@contextlib.contextmanager
+def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
+    """A Dask client: of the cluster at `scheduler`, or of `workers` new local processes.
+
+    Raises:
+        InputError: Dask is not installed, or nothing answers at that address.
+    """
+    try:
+        import dask
+        from distributed import Client, LocalCluster
+    except ImportError as error:
+        raise InputError("sweeps need Dask: pip install 'virl_tf[cluster]'.") from error
+    settings = {
+        "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+        "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
+        "distributed.worker.daemon": False,
+        "logging.distributed": "error",
+    }
+    with dask.config.set(settings), contextlib.ExitStack() as stack:
+        if scheduler is None:
+            local = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
+            scheduler = stack.enter_context(local).scheduler_address
+        try:
+            client = Client(scheduler, timeout=10, name="virl_tf sweep")
+        except (OSError, ValueError, TimeoutError) as error:
+            raise InputError(f"no Dask scheduler answers at {scheduler!r} (expected tcp://HOST:PORT): {error}") from error
+        yield stack.enter_context(client)
+
+
+def execute_sweep(units: Sequence[Unit], out: Path, scheduler: str | None, workers: int, console: Console) -> dict[str, str]:
+    """Do every unit that is not finished, each in out/<its name>. Returns {name: error} of those that failed."""
+    failures: dict[str, str] = {}
+    done = Counter(unit.group for unit in units if unit.finished(out / unit.name))
+    open_units = [unit for unit in units if not unit.finished(out / unit.name)]
+    if not open_units:
+        return failures
+    with cluster(scheduler, workers) as client:
+        from distributed import wait
+
+        futures = {
+            client.submit(execute_unit, unit, (out / unit.name).absolute(), key=f"{unit.name}-{time.time_ns()}", pure=False): unit
+            for unit in open_units
+        }
+        board = Board(units, done, console)
+        pending = set(futures)
+        with board:
+            while pending:
+                with contextlib.suppress(TimeoutError):
+                    wait(pending, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
+                for future in [future for future in pending if future.done()]:
+                    pending.remove(future)
+                    unit = futures[future]
+                    # A unit whose worker died too often has an exception instead of a result.
+                    error = future.result() if future.status == "finished" else str(future.exception())
+                    if error is not None:
+                        failures[unit.name] = error
+                    board.count(unit, failed=error is not None)
+                board.show_running([futures[f] for f in pending if f.key in _processing(client)])
+    return failures
+
+
+def _processing(client: Any) -> set[str]:
+    return {str(key) for keys in client.processing().values() for key in keys}
+
+
+class Board:
+    """The live table: done, running, failed and left by group, and a bar with the time that is left."""
+
+    def __init__(self, units: Sequence[Unit], done: Counter, console: Console):
+        """For these units, of which `done` were finished before."""
+        self._totals = Counter(unit.group for unit in units)
+        self._done, self._failed, self._running = Counter(done), Counter[str](), Counter[str]()
+        self._before, self._start = sum(done.values()), time.monotonic()
+        columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
+        self._progress = Progress(*columns, console=console)
+        self._task = self._progress.add_task("", total=len(units), completed=self._before, left="")
+        self._live = Live(console=console, refresh_per_second=2, transient=False)
+        self._console = console
+
+    def __enter__(self) -> "Board":
+        """Show it."""
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        """Leave its last state on the screen."""
+        self._running.clear()
+        self._refresh()
+        self._live.stop()
+
+    def count(self, unit: Unit, failed: bool) -> None:
+        """One unit ended."""
+        (self._failed if failed else self._done)[unit.group] += 1
+        if not self._console.is_terminal:
+            self._console.print(f"{'FAILED' if failed else 'done'}  {unit.name}", highlight=False)
+        self._refresh()
+
+    def show_running(self, units: Sequence[Unit]) -> None:
+        """These are with a worker now."""
+        self._running = Counter(unit.group for unit in units)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        ended = sum(self._done.values()) + sum(self._failed.values())
+        new, elapsed = ended - self._before, time.monotonic() - self._start
+        seconds = elapsed / new * (sum(self._totals.values()) - ended) if new else float("nan")
+        left = f"about {seconds / 60:.0f} min left" if new else ""
+        self._progress.update(self._task, completed=ended, left=left)
+        table = Table("group", "done", "running", "failed", "of")
+        for group, total in self._totals.items():
+            counts = (counter[group] for counter in (self._done, self._running, self._failed))
+            table.add_row(group, *(str(count) for count in counts), str(total))
+        self._live.update(Group(table, self._progress))

@@ -1,0 +1,41 @@
+"""`python -m experiments sweep`: the units of a task, their execution, and the tidy table."""
+
+import os
+from pathlib import Path
+
+from rich.console import Console
+
+import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
+from experiments.results import table, to_markdown, write_results
+from experiments.specification import TASKS
+from experiments.sweep import execute_sweep
+from experiments.units import gaussian_units
+from virl_tf.checkpoint import write_text
+from virl_tf.run_folder import RunFolder
+from virl_tf.validation import InputError, check_choice, check_integer
+
+
+def sweep(task: str, preset: str, scheduler: str | None, workers: int | None, assignments: list[str], out: Path) -> None:
+    """Do all units in `out`, then write results.csv and table.md. Failed units are reported at the end.
+
+    Raises:
+        InputError: bad arguments, no such scheduler, an `out` of another sweep; or, at the end, units that failed.
+    """
+    console = Console()
+    check_choice("task", task, TASKS)
+    workers = check_integer("--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1)
+    units = gaussian_units(preset, assignments)
+    RunFolder.open(out, {"sweep": task, "preset": preset, "overrides": assignments})
+    failures = execute_sweep(units, out, scheduler, workers, console)
+
+    finished = [out / unit.name for unit in units if unit.finished(out / unit.name)]
+    results = write_results(finished, out / "results.csv")
+    write_text(out / "table.md", to_markdown(table(results)))
+    console.print(f"{len(finished)} of {len(units)} units finished; {out / 'results.csv'}, {out / 'table.md'}")
+    for name, error in failures.items():
+        write_text(out / name / "error.txt", error) if (out / name).is_dir() else None
+        console.print(f"[red]FAILED[/red] {name}: {error.strip().splitlines()[-1]}", highlight=False)
+    if failures:
+        raise InputError(
+            f"{len(failures)} of {len(units)} units failed (see error.txt in their folders); the same command tries again."
+        )

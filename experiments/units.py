@@ -1,0 +1,117 @@
+"""The pieces of a sweep. Each is done once, in its own folder, by any process, and can be stopped and continued."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from experiments.specification import Specification, make_specification, read_presets
+
+PAPER_MODES = tuple(range(5, 55, 5))
+GRIDS: dict[str, dict[str, tuple[int, ...]]] = {
+    "paper": {"modes": PAPER_MODES, "seeds": (0, 1, 2, 3, 4)},
+    "quick": {"modes": (5, 20, 50), "seeds": (0, 1)},
+    "smoke": {"modes": (5,), "seeds": (0,)},
+}
+
+
+class Unit(Protocol):
+    """One piece of work of a sweep."""
+
+    @property
+    def name(self) -> str:
+        """Its folder's name."""
+
+    @property
+    def group(self) -> str:
+        """Which row of the live table it counts in."""
+
+    def execute(self, folder: Path) -> None:
+        """Do it, or what is left of it. Imports TensorFlow inside, so that a scheduler's process need not."""
+
+    def finished(self, folder: Path) -> bool:
+        """Whether all its results are there."""
+
+
+@dataclass(frozen=True)
+class RunUnit:
+    """A training run, followed by inference with `inference_components` on its reward (0: none)."""
+
+    spec: Specification
+    inference_components: int
+
+    @property
+    def name(self) -> str:
+        """As the run's."""
+        return self.spec.name
+
+    @property
+    def group(self) -> str:
+        """Method and number of components."""
+        return f"{self.spec.method} {self.spec.components}c"
+
+    def execute(self, folder: Path) -> None:
+        """Train, then infer."""
+        from experiments.inference import infer
+        from experiments.runs import execute
+
+        execute(self.spec, folder, progress=False)
+        if self.inference_components:
+            infer([folder], self.inference_components, out=folder / "inference", quiet=True)
+
+    def finished(self, folder: Path) -> bool:
+        """The summary is written last."""
+        last = folder / "inference" if self.inference_components else folder
+        return (folder / "summary.json").is_file() and (last / "summary.json").is_file()
+
+
+@dataclass(frozen=True)
+class ReferenceUnit:
+    """KDE, EM and the best possible fits for one target and its demonstrations."""
+
+    spec: Specification  # of any method: its target and demonstrations
+
+    @property
+    def name(self) -> str:
+        """references-m50-s0-quick."""
+        return f"references-m{self.spec.modes}-s{self.spec.seed}-{self.spec.preset}"
+
+    @property
+    def group(self) -> str:
+        """One row for all."""
+        return "references"
+
+    def execute(self, folder: Path) -> None:
+        """Fit and evaluate them."""
+        from experiments.references import execute_references
+
+        execute_references(self.spec, folder)
+
+    def finished(self, folder: Path) -> bool:
+        """The summary is the only file."""
+        return (folder / "summary.json").is_file()
+
+
+def gaussian_units(preset: str, assignments: list[str]) -> list[RunUnit | ReferenceUnit]:
+    """Figure 2b and 4: {V-IRL, G-EIM, EIM} x {1, 10} components x m x seeds; inference on V-IRL 10c and G-EIM 10c.
+
+    Long runs come first, so that the last minutes keep all workers busy.
+    """
+    read_presets(preset)
+    grid = GRIDS[preset]
+    units: list[RunUnit | ReferenceUnit] = []
+    for method in ("eim", "geim", "virl"):
+        for components in (10, 1):
+            for modes in grid["modes"]:
+                for seed in grid["seeds"]:
+                    spec = make_specification(
+                        task="gaussians",
+                        method=method,
+                        components=components,
+                        modes=modes,
+                        seed=seed,
+                        preset=preset,
+                        assignments=assignments,
+                    )
+                    units.append(RunUnit(spec, modes if components == 10 and method != "eim" else 0))
+    targets = {(unit.spec.modes, unit.spec.seed): unit.spec for unit in units if unit.spec.method == "virl"}
+    return [*units, *(ReferenceUnit(spec) for spec in targets.values())]
