@@ -114,6 +114,25 @@ def test_weight_bound_may_differ():
     assert history.component_kl.max() > 0.1
 
 
+def test_callback_sees_the_policy_on_its_way_and_changes_nothing():
+    seen = []
+    expected = quick(num_components=2, num_steps=6)
+    found = quick(num_components=2, num_steps=6, callback=lambda done, policy: seen.append((done, policy)), callback_every=2)
+    assert [done for done, _ in seen] == [2, 4, 6]
+    for a, b, last in zip(found.policy, expected.policy, seen[-1][1], strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(last, b)
+    assert found.history.equals(expected.history)
+    halfway = quick(num_components=2, num_steps=4).policy
+    np.testing.assert_array_equal(seen[1][1].means, halfway.means)
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, 4])
+def test_bad_callback_intervals_are_refused(every):
+    with pytest.raises(InputError, match="callback_every"):
+        quick(num_steps=6, callback=lambda *_: None, callback_every=every)
+
+
 def test_operations_without_xla():
     def in_python(x):
         values = tf.py_function(lambda x: normal(x), [x], tf.float64)

@@ -9,7 +9,7 @@ from tests.conftest import make_network
 from virl_tf import irl
 from virl_tf.checkpoint import load_state, save_state
 from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo
-from virl_tf.methods import EIM, GEIM, METHODS, VIRL
+from virl_tf.methods import EIM, METHODS, PAPER_METHODS, VIRL
 from virl_tf.reward import evaluate
 from virl_tf.vips.vips import VipsHistory
 
@@ -73,7 +73,7 @@ def test_initial_state(method, policy_start):
     assert state.network == ()
     assert (state.policy.num_components, state.policy.dim) == (NUM_COMPONENTS, 2)
     assert int(state.reward.networks.count) == 0
-    assert state.reward.networks.capacity == (hparams.loop.num_iterations if method is VIRL else 1)
+    assert state.reward.networks.capacity == (hparams.loop.num_iterations if method.base == "reward" else 1)
     np.testing.assert_allclose(state.reward.shift, X.mean(axis=0))
     np.testing.assert_allclose(state.reward.scale, X.std(axis=0))
 
@@ -152,21 +152,24 @@ def test_classifier_gets_what_the_table_says(recorded, t):
     log_q = mixture_log_prob(policy, x)
     log_proposal = fusion_log_prob(policy, problem.kde, x) if method.fusion else log_q
     log_base = log_q
-    if method is VIRL:
+    if method.base == "reward":
         prior = multivariate_normal(X.mean(axis=0), np.cov(X, rowvar=False)).logpdf(x)
         log_base = prior + sum(network_logits(network, x) for network in networks_before(t))
-    weights = np.exp(log_base - log_proposal)
+    weights = np.exp(log_base - log_proposal) if method.importance_weights else np.ones(len(x))
     weights /= weights.mean()
     np.testing.assert_allclose(call["samples"].weights, weights, rtol=2e-3, atol=1e-5)  # z was rounded to float32
     assert infos[t].effective_sample_size == pytest.approx(weights.sum() ** 2 / np.sum(weights**2), rel=2e-3)
     np.testing.assert_array_equal(call["experts"].weights, np.ones(len(X)))
     np.testing.assert_allclose(call["experts"].z, standardised(problem.demonstrations), atol=1e-6)
 
-    # G-EIM's logit is R_t - log q_t with the policy q_t; q_t as a density of the standardised points, so without units.
+    # G-EIM's logit is R_t - log q_t, as a density of the standardised points and so without units; q_t is the policy.
     log_volume = np.log(X.std(axis=0)).sum()
-    expected = {"samples": -log_q - log_volume, "experts": -mixture_log_prob(policy, problem.demonstrations) - log_volume}
-    for name, values in expected.items():
-        offsets = values if method is GEIM else np.zeros_like(values)
+    for name, at in {"samples": x, "experts": problem.demonstrations}.items():
+        offsets = {
+            "none": lambda at: np.zeros(len(at)),
+            "policy": lambda at: -mixture_log_prob(policy, at) - log_volume,
+            "proposal": lambda at: -fusion_log_prob(policy, problem.kde, at) - log_volume,
+        }[method.logit_offset](at)
         np.testing.assert_allclose(call[name].offsets, offsets, rtol=1e-3, atol=1e-3)
 
 
@@ -176,7 +179,7 @@ def test_weights_of_eim_are_one_and_others_are_not(recorded):
         weights = np.asarray(call["samples"].weights)
         assert weights.mean() == pytest.approx(1.0, rel=1e-5)
         assert info.num_negatives == hparams.loop.num_negatives
-        if method is EIM:
+        if method is EIM or not method.importance_weights:
             np.testing.assert_allclose(weights, 1.0, rtol=1e-6)
             assert info.effective_sample_size == pytest.approx(hparams.loop.num_negatives)
         else:
@@ -200,18 +203,18 @@ def test_half_of_the_fusions_draws_lie_at_demonstrations(recorded):
 def test_target_of_the_policy_and_reward_follow_the_table(recorded, t):
     method, _, _, _, targets, states, _ = recorded
     network = network_logits(networks_before(t + 1)[-1], GRID)
-    if method is VIRL:
+    if method.family == "virl":
         prior = multivariate_normal(X.mean(axis=0), np.cov(X, rowvar=False)).logpdf(GRID)
         target = prior + sum(network_logits(each, GRID) for each in networks_before(t + 1))
-    elif method is GEIM:
+    elif method.family == "geim":
         target = network
     else:
         target = mixture_log_prob(states[t].policy, GRID) + network
     np.testing.assert_allclose(evaluate(targets[t], GRID), target, rtol=1e-5, atol=1e-4)
 
-    reward = mixture_log_prob(states[t + 1].policy, GRID) if method is EIM else target
+    reward = mixture_log_prob(states[t + 1].policy, GRID) if method.family == "eim" else target
     np.testing.assert_allclose(evaluate(states[t + 1].reward, GRID), reward, rtol=1e-5, atol=1e-4)
-    assert int(states[t + 1].reward.networks.count) == {VIRL: t + 1, GEIM: 1, EIM: 0}[method]
+    assert int(states[t + 1].reward.networks.count) == {"virl": t + 1, "geim": 1, "eim": 0}[method.family]
 
 
 def test_classifier_is_called_with_the_previous_network_and_the_iteration(recorded):
@@ -248,7 +251,7 @@ def advance(problem, state, method, hparams, num_steps, fitter=None):
     return state, info, fitter
 
 
-@pytest.fixture(scope="module", params=METHODS.values(), ids=METHODS)
+@pytest.fixture(scope="module", params=PAPER_METHODS, ids=lambda method: method.name)
 def finished(request):
     """Four iterations of a method."""
     problem, state, hparams = start(request.param)

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from virl_tf import methods
-from virl_tf.methods import EIM, GEIM, METHODS, VIRL, Method
+from virl_tf.methods import ABLATIONS, EIM, GEIM, METHODS, PAPER_METHODS, VIRL, Method
 
 # The table of the design: fusion as proposal, base, what the logit subtracts, target = base + net, recovered reward.
 TABLE = {
@@ -19,11 +19,30 @@ def test_rows_equal_the_table(name):
     assert METHODS[name] == Method(name, *TABLE[name])
 
 
-def test_there_are_three_rows_and_each_knows_its_name():
-    assert set(METHODS) == set(TABLE)
+def test_the_paper_has_three_rows_and_each_knows_its_name():
+    assert {EIM, GEIM, VIRL} == set(PAPER_METHODS)
+    assert {method.name for method in PAPER_METHODS} == set(TABLE)
+    assert all(method.importance_weights for method in PAPER_METHODS)
     assert all(name == method.name for name, method in METHODS.items())
-    assert {EIM, GEIM, VIRL} == set(METHODS.values())
+    assert len(METHODS) == len(PAPER_METHODS) + len(ABLATIONS)
     assert next(iter(METHODS)) == "virl"  # the default comes first
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "value"),
+    [
+        ("virl_no_kde", "fusion", False),
+        ("virl_no_weights", "importance_weights", False),
+        ("eim_fusion", "fusion", True),
+        ("geim_fusion_logit", "logit_offset", "proposal"),
+    ],
+)
+def test_ablations_differ_in_one_cell(name, cell, value):
+    method = METHODS[name]
+    original = METHODS[method.family]
+    assert original in PAPER_METHODS
+    assert getattr(original, cell) != value
+    assert method == dataclasses.replace(original, name=name, **{cell: value})
 
 
 def test_rows_are_data():

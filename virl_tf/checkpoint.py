@@ -17,6 +17,7 @@ from virl_tf.numerics import DENSITY
 from virl_tf.validation import InputError
 
 Tree = TypeVar("Tree")
+_DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error)
 FORMAT = 1  # of State files; a file of another format is refused
 
 
@@ -51,7 +52,8 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
             return {name: file[name] for name in file.files}
     except FileNotFoundError as error:
         raise InputError(f"no file {path}.") from error
-    except (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    # RuntimeError: a damaged header may ask for a password or an unknown compression. TypeError: an .npy file.
+    except (OSError, ValueError, TypeError, EOFError, KeyError, AttributeError, RuntimeError, *_DAMAGED_ZIP) as error:
         raise InputError(f"{path} is damaged or not an .npz file of plain arrays: {error}") from error
 
 
@@ -68,11 +70,11 @@ def load_state(path: Path, template: State) -> State:
         InputError: the file is damaged, of another format, or of a run with other shapes.
     """
     arrays = load_arrays(path)
-    if arrays.pop("format", None) != FORMAT:
+    if not np.array_equal(arrays.pop("format", None), FORMAT):
         raise InputError(f"{path} is not a checkpoint of format {FORMAT}.")
     wanted = tf.nest.flatten(template)
     found = [arrays[name] for name in sorted(arrays)]
-    if [np.shape(a) for a in found] != [np.shape(a) for a in wanted]:
+    if [(np.shape(a), a.dtype) for a in found] != [(np.shape(a), np.asarray(a).dtype) for a in wanted]:
         raise InputError(f"{path} belongs to a run with other shapes (method, components or network).")
     leaves = [_like(old, new) for old, new in zip(wanted, found, strict=True)]
     return tf.nest.pack_sequence_as(template, leaves)
@@ -96,7 +98,7 @@ def load_policy(path: Path | str) -> Mixture:
         raise InputError(f"{path} is not a policy: it holds {sorted(arrays)}, a policy holds {sorted(Mixture._fields)}.")
     mixture = Mixture(**{name: np.asarray(a) for name, a in arrays.items()})
     k, d = mixture.means.shape if np.ndim(mixture.means) == 2 else (-1, -1)
-    floats = all(a.dtype == np.float64 and np.isfinite(a).all() for a in (mixture.means, mixture.scale_trils))
+    floats = all(a.dtype == np.float64 and np.isfinite(a).all() for a in mixture)
     if not floats or mixture.log_weights.shape != (k,) or mixture.scale_trils.shape != (k, d, d):
         raise InputError(f"{path} is not a policy: expected finite float64 log_weights [K], means [K, D], scale_trils [K, D, D].")
     return Mixture(*(tf.constant(a, DENSITY) for a in mixture))

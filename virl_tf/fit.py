@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import tensorflow as tf
-import yaml
 
 from virl_tf import irl
 from virl_tf.checkpoint import write_text
 from virl_tf.discriminator.fit import DiscriminatorFitter
-from virl_tf.hparams import Hparams, default_hparams, load_hparams
+from virl_tf.hparams import Hparams, default_hparams, load_hparams, to_yaml
 from virl_tf.irl import State
 from virl_tf.methods import METHODS, Method
 from virl_tf.mixture import Mixture, standard_normal_start
@@ -56,7 +55,7 @@ class Result:
             raise InputError(f"{folder} exists and is not an empty folder; nothing was written.")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / "config.yaml", yaml.safe_dump({"config": self.config, "versions": versions()}, sort_keys=False))
+            write_text(folder / "config.yaml", to_yaml({"config": self.config, "versions": versions()}))
             timings = ["t", *(c for c in self.history.columns if c.endswith("_seconds"))]
             write_text(folder / "timings.csv", self.history[timings].to_csv(index=False))
             write_text(folder / "metrics.csv", self.history.drop(columns=timings[1:]).to_csv(index=False))

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,7 +171,7 @@ def check_value(name: str, value: Any, source: str = "hparams") -> Any:
         if value in words:
             return value
         raise refusal
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
         value = float(value)
     if not any(type(value) is kind for kind in kinds):
         raise refusal
@@ -195,9 +196,19 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
-)
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that quotes a string which `_Loader` would read as a number."""
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+    )
+
+
+def to_yaml(value: Any) -> str:
+    """What `read_yaml` reads back as `value`."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
 
 
 def read_yaml(path: Path | str) -> Any:
@@ -206,7 +217,8 @@ def read_yaml(path: Path | str) -> Any:
         return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}.") from error
-    except (yaml.YAMLError, TypeError) as error:
+    # PyYAML's own constructors raise more than YAMLError, e.g. for a date that does not exist.
+    except (yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
@@ -272,7 +284,8 @@ def default_hparams(method: str = "virl") -> Hparams:
 
 def load_hparams(path: Path | str, method: str = "virl") -> Hparams:
     """The defaults of `method` with the values of a YAML file {section: {key: value}} put over them."""
-    return default_hparams(method).override(read_yaml(path) or {}, str(path))
+    content = read_yaml(path)
+    return default_hparams(method).override({} if content is None else content, str(path))
 
 
 def published(task: str, column: str) -> dict[str, dict[str, Any]]:

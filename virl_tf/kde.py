@@ -41,8 +41,8 @@ def _log_prob(kde: Kde, x: tf.Tensor) -> tf.Tensor:
     centre = tf.reduce_mean(kde.points, axis=0)
     points, x = (kde.points - centre) / kde.bandwidth, (x - centre) / kde.bandwidth
     point_norms = 0.5 * tf.reduce_sum(points**2, axis=1)
-    size = tf.maximum(1, _CHUNK_ELEMENTS // n)
-    chunks = (tf.shape(x)[0] + size - 1) // size
+    size = tf.maximum(1, tf.minimum(_CHUNK_ELEMENTS // n, tf.shape(x)[0]))  # no larger than x: the padding costs time
+    chunks = tf.maximum(1, (tf.shape(x)[0] + size - 1) // size)
     padded = tf.pad(x, [[0, chunks * size - tf.shape(x)[0]], [0, 0]])
 
     def log_sum(i: tf.Tensor) -> tf.Tensor:

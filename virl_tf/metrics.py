@@ -33,7 +33,8 @@ def normalise_on_grid(log_density: Any) -> np.ndarray:
     """Log probabilities of the grid's cells: [M] -> [M], so that exp sums to one."""
     values = np.asarray(log_density, np.float64)
     top = values.max()
-    return values - top - np.log(np.exp(values - top).sum())
+    with np.errstate(invalid="ignore"):  # inf - inf: a diverged density becomes nan throughout
+        return values - top - np.log(np.exp(values - top).sum())
 
 
 def i_projection(log_q: Any, log_p: Any) -> float:
@@ -43,7 +44,8 @@ def i_projection(log_q: Any, log_p: Any) -> float:
     """
     log_q, log_p = normalise_on_grid(log_q), normalise_on_grid(log_p)
     q = np.exp(log_q)
-    return float(np.sum(np.where(q > 0.0, q * (log_q - log_p), 0.0)))
+    with np.errstate(invalid="ignore"):
+        return float(np.sum(np.where(q == 0.0, 0.0, q * (log_q - log_p))))  # nan stays nan
 
 
 def best_final_reported(series: Any) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The cumulative reward R(x) = log q*_0(x) + sum_i phi_i(x) (Eq. 2), as a value: arrays, no closures."""
 
 import functools
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 from virl_tf.mixture import Mixture
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
 from virl_tf.numerics import DENSITY, compiled, specs_of, to_network
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, check_integer
 
 
 class Reward(NamedTuple):
@@ -52,7 +53,10 @@ class Reward(NamedTuple):
 
     def log_base(self, x: tf.Tensor) -> tf.Tensor:
         """base_scale * log base(x): [N, D] -> [N]; 0 where base_scale is 0, whatever the base says."""
-        return tf.math.multiply_no_nan(self.base.log_prob(x), self.base_scale)
+        # A branch, not a product: the gradient of an infinite base would be nan, and a base left out costs nothing.
+        return tf.cond(
+            tf.equal(self.base_scale, 0.0), lambda: tf.zeros_like(x[:, 0]), lambda: self.base_scale * self.base.log_prob(x)
+        )
 
     def log_prob(self, x: tf.Tensor) -> tf.Tensor:
         """R(x) for float64 [N, D] -> [N], not compiled: for use inside other compiled functions."""
@@ -60,8 +64,7 @@ class Reward(NamedTuple):
 
     def truncate(self, count: int) -> "Reward":
         """The reward after its first `count` networks, i.e. log q*_count."""
-        if not 0 <= count <= int(self.networks.count):
-            raise InputError(f"count must be an integer from 0 to {int(self.networks.count)}, got {count}.")
+        count = check_integer("count", count, 0, int(self.networks.count))
         return self._replace(networks=self.networks._replace(count=tf.constant(count)))
 
     def as_keras(self) -> keras.Model:
@@ -139,9 +142,9 @@ def load_reward(path: Path | str) -> Reward:
         raise InputError(f"no reward file {path}.")
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
-    except (ValueError, TypeError, OSError, KeyError) as error:
+    except (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is not a reward saved by virl_tf: {error}") from error
-    layers = [layer for layer in model.layers if isinstance(layer, CumulativeReward)]
+    layers = [layer for layer in getattr(model, "layers", ()) if isinstance(layer, CumulativeReward)]
     if len(layers) != 1:
         raise InputError(f"{path} is a Keras model, but not a reward saved by virl_tf.")
     return layers[0].reward

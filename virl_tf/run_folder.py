@@ -23,7 +23,7 @@ import pandas as pd
 import yaml
 
 from virl_tf.checkpoint import load_policy, load_state, save_policy, save_state, write_text
-from virl_tf.hparams import read_yaml
+from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.reward import Reward, load_reward
@@ -65,13 +65,14 @@ class RunFolder:
                 Nothing in it is changed then.
         """
         folder = cls(path)
-        text = yaml.safe_dump({"config": _plain(config), "versions": versions()}, sort_keys=False)
+        text = to_yaml({"config": _plain(config), "versions": versions()})
         try:
             if folder.path.is_dir() and any(folder.path.iterdir()):
                 folder._check_same(yaml.safe_load(text)["config"])
-                return folder
-            (folder.path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            write_text(folder.path / "config.yaml", text)
+            else:
+                folder.path.mkdir(parents=True, exist_ok=True)
+                write_text(folder.path / "config.yaml", text)
+            (folder.path / "checkpoints").mkdir(exist_ok=True)  # last: a folder without config.yaml must stay empty
         except OSError as error:
             raise InputError(f"cannot use {folder.path} as the output folder: {error.strerror or error}.") from error
         return folder
