@@ -75,6 +75,8 @@ def infer_command(
 def sweep_command(
     task: Annotated[str, typer.Argument(help="gaussians")],
     preset: Annotated[str, typer.Option(help="smoke (minutes), quick (an hour) or paper (half a day) on 2 cores.")] = "quick",
+    modes: Annotated[str | None, typer.Option(metavar="M,M,...", help="Numbers of target modes instead of the preset's.")] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="S,S,...", help="Seeds instead of the preset's.")] = None,
     scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT.")] = None,
     workers: Annotated[
         int | None, typer.Option(help="Local worker processes without --scheduler; default: one per core.")
@@ -85,7 +87,16 @@ def sweep_command(
     """All methods, component counts, targets and seeds of Figures 2b and 4. What is finished is skipped."""
     from experiments.sweep_command import sweep
 
-    sweep(task, preset, scheduler, workers, set_ or [], out or Path("sweeps") / f"{task}-{preset}")
+    sweep(
+        task,
+        preset,
+        modes=modes,
+        seeds=seeds,
+        scheduler=scheduler,
+        workers=workers,
+        assignments=set_ or [],
+        out=out or Path("sweeps") / f"{task}-{preset}",
+    )
 
 
 @app.command("claims")

@@ -15,7 +15,17 @@ from virl_tf.run_folder import RunFolder
 from virl_tf.validation import InputError, check_choice, check_integer
 
 
-def sweep(task: str, preset: str, scheduler: str | None, workers: int | None, assignments: list[str], out: Path) -> None:
+def sweep(
+    task: str,
+    preset: str,
+    *,
+    modes: str | None,
+    seeds: str | None,
+    scheduler: str | None,
+    workers: int | None,
+    assignments: list[str],
+    out: Path,
+) -> None:
     """Do all units in `out`, then write results.csv and table.md. Failed units are reported at the end.
 
     Raises:
@@ -24,7 +34,7 @@ def sweep(task: str, preset: str, scheduler: str | None, workers: int | None, as
     console = Console()
     check_choice("task", task, TASKS)
     workers = check_integer("--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1)
-    units = gaussian_units(preset, assignments)
+    units = gaussian_units(preset, assignments, parse_integers("--modes", modes), parse_integers("--seeds", seeds))
     RunFolder.open(out, {"sweep": task, "preset": preset, "overrides": assignments})
     failures = execute_sweep(units, out, scheduler, workers, console)
 
@@ -39,3 +49,13 @@ def sweep(task: str, preset: str, scheduler: str | None, workers: int | None, as
         raise InputError(
             f"{len(failures)} of {len(units)} units failed (see error.txt in their folders); the same command tries again."
         )
+
+
+def parse_integers(name: str, text: str | None) -> list[int] | None:
+    """'5,20' -> [5, 20]; None stays None."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"{name} must be integers with commas between them, for example 5,20,50; got {text!r}.") from error

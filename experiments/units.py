@@ -1,5 +1,6 @@
 """The pieces of a sweep. Each is done once, in its own folder, by any process, and can be stopped and continued."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -91,27 +92,29 @@ class ReferenceUnit:
         return (folder / "summary.json").is_file()
 
 
-def gaussian_units(preset: str, assignments: list[str]) -> list[RunUnit | ReferenceUnit]:
+def gaussian_units(
+    preset: str, assignments: list[str], modes: Sequence[int] | None = None, seeds: Sequence[int] | None = None
+) -> list[RunUnit | ReferenceUnit]:
     """Figure 2b and 4: {V-IRL, G-EIM, EIM} x {1, 10} components x m x seeds; inference on V-IRL 10c and G-EIM 10c.
 
-    Long runs come first, so that the last minutes keep all workers busy.
+    Long runs come first, so that the last minutes keep all workers busy. `modes`, `seeds`: instead of the preset's.
     """
     read_presets(preset)
-    grid = GRIDS[preset]
+    grid = {"modes": modes or GRIDS[preset]["modes"], "seeds": seeds or GRIDS[preset]["seeds"]}
     units: list[RunUnit | ReferenceUnit] = []
     for method in ("eim", "geim", "virl"):
         for components in (10, 1):
-            for modes in grid["modes"]:
+            for num_modes in grid["modes"]:
                 for seed in grid["seeds"]:
                     spec = make_specification(
                         task="gaussians",
                         method=method,
                         components=components,
-                        modes=modes,
+                        modes=num_modes,
                         seed=seed,
                         preset=preset,
                         assignments=assignments,
                     )
-                    units.append(RunUnit(spec, modes if components == 10 and method != "eim" else 0))
+                    units.append(RunUnit(spec, num_modes if components == 10 and method != "eim" else 0))
     targets = {(unit.spec.modes, unit.spec.seed): unit.spec for unit in units if unit.spec.method == "virl"}
     return [*units, *(ReferenceUnit(spec) for spec in targets.values())]

@@ -132,7 +132,7 @@ def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call
         (["run", "gaussians", "--out", "setup.py"], "setup.py"),
         (["run", "gaussians", "--out", "virl_tf"], "no config.yaml"),
         (["infer", "missing", "--components", "3"], "missing"),
-        (["figure", "9", "missing"], "Allowed: 2a, 5"),
+        (["figure", "9", "missing"], "Allowed: 2a, 2b, 4, 5"),
         (["figure", "2a", "missing"], "missing"),
         (["run"], "Missing argument"),
     ],
@@ -157,7 +157,7 @@ def test_infer_and_figures_from_result_files(call, finished, tmp_path):
     assert "python -m experiments infer" in error
     assert call("infer", finished, "--components", "3", "--steps", "5", "--samples", "10")[0] == 0
     summary = json.loads((finished / "inference" / "summary.json").read_text())
-    assert np.isfinite(summary["i_projection"]["inference_policy"])
+    assert np.isfinite(summary["i_projection"]["inference_policy"]["reported"])
     for number in ("2a", "5"):
         assert call("figure", number, finished, "--out", tmp_path)[0] == 0
         for kind in ("png", "pdf"):

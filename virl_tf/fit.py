@@ -252,7 +252,7 @@ def fit_policy(
         if not jit_compile:
             raise
         raise InputError(f"log_prob could not be compiled by XLA; pass jit_compile=False. XLA said: {error.message}") from error
-    if not all(np.isfinite(a).all() for a in (policy.means, policy.scale_trils)):
+    if np.isnan(policy.log_weights).any() or not all(np.isfinite(a).all() for a in (policy.means, policy.scale_trils)):
         raise InputError("log_prob returned NaN, or values so extreme that the fit broke down.")
     columns = zip(VipsHistory._fields, zip(*histories, strict=True), strict=True)
     return PolicyResult(policy, pd.DataFrame({name: np.concatenate(parts) for name, parts in columns}))

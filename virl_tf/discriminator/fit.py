@@ -93,7 +93,8 @@ class DiscriminatorFitter:
             warmed_up = epoch + 1 >= min(self.hparams.warm_up_epochs, self.hparams.num_epochs)
             if warmed_up and loss < best[0]:
                 best = loss, self.model.get_weights(), epoch, accuracy
-            if warmed_up and self.hparams.patience and epoch - max(best[2], self.hparams.warm_up_epochs) >= self.hparams.patience:
+            waited = epoch - max(best[2], self.hparams.warm_up_epochs - 1)
+            if warmed_up and self.hparams.patience and waited >= self.hparams.patience:
                 break
         loss, weights, best_epoch, accuracy = best
         self.model.set_weights(weights)

@@ -48,7 +48,7 @@ class RandomGaussians:
         self.dim = check_integer("dim", dim, 1)
         self.burn_in = check_integer("burn_in", burn_in, 1)
         for name, value in {"extent": extent, "spread": spread, "min_variance": min_variance}.items():
-            if not (np.isfinite(value) and value > 0):
+            if not (isinstance(value, (int, float)) and np.isfinite(value) and value > 0):
                 raise InputError(f"{name} must be a finite number > 0, got {value!r}.")
         rng = np.random.default_rng(split_seed(self.seed, 0, "random Gaussians").astype(np.uint32))
         means = rng.uniform(-extent, extent, (num_modes, dim))

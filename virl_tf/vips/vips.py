@@ -56,7 +56,8 @@ def vips_steps(
     """`num_steps` updates of `policy` towards exp(target). Not compiled: `improve` and `fit_policy` compile it.
 
     Args:
-        target: log p*(x) + const, float64 [N, D] -> [N]. A value that is not finite counts as the component's lowest finite one.
+        target: log p*(x) + const, float64 [N, D] -> [N]. Values that are not finite (outside its support) count as lower than
+            all others.
         seed: stateless, int32 [2].
         kl_bound, weight_kl_bound, ridge: [] float64.
         num_steps, num_samples: static; samples are per component and step.
@@ -84,18 +85,21 @@ def vips_step(
     z = tf.random.stateless_normal([k, num_samples, d], seed, dtype=DENSITY)
     x = tf.reshape(policy.means[:, None] + tf.einsum("kij,ksj->ksi", policy.scale_trils, z), [-1, d])
     log_target = tf.reshape(tf.cast(target(x), DENSITY), [k, num_samples])
-    log_target, rejected = _floor(log_target)
+    log_target, alive, rejected = _floor(log_target)
     log_policy = tf.reshape(policy.log_prob(x), [k, num_samples])
     log_own = -0.5 * tf.reduce_sum(z**2, axis=-1) - policy.log_normalisers()[:, None]  # log q(x|o) of the component drawn from
     log_responsibility = policy.log_weights[:, None] + log_own - log_policy
 
     a, b = fit_quadratic(z, log_target + log_responsibility, ridge)
-    # A surrogate that is not finite (all rewards lost) leaves its component where it is.
-    valid = tf.reduce_all(tf.math.is_finite(a), axis=[1, 2]) & tf.reduce_all(tf.math.is_finite(b), axis=1)
+    # A component that saw no finite value, or whose surrogate is not finite, stays where it is.
+    valid = alive & tf.reduce_all(tf.math.is_finite(a), axis=[1, 2]) & tf.reduce_all(tf.math.is_finite(b), axis=1)
     a = tf.where(valid[:, None, None], a, tf.eye(d, dtype=DENSITY))
     b = tf.where(valid[:, None], b, tf.zeros_like(b))
     move = update_components(a, b, kl_bound)
     gains = tf.reduce_mean(log_target - log_policy, axis=1)
+    # ... and gains no weight: its gain is at most the lowest of the others.
+    least = tf.reduce_min(tf.where(alive, gains, gains.dtype.max))
+    gains = tf.where(alive, gains, tf.where(tf.reduce_any(alive), tf.minimum(gains, least), tf.zeros_like(gains)))
     log_weights, weight_kl = update_weights(policy.log_weights, gains, weight_kl_bound)
 
     new = Mixture(
@@ -114,12 +118,20 @@ def vips_step(
     return new, info
 
 
-def _floor(log_target: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Replace values that are not finite by the lowest finite one of the row (0 if there is none); and their share."""
+# Nats by which a point outside the target's support lies below everything seen, beyond the range of what was seen. A floor at the
+# lowest value itself has infinite mass, and a component runs away over it. M: with 10, between 93 and 99 % of the draws stay in a
+# box of half-width 1 or 3 in 2 and 5 dimensions; with 0, 0.1 % of them.
+_OUTSIDE = 10.0
+
+
+def _floor(log_target: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Give values that are not finite a finite floor: [K, S] -> [K, S], the rows with any finite value [K], share replaced []."""
     finite = tf.math.is_finite(log_target)
-    lowest = tf.reduce_min(tf.where(finite, log_target, log_target.dtype.max), axis=-1, keepdims=True)
-    lowest = tf.where(lowest == log_target.dtype.max, tf.zeros_like(lowest), lowest)
-    return tf.where(finite, log_target, lowest), tf.reduce_mean(tf.cast(~finite, DENSITY))
+    alive = tf.reduce_any(finite, axis=-1)
+    highest = tf.reduce_max(tf.where(finite, log_target, log_target.dtype.min))
+    lowest = tf.reduce_min(tf.where(finite, log_target, log_target.dtype.max))
+    floor = tf.where(tf.reduce_any(alive), lowest - (highest - lowest) - _OUTSIDE, tf.zeros_like(lowest))
+    return tf.where(finite, log_target, floor), alive, tf.reduce_mean(tf.cast(~finite, DENSITY))
 
 
 @functools.cache
