@@ -30,5 +30,8 @@ setup(
         "typer>=0.16",
         "matplotlib>=3.10",
     ],
-    extras_require={"test": ["pytest>=8.4", "ruff>=0.14", "mypy>=1.18", "scipy>=1.15", "pandas-stubs", "types-PyYAML"]},
+    extras_require={
+        "cluster": ["distributed>=2025.5", "dask-jobqueue>=0.9"],
+        "test": ["pytest>=8.4", "ruff>=0.14", "mypy>=1.18", "scipy>=1.15", "pandas-stubs", "types-PyYAML"],
+    },
 )

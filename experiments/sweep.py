@@ -7,6 +7,7 @@ folder knows how far it came, so it goes on from its last checkpoint wherever it
 import contextlib
 import time
 import traceback
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,9 +33,13 @@ ALLOWED_WORKER_DEATHS = 5  # of one unit, before it counts as failed
 
 
 def execute_unit(unit: Unit, folder: Path) -> str | None:
-    """Do one unit in a worker; an error is returned as text, so that it stops nothing else."""
+    """Do one unit in a worker; an error is returned as text, so that it stops nothing else.
+
+    Dask asks for it again when the worker that holds the result dies, so a finished unit is not done twice.
+    """
     try:
-        unit.execute(folder)
+        if not unit.finished(folder):
+            unit.execute(folder)
     except Exception:  # whatever a run dies of is the report's business
         return traceback.format_exc()
     return None
@@ -79,10 +84,11 @@ def execute_sweep(units: Sequence[Unit], out: Path, scheduler: str | None, worke
     with cluster(scheduler, workers) as client:
         from distributed import wait
 
-        futures = {
-            client.submit(execute_unit, unit, (out / unit.name).absolute(), key=f"{unit.name}-{time.time_ns()}", pure=False): unit
-            for unit in open_units
-        }
+        futures = {}
+        for i, unit in enumerate(open_units):
+            # A key of its own for every sweep: a cluster that is shared may remember an earlier failure under the same name.
+            key, folder = f"{unit.name}-{uuid.uuid4().hex[:8]}", (out / unit.name).absolute()
+            futures[client.submit(execute_unit, unit, folder, key=key, pure=False, priority=-i)] = unit
         board = Board(units, done, console)
         pending = set(futures)
         with board:

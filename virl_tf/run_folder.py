@@ -62,12 +62,13 @@ class RunFolder:
 
         Raises:
             InputError: the path is a file, holds another configuration or something that is not a run, or cannot be written.
-                Nothing in it is changed then.
+                Nothing in it is changed then. Also if another version of virl_tf made it: numbers would be mixed.
         """
         folder = cls(path)
         text = to_yaml({"config": _plain(config), "versions": versions()})
         try:
-            if folder.path.is_dir() and any(folder.path.iterdir()):
+            # Hidden files are what a kill in the middle of an atomic write leaves behind.
+            if folder.path.is_dir() and any(not entry.name.startswith(".") for entry in folder.path.iterdir()):
                 folder._check_same(yaml.safe_load(text)["config"])
             else:
                 folder.path.mkdir(parents=True, exist_ok=True)
@@ -80,6 +81,9 @@ class RunFolder:
     def _check_same(self, config: Mapping[str, Any]) -> None:
         if not (self.path / "config.yaml").is_file():
             raise InputError(f"{self.path} holds files but no run (no config.yaml); give a new or empty folder.")
+        made_by = (self._content.get("versions") or {}).get("virl_tf")
+        if made_by is not None and made_by != versions().get("virl_tf"):
+            raise InputError(f"{self.path} was made by virl_tf {made_by}; use that version, or give another folder.")
         different = differences(self.config, config)
         if different:
             shown = "; ".join(different[:4]) + (f"; and {len(different) - 4} more" if len(different) > 4 else "")
@@ -88,13 +92,17 @@ class RunFolder:
     @property
     def config(self) -> dict[str, Any]:
         """What identifies the run. Raises InputError if there is no run here."""
+        return self._content["config"]
+
+    @property
+    def _content(self) -> dict[str, Any]:
         path = self.path / "config.yaml"
         if not path.is_file():
             raise InputError(f"{self.path} is not a run folder: it has no config.yaml.")
         content = read_yaml(path)
         if not isinstance(content, dict) or not isinstance(content.get("config"), dict):
             raise InputError(f"{path} is not a run's configuration.")
-        return content["config"]
+        return content
 
     @property
     def finished(self) -> bool:

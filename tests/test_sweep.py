@@ -1,0 +1,216 @@
+"""Sweeps: each unit once, whatever happens to workers; and what is made of the results."""
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+from rich.console import Console
+
+from experiments.results import COLUMNS, bootstrap_interval, paired, read_results, sign_flip_test, table, to_markdown
+from experiments.sweep import cluster, execute_sweep
+from experiments.units import GRIDS, ReferenceUnit, RunUnit, gaussian_units
+from virl_tf.validation import InputError
+
+QUIET = Console(quiet=True)
+
+
+@dataclass(frozen=True)
+class FakeUnit:
+    """Counts in 5 files up to 5, like iterations with checkpoints; can kill its worker, or fail."""
+
+    name: str
+    fault: str = ""
+    group: str = "fake"
+
+    def execute(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        for i in range(5):
+            step = folder / f"step-{i}"
+            if step.exists():
+                continue
+            if i == 3 and self.fault == "kill once" and not (folder / "killed").exists():
+                (folder / "killed").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.fault == "fail":
+                raise ValueError("this unit cannot work")
+            step.write_text(str(os.getpid()))
+            time.sleep(0.02)
+        with (folder / "finished").open("a") as file:
+            file.write("once\n")
+
+    def finished(self, folder: Path) -> bool:
+        return (folder / "finished").is_file()
+
+
+def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
+    faults = {3: "kill once", 5: "fail"}
+    units = [FakeUnit(f"unit-{i}", faults.get(i, "")) for i in range(8)]
+    (tmp_path / "unit-0").mkdir()
+    (tmp_path / "unit-0" / "finished").write_text("before\n")
+
+    failures = execute_sweep(units, tmp_path, None, 2, QUIET)
+    assert list(failures) == ["unit-5"]
+    assert "this unit cannot work" in failures["unit-5"]
+    assert (tmp_path / "unit-0" / "finished").read_text() == "before\n"  # what is finished is skipped
+    for i in (1, 2, 3, 4, 6, 7):
+        assert (tmp_path / f"unit-{i}" / "finished").read_text() == "once\n"
+    assert (tmp_path / "unit-3" / "killed").exists()
+    # The killed unit went on elsewhere from where it was: its first steps were done by the process that died.
+    workers = [(tmp_path / "unit-3" / f"step-{i}").read_text() for i in range(5)]
+    assert len(set(workers[:3])) == len(set(workers[3:])) == 1
+    assert workers[0] != workers[3]
+
+    assert list(execute_sweep([unit for unit in units if unit.fault != "fail"], tmp_path, None, 1, QUIET)) == []
+
+
+TINY = [
+    *("--preset", "smoke", "--set", "network.layer_size=8", "--set", "training.num_epochs=2", "--set", "loop.num_iterations=4"),
+    *("--set", "loop.num_negatives=500", "--set", "policy.update_steps=2"),
+]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_changes_no_number_of_a_real_sweep(tmp_path):
+    tables = []
+    for name in ("whole", "killed"):
+        out = tmp_path / name
+        command = [sys.executable, "-m", "experiments", "sweep", "gaussians", *TINY, "--workers", "2", "--out", str(out)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if name == "killed":
+            deadline = time.monotonic() + 120
+            while not list(out.glob("*/checkpoints/state-00002.npz")) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            workers = [child for child in psutil.Process(process.pid).children(recursive=True) if child.memory_info().rss > 4e8]
+            assert workers, "no worker to kill"
+            workers[0].kill()
+        output, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, output
+        assert "7 of 7 units finished" in output
+        tables.append(pd.read_csv(out / "results.csv").drop(columns="cpu_seconds"))
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
+def test_an_unreachable_scheduler_is_one_clear_error():
+    with pytest.raises(InputError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"), contextlib.ExitStack() as stack:
+        stack.enter_context(cluster("tcp://127.0.0.1:9", 1))
+    with pytest.raises(InputError, match="expected tcp://HOST:PORT"), contextlib.ExitStack() as stack:
+        stack.enter_context(cluster("nonsense://x", 1))
+
+
+def test_paper_grid_is_the_papers():
+    units = gaussian_units("paper", [])
+    runs = [unit for unit in units if isinstance(unit, RunUnit)]
+    assert len(runs) == 3 * 2 * 10 * 5
+    assert {unit.spec.modes for unit in runs} == set(range(5, 55, 5))
+    assert len({unit.name for unit in units}) == len(units)
+    assert sum(isinstance(unit, ReferenceUnit) for unit in units) == 50
+    inferred = {(unit.spec.method, unit.spec.components) for unit in runs if unit.inference_components}
+    assert inferred == {("virl", 10), ("geim", 10)}
+    assert all(unit.inference_components in (0, unit.spec.modes) for unit in runs)
+    assert len([unit for unit in gaussian_units("quick", []) if isinstance(unit, RunUnit)]) == 36
+    assert {unit.spec.modes for unit in gaussian_units("paper", [], modes=[7], seeds=[9])} == {7}
+    assert set(GRIDS) == {"smoke", "quick", "paper"}
+
+
+def results(values: dict, seeds: int = 5, modes: tuple = (5, 20, 50), noise: float = 0.01) -> pd.DataFrame:
+    """A synthetic results.csv: values[(stage, method, components)] = mean at the smallest m; grows a little with m."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for (stage, method, components), mean in values.items():
+        for m, seed in itertools.product(modes, range(seeds)):
+            value = mean * (1 + m / 200) + noise * rng.normal()
+            rows.append(["gaussians", method, components, m, seed, "paper", stage, value, value, value, 1.0, "finished"])
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+PAPERS_WORLD = {
+    **{("training", method, 10): value for method, value in {"virl": 0.05, "geim": 0.2, "eim": 0.8}.items()},
+    **{("training", method, 1): value for method, value in {"virl": 0.06, "geim": 0.5, "eim": 2.0}.items()},
+    **{("training_policy", method, 10): value for method, value in {"virl": 0.5, "geim": 0.6}.items()},
+    **{("inference", method, 10): value for method, value in {"virl": 0.1, "geim": 0.3}.items()},
+    ("reference", "kde", 0): 0.2,
+    ("reference", "kde_held_out", 0): 0.06,
+    ("reference", "em", 0): 0.04,
+    ("reference", "best_1c", 0): 2.0,
+    ("reference", "best_10c", 0): 0.5,
+}
+
+
+def test_claims_hold_where_they_hold_and_fail_where_they_fail():
+    from experiments.claims import FAILS, GAUSSIANS, HOLDS, TOO_FEW
+
+    frame = results(PAPERS_WORLD)
+    first = GAUSSIANS[0].check(frame)
+    assert first.verdict == HOLDS
+    assert "lower in 15 of 15" in first.numbers
+    worse = results({**PAPERS_WORLD, ("training", "virl", 10): 0.9})
+    assert GAUSSIANS[0].check(worse).verdict == FAILS
+    few = frame[frame["seed"] < 1]
+    assert {claim.check(few).verdict for claim in GAUSSIANS} == {TOO_FEW}
+    equal = results({key: 0.2 for key in PAPERS_WORLD})
+    assert HOLDS not in {claim.check(equal).verdict for claim in (GAUSSIANS[0], GAUSSIANS[4], GAUSSIANS[6])}
+
+
+@pytest.mark.parametrize("number", ["2b", "4"])
+def test_figures_of_a_sweep(number, tmp_path):
+    from experiments.figures import draw
+
+    frame = results(PAPERS_WORLD)
+    frame.loc[3, ["final", "reported", "status"]] = [2.5, 1.3, "diverged"]
+    frame.to_csv(tmp_path / "results.csv", index=False)
+    draw(number, [tmp_path], None, tmp_path)
+    assert (tmp_path / f"figure_{number}.png").stat().st_size > 10_000
+    assert (tmp_path / f"figure_{number}.pdf").stat().st_size > 5_000
+
+
+def test_results_of_another_kind_are_refused(tmp_path):
+    with pytest.raises(InputError, match="python -m experiments sweep"):
+        read_results(tmp_path)
+    (tmp_path / "results.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="not a results table"):
+        read_results(tmp_path)
+
+
+def test_sign_flip_test_against_enumeration():
+    d = np.array([-1.0, -2.0, 0.5, -0.1, -3.0])
+    sums = [sum(s * abs(v) for s, v in zip(signs, d, strict=True)) for signs in itertools.product((-1, 1), repeat=5)]
+    assert sign_flip_test(d) == np.mean([total <= d.sum() + 1e-12 for total in sums])
+    assert sign_flip_test(-np.arange(1.0, 6.0)) == 2.0**-5
+    assert sign_flip_test(np.arange(1.0, 6.0)) == 1.0
+    assert sign_flip_test(np.array([-1.0] * 9 + [np.nan])) > 2.0**-10  # a lost run counts against the claim
+    assert sign_flip_test(-np.ones(40)) < 1e-4
+
+
+def test_sign_flip_test_keeps_its_level():
+    # Under the null it rejects at most 5 % of the time; in 400 trials, with 99.9 % confidence, at most
+    # 0.05 + 3.1 sqrt(0.05 0.95 / 400) = 0.084 of them.
+    rng = np.random.default_rng(1)
+    rejected = [sign_flip_test(rng.normal(size=8)) < 0.05 for _ in range(400)]
+    assert np.mean(rejected) < 0.084
+
+
+def test_bootstrap_interval():
+    assert np.isnan(bootstrap_interval(np.array([1.0]))).all()
+    low, high = bootstrap_interval(np.arange(100.0))
+    half = 1.96 * np.arange(100.0).std() / 10  # normal theory
+    assert low == pytest.approx(49.5 - half, abs=0.5)
+    assert high == pytest.approx(49.5 + half, abs=0.5)
+
+
+def test_table_and_pairs():
+    frame = results({("training", "virl", 10): 0.1, ("training", "eim", 10): 0.5}, seeds=3)
+    assert len(paired(frame, ("training", "virl", 10), ("training", "eim", 10))) == 9
+    summary = table(frame)
+    assert list(summary["seeds"]) == [3] * 6
+    assert ((summary["low"] <= summary["mean"]) & (summary["mean"] <= summary["high"])).all()
+    assert to_markdown(summary).count("\n") == 8
