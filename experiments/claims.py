@@ -15,6 +15,7 @@ from virl_tf.validation import check_choice
 HOLDS, FAILS, TOO_FEW = "holds", "does not hold", "not enough runs"
 LEVEL = 0.05  # of every test, one-sided
 FEWEST = 5  # pairs: with fewer a sign-flip test cannot be significant at LEVEL
+ENOUGH = 15  # pairs: a difference that does not show by then is not there to be claimed
 
 VIRL, GEIM, EIM = ("training", "virl", 10), ("training", "geim", 10), ("training", "eim", 10)
 
@@ -42,10 +43,18 @@ def _smaller(results: pd.DataFrame, first: tuple[str, str, int], second: tuple[s
     a, b = pairs["first"].to_numpy(), pairs["second"].to_numpy()
     if len(pairs) < FEWEST:
         return Finding(f"{len(pairs)} pairs", TOO_FEW)
-    p = sign_flip_test(a - b)
     wins = int(np.sum(a < b))
-    numbers = f"{a.mean():.3f} against {b.mean():.3f}, lower in {wins} of {len(pairs)}, p = {p:.2g}"
-    return Finding(numbers, HOLDS if p < LEVEL and a.mean() < b.mean() else FAILS)
+    numbers = f"{a.mean():.3f} against {b.mean():.3f}, lower in {wins} of {len(pairs)}, p = {sign_flip_test(a - b):.2g}"
+    return Finding(numbers, _verdict(a - b))
+
+
+def _verdict(differences: np.ndarray) -> str:
+    """Holds or fails where a test decides; undecided means too few runs, until there are `ENOUGH`."""
+    if sign_flip_test(differences) < LEVEL:
+        return HOLDS
+    if sign_flip_test(-differences) < LEVEL or len(differences) >= ENOUGH:
+        return FAILS
+    return TOO_FEW
 
 
 def _all_smaller(*comparisons: tuple[str, tuple[str, str, int], tuple[str, str, int]]) -> Callable[[pd.DataFrame], Finding]:
@@ -84,7 +93,7 @@ def _less_variance(*keys: tuple[str, str, int]) -> Callable[[pd.DataFrame], Find
             numbers.append(
                 f"mean standard deviation {both[:, 0].mean():.3f} against {both[:, 1].mean():.3f} ({key[1]}), p = {p:.2g}"
             )
-            verdicts.append(HOLDS if p < LEVEL else FAILS)
+            verdicts.append(_verdict(both[:, 0] - both[:, 1]))
         return Finding("; ".join(numbers), _worst(verdicts))
 
     return check

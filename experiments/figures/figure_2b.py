@@ -60,8 +60,10 @@ def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
     if len(diverged):
         axes.plot([], [], "x", color="0.3", label=f"diverged ({len(diverged)} runs)")
     axes.set_yscale("log")
+    # A reference may be exact (0 where the policy has a component for every mode); it must not squeeze the curves.
+    axes.set_ylim(bottom=0.5 * results.loc[results["stage"] != "reference", "reported"].min())
     axes.set_xlabel("target components m")
     axes.set_ylabel("I-projection KL(q || p)")
     axes.set_xticks(sorted(results["modes"].unique()))
-    axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=4, markerscale=0.8)
     axes.spines[["top", "right"]].set_visible(False)
