@@ -116,6 +116,7 @@ def sign_flip_test(differences: np.ndarray, draws: int = 20_000) -> float:
     (a lost run) counts as the largest one against the claim.
     """
     d = np.where(np.isfinite(differences), differences, np.nanmax(np.abs(differences)))
+    signs: np.ndarray
     if len(d) <= 14:
         signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * len(d))).reshape(len(d), -1).T
     else:

@@ -40,14 +40,16 @@ def sweep(
 
     finished = [out / unit.name for unit in units if unit.finished(out / unit.name)]
     results = write_results(finished, out / "results.csv")
-    write_text(out / "table.md", to_markdown(table(results)))
-    console.print(f"{len(finished)} of {len(units)} units finished; {out / 'results.csv'}, {out / 'table.md'}")
+    means = table(results)
+    write_text(out / "table.csv", means.to_csv(index=False))
+    write_text(out / "table.md", to_markdown(means))
+    console.print(f"{len(finished)} of {len(units)} units finished; {out / 'results.csv'}, {out / 'table.md'} and .csv")
+    write_text(out / "errors.txt", "".join(f"{name}\n{error}\n" for name, error in failures.items()))
     for name, error in failures.items():
-        write_text(out / name / "error.txt", error) if (out / name).is_dir() else None
         console.print(f"[red]FAILED[/red] {name}: {error.strip().splitlines()[-1]}", highlight=False)
     if failures:
         raise InputError(
-            f"{len(failures)} of {len(units)} units failed (see error.txt in their folders); the same command tries again."
+            f"{len(failures)} of {len(units)} units failed (see {out / 'errors.txt'}); the same command tries again."
         )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -71,6 +72,30 @@ def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
     assert workers[0] != workers[3]
 
     assert list(execute_sweep([unit for unit in units if unit.fault != "fail"], tmp_path, None, 1, QUIET)) == []
+
+
+def test_a_cluster_that_is_running_already(tmp_path):
+    """A scheduler and a worker started by hand, as on other machines."""
+    address = tmp_path / "scheduler.json"
+    options = {"cwd": Path(__file__).parent.parent, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    dask = [sys.executable, "-m", "dask"]
+    places = ["--scheduler-file", str(address)]
+    scheduler = subprocess.Popen([*dask, "scheduler", *places, "--port", "0", "--dashboard-address", "127.0.0.1:0"], **options)
+    worker = subprocess.Popen([*dask, "worker", *places, "--nthreads", "1", "--nworkers", "1"], **options)
+    try:
+        deadline = time.monotonic() + 60
+        while not address.is_file() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        units = [FakeUnit(f"unit-{i}") for i in range(3)]
+        tcp = json.loads(address.read_text())["address"]
+        assert execute_sweep(units, tmp_path, tcp, 1, QUIET) == {}
+        assert [(tmp_path / unit.name / "finished").read_text() for unit in units] == ["once\n"] * 3
+        assert scheduler.poll() is None, "a cluster that is not ours is left running"
+    finally:
+        worker.terminate()
+        scheduler.terminate()
+        worker.wait()
+        scheduler.wait()
 
 
 TINY = [
