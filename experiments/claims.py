@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from experiments.results import paired, read_results, sign_flip_test
+from experiments.result_files import paired, read_results, sign_flip_test
 from virl_tf.validation import check_choice
 
 HOLDS, FAILS, TOO_FEW = "holds", "does not hold", "not enough runs"

@@ -8,7 +8,7 @@ import tensorflow as tf
 from rich.console import Console
 
 import virl_tf
-from experiments.results import check_same_task, read_summary
+from experiments.result_files import check_same_task, read_summary
 from virl_tf import metrics
 from virl_tf.checkpoint import load_arrays, save_arrays, save_policy, write_text
 from virl_tf.fit import spread_start

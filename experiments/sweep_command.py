@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
-from experiments.results import table, to_markdown, write_results
+from experiments.result_files import table, to_markdown, write_results
 from experiments.specification import TASKS
 from experiments.sweep import execute_sweep
 from experiments.units import gaussian_units

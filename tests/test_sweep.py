@@ -17,7 +17,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from experiments.results import COLUMNS, bootstrap_interval, paired, read_results, sign_flip_test, table, to_markdown
+from experiments.result_files import COLUMNS, bootstrap_interval, paired, read_results, sign_flip_test, table, to_markdown
 from experiments.sweep import cluster, execute_sweep
 from experiments.units import GRIDS, ReferenceUnit, RunUnit, gaussian_units
 from virl_tf.validation import InputError

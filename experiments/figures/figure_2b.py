@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from experiments.figures.style import save
-from experiments.results import read_results
+from experiments.result_files import read_results
 
 LABELS = {"virl": "V-IRL", "geim": "G-EIM", "eim": "EIM"}
 COLOURS = {"virl": "C0", "geim": "C1", "eim": "C2"}

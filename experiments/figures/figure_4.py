@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 
 from experiments.figures.figure_2b import COLOURS, LABELS, curve, finish, select
 from experiments.figures.style import save
-from experiments.results import read_results
+from experiments.result_files import read_results
 
 
 def draw_figure_4(path: Path, out: Path) -> None:

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments.figures.style import crosses, ellipses, heat_map, read, save, task_mixture
-from experiments.results import check_same_task
+from experiments.result_files import check_same_task
 from virl_tf.validation import InputError
 
 
