@@ -1,6 +1,8 @@
 """The command line. TensorFlow is imported inside the commands, so that `--help` answers at once."""
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +24,7 @@ RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folder
 @app.command("run")
 def run_command(
     task: Annotated[str, typer.Argument(help="gaussians")],
-    method: Annotated[str, typer.Option(help="virl, geim or eim.")] = "virl",
+    method: Annotated[str, typer.Option(help="virl, geim, eim, or an ablation, e.g. virl_no_kde.")] = "virl",
     components: Annotated[int, typer.Option(help="Components of the policy.")] = 10,
     modes: Annotated[int, typer.Option(help="Components m of the target mixture.")] = 50,
     seed: Annotated[int, typer.Option(help="Seed of demonstrations and training.")] = 0,
@@ -52,7 +54,8 @@ def run_command(
         hparams_file=hparams,
         assignments=set_ or [],
     )
-    execute(spec, out or Path("runs") / spec.name)
+    with _interruptible():
+        execute(spec, out or Path("runs") / spec.name)
 
 
 @app.command("infer")
@@ -87,16 +90,17 @@ def sweep_command(
     """All methods, component counts, targets and seeds of Figures 2b and 4. What is finished is skipped."""
     from experiments.sweep_command import sweep
 
-    sweep(
-        task,
-        preset,
-        modes=modes,
-        seeds=seeds,
-        scheduler=scheduler,
-        workers=workers,
-        assignments=set_ or [],
-        out=out or Path("sweeps") / f"{task}-{preset}",
-    )
+    with _interruptible():
+        sweep(
+            task,
+            preset,
+            modes=modes,
+            seeds=seeds,
+            scheduler=scheduler,
+            workers=workers,
+            assignments=set_ or [],
+            out=out or Path("sweeps") / f"{task}-{preset}",
+        )
 
 
 @app.command("claims")
@@ -125,6 +129,16 @@ def figure_command(
     draw(number, runs, inference, out)
 
 
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("stopped; the same command continues from the last finished iteration.", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
 def main() -> None:
     """Run a command; what is wrong with its input is one line on stderr and exit status 2."""
     try:
@@ -136,6 +150,3 @@ def main() -> None:
             raise
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("stopped; the same command continues from the last finished iteration.", file=sys.stderr)
-        sys.exit(130)

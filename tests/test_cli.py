@@ -107,6 +107,20 @@ def test_a_killed_run_continues_and_ends_with_the_same_numbers(finished, tmp_pat
         assert (out / name).read_bytes() == (finished / name).read_bytes(), name
 
 
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    out = tmp_path / "stopped"
+    command = [sys.executable, "-m", "experiments", "run", "gaussians", *TINY, "--out", str(out)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (out / "checkpoints" / "state-00001.npz").is_file() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command continues" in error
+    assert "Traceback" not in error
+
+
 def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call, finished):
     before = digest(finished)
     status, _, error = call("run", "gaussians", *TINY, "--seed", "1", "--out", finished)
