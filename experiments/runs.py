@@ -80,8 +80,8 @@ def demonstrations(task: RandomGaussians, spec: Specification, out: Path) -> tup
     if not path.is_file():
         with console.status(f"drawing {spec.num_train + spec.num_test} demonstrations by elliptical slice sampling"):
             x = task.demonstrations(spec.num_train + spec.num_test, spec.seed)
-        save_arrays(path, {"train": x[: spec.num_train], "test": x[spec.num_train :]})
         save_arrays(out / "task.npz", task.mixture._asdict())
+        save_arrays(path, {"train": x[: spec.num_train], "test": x[spec.num_train :]})  # last: it says that both are there
     arrays = load_arrays(path)
     return arrays["train"], arrays["test"]
 

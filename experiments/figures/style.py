@@ -22,7 +22,7 @@ DEPTH = 12.0
 # sqrt of the 95 % quantile of chi-square with 2 degrees of freedom: -2 log 0.05.
 RADIUS_95 = float(np.sqrt(-2.0 * np.log(0.05)))
 
-plt.rcParams.update({"font.size": 9, "axes.titlesize": 9, "figure.dpi": 100, "savefig.dpi": 200, "image.cmap": "viridis"})
+plt.rcParams.update({"font.size": 9, "axes.titlesize": 9, "figure.dpi": 100, "savefig.dpi": 150, "image.cmap": "viridis"})
 
 
 def read(run: Path, name: str) -> dict[str, np.ndarray]:
