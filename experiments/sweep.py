@@ -21,7 +21,7 @@ from rich.table import Table
 from experiments.units import Unit
 from virl_tf.validation import InputError
 
-# One TensorFlow thread per worker process: two processes of one thread each do nearly twice the work of one process with two.
+# One TensorFlow thread per worker process, so that as many workers as cores do not get in each other's way.
 WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
