@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from virl_tf.hparams import DIRECTORY, Hparams, default_hparams, published, read_yaml
+from virl_tf.hparams import DIRECTORY, Hparams, default_hparams, parse_yaml, published, read_yaml
 from virl_tf.methods import METHODS
 from virl_tf.validation import InputError, check_choice, check_integer, check_seed
 
@@ -100,7 +98,4 @@ def parse_assignment(text: str) -> dict[str, dict[str, Any]]:
     section, dot, key = name.partition(".")
     if not (equals and dot and section and key):
         raise InputError(f"--set {text!r}: expected SECTION.KEY=VALUE, for example network.layer_size=64.")
-    try:
-        return {section: {key: yaml.safe_load(value)}}
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {text!r}: {value!r} is not a YAML value.") from error
+    return {section: {key: parse_yaml(value, f"--set {text!r}: the value")}}

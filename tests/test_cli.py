@@ -141,6 +141,8 @@ def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call
         (["run", "gaussians", "--seed", "-1"], "seed must be"),
         (["run", "gaussians", "--set", "network.layer_sise=8"], "did you mean 'layer_size'"),
         (["run", "gaussians", "--set", "network.layer_size=7"], "one of 8, 16, 32, 64, 128, 256"),
+        (["run", "gaussians", "--set", "training.learning_rate=5e-3"], "0.005 is not allowed"),  # a number, as in files
+        (["run", "gaussians", "--set", "network.l2=[1"], "is not valid YAML"),
         (["run", "gaussians", "--set", "layer_size"], "expected SECTION.KEY=VALUE"),
         (["run", "gaussians", "--hparams", "missing.yaml"], "missing.yaml"),
         (["run", "gaussians", "--out", "setup.py"], "setup.py"),

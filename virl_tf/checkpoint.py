@@ -6,7 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +16,6 @@ from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
 from virl_tf.validation import InputError
 
-Tree = TypeVar("Tree")
 _DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error)
 FORMAT = 1  # of State files; a file of another format is refused
 

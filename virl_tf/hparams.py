@@ -214,12 +214,19 @@ def to_yaml(value: Any) -> str:
 def read_yaml(path: Path | str) -> Any:
     """The content of a YAML file; nothing in it is executed. Raises InputError with the file's name if unreadable."""
     try:
-        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a SafeLoader)
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}.") from error
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """The value of a YAML text; nothing in it is executed. Raises InputError that names `source` if it is not YAML."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
     # PyYAML's own constructors raise more than YAMLError, e.g. for a date that does not exist.
     except (yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+        raise InputError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,6 @@ class RunFolder:
             else:
                 folder.path.mkdir(parents=True, exist_ok=True)
                 write_text(folder.path / "config.yaml", text)
-            (folder.path / "checkpoints").mkdir(exist_ok=True)  # last: a folder without config.yaml must stay empty
         except OSError as error:
             raise InputError(f"cannot use {folder.path} as the output folder: {error.strerror or error}.") from error
         return folder
@@ -117,6 +116,7 @@ class RunFolder:
         metrics = {key: value for key, value in row.items() if key == "t" or key not in timings}
         self._append("metrics.csv", metrics, state.t - 1)
         self._append("timings.csv", timings, state.t - 1)
+        (self.path / "checkpoints").mkdir(exist_ok=True)
         save_state(self.path / "checkpoints" / f"state-{state.t:05d}.npz", state)
         for old in self._checkpoints()[:-2]:
             old.unlink()
