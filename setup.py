@@ -26,6 +26,7 @@ setup(
         "pandas>=2.2",
         "PyYAML>=6.0",
         "scikit-learn>=1.7",
+        "scipy>=1.13",
         "rich>=14.0",
         "typer>=0.16",
         "matplotlib>=3.10",

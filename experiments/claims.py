@@ -9,8 +9,8 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from experiments.result_files import paired, read_results, sign_flip_test
-from virl_tf.validation import check_choice
+from experiments.result_files import bootstrap_interval, paired, read_results, sign_flip_test
+from virl_tf.validation import InputError, check_choice
 
 HOLDS, FAILS, TOO_FEW = "holds", "does not hold", "not enough runs"
 LEVEL = 0.05  # of every test, one-sided
@@ -155,12 +155,123 @@ GAUSSIANS = (
 )
 
 
+TRAINED, INFERRED, OBSTRUCTED = "training", "inference", "obstacles"
+MOST = 0.5  # "versatile": the policy covers at least this share of as many modes as it has components
+FEW = 0.5  # "mostly limited": at most this share of the modes covered is new
+GOOD = 0.9  # "precise": share of good walks
+
+
+def _versatile_and_precise(results: pd.DataFrame) -> Finding:
+    """Does every training policy of both methods cover many modes with good walks?"""
+    numbers, verdicts = [], []
+    for method, label in (("virl", "V-IRL"), ("geim", "G-EIM")):
+        runs = _walks(results, TRAINED, method)
+        versatile = runs["modes_covered"] >= MOST * np.minimum(runs["components"], runs["open_modes"])
+        precise = runs["good_fraction"] >= GOOD
+        numbers.append(
+            f"{label}: {runs['modes_covered'].mean():.1f} modes, {100 * runs['good_fraction'].mean():.1f} % good walks, "
+            f"both in {int((versatile & precise).sum())} of {len(runs)} runs"
+        )
+        few = TOO_FEW if len(runs) < 3 else FAILS
+        verdicts.append(HOLDS if len(runs) >= 3 and (versatile & precise).all() else few)
+    return Finding("; ".join(numbers), _worst(verdicts))
+
+
+def _mostly_limited(results: pd.DataFrame) -> Finding:
+    """Is the share of new modes among those that inference on G-EIM's reward covers small?"""
+    runs = _walks(results, INFERRED, "geim")
+    if len(runs) < 3:
+        return Finding(f"{len(runs)} runs", TOO_FEW)
+    shares = (runs["new_modes"] / runs["modes_covered"].clip(lower=1)).to_numpy()
+    low, high = bootstrap_interval(shares)
+    numbers = (
+        f"{runs['modes_covered'].mean():.1f} modes covered, {runs['new_modes'].mean():.1f} of them new; "
+        f"share of new ones {shares.mean():.2f} [{low:.2f}, {high:.2f}]"
+    )
+    return Finding(numbers, HOLDS if high <= FEW else FAILS if low > FEW else TOO_FEW)
+
+
+def _more(stage: str, column: str, label: str, sign: float = 1.0) -> Callable[[pd.DataFrame], Finding]:
+    """Is V-IRL's value of a column above G-EIM's (below, with sign -1), on the same seeds?"""
+
+    def check(results: pd.DataFrame) -> Finding:
+        pairs = paired(results, (stage, "virl", 10), (stage, "geim", 10), column).dropna()
+        a, b = pairs["first"].to_numpy(float), pairs["second"].to_numpy(float)
+        if len(pairs) < FEWEST:
+            means = f", means {a.mean():.3g} against {b.mean():.3g}" if len(pairs) else ""
+            return Finding(f"{label}: {len(pairs)} pairs{means}", TOO_FEW)
+        p = sign_flip_test(sign * (b - a))
+        return Finding(f"{label}: V-IRL {a.mean():.3g}, G-EIM {b.mean():.3g}, p = {p:.2g}", _verdict(sign * (b - a)))
+
+    return check
+
+
+def _each(*checks: Callable[[pd.DataFrame], Finding]) -> Callable[[pd.DataFrame], Finding]:
+    def check(results: pd.DataFrame) -> Finding:
+        findings = [one(results) for one in checks]
+        return Finding("; ".join(f.numbers for f in findings), _worst([f.verdict for f in findings]))
+
+    return check
+
+
+def _walks(results: pd.DataFrame, stage: str, method: str) -> pd.DataFrame:
+    return results[(results["stage"] == stage) & (results["method"] == method) & (results["components"] == 10)]
+
+
+GRID_WALKER = (
+    Claim(
+        "We find that the sampling policies for both V-IRL and G-EIM are versatile and precise.",
+        f"every policy covers at least {MOST:.0%} as many modes as it has components, with at least {GOOD:.0%} good walks",
+        _versatile_and_precise,
+    ),
+    Claim(
+        "... the inference policy of G-EIM is mostly limited to behaviors that were found during the training ...",
+        f"95 % bootstrap interval of the share of new modes below {FEW:.0%}",
+        _mostly_limited,
+    ),
+    Claim(
+        "... the recovered reward of V-IRL allows for previously unexplored modes to be found by the inference policy.",
+        _PAIRED + " (new modes, V-IRL against G-EIM)",
+        _more(INFERRED, "new_modes", "new modes"),
+    ),
+    Claim(
+        "V-IRL is able to represent both explored and unexplored mode centers well.",
+        _PAIRED + " (V-IRL against G-EIM)",
+        _each(
+            _more(TRAINED, "unexplored_above_random", "share of unexplored centers above the best random point"),
+            _more(TRAINED, "unexplored_random_auc", "AUC unexplored against random"),
+        ),
+    ),
+    Claim(
+        "... G-EIM clearly prefers explored modes, failing to distinguish between [random points] and unexplored ones.",
+        _PAIRED + " (AUC of explored against unexplored centers; 0.5 is no preference)",
+        _more(TRAINED, "explored_unexplored_auc", "AUC explored against unexplored", sign=-1.0),
+    ),
+)
+
+PATH_PLANNING = (
+    Claim(
+        "V-IRL reconstructs a versatile reward function that allows for good solutions even when some paths are obstructed.",
+        _PAIRED + " (open paths found with obstacles, and those new to the training policy; V-IRL against G-EIM)",
+        _each(_more(OBSTRUCTED, "modes_covered", "open paths found"), _more(OBSTRUCTED, "new_modes", "new open paths")),
+    ),
+)
+CLAIMS = {"gaussians": GAUSSIANS, "grid_walker": GRID_WALKER, "path_planning": PATH_PLANNING}
+
+
 def print_claims(task: str, results: Path) -> None:
-    """Print each claim on a task with its numbers and verdict."""
-    check_choice("task", task, ("gaussians",))
+    """Print each claim on a task with its numbers and verdict.
+
+    Raises:
+        InputError: unknown task, no results there, or results of another task.
+    """
+    claims = CLAIMS[check_choice("task", task, CLAIMS)]
     frame = read_results(results)
+    found = sorted(frame["task"].unique())
+    if found != [task]:
+        raise InputError(f"{results} holds results of {', '.join(found) or 'no task'}, not of {task}.")
     table = Table("the paper says", "the runs say", "verdict", "test", show_lines=True)
-    for claim in GAUSSIANS:
+    for claim in claims:
         finding = claim.check(frame)
         table.add_row(claim.sentence, finding.numbers, finding.verdict, claim.test)
     Console().print(table)

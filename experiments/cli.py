@@ -21,17 +21,25 @@ Set = Annotated[
 RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")]
 
 
+Task = Annotated[str, typer.Argument(help="gaussians, grid_walker or path_planning.")]
+
+
 @app.command("run")
 def run_command(
-    task: Annotated[str, typer.Argument(help="gaussians")],
+    task: Task,
     method: Annotated[str, typer.Option(help="virl, geim, eim, or an ablation, e.g. virl_no_kde.")] = "virl",
     components: Annotated[int, typer.Option(help="Components of the policy.")] = 10,
-    modes: Annotated[int, typer.Option(help="Components m of the target mixture.")] = 50,
+    modes: Annotated[int | None, typer.Option(help="gaussians: components m of the target mixture; default 50.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Walks: steps d; default 5 (grid_walker), 6 (path_planning).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of demonstrations and training.")] = 0,
-    task_seed: Annotated[int | None, typer.Option(help="Seed of the target; default: --seed.")] = None,
+    task_seed: Annotated[int | None, typer.Option(help="gaussians: seed of the target; default: --seed.")] = None,
     preset: Annotated[
-        str, typer.Option(help="smoke (seconds), quick (minutes) or paper (the published hyperparameters).")
-    ] = "quick",
+        str | None,
+        typer.Option(
+            help="smoke (seconds), quick (minutes) or paper (the published hyperparameters). Default: quick for gaussians, "
+            "paper for walks."
+        ),
+    ] = None,
     hparams: Annotated[
         Path | None, typer.Option(metavar="FILE", help="YAML file of hyperparameters put over the preset's.")
     ] = None,
@@ -48,6 +56,7 @@ def run_command(
         method=method,
         components=components,
         modes=modes,
+        steps=steps,
         seed=seed,
         task_seed=task_seed,
         preset=preset,
@@ -65,20 +74,30 @@ def infer_command(
     steps: Annotated[int, typer.Option(help="Trust-region steps.")] = 400,
     samples: Annotated[int, typer.Option(help="Samples per component and step.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the new policy.")] = 0,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: inference/ in the (first) run's folder.")] = None,
+    obstacles: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="path_planning: block this share of the paths, e.g. 0.33.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Default: inference/, or obstacles/, in the (first) run's folder.")
+    ] = None,
 ) -> None:
     """Fit a newly initialised policy to the reward of a run, or to the average reward of several runs on the same task."""
     import virl_tf  # noqa: F401
     from experiments.inference import infer
 
-    infer(runs, components, steps=steps, samples=samples, seed=seed, out=out or runs[0] / "inference")
+    out = out or runs[0] / ("inference" if obstacles is None else "obstacles")
+    infer(runs, components, steps=steps, samples=samples, seed=seed, obstacles=obstacles, out=out)
 
 
 @app.command("sweep")
 def sweep_command(
-    task: Annotated[str, typer.Argument(help="gaussians")],
-    preset: Annotated[str, typer.Option(help="smoke (minutes), quick (an hour) or paper (half a day) on 2 cores.")] = "quick",
-    modes: Annotated[str | None, typer.Option(metavar="M,M,...", help="Numbers of target modes instead of the preset's.")] = None,
+    task: Task,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="smoke (minutes), quick or paper (gaussians: half a day, walks: an hour, on 2 cores)."),
+    ] = None,
+    modes: Annotated[str | None, typer.Option(metavar="M,M,...", help="gaussians: target modes instead of the preset's.")] = None,
+    steps: Annotated[str | None, typer.Option(metavar="D,D,...", help="Walks: numbers of steps instead of the preset's.")] = None,
     seeds: Annotated[str | None, typer.Option(metavar="S,S,...", help="Seeds instead of the preset's.")] = None,
     scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT.")] = None,
     workers: Annotated[
@@ -87,7 +106,7 @@ def sweep_command(
     set_: Set = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: sweeps/TASK-PRESET.")] = None,
 ) -> None:
-    """All methods, component counts, targets and seeds of Figures 2b and 4. What is finished is skipped."""
+    """All methods and seeds of a task's figures, with inference. What is finished is skipped."""
     from experiments.sweep_command import sweep
 
     with _interruptible():
@@ -95,17 +114,18 @@ def sweep_command(
             task,
             preset,
             modes=modes,
+            steps=steps,
             seeds=seeds,
             scheduler=scheduler,
             workers=workers,
             assignments=set_ or [],
-            out=out or Path("sweeps") / f"{task}-{preset}",
+            out=out,
         )
 
 
 @app.command("claims")
 def claims_command(
-    task: Annotated[str, typer.Argument(help="gaussians")],
+    task: Task,
     results: Annotated[Path, typer.Argument(help="A sweep's folder or results.csv.")],
 ) -> None:
     """What the paper says about a task's results, the numbers that speak to it, and a verdict."""

@@ -3,17 +3,15 @@
 import time
 from pathlib import Path
 
-import numpy as np
-import tensorflow as tf
 from rich.console import Console
 
 import virl_tf
-from experiments.result_files import check_same_task, read_summary
-from virl_tf import metrics
-from virl_tf.checkpoint import load_arrays, save_arrays, save_policy, write_text
+from experiments.result_files import check_same_task
+from experiments.tasks import experiment_of
+from virl_tf.checkpoint import save_policy, write_text
 from virl_tf.fit import spread_start
 from virl_tf.mixture import Mixture
-from virl_tf.numerics import DENSITY, numpy_seed
+from virl_tf.numerics import numpy_seed
 from virl_tf.run_folder import RunFolder, write_json
 from virl_tf.validation import check_integer, check_seed
 
@@ -21,9 +19,20 @@ EVALUATE_EVERY = 50  # steps; the paper evaluates inference policies "at their b
 
 
 def infer(
-    runs: list[Path], components: int, *, steps: int = 400, samples: int = 100, seed: int = 0, out: Path, quiet: bool = False
+    runs: list[Path],
+    components: int,
+    *,
+    steps: int = 400,
+    samples: int = 100,
+    seed: int = 0,
+    obstacles: float | None = None,
+    out: Path,
+    quiet: bool = False,
 ) -> None:
-    """Fit a policy with `components` components and write policy.npz, history.csv, grid.npz and summary.json into `out`.
+    """Fit a policy with `components` components; policy.npz, history.csv, summary.json and the figures' arrays go into `out`.
+
+    Args:
+        obstacles: the share of path planning's paths that discs block, which the reward does not know of.
 
     Raises:
         InputError: a run that is not finished, runs on different tasks, arguments out of range, or an `out` of something else.
@@ -34,27 +43,24 @@ def infer(
     check_seed(seed)
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
+    inference = experiment_of(RunFolder(runs[0]).config).inference(runs, rewards, obstacles)
     config = {"runs": [run.name for run in runs], "components": components, "steps": steps, "samples": samples, "seed": seed}
+    if obstacles is not None:
+        config["obstacles"] = obstacles
     RunFolder.open(out, config)
     if (out / "summary.json").is_file():
         console.print(f"{out}: finished before; nothing to do.")
         return
 
-    grid, target = load_arrays(runs[0] / "grid.npz"), Mixture(**load_arrays(runs[0] / "task.npz"))
-    points = tf.constant(np.stack(np.meshgrid(*grid["axes"], indexing="ij"), axis=-1).reshape(-1, rewards[0].dim), DENSITY)
-    log_p = target.log_prob(points)
-    distances = []
-
-    def average_reward(x: tf.Tensor) -> tf.Tensor:
-        return tf.add_n([reward.log_prob(x) for reward in rewards]) / len(rewards)
+    evaluations: list[dict[str, float]] = []
 
     def measure(done: int, policy: Mixture) -> None:
-        distances.append({"step": done, "i_projection_policy": metrics.i_projection(policy.log_prob(points), log_p)})
+        evaluations.append({"step": done, **inference.measure(policy)})
 
     start = time.process_time()
     with console.status(f"fitting {components} components to the reward of {len(runs)} run(s)"):
         fitted = virl_tf.fit_policy(
-            average_reward,
+            inference.log_prob,
             rewards[0].dim,
             components,
             seed=seed,
@@ -65,24 +71,8 @@ def infer(
             callback_every=EVALUATE_EVERY if steps % EVALUATE_EVERY == 0 else steps,
         )
     seconds = time.process_time() - start
-    log_policy = fitted.policy.log_prob(points)
     save_policy(out / "policy.npz", fitted.policy)
     write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
-    save_arrays(out / "grid.npz", {"axes": grid["axes"], "log_policy": log_policy})
-    trained = [read_summary(run)["i_projection"]["policy"]["reported"] for run in runs]
-    series = [row["i_projection_policy"] for row in distances]
-    summary = {
-        **config,
-        "i_projection": {
-            "inference_policy": metrics.best_final_reported(series),
-            "training_policy": float(np.mean(trained)),
-            "inference_policy_to_reward": metrics.i_projection(log_policy, average_reward(points)),
-        },
-        "evaluations": distances,
-        "cpu_seconds": seconds,
-    }
-    write_json(out / "summary.json", summary)
-    console.print(
-        f"KL to the target: {series[-1]:.4f} for the new policy (best {min(series):.4f}), "
-        f"{np.mean(trained):.4f} for the training policy; in {out}"
-    )
+    found, sentence = inference.finish(out, fitted.policy, evaluations)
+    write_json(out / "summary.json", {**config, **found, "evaluations": evaluations, "cpu_seconds": seconds})
+    console.print(f"{sentence}; in {out}", highlight=False)

@@ -15,6 +15,17 @@ COLUMNS = [
     *("best", "final", "reported", "cpu_seconds", "status"),
 ]
 
+# Further columns of the walks' tables. `best`, `final` and `reported` are the policy's negative ELBO there.
+WALK_COLUMNS = [
+    *("kl", "good_fraction", "open_modes", "modes_covered", "new_modes", "lost_modes", "true_reward_modes"),
+    *("reward_correlation", "unexplored_above_random", "unexplored_random_auc", "explored_unexplored_auc"),
+]
+
+
+def columns_of(task: str) -> list[str]:
+    """The columns of a task's results.csv."""
+    return COLUMNS if task == "gaussians" else [*COLUMNS, *WALK_COLUMNS]
+
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """A folder's summary.json. Raises InputError if it is missing or damaged."""
@@ -28,14 +39,17 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 def check_same_task(runs: list[Path]) -> None:
     """Raises InputError unless all runs are finished and on the same target."""
-    keys = ("task", "modes", "task_seed")
+    keys = ("task", "modes", "steps", "task_seed")
     tasks = []
     for run in runs:
         summary = read_summary(run)
         tasks.append({key: summary[key] for key in keys})
     for run, task in zip(runs, tasks, strict=True):
         if task != tasks[0]:
-            raise InputError(f"{run} has the task {task}, but {runs[0]} has {tasks[0]}; give runs on one task (--task-seed).")
+            raise InputError(
+                f"{run} has the task {task}, but {runs[0]} has {tasks[0]}; "
+                "give runs on one task (of the Gaussians: with one --task-seed)."
+            )
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -59,6 +73,8 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
             for name, v in distances
         ]
     key = {name: summary[name] for name in ("task", "method", "components", "modes", "seed", "preset")}
+    if summary["task"] != "gaussians":
+        return _walk_rows(folder, summary, key)
     distances = summary["i_projection"]
     seconds = {"cpu_seconds": summary["cpu_seconds"]["process"], "status": summary["status"]}
     rows = [
@@ -72,20 +88,48 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def _walk_rows(folder: Path, summary: dict[str, Any], key: dict[str, Any]) -> list[dict[str, Any]]:
+    """A walk's training policy, and the policies inferred on its reward without and with obstacles (stage `obstacles`)."""
+    contrast = summary["contrast"]
+    training = {
+        "open_modes": summary["num_modes"],
+        "reward_correlation": summary["reward_correlation"],
+        "unexplored_above_random": contrast["unexplored_random"]["above_best"],
+        "unexplored_random_auc": contrast["unexplored_random"]["auc"],
+        "explored_unexplored_auc": contrast["explored_unexplored"]["auc"],
+        "cpu_seconds": summary["cpu_seconds"]["process"],
+        "status": summary["status"],
+    }
+    rows = [{**key, "stage": "training", **summary["objective"], **training, **_present(summary)}]
+    for stage in ("inference", "obstacles"):
+        if (folder / stage / "summary.json").is_file():
+            found = read_summary(folder / stage)
+            extra = {"true_reward_modes": found["true_reward"]["modes_covered"], "status": "finished"}
+            rows.append(
+                {**key, "stage": stage, "cpu_seconds": found["cpu_seconds"], **found["objective"], **extra, **_present(found)}
+            )
+    return rows
+
+
+def _present(summary: dict[str, Any]) -> dict[str, Any]:
+    return {name: summary[name] for name in WALK_COLUMNS if name in summary}
+
+
 def read_results(path: Path) -> pd.DataFrame:
     """results.csv of a sweep; `path` is the file or its folder. Raises InputError if it is not one."""
     file = path / "results.csv" if path.is_dir() else path
     if not file.is_file():
         raise InputError(f"no results in {path}; make them with: python -m experiments sweep gaussians --out {path}")
     frame = pd.read_csv(file)
-    if list(frame.columns) != COLUMNS:
+    if list(frame.columns) not in (COLUMNS, [*COLUMNS, *WALK_COLUMNS]):
         raise InputError(f"{file} is not a results table of this version: its columns are {', '.join(frame.columns)}.")
     return frame
 
 
 def write_results(folders: list[Path], out: Path) -> pd.DataFrame:
     """Collect the finished units into results.csv."""
-    frame = pd.DataFrame([row for folder in folders for row in rows_of(folder)], columns=COLUMNS)
+    rows = [row for folder in folders for row in rows_of(folder)]
+    frame = pd.DataFrame(rows, columns=columns_of(rows[0]["task"] if rows else "gaussians"))
     write_text(out, frame.to_csv(index=False))
     return frame
 
@@ -100,12 +144,14 @@ def bootstrap_interval(values: np.ndarray, confidence: float = 0.95, draws: int 
     return float(low), float(high)
 
 
-def paired(results: pd.DataFrame, first: tuple[str, str, int], second: tuple[str, str, int]) -> pd.DataFrame:
-    """`reported` of two (stage, method, components) on the same targets and seeds: columns modes, seed, first, second."""
+def paired(
+    results: pd.DataFrame, first: tuple[str, str, int], second: tuple[str, str, int], column: str = "reported"
+) -> pd.DataFrame:
+    """A column for two (stage, method, components) on the same targets and seeds: columns modes, seed, first, second."""
     parts = []
     for name, (stage, method, components) in (("first", first), ("second", second)):
         chosen = results[(results["stage"] == stage) & (results["method"] == method) & (results["components"] == components)]
-        parts.append(chosen[["modes", "seed", "reported"]].rename(columns={"reported": name}))
+        parts.append(chosen[["modes", "seed", column]].rename(columns={column: name}))
     return parts[0].merge(parts[1], on=["modes", "seed"])
 
 
@@ -125,15 +171,19 @@ def sign_flip_test(differences: np.ndarray, draws: int = 20_000) -> float:
 
 
 def table(results: pd.DataFrame) -> pd.DataFrame:
-    """Mean, 95 % bootstrap interval and number of seeds of `reported`, by stage, method, components and modes."""
+    """Mean, 95 % bootstrap interval and number of seeds of `reported`, by stage, method, components and modes.
+
+    For walks also of the measures in `WALK_COLUMNS` (means only).
+    """
     rows = []
+    extra = [name for name in WALK_COLUMNS if name in results.columns]
     for key, group in results.groupby(["stage", "method", "components", "modes"], sort=True):
         values = group["reported"].to_numpy()
         low, high = bootstrap_interval(values[np.isfinite(values)])
         diverged = int((group["status"] == "diverged").sum())
-        rows.append([*key, values.mean(), low, high, len(values), diverged])
+        rows.append([*key, values.mean(), low, high, len(values), diverged, *group[extra].astype(float).mean()])
     names = ["stage", "method", "components", "modes", "mean", "low", "high", "seeds", "diverged"]
-    return pd.DataFrame(rows, columns=names)
+    return pd.DataFrame(rows, columns=[*names, *extra])
 
 
 def to_markdown(frame: pd.DataFrame) -> str:

@@ -1,6 +1,7 @@
 """What identifies one run: task, method and hyperparameters, checked before anything is computed."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +11,27 @@ from virl_tf.hparams import DIRECTORY, Hparams, default_hparams, parse_yaml, pub
 from virl_tf.methods import METHODS
 from virl_tf.validation import InputError, check_choice, check_integer, check_seed
 
-TASKS = ("gaussians",)
+# Task -> the file of its published hyperparameters. The paper has none for path planning, of which the walker is the first half.
+TABLES = {"gaussians": "gaussians", "grid_walker": "grid_walker", "path_planning": "grid_walker"}
+TASKS = tuple(TABLES)
+DEFAULT_PRESETS = {"gaussians": "quick", "grid_walker": "paper", "path_planning": "paper"}
+DEFAULT_STEPS = {"grid_walker": 5, "path_planning": 6}
+DEFAULT_MODES = 50  # of the Gaussians' target
+MAX_STEPS = 10
 
 
 @dataclass(frozen=True)
 class Specification:
-    """One run."""
+    """One run.
+
+    Attributes:
+        modes: of the target; for walks 2^steps or C(steps, steps / 2).
+        steps: d of a walk, 0 for the Gaussians.
+    """
 
     task: str
     modes: int
+    steps: int
     task_seed: int
     method: str
     components: int
@@ -30,9 +43,10 @@ class Specification:
 
     @property
     def name(self) -> str:
-        """A folder name, e.g. gaussians-virl-10c-m50-s0-quick."""
+        """A folder name, e.g. gaussians-virl-10c-m50-s0-quick or grid_walker-virl-10c-d5-s0-paper."""
+        size = f"d{self.steps}" if self.steps else f"m{self.modes}"
         target = "" if self.task_seed == self.seed else f"-t{self.task_seed}"
-        return f"{self.task}-{self.method}-{self.components}c-m{self.modes}-s{self.seed}{target}-{self.preset}"
+        return f"{self.task}-{self.method}-{self.components}c-{size}-s{self.seed}{target}-{self.preset}"
 
     def to_config(self) -> dict[str, Any]:
         """All of it as plain values, as stored in config.yaml."""
@@ -44,10 +58,11 @@ def make_specification(
     task: str,
     method: str = "virl",
     components: int = 10,
-    modes: int = 50,
+    modes: int | None = None,
+    steps: int | None = None,
     seed: int = 0,
     task_seed: int | None = None,
-    preset: str = "quick",
+    preset: str | None = None,
     hparams_file: Path | None = None,
     assignments: Sequence[str] = (),
 ) -> Specification:
@@ -58,21 +73,42 @@ def make_specification(
     """
     check_choice("task", task, TASKS)
     check_choice("method", method, METHODS)
+    preset = DEFAULT_PRESETS[task] if preset is None else preset
     budget = read_presets(preset)
-    check_integer("--modes", modes, 1)
+    modes, steps = _size(task, modes, steps)
     check_seed(seed)
+    if task_seed is not None and steps:
+        raise InputError(f"--task-seed is for gaussians; {task} has one target only.")
     task_seed = seed if task_seed is None else check_seed(task_seed)
     train, test = budget["demonstrations"]["train"], budget["demonstrations"]["test"]
     check_integer("--components (at most one per demonstration)", components, 1, train)
 
-    values = default_hparams(method).override(published(task, published_column(method, components)), f"hparams/{task}.yaml")
+    column = published_column(task, method, components)
+    values = default_hparams(method).override(column, f"hparams/{TABLES[task]}.yaml")
     values = _apply_preset(values, budget["hparams"], method)
+    values = _apply_preset(values, budget.get("tasks", {}).get(TABLES[task], {}), method)
     if hparams_file is not None:
         overrides = read_yaml(hparams_file)
         values = values.override({} if overrides is None else overrides, str(hparams_file))
     for assignment in assignments:
         values = values.override(parse_assignment(assignment), f"--set {assignment}")
-    return Specification(task, modes, task_seed, method, components, seed, preset, train, test, values)
+    return Specification(task, modes, steps, task_seed, method, components, seed, preset, train, test, values)
+
+
+def _size(task: str, modes: int | None, steps: int | None) -> tuple[int, int]:
+    """(modes, steps) of the target from the one that the task takes."""
+    if task == "gaussians":
+        if steps is not None:
+            raise InputError("--steps is for grid_walker and path_planning; the size of a gaussians target is --modes.")
+        return check_integer("--modes", DEFAULT_MODES if modes is None else modes, 1), 0
+    if modes is not None:
+        raise InputError(f"--modes is for gaussians; the size of a {task} target is --steps.")
+    steps = check_integer("--steps", DEFAULT_STEPS[task] if steps is None else steps, 1, MAX_STEPS)
+    if task == "grid_walker":
+        return 2**steps, steps
+    if steps % 2:
+        raise InputError(f"--steps of path_planning must be even, for the paths to meet again; got {steps}.")
+    return math.comb(steps, steps // 2), steps
 
 
 def read_presets(preset: str) -> dict[str, Any]:
@@ -81,9 +117,16 @@ def read_presets(preset: str) -> dict[str, Any]:
     return presets[check_choice("preset", preset, presets)]
 
 
-def published_column(method: str, components: int) -> str:
-    """Table 2's column for a policy of this size: '1c' for one component, '10c' for more."""
-    return f"{METHODS[method].family}_{'1c' if components == 1 else '10c'}"
+def published_column(task: str, method: str, components: int) -> dict[str, dict[str, Any]]:
+    """The overrides of the task's table for a method.
+
+    Table 2 has a column for one component and one for more (10); Table 3 has one per method and none for EIM, for which
+    hparams/grid_walker.yaml holds ours.
+    """
+    family = METHODS[method].family
+    if TABLES[task] == "grid_walker":
+        return published("grid_walker", family)
+    return published("gaussians", f"{family}_{'1c' if components == 1 else '10c'}")
 
 
 def _apply_preset(values: Hparams, overrides: Mapping[str, Any], method: str) -> Hparams:

@@ -7,9 +7,9 @@ from rich.console import Console
 
 import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
 from experiments.result_files import table, to_markdown, write_results
-from experiments.specification import TASKS
+from experiments.specification import DEFAULT_PRESETS, TASKS
 from experiments.sweep import execute_sweep
-from experiments.units import gaussian_units
+from experiments.units import units_of
 from virl_tf.checkpoint import write_text
 from virl_tf.run_folder import RunFolder
 from virl_tf.validation import InputError, check_choice, check_integer
@@ -17,14 +17,15 @@ from virl_tf.validation import InputError, check_choice, check_integer
 
 def sweep(
     task: str,
-    preset: str,
+    preset: str | None,
     *,
     modes: str | None,
+    steps: str | None,
     seeds: str | None,
     scheduler: str | None,
     workers: int | None,
     assignments: list[str],
-    out: Path,
+    out: Path | None,
 ) -> None:
     """Do all units in `out`, then write results.csv and table.md. Failed units are reported at the end.
 
@@ -34,7 +35,12 @@ def sweep(
     console = Console()
     check_choice("task", task, TASKS)
     workers = check_integer("--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1)
-    units = gaussian_units(preset, assignments, parse_integers("--modes", modes), parse_integers("--seeds", seeds))
+    preset = DEFAULT_PRESETS[task] if preset is None else preset
+    out = out or Path("sweeps") / f"{task}-{preset}"
+    if (steps if task == "gaussians" else modes) is not None:
+        raise InputError(f"{'--steps' if task == 'gaussians' else '--modes'} is not for {task}.")
+    sizes = parse_integers("--modes", modes) or parse_integers("--steps", steps)
+    units = units_of(task, preset, assignments, sizes, parse_integers("--seeds", seeds))
     RunFolder.open(out, {"sweep": task, "preset": preset, "overrides": assignments})
     failures = execute_sweep(units, out, scheduler, workers, console)
 

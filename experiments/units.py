@@ -1,12 +1,14 @@
 """The pieces of a sweep. Each is done once, in its own folder, by any process, and can be stopped and continued."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from experiments.specification import Specification, make_specification, read_presets
+from experiments.specification import DEFAULT_STEPS, Specification, make_specification, read_presets
 
+BLOCKED = 1 / 3  # of the paths of path planning, in a sweep's inference with obstacles
 PAPER_MODES = tuple(range(5, 55, 5))
 GRIDS: dict[str, dict[str, tuple[int, ...]]] = {
     "paper": {"modes": PAPER_MODES, "seeds": (0, 1, 2, 3, 4)},
@@ -51,18 +53,24 @@ class RunUnit:
         return f"{self.spec.method} {self.spec.components}c"
 
     def execute(self, folder: Path) -> None:
-        """Train, then infer."""
+        """Train, then infer; path planning also with obstacles in the way."""
         from experiments.inference import infer
         from experiments.runs import execute
 
         execute(self.spec, folder, progress=False)
-        if self.inference_components:
-            infer([folder], self.inference_components, out=folder / "inference", quiet=True)
+        for name, obstacles in self._inferences.items():
+            infer([folder], self.inference_components, obstacles=obstacles, out=folder / name, quiet=True)
 
     def finished(self, folder: Path) -> bool:
-        """The summary is written last."""
-        last = folder / "inference" if self.inference_components else folder
-        return (folder / "summary.json").is_file() and (last / "summary.json").is_file()
+        """Each summary is written last."""
+        return all((folder / name / "summary.json").is_file() for name in (".", *self._inferences))
+
+    @property
+    def _inferences(self) -> dict[str, float | None]:
+        """Folder in the run's -> share of the paths that obstacles block."""
+        if not self.inference_components:
+            return {}
+        return {"inference": None, **({"obstacles": BLOCKED} if self.spec.task == "path_planning" else {})}
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,43 @@ class ReferenceUnit:
     def finished(self, folder: Path) -> bool:
         """The summary is the only file."""
         return (folder / "summary.json").is_file()
+
+
+WALK_SEEDS = {"paper": (0, 1, 2, 3, 4), "quick": (0, 1), "smoke": (0,)}
+SMOKE_STEPS = {"grid_walker": 3, "path_planning": 4}
+
+
+def units_of(
+    task: str, preset: str, assignments: list[str], sizes: Sequence[int] | None = None, seeds: Sequence[int] | None = None
+) -> list[Any]:
+    """The units of a task's sweep. `sizes`: m of the Gaussians, d of a walk; with `seeds`, instead of the preset's."""
+    if task == "gaussians":
+        return gaussian_units(preset, assignments, sizes, seeds)
+    return walk_units(task, preset, assignments, sizes, seeds)
+
+
+def inference_components(task: str, steps: int) -> int:
+    """The paper infers with 25 components where there are 32 modes; 20 on path planning's 20; other sizes in proportion."""
+    if task == "gaussians":
+        return 0
+    return max(1, round(25 / 32 * 2**steps)) if task == "grid_walker" else math.comb(steps, steps // 2)
+
+
+def walk_units(
+    task: str, preset: str, assignments: list[str], steps: Sequence[int] | None = None, seeds: Sequence[int] | None = None
+) -> list[RunUnit]:
+    """Figures 3 and 7, and the obstacles of Figure 1: {EIM, V-IRL, G-EIM} x seeds, each with inference; long runs first."""
+    read_presets(preset)
+    lengths = steps or ((SMOKE_STEPS if preset == "smoke" else DEFAULT_STEPS)[task],)
+    units = []
+    for method in ("eim", "virl", "geim"):
+        for length in lengths:
+            for seed in seeds or WALK_SEEDS[preset]:
+                spec = make_specification(
+                    task=task, method=method, steps=length, seed=seed, preset=preset, assignments=assignments
+                )
+                units.append(RunUnit(spec, inference_components(task, length)))
+    return units
 
 
 def gaussian_units(

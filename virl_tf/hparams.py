@@ -298,13 +298,14 @@ def load_hparams(path: Path | str, method: str = "virl") -> Hparams:
 def published(task: str, column: str) -> dict[str, dict[str, Any]]:
     """One column of Table 2 (`gaussians`) or Table 3 (`grid_walker`) as overrides, e.g. ('gaussians', 'virl_10c').
 
-    Values the file gives for all columns are put in too.
+    Values the file gives for all columns are put in too. ('grid_walker', 'eim') is ours: the paper has no such column.
 
     Raises:
         InputError: unknown task or column.
     """
     check_choice("table", task, ("gaussians", "grid_walker"))
     table = read_yaml(DIRECTORY / f"{task}.yaml")
-    row = dict(table["columns"][check_choice(f"column of hparams/{task}.yaml", column, table["columns"])])
+    columns = {**table["columns"], **table.get("ours", {})}
+    row = dict(columns[check_choice(f"column of hparams/{task}.yaml", column, columns)])
     row.pop("starred")
     return {section: {**table["common"].get(section, {}), **row.get(section, {})} for section in {**table["common"], **row}}

@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from virl_tf.mixture import Mixture
+
 
 class Grid(NamedTuple):
     """A regular grid over a box in 2-D.
@@ -64,3 +66,63 @@ def best_final_reported(series: Any) -> dict[str, float]:
     best = float(finite.min()) if finite.size else float("nan")
     final = float(values[-1])
     return {"best": best, "final": final, "reported": (best + final) / 2.0}
+
+
+class PolicyDistance(NamedTuple):
+    """How far a policy is from a density with a bounded support; see `policy_distance`."""
+
+    negative_elbo: float  # E_q[log q - R]: KL - log Z
+    kl: float  # KL(q || p)
+    outside: float  # share of the draws outside the support
+
+
+def policy_distance(policy: Mixture, log_prob: Any, log_normaliser: float, n: int, seed: Any) -> PolicyDistance:
+    """KL(q || p) and the negative ELBO from n draws of q; exact but for the Monte Carlo error.
+
+    A Gaussian has tails everywhere, p has not: q is taken restricted to the support and normalised there, which adds
+    -log(share of the draws inside) to the mean of log q - log p over those draws. With no draw inside both are inf.
+
+    Args:
+        policy: q.
+        log_prob: log p, [N, D] -> [N], -inf outside its support.
+        log_normaliser: log Z with R = log p + log Z.
+        n, seed: draws; stateless seed, int32 [2].
+    """
+    x, _ = policy.sample(n, seed)
+    log_q, log_p = policy.log_prob(x).numpy(), np.asarray(log_prob(x))
+    inside = np.isfinite(log_p)
+    if not inside.any():
+        return PolicyDistance(float("inf"), float("inf"), 1.0)
+    kl = float(np.mean(log_q[inside] - log_p[inside]) - np.log(inside.mean()))
+    return PolicyDistance(kl - log_normaliser, kl, float(1.0 - inside.mean()))
+
+
+COVERED = 0.003  # share of a policy's samples that a mode needs to count as covered
+
+
+def covered_modes(modes: np.ndarray, num_modes: int, share: float = COVERED) -> np.ndarray:
+    """Which modes have at least `share` of the samples: modes [N] int, -1 for samples in none -> [num_modes] bool."""
+    counts = np.bincount(modes[modes >= 0], minlength=num_modes)
+    return counts >= share * len(modes)
+
+
+def contrast(high: Any, low: Any) -> dict[str, float]:
+    """How clearly one group of values lies above another; nan if one is empty.
+
+    Args:
+        high: [N], the values that should be higher.
+        low: [M].
+
+    Returns:
+        {auc: probability that a value of `high` is above one of `low` (ties count half), 0.5 = no preference;
+        gap: difference of the means; above_best: share of `high` above the largest of `low`}.
+    """
+    high, low = np.asarray(high, np.float64), np.asarray(low, np.float64)
+    if not (len(high) and len(low)):
+        return {"auc": float("nan"), "gap": float("nan"), "above_best": float("nan")}
+    difference = high[:, None] - low[None]
+    return {
+        "auc": float(np.mean(difference > 0.0) + 0.5 * np.mean(difference == 0.0)),
+        "gap": float(high.mean() - low.mean()),
+        "above_best": float(np.mean(high > low.max())),
+    }

@@ -37,6 +37,14 @@ def check_integer(what: str, value: Any, low: int, high: int | None = None) -> i
     return int(value)
 
 
+def check_positive(what: str, value: Any) -> float:
+    """Return `value` as a float if it is a finite number > 0, else raise `InputError`."""
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not (number and np.isfinite(value) and value > 0):
+        raise InputError(f"{what} must be a finite number > 0, got {value!r}.")
+    return float(value)
+
+
 def check_seed(value: Any) -> int:
     """Return the seed as an int in [0, 2^63), else raise `InputError`."""
     return check_integer("seed", value, 0, 2**63 - 1)

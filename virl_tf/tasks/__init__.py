@@ -2,5 +2,7 @@
 
 from virl_tf.tasks.base import Task
 from virl_tf.tasks.gaussians import RandomGaussians
+from virl_tf.tasks.grid_walker import GridWalker
+from virl_tf.tasks.path_planning import PathPlanning
 
-__all__ = ["RandomGaussians", "Task"]
+__all__ = ["GridWalker", "PathPlanning", "RandomGaussians", "Task"]

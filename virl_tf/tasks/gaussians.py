@@ -8,7 +8,7 @@ import tensorflow as tf
 from virl_tf.mixture import Mixture, gaussian
 from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.tasks.slice_sampling import slice_sample
-from virl_tf.validation import InputError, check_integer, check_seed
+from virl_tf.validation import check_integer, check_positive, check_seed
 
 
 class RandomGaussians:
@@ -48,8 +48,7 @@ class RandomGaussians:
         self.dim = check_integer("dim", dim, 1)
         self.burn_in = check_integer("burn_in", burn_in, 1)
         for name, value in {"extent": extent, "spread": spread, "min_variance": min_variance}.items():
-            if not (isinstance(value, (int, float)) and np.isfinite(value) and value > 0):
-                raise InputError(f"{name} must be a finite number > 0, got {value!r}.")
+            check_positive(name, value)
         rng = np.random.default_rng(split_seed(self.seed, 0, "random Gaussians").astype(np.uint32))
         means = rng.uniform(-extent, extent, (num_modes, dim))
         roots = rng.normal(0.0, spread / np.sqrt(2.0), (num_modes, dim, dim))

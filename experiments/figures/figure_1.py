@@ -1,0 +1,94 @@
+"""Figure 1: maximum likelihood, the information projection and V-IRL on path planning."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from experiments.figures import walks
+from experiments.figures.figure_2b import COLOURS
+from experiments.figures.style import read, save
+from experiments.result_files import read_summary
+from virl_tf.run_folder import RunFolder
+from virl_tf.tasks import GridWalker
+from virl_tf.validation import InputError
+
+DEMONSTRATIONS = 60  # in panel a
+DRAWN = 20  # samples of the single Gaussians
+LIKELIHOOD, PROJECTION = "C3", "C4"
+
+
+def draw_figure_1(run: Path, out: Path) -> None:
+    """Draw the four panels.
+
+    (a) the task: start, goal, the grid of its modes and demonstrations, (b) the Gaussian of maximum likelihood, (c) a Gaussian
+    fitted by the information projection, (d) a policy inferred on V-IRL's reward with obstacles in the way.
+    """
+    task = walks.walk_task(run, "path_planning")
+    if RunFolder(run).config["method"] != "virl":
+        raise InputError(f"{run} is not a run of V-IRL; make one with: python -m experiments run path_planning --method virl")
+    mean, draws = projection(run)
+    inferred, summary = obstructed(run, len(task.mode_centers))
+
+    figure, row = plt.subplots(1, 4, figsize=(11.6, 2.75), layout="constrained")
+    walks.draw_walks(row[0], task, walks.demonstrations(run, DEMONSTRATIONS), "0.2", opacity=0.3, width=0.8)
+    single_gaussian(row[1], task, *maximum_likelihood(read(run, "demonstrations.npz")["train"]), LIKELIHOOD)
+    single_gaussian(row[2], task, mean, draws, PROJECTION)
+    walks.policy_walks(row[3], task, inferred, COLOURS["virl"], walks.reward_range(inferred))
+    walks.discs(row[3], np.asarray(summary["centers"]), np.asarray(summary["radii"]))
+    titles = ("a) task", "b) maximum likelihood", "c) information projection", "d) V-IRL, some paths obstructed")
+    for axes, title in zip(row, titles, strict=True):
+        walks.mode_grid(axes, task, inferred["open"] if axes is row[3] else None)
+        walks.ends(axes, task)
+        # The mean angle of maximum likelihood is about zero: its mean path is straight, and longer than the way to the goal.
+        walks.frame(axes, task, right=(1.0 - task.spacing) * task.dim)
+        axes.set_title(title)
+    walks.legend_below(figure, entries())
+    save(figure, out / "figure_1")
+
+
+def maximum_likelihood(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and draws of the Gaussian of maximum likelihood (for one component EM ends there at once): x [N, d]."""
+    mean, covariance = x.mean(axis=0), np.cov(x, rowvar=False, bias=True)
+    z = np.random.default_rng(0).standard_normal((DRAWN, x.shape[1]))
+    return mean, mean + z @ np.linalg.cholesky(covariance).T
+
+
+def projection(run: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and draws of the one-component policy that the run stored."""
+    arrays = read(run, "walks.npz")
+    if not {"projection_mean", "projection_draws"} <= set(arrays):
+        raise InputError(
+            f"{run / 'walks.npz'} has no projection_mean and projection_draws (an older run); "
+            "make the run again with: python -m experiments run path_planning"
+        )
+    return arrays["projection_mean"], arrays["projection_draws"][:DRAWN]
+
+
+def obstructed(run: Path, components: int) -> tuple[dict[str, np.ndarray], dict[str, list]]:
+    """walks.npz of the policy inferred with obstacles, and the obstacles' centers and radii."""
+    folder = run / "obstacles"
+    command = f"python -m experiments infer {run} --components {components} --obstacles 0.33"
+    if not (folder / "walks.npz").is_file() or not (folder / "summary.json").is_file():
+        raise InputError(f"no result of inference with obstacles in {folder}; make it with: {command}")
+    return read(folder, "walks.npz"), read_summary(folder)["obstacles"]
+
+
+def single_gaussian(axes: plt.Axes, task: GridWalker, mean: np.ndarray, draws: np.ndarray, colour: str) -> None:
+    """Mean solid, draws dotted."""
+    walks.draw_walks(axes, task, draws, colour, opacity=0.6, width=0.9, style=walks.DOTTED)
+    walks.draw_walks(axes, task, mean[None], walks.darker(colour), width=1.8, zorder=3.0)
+
+
+def entries() -> list:
+    """Of the legend."""
+    return [
+        walks.marker("start", "black", "D", 5.0),
+        walks.marker("goal", "black", "o"),
+        walks.line("paths of the modes", walks.GRID),
+        walks.line("demonstration", "0.45", width=0.8),
+        walks.line("mean", "0.25"),
+        walks.line("sample", "0.45", walks.DOTTED),
+        walks.marker("obstacle", "0.35", "o", 9.0),
+        walks.line("blocked path", "0.75", (0, (3, 3)), 0.8),
+    ]

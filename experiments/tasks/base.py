@@ -1,0 +1,73 @@
+"""What every task's experiment offers to `experiments.runs` and `experiments.inference`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from rich.console import Console
+
+from virl_tf.fit import Evaluate, Result
+from virl_tf.mixture import Mixture
+from virl_tf.reward import Reward
+from virl_tf.tasks import Task
+
+
+class Inference(Protocol):
+    """Inference on recovered rewards: a target for a new policy, and what is measured of that policy."""
+
+    def log_prob(self, x: Any) -> Any:
+        """What the new policy is fitted to: [N, D] -> [N]."""
+
+    def measure(self, policy: Mixture) -> dict[str, float]:
+        """A row of `evaluations` in summary.json, while the policy is fitted."""
+
+    def finish(self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]]) -> tuple[dict[str, Any], str]:
+        """Write the arrays of the figures into `out`; returns entries of summary.json and a line for the screen."""
+
+
+class Experiment(Protocol):
+    """One task as it is run and measured."""
+
+    objective: str  # the column of metrics.csv by which the paper compares runs of this task; lower is better
+
+    @property
+    def task(self) -> Task:
+        """The expert."""
+
+    def evaluator(self, train: np.ndarray, test: np.ndarray) -> Evaluate:
+        """What is measured after every iteration."""
+
+    def write_arrays(self, out: Path, train: np.ndarray, result: Result) -> None:
+        """Everything the figures need."""
+
+    def summarise(self, train: np.ndarray, result: Result) -> dict[str, Any]:
+        """This task's entries of summary.json, `status` among them."""
+
+    def draw(self, out: Path, summary: Mapping[str, Any]) -> None:
+        """The picture at the end of a run, overview.png and .pdf in `out`."""
+
+    def print_summary(self, summary: Mapping[str, Any], console: Console) -> None:
+        """The numbers that matter, on the screen."""
+
+    def inference(self, runs: Sequence[Path], rewards: Sequence[Reward], obstacles: float | None) -> Inference:
+        """Inference on the average of these runs' rewards; `obstacles`: share of the paths to block (path planning only)."""
+
+
+# A run counts as diverged when its objective ends this many nats above its best: healthy runs stay within 0.1, diverged
+# ones of the prototype ended 2 nats above.
+DIVERGED_NATS = 1.0
+
+
+def has_diverged(series: Any) -> bool:
+    """Whether a series of nats (one value per iteration) is lost at its end, or was not a number on the way."""
+    values = np.asarray(series, np.float64)
+    return bool(not np.isfinite(values).all() or values[-1] > values.min() + DIVERGED_NATS)
+
+
+def average_reward(rewards: Sequence[Reward], x: Any) -> Any:
+    """The mean of several runs' rewards: [N, D] -> [N]."""
+    total = rewards[0].log_prob(x)
+    for reward in rewards[1:]:
+        total = total + reward.log_prob(x)
+    return total / len(rewards)

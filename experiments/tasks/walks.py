@@ -1,0 +1,241 @@
+"""The grid walker and path planning: which modes a policy covers, how good its walks are, how the reward ranks the modes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+
+from experiments.tasks.base import average_reward, has_diverged
+from virl_tf import metrics
+from virl_tf.checkpoint import load_policy, save_arrays
+from virl_tf.fit import Evaluate, Result, fit_policy, spread_start
+from virl_tf.irl import State
+from virl_tf.mixture import Mixture
+from virl_tf.numerics import numpy_seed, split_seed
+from virl_tf.reward import Reward, evaluate
+from virl_tf.tasks import GridWalker, PathPlanning
+from virl_tf.validation import InputError
+
+SAMPLES = 20_000  # of a policy, for its distance and the modes it covers: 60 of them make a covered mode
+DRAWN = 5  # walks per component that the figures show
+RANDOM_POINTS = 100  # of Figure 7, in the box of 1.2 acos(spacing)
+
+
+class WalkExperiment:
+    """KL(q || p), the modes that policies cover, and the reward at modes and random points."""
+
+    objective = "negative_elbo"
+
+    def __init__(self, config: Mapping[str, Any]):
+        """For a run's configuration."""
+        self._config = config
+        self.task: GridWalker = (PathPlanning if config["task"] == "path_planning" else GridWalker)(config["steps"])
+
+    def evaluator(self, train: np.ndarray, test: np.ndarray) -> Evaluate:
+        """The policy's distance, modes and good walks; the reward's correlation with log p on the test demonstrations."""
+        log_p = self.task.log_prob(test).numpy()
+
+        def measure(state: State) -> dict[str, float]:
+            reward = evaluate(state.reward, tf.constant(test)).numpy()
+            policy, _ = measure_policy(self.task, state.policy, self._config["seed"])
+            return {**policy, "reward_correlation": float(np.corrcoef(reward, log_p)[0, 1])}
+
+        return measure
+
+    def write_arrays(self, out: Path, train: np.ndarray, result: Result) -> None:
+        """The policy's walks with their rewards, and the reward at modes and random points."""
+        write_walks(out, self.task, result.policy, result.reward, self._config["seed"])
+
+    def summarise(self, train: np.ndarray, result: Result) -> dict[str, Any]:
+        """The final policy's measures, their best and reported values, and the contrasts of Figure 7."""
+        history, last = result.history, result.history.iloc[-1]
+        _, covered = measure_policy(self.task, result.policy, self._config["seed"])
+        return {
+            "status": "diverged" if has_diverged(history[self.objective]) else "finished",
+            "num_modes": len(self.task.mode_centers),
+            **{name: float(last[name]) for name in (*MEASURES, "reward_correlation")},
+            "modes_covered": int(last["modes_covered"]),
+            "objective": metrics.best_final_reported(history[self.objective]),
+            "contrast": reward_contrasts(self.task, result.reward, covered, self._config["seed"]),
+        }
+
+    def draw(self, out: Path, summary: Mapping[str, Any]) -> None:
+        """Demonstrations, policy and curves."""
+        from experiments.figures.walks import draw_walk_overview
+
+        draw_walk_overview(out)
+
+    def print_summary(self, summary: Mapping[str, Any], console: Console) -> None:
+        """The measures as a table."""
+        table = Table("measure", "value", title="policy and recovered reward")
+        for name in (*MEASURES, "reward_correlation"):
+            table.add_row(LABELS[name], f"{summary[name]:.4g}")
+        above = summary["contrast"]["unexplored_random"]["above_best"]
+        table.add_row("unexplored modes above the best random point", f"{above:.2f}")
+        console.print(table)
+
+    def inference(self, runs: Sequence[Path], rewards: Sequence[Reward], obstacles: float | None = None) -> "WalkInference":
+        """Inference on the average reward.
+
+        Raises:
+            InputError: obstacles for the walker, or a share of blocked paths that cannot be.
+        """
+        task = self.task
+        if obstacles is not None:
+            if not isinstance(task, PathPlanning):
+                raise InputError("--obstacles is for path_planning; these are runs of grid_walker.")
+            task = task.with_blocked_share(obstacles, self._config["seed"])
+        return WalkInference(task, runs, rewards, self._config["seed"])
+
+
+class WalkInference:
+    """Which modes a new policy finds on the recovered reward that the training policies had not, and which it loses."""
+
+    def __init__(self, task: GridWalker, runs: Sequence[Path], rewards: Sequence[Reward], seed: int):
+        """`task`: with the obstacles of the inference, if any."""
+        self._task, self._rewards, self._seed = task, rewards, seed
+        trained = [measure_policy(_without_obstacles(task), load_policy(run / "policy.npz"), seed)[1] for run in runs]
+        self._trained = np.any(trained, axis=0)
+
+    def log_prob(self, x: Any) -> Any:
+        """The average reward, -inf on obstacles."""
+        return _avoiding(self._task, lambda x: average_reward(self._rewards, x))(x)
+
+    def measure(self, policy: Mixture) -> dict[str, float]:
+        """Distance and modes."""
+        return measure_policy(self._task, policy, self._seed)[0]
+
+    def finish(self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]]) -> tuple[dict[str, Any], str]:
+        """The walks, the modes found and lost, and the same for a policy of the same size fitted to the true reward."""
+        write_walks(out, self._task, policy, lambda x: average_reward(self._rewards, x), self._seed)
+        summary = self._modes(policy)
+        components = policy.num_components
+        start = spread_start(self._rewards[0], components, numpy_seed(self._seed, 0, "initial policy"))
+        true = _avoiding(self._task, self._task.reward if not _obstructed(self._task) else _without_obstacles(self._task).reward)
+        fitted = fit_policy(
+            true,
+            policy.dim,
+            components,
+            seed=self._seed,
+            num_steps=int(evaluations[-1]["step"]),
+            samples_per_component=100,
+            initial_policy=start,
+        )
+        summary["true_reward"] = self._modes(fitted.policy)
+        series = [row["negative_elbo"] for row in evaluations]
+        summary["objective"] = metrics.best_final_reported(series)
+        if _obstructed(self._task):
+            discs = self._task.obstacles  # type: ignore[attr-defined]
+            summary["obstacles"] = {"centers": discs.centers.tolist(), "radii": discs.radii.tolist()}
+        num_open = summary["open_modes"]
+        sentence = (
+            f"{summary['modes_covered']} of {num_open} {'open ' if _obstructed(self._task) else ''}modes covered, "
+            f"{summary['new_modes']} of them new to the training policy, {summary['lost_modes']} of its lost; "
+            f"{100.0 * summary['good_fraction']:.1f} % good walks; on the true reward {summary['true_reward']['modes_covered']}"
+        )
+        return summary, sentence
+
+    def _modes(self, policy: Mixture) -> dict[str, Any]:
+        measures, covered = measure_policy(self._task, policy, self._seed)
+        is_open = _open_modes(self._task)
+        return {
+            **measures,
+            "num_modes": len(covered),
+            "open_modes": int(is_open.sum()),
+            "modes_covered": int((covered & is_open).sum()),
+            "new_modes": int((covered & is_open & ~self._trained).sum()),
+            "lost_modes": int((~covered & is_open & self._trained).sum()),
+            "training_modes": int((self._trained & is_open).sum()),
+        }
+
+
+MEASURES = ("negative_elbo", "kl", "outside_share", "modes_covered", "good_fraction")
+LABELS = {
+    "negative_elbo": "negative ELBO of the policy",
+    "kl": "KL(q || p) of the policy",
+    "outside_share": "share of walks outside the support",
+    "modes_covered": "modes covered by the policy",
+    "good_fraction": "good walks (within 4 standard deviations of every line)",
+    "reward_correlation": "correlation of the reward with log p on test demonstrations",
+}
+
+
+def measure_policy(task: GridWalker, policy: Mixture, seed: int) -> tuple[dict[str, float], np.ndarray]:
+    """The measures of a policy from the same SAMPLES draws, and the modes it covers [M] bool.
+
+    With obstacles, walks that collide are outside the support and never good.
+    """
+    draws = split_seed(seed, 0, "evaluation")
+    distance = metrics.policy_distance(policy, task.log_prob, task.log_normaliser, SAMPLES, draws)
+    x, _ = policy.sample(SAMPLES, draws)
+    modes = np.where(np.isfinite(task.log_prob(x).numpy()), task.modes_of(x), -1)
+    covered = metrics.covered_modes(modes, len(task.mode_centers))
+    measures = {
+        "negative_elbo": distance.negative_elbo,
+        "kl": distance.kl,
+        "outside_share": distance.outside,
+        "modes_covered": int(covered.sum()),
+        "good_fraction": float(np.mean(modes >= 0)),
+    }
+    return measures, covered
+
+
+def random_points(task: GridWalker, seed: int) -> np.ndarray:
+    """The appendix's "negative samples", uniform in the box of 1.2 acos(spacing): [RANDOM_POINTS, d]."""
+    half = 1.2 * np.arccos(task.spacing)
+    rng = np.random.default_rng(numpy_seed(seed, 0, "random points"))
+    return rng.uniform(-half, half, (RANDOM_POINTS, task.dim))
+
+
+def reward_contrasts(
+    task: GridWalker, reward: Callable[[Any], Any], covered: np.ndarray, seed: int
+) -> dict[str, dict[str, float]]:
+    """Figure 7 in numbers, on rewards normalised to [0, 1] over modes and random points."""
+    at_modes, at_random = normalised_rewards(np.asarray(reward(task.mode_centers)), np.asarray(reward(random_points(task, seed))))
+    return {
+        "unexplored_random": metrics.contrast(at_modes[~covered], at_random),
+        "explored_unexplored": metrics.contrast(at_modes[covered], at_modes[~covered]),
+    }
+
+
+def normalised_rewards(at_modes: np.ndarray, at_random: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both scaled together to [0, 1]."""
+    together = np.concatenate([at_modes, at_random])
+    low, high = together.min(), together.max()
+    return (at_modes - low) / (high - low), (at_random - low) / (high - low)
+
+
+def write_walks(out: Path, task: GridWalker, policy: Mixture, reward: Callable[[Any], Any], seed: int) -> None:
+    """walks.npz, for the figures: means and draws of every component, modes and random points, each with its reward."""
+    z = np.random.default_rng(numpy_seed(seed, 0, "drawn walks")).standard_normal((policy.num_components, DRAWN, policy.dim))
+    draws = np.asarray(policy.means)[:, None] + np.einsum("kij,ksj->ksi", policy.scale_trils, z)
+    points = {
+        "means": np.asarray(policy.means),
+        "draws": draws.reshape(-1, policy.dim),
+        "modes": task.mode_centers,
+        "random": random_points(task, seed),
+    }
+    rewards = {f"{name}_reward": np.asarray(reward(tf.constant(x))) for name, x in points.items()}
+    _, covered = measure_policy(task, policy, seed)
+    extra = {"weights": np.exp(policy.log_weights), "covered": covered, "open": _open_modes(task)}
+    save_arrays(out / "walks.npz", {**points, **rewards, **extra})
+
+
+def _obstructed(task: GridWalker) -> bool:
+    return isinstance(task, PathPlanning) and len(task.obstacles.radii) > 0
+
+
+def _without_obstacles(task: GridWalker) -> GridWalker:
+    return PathPlanning(task.dim) if isinstance(task, PathPlanning) else task
+
+
+def _open_modes(task: GridWalker) -> np.ndarray:
+    return task.open_modes if isinstance(task, PathPlanning) else np.ones(len(task.mode_centers), bool)
+
+
+def _avoiding(task: GridWalker, log_prob: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return task.avoid_obstacles(log_prob) if isinstance(task, PathPlanning) else log_prob
