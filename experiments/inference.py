@@ -46,7 +46,7 @@ def infer(
     inference = experiment_of(RunFolder(runs[0]).config).inference(runs, rewards, obstacles)
     config = {"runs": [run.name for run in runs], "components": components, "steps": steps, "samples": samples, "seed": seed}
     if obstacles is not None:
-        config["obstacles"] = obstacles
+        config["blocked_share"] = obstacles
     RunFolder.open(out, config)
     if (out / "summary.json").is_file():
         console.print(f"{out}: finished before; nothing to do.")

@@ -18,7 +18,7 @@ COLUMNS = [
 # Further columns of the walks' tables. `best`, `final` and `reported` are the policy's negative ELBO there.
 WALK_COLUMNS = [
     *("kl", "good_fraction", "open_modes", "modes_covered", "new_modes", "lost_modes", "true_reward_modes"),
-    *("reward_correlation", "unexplored_above_random", "unexplored_random_auc", "explored_unexplored_auc"),
+    *("collision_share", "reward_correlation", "unexplored_above_random", "unexplored_random_auc", "explored_unexplored_auc"),
 ]
 
 

@@ -189,7 +189,7 @@ class PolicyResult:
 
 
 def fit_policy(
-    log_prob: Callable[[tf.Tensor], tf.Tensor],
+    log_prob: Callable[[tf.Tensor], tf.Tensor] | Reward,
     dim: int,
     num_components: int = 10,
     *,

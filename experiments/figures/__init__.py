@@ -1,36 +1,36 @@
 """The paper's figures, redrawn from result files alone."""
 
+import importlib
 from pathlib import Path
 
 from virl_tf.validation import InputError, check_choice
 
-FIGURES = ("2a", "2b", "4", "5")
+# Number -> how many folders of results it takes; 0: one or more.
+FIGURES = {"1": 1, "2a": 1, "2b": 1, "3": 2, "4": 1, "5": 0, "6": 1, "7": 1}
 
 
 def draw(number: str, runs: list[Path], inference: Path | None, out: Path) -> None:
     """Draw one figure into the folder `out` as PNG and PDF.
 
+    Args:
+        inference: where Figure 5 finds the inference policy, if not in the first run's folder.
+
     Raises:
-        InputError: unknown figure, or result files it needs are missing (the message names the command that makes them).
+        InputError: unknown figure, too many or too few folders of results, `inference` for another figure, or result files it
+            needs are missing (the message names the command that makes them).
     """
-    check_choice("figure", number, FIGURES)
+    taken = FIGURES[check_choice("figure", number, FIGURES)]
+    if taken and len(runs) != taken:
+        raise InputError(f"figure {number} takes {taken} folder{'s' if taken > 1 else ''} of results, got {len(runs)}.")
+    if inference is not None and number != "5":
+        raise InputError("--inference is for figure 5.")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot use {out} as the output folder: {error.strerror or error}.") from error
-    if number == "2a":
-        from experiments.figures.figure_2a import draw_figure_2a
-
-        draw_figure_2a(runs[0], out)
-    elif number == "2b":
-        from experiments.figures.figure_2b import draw_figure_2b
-
-        draw_figure_2b(runs[0], out)
-    elif number == "4":
-        from experiments.figures.figure_4 import draw_figure_4
-
-        draw_figure_4(runs[0], out)
+    # Imported here: matplotlib takes a second.
+    draw_figure = getattr(importlib.import_module(f"experiments.figures.figure_{number}"), f"draw_figure_{number}")
+    if number == "5":
+        draw_figure(runs, inference, out)
     else:
-        from experiments.figures.figure_5 import draw_figure_5
-
-        draw_figure_5(runs, inference, out)
+        draw_figure(*([runs] if taken > 1 else runs), out)

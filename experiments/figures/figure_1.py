@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from experiments.figures import walks
 from experiments.figures.figure_2b import COLOURS
@@ -15,7 +17,7 @@ from virl_tf.validation import InputError
 
 DEMONSTRATIONS = 60  # in panel a
 DRAWN = 20  # samples of the single Gaussians
-LIKELIHOOD, PROJECTION = "C3", "C4"
+DEMONSTRATED, LIKELIHOOD, PROJECTION = "C2", "C3", "C4"
 
 
 def draw_figure_1(run: Path, out: Path) -> None:
@@ -28,23 +30,29 @@ def draw_figure_1(run: Path, out: Path) -> None:
     if RunFolder(run).config["method"] != "virl":
         raise InputError(f"{run} is not a run of V-IRL; make one with: python -m experiments run path_planning --method virl")
     mean, draws = projection(run)
-    inferred, summary = obstructed(run, len(task.mode_centers))
+    inferred, obstacles = obstructed(run, len(task.mode_centers))
 
-    figure, row = plt.subplots(1, 4, figsize=(11.6, 2.75), layout="constrained")
-    walks.draw_walks(row[0], task, walks.demonstrations(run, DEMONSTRATIONS), "0.2", opacity=0.3, width=0.8)
+    figure, row = make_panels(task, inferred["open"])
+    walks.draw_walks(row[0], task, walks.demonstrations(run, DEMONSTRATIONS), DEMONSTRATED, opacity=0.3, width=0.8)
     single_gaussian(row[1], task, *maximum_likelihood(read(run, "demonstrations.npz")["train"]), LIKELIHOOD)
     single_gaussian(row[2], task, mean, draws, PROJECTION)
     walks.policy_walks(row[3], task, inferred, COLOURS["virl"], walks.reward_range(inferred))
-    walks.discs(row[3], np.asarray(summary["centers"]), np.asarray(summary["radii"]))
-    titles = ("a) task", "b) maximum likelihood", "c) information projection", "d) V-IRL, some paths obstructed")
-    for axes, title in zip(row, titles, strict=True):
-        walks.mode_grid(axes, task, inferred["open"] if axes is row[3] else None)
-        walks.ends(axes, task)
-        # The mean angle of maximum likelihood is about zero: its mean path is straight, and longer than the way to the goal.
-        walks.frame(axes, task, right=(1.0 - task.spacing) * task.dim)
-        axes.set_title(title)
+    walks.discs(row[3], np.asarray(obstacles["centers"]), np.asarray(obstacles["radii"]))
     walks.legend_below(figure, entries())
     save(figure, out / "figure_1")
+
+
+def make_panels(task: GridWalker, passable: np.ndarray) -> tuple[Figure, list[Axes]]:
+    """Four panels of one scale with start, goal and grid; in the last one the grid of the `passable` modes [M]."""
+    # The mean angle of maximum likelihood is about zero: its mean path is straight, and longer than the way to the goal.
+    beyond = [0.0, (1.0 - task.spacing) * task.dim, 0.0, 0.0]
+    figure, row = walks.panel_row(task, 11.6, beyond=beyond)
+    titles = ("a) task", "b) maximum likelihood", "c) information projection", "d) V-IRL, some paths obstructed")
+    for axes, title in zip(row, titles, strict=True):
+        first, last = axes is row[0], axes is row[3]
+        walks.mode_grid(axes, task, passable if last else None, zorder=3.0 if first else 1.0)
+        axes.set_title(title)
+    return figure, row
 
 
 def maximum_likelihood(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -68,27 +76,29 @@ def projection(run: Path) -> tuple[np.ndarray, np.ndarray]:
 def obstructed(run: Path, components: int) -> tuple[dict[str, np.ndarray], dict[str, list]]:
     """walks.npz of the policy inferred with obstacles, and the obstacles' centers and radii."""
     folder = run / "obstacles"
-    command = f"python -m experiments infer {run} --components {components} --obstacles 0.33"
-    if not (folder / "walks.npz").is_file() or not (folder / "summary.json").is_file():
+    # The folder may also hold an inference that `--out` put there, without obstacles.
+    obstacles = read_summary(folder).get("obstacles") if (folder / "summary.json").is_file() else None
+    if obstacles is None:
+        command = f"python -m experiments infer {run} --components {components} --obstacles 0.33"
         raise InputError(f"no result of inference with obstacles in {folder}; make it with: {command}")
-    return read(folder, "walks.npz"), read_summary(folder)["obstacles"]
+    return read(folder, "walks.npz"), obstacles
 
 
-def single_gaussian(axes: plt.Axes, task: GridWalker, mean: np.ndarray, draws: np.ndarray, colour: str) -> None:
+def single_gaussian(axes: Axes, task: GridWalker, mean: np.ndarray, draws: np.ndarray, colour: str) -> None:
     """Mean solid, draws dotted."""
     walks.draw_walks(axes, task, draws, colour, opacity=0.6, width=0.9, style=walks.DOTTED)
     walks.draw_walks(axes, task, mean[None], walks.darker(colour), width=1.8, zorder=3.0)
 
 
-def entries() -> list:
+def entries() -> list[Line2D]:
     """Of the legend."""
     return [
-        walks.marker("start", "black", "D", 5.0),
-        walks.marker("goal", "black", "o"),
+        walks.marker("start", walks.START, "D", 5.0),
+        walks.marker("goal", walks.GOAL, "o"),
         walks.line("paths of the modes", walks.GRID),
-        walks.line("demonstration", "0.45", width=0.8),
+        walks.line("demonstration", DEMONSTRATED, width=0.8),
         walks.line("mean", "0.25"),
         walks.line("sample", "0.45", walks.DOTTED),
         walks.marker("obstacle", "0.35", "o", 9.0),
-        walks.line("blocked path", "0.75", (0, (3, 3)), 0.8),
+        walks.line("blocked path", "0.75", walks.DASHED, 0.9),
     ]

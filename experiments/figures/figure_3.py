@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import numpy as np
 
 from experiments.figures import walks
 from experiments.figures.figure_2b import COLOURS, LABELS
 from experiments.figures.style import read, save
-from experiments.result_files import check_same_task
 from virl_tf.run_folder import RunFolder
 from virl_tf.validation import InputError
 
@@ -21,19 +20,17 @@ def draw_figure_3(runs: list[Path], out: Path) -> None:
     if set(by_method) != {"geim", "virl"}:
         methods = " and ".join(str(RunFolder(run).config.get("method")) for run in runs)
         raise InputError(f"figure 3 needs a run of geim and one of virl (python -m experiments run grid_walker); got {methods}.")
-    task = walks.walk_task(runs[0], "grid_walker")
-    walks.walk_task(runs[1], "grid_walker")
-    check_same_task(runs)
-    results = {method: [training_walks(by_method[method]), inference_walks(by_method[method])] for method in ("geim", "virl")}
+    task, other = (walks.walk_task(run, "grid_walker") for run in runs)
+    if task.dim != other.dim:
+        raise InputError(f"figure 3 needs walks of one length; {runs[0]} has {task.dim} steps, {runs[1]} has {other.dim}.")
+    results = {method: both_walks(by_method[method]) for method in ("geim", "virl")}
 
-    figure, row = plt.subplots(1, 4, figsize=(9.6, 4.0), layout="constrained")
+    figure, row = walks.panel_row(task, 9.6, beyond=(0.0, 0.0, 0.0, 0.0), title_lines=2)
     panels = [(method, stage) for method in results for stage in (0, 1)]
     for letter, axes, (method, stage) in zip("abcd", row, panels, strict=True):
         shown = results[method][stage]
         walks.target_lines(axes, task)
         walks.policy_walks(axes, task, shown, COLOURS[method], walks.reward_range(*results[method]))
-        walks.ends(axes, task)
-        walks.frame(axes, task)
         name = f"{letter}) {LABELS[method]} {('training', 'inference')[stage]}"
         axes.set_title(f"{name}\n{len(shown['means'])} components, {walks.covered(shown)}")
     target = walks.line("intermediate targets", walks.TARGET, ":", 1.0)
@@ -41,14 +38,9 @@ def draw_figure_3(runs: list[Path], out: Path) -> None:
     save(figure, out / "figure_3")
 
 
-def training_walks(run: Path) -> dict:
-    """walks.npz of the training policy."""
-    return read(run, "walks.npz")
-
-
-def inference_walks(run: Path) -> dict:
-    """walks.npz of the policy inferred on the run's reward."""
+def both_walks(run: Path) -> list[dict[str, np.ndarray]]:
+    """walks.npz of the training policy, and of the policy inferred on the run's reward."""
     folder = run / "inference"
     if not (folder / "walks.npz").is_file():
         raise InputError(f"no inference result in {folder}; make it with: python -m experiments infer {run} --components 25")
-    return read(folder, "walks.npz")
+    return [read(run, "walks.npz"), read(folder, "walks.npz")]

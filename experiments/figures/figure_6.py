@@ -1,70 +1,85 @@
 """Figure 6: how the grid walker is made, and its demonstrations."""
 
 from pathlib import Path
+from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patches import Polygon
 
 from experiments.figures import walks
 from experiments.figures.style import save
-from virl_tf.tasks import GridWalker, PathPlanning
+from virl_tf.tasks import GridWalker
 
-FIRST, SECOND = "C0", "C1"  # two walks with some of their steps swapped
-LABEL = {"fontsize": 7.5, "color": "0.25"}
+TARGET = "red"
+FIRST, SECOND = "C0", "C1"  # two walks whose steps differ in their order only
+LABEL: dict[str, Any] = {"fontsize": 8, "color": "0.2", "ha": "center", "va": "center"}
 
 
 def draw_figure_6(run: Path, out: Path) -> None:
-    """Left the construction (cone, vertical lines, waypoints that walks share), right 200 demonstrations and the target lines."""
+    """Left the construction (cone, vertical lines, shared waypoints), right 200 demonstrations and the target lines."""
     task = walks.walk_task(run, "grid_walker")
-    height = task.dim * np.sin(np.arccos(task.spacing)) + 1.0
-    right_of_left = 2 * task.spacing * task.dim + 2 * walks.MARGIN
-    right_of_right = task.spacing * task.dim + 2 * walks.MARGIN
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(9.0, 4.4), layout="constrained", width_ratios=[right_of_left, right_of_right]
-    )
+    length = task.spacing * task.dim
+    # As high as the cone on the last line.
+    figure, (left, right) = walks.panel_row(task, 9.0, beyond=(length, 0.0), half_height=length, legend_lines=2)
+    for axes in (left, right):
+        walks.target_lines(axes, task, TARGET)
     construction(left, task)
     x = walks.demonstrations(run)
     walks.draw_walks(right, task, x, "black", opacity=0.22, width=0.7)
-    walks.target_lines(right, task, "red")
-    walks.ends(right, task)
     right.set_title(f"{len(x)} expert samples, d = {task.dim}")
-    for axes in (left, right):
-        walks.frame(axes, task)
-        axes.set_ylim(-height, height)
-    left.set_xlim(-walks.MARGIN, right_of_left - walks.MARGIN)
-    walks.legend_below(
-        figure,
-        [
-            walks.line("first half: the grid walker", "0.45"),
-            walks.line("second half", walks.GRID, (0, (3, 3)), 0.8),
-            walks.line("two walks with the same steps", FIRST, width=2.0),
-            walks.line("in another order", SECOND, width=2.0),
-            walks.line("target lines", "red", ":", 1.0),
-        ],
-    )
+    walks.legend_below(figure, entries(), columns=4)
     save(figure, out / "figure_6")
 
 
 def construction(axes: Axes, task: GridWalker) -> None:
-    """The rotated grid inside the cone: vertical lines at equal distances, the second half of path planning faint."""
-    reach = task.spacing * task.dim + walks.MARGIN
-    axes.add_patch(Polygon([(0, 0), (reach, reach), (reach, -reach)], facecolor="C0", alpha=0.07, edgecolor="none", zorder=0.1))
-    walks.target_lines(axes, task, "red")
-    whole_grid(axes, task)
-    steps = np.arange(task.dim)
-    angle = np.arccos(task.spacing)
-    first = np.where(steps % 4 < 2, 1.0 - 2.0 * (steps % 2), -1.0 + 2.0 * (steps % 2)) * angle  # up, down, down, up, ...
-    second = np.roll(first, 1)
-    for x, colour in ((first, FIRST), (second, SECOND)):
-        walks.draw_walks(axes, task, x[None], colour, width=2.0, zorder=3.0)
-    walks.ends(axes, task)
+    """The grid of the first half inside its cone, the second half faint behind it, and two walks that share waypoints."""
+    length = task.spacing * task.dim
+    cone = Polygon([(0.0, 0.0), (length, length), (length, -length)], facecolor="0.94", edgecolor="none", zorder=0.1)
+    axes.add_patch(cone)
+    waypoints = task.waypoints(task.mode_centers).numpy()
+    mirrored = waypoints * [-1.0, 1.0] + [2.0 * length, 0.0]
+    walks.polylines(axes, mirrored, walks.GRID, width=0.8, style=walks.DASHED, zorder=1.0)
+    axes.plot(2.0 * length, 0.0, "o", color=walks.GOAL, markersize=7)
+    walks.polylines(axes, waypoints, "0.45", width=0.9, zorder=1.5)
+    axes.plot(*np.unique(waypoints.reshape(-1, 2).round(9), axis=0).T, "o", color="0.3", markersize=3.5, zorder=4.0)
+    first, second = same_steps(task)
+    walks.draw_walks(axes, task, first[None], FIRST, width=2.2, zorder=3.0)
+    walks.draw_walks(axes, task, second[None], SECOND, width=2.2, style=walks.DASHED, zorder=3.1)
+    lengths(axes, task)
     axes.set_title("construction")
 
 
-def whole_grid(axes: Axes, task: GridWalker) -> None:
-    """The walker's modes with their shared waypoints, and the paths that path planning would continue them with."""
-    walks.draw_walks(axes, task, task.mode_centers, "0.45", width=0.9, zorder=1.5)
-    waypoints = np.unique(task.waypoints(task.mode_centers).numpy().reshape(-1, 2).round(9), axis=0)
-    axes.plot(*waypoints.T, "o", color="0.3", markersize=3.0, zorder=2.5)
+def same_steps(task: GridWalker) -> tuple[np.ndarray, np.ndarray]:
+    """Two modes [d]: up, down, up, up, down, up, ..., and the same with the first two of every three steps swapped."""
+    first = np.where(np.arange(task.dim) % 3 == 1, -1.0, 1.0) * np.arccos(task.spacing)
+    second = first.copy()
+    for i in range(0, task.dim - 1, 3):
+        second[[i, i + 1]] = first[[i + 1, i]]
+    return first, second
+
+
+def lengths(axes: Axes, task: GridWalker) -> None:
+    """The distance of two lines, below the grid, and the length of a step, on the first one up."""
+    low = axes.get_ylim()[0] + 0.2
+    axes.annotate(
+        "", (0.0, low), (task.spacing, low), arrowprops={"arrowstyle": "<->", "color": "0.2", "shrinkA": 0, "shrinkB": 0}
+    )
+    axes.text(0.5 * task.spacing, low + 0.22, f"{task.spacing:g}", **LABEL)
+    x, y = task.spacing, np.sqrt(1.0 - task.spacing**2)
+    axes.text(0.5 * x - 0.15 * y, 0.5 * y + 0.15 * x + 0.05, "1", **LABEL)
+
+
+def entries() -> list[Line2D]:
+    """Of the legend."""
+    return [
+        walks.line("grid walker (first half)", "0.45"),
+        walks.line("second half", walks.GRID, walks.DASHED, 0.8),
+        walks.line("equidistant (target) lines", TARGET, ":"),
+        walks.marker("90° cone", "0.88", "s", 9.0),
+        walks.line("a walk", FIRST, width=2.2),
+        walks.line("the same steps, in another order", SECOND, walks.DASHED, 2.2),
+        walks.marker("shared waypoints", "0.3", "o", 3.5),
+        walks.line("expert sample", "0.4", width=0.7),
+    ]

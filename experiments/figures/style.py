@@ -29,7 +29,7 @@ def read(run: Path, name: str) -> dict[str, np.ndarray]:
     """Arrays of one result file of a run. Raises InputError if the run or the file is not there."""
     path = run / name
     if not path.is_file():
-        raise InputError(f"{run} has no {name}; give the folder of a finished run (python -m experiments run gaussians ...).")
+        raise InputError(f"{run} has no {name}; give the folder of a finished run (python -m experiments run ...).")
     return load_arrays(path)
 
 

@@ -1,6 +1,8 @@
 """What the figures of the grid walker and of path planning share, and the picture at the end of their runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -8,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.colors import to_rgb, to_rgba_array
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
@@ -21,14 +23,19 @@ from virl_tf.validation import InputError
 
 SHOWN = 200  # demonstrations in a panel, as in Figure 6
 MARGIN = 0.45  # of the panels, around the modes' walks
+LINE = 0.19  # inches, of a title or legend
 FAINTEST = 0.06  # opacity of the worst walks
 # Rewards differ by this many nats at least between the faintest and the fullest walk. Perfect draws of the walker differ by a
 # few nats (a chi-square over two); where all walks are good, none should look bad.
 LEAST_RANGE = 8.0
 DOTTED = (0, (1, 1.4))
-CURVES = {"negative_elbo": "negative ELBO", "modes_covered": "modes covered", "reward_correlation": "correlation\nof the reward"}
-# Colours of their own: the policy's would make them look like walks of it.
-START, GOAL, TARGET, GRID = "black", "black", "0.55", "0.75"
+DASHED = (0, (4, 3))
+CURVES = {
+    "negative_elbo": "negative\nELBO",
+    "modes_covered": "modes\ncovered",
+    "reward_correlation": "correlation\nof the reward",
+}
+START, GOAL, TARGET, GRID = "black", "black", "0.55", "0.65"
 
 
 def walk_task(run: Path, *allowed: str) -> GridWalker:
@@ -46,17 +53,46 @@ def demonstrations(run: Path, n: int = SHOWN) -> np.ndarray:
     return x[np.random.default_rng(0).choice(len(x), min(n, len(x)), replace=False)]
 
 
-# --- parts of a panel -------------------------------------------------------------------------------------------------------
+# --- panels -----------------------------------------------------------------------------------------------------------------
 
 
-def frame(axes: Axes, task: GridWalker, right: float = 0.0) -> None:
-    """Limits around the modes' walks (with `right` more on the right), equal aspect, neither ticks nor a box."""
+def panel_row(
+    task: GridWalker,
+    width: float,
+    *,
+    beyond: Sequence[float] = (0.0, 0.0),
+    half_height: float | None = None,
+    title_lines: int = 1,
+    legend_lines: int = 1,
+    margin: float = 0.0,
+) -> tuple[Figure, list[Axes]]:
+    """A figure with a row of panels of one scale, each with the walk's start (and goal) in it.
+
+    No layout engine: together with equal aspects they cut titles off. All sizes follow from the panels' ranges instead.
+
+    Args:
+        width: of the figure, in inches.
+        beyond: for every panel, how far it goes on to the right of the modes' walks.
+        half_height: of the panels' range; default: what the modes' walks need.
+        margin: inches that stay free on the right.
+    """
     waypoints = task.waypoints(task.mode_centers).numpy()
-    height = waypoints[..., 1].max() + MARGIN
-    axes.set_xlim(-MARGIN, waypoints[..., 0].max() + MARGIN + right)
-    axes.set_ylim(-height, height)
-    axes.set_aspect("equal")
-    axes.set_axis_off()
+    half_height = half_height or waypoints[..., 1].max() + MARGIN
+    ranges = [waypoints[..., 0].max() + 2.0 * MARGIN + extra for extra in beyond]
+    inch = (width - margin) / sum(ranges)  # of one step's length
+    bottom = LINE * (legend_lines + 0.5)
+    height = bottom + inch * 2.0 * half_height + LINE * (title_lines + 0.5)
+    figure, left, row = plt.figure(figsize=(width, height)), 0.0, []
+    for extent in ranges:
+        axes = figure.add_axes((left / width, bottom / height, inch * extent / width, inch * 2.0 * half_height / height))
+        axes.set_xlim(-MARGIN, extent - MARGIN)
+        axes.set_ylim(-half_height, half_height)
+        axes.set_aspect("equal")
+        axes.set_axis_off()
+        ends(axes, task)
+        row.append(axes)
+        left += inch * extent
+    return figure, row
 
 
 def target_lines(axes: Axes, task: GridWalker, colour: str = TARGET) -> None:
@@ -72,42 +108,44 @@ def ends(axes: Axes, task: GridWalker) -> None:
         axes.plot(*task.goal, "o", color=GOAL, markersize=7, zorder=5, clip_on=False)
 
 
-def draw_walks(
+def draw_walks(axes: Axes, task: GridWalker, x: np.ndarray, colour: Any, **style: Any) -> None:
+    """Walks [N, d] as `polylines` through their waypoints."""
+    polylines(axes, task.waypoints(x).numpy(), colour, **style)
+
+
+def polylines(
     axes: Axes,
-    task: GridWalker,
-    x: np.ndarray,
-    colour: str,
+    waypoints: np.ndarray,
+    colour: Any,
     *,
     opacity: np.ndarray | float = 1.0,
     width: float = 1.0,
-    style: object = "-",
+    style: Any = "-",
     zorder: float = 2.0,
 ) -> None:
-    """Walks [N, d] as polylines through their waypoints; the fullest on top.
+    """Lines through waypoints [N, W, 2], the most opaque on top.
 
     Args:
-        opacity: one for all, or one per walk [N].
+        opacity: one for all, or one per line [N].
     """
-    opacity = np.broadcast_to(opacity, len(x))
+    opacity = np.broadcast_to(opacity, len(waypoints))
     order = np.argsort(opacity, kind="stable")
-    colours = np.repeat(to_rgba_array(colour), len(x), axis=0)
+    colours = np.repeat(to_rgba_array(colour), len(waypoints), axis=0)
     colours[:, 3] = opacity[order]
-    waypoints = task.waypoints(x).numpy()[order]
-    # Butt caps: with others the gaps between the dots of a dotted line fill up.
-    axes.add_collection(
-        LineCollection(
-            waypoints, colors=colours, linewidths=width, linestyles=[style], joinstyle="round", capstyle="butt", zorder=zorder
-        )
+    # Butt caps: others would fill the gaps of dotted lines.
+    lines = LineCollection(
+        list(waypoints[order]), colors=colours, linewidths=width, linestyles=[style], capstyle="butt", zorder=zorder
     )
+    axes.add_collection(lines)
 
 
-def mode_grid(axes: Axes, task: GridWalker, passable: np.ndarray | None = None) -> None:
-    """The modes' walks in grey with dots on their waypoints, in the background; those not `passable` [M] faint and dashed."""
+def mode_grid(axes: Axes, task: GridWalker, passable: np.ndarray | None = None, zorder: float = 1.0) -> None:
+    """The modes' walks in grey, in the background; those not `passable` [M] faint and dashed."""
     passable = np.ones(len(task.mode_centers), bool) if passable is None else passable
-    # Steps that a blocked path shares with a passable one are covered by it.
-    draw_walks(axes, task, task.mode_centers[~passable], "0.82", width=0.8, style=(0, (3, 3)), zorder=0.8)
-    draw_walks(axes, task, task.mode_centers[passable], "white", width=1.6, zorder=0.9)
-    draw_walks(axes, task, task.mode_centers[passable], GRID, width=0.9, zorder=1.0)
+    draw_walks(axes, task, task.mode_centers[~passable], "0.8", width=0.9, style=DASHED, zorder=zorder - 0.2)
+    # White below the grey ones hides the dashes of steps that a blocked path shares with a passable one.
+    draw_walks(axes, task, task.mode_centers[passable], "white", width=1.6, zorder=zorder - 0.1)
+    draw_walks(axes, task, task.mode_centers[passable], GRID, width=0.9, zorder=zorder)
 
 
 def discs(axes: Axes, centers: np.ndarray, radii: np.ndarray) -> None:
@@ -178,9 +216,17 @@ def policy_entries(colour: str = "0.45") -> list[Line2D]:
     ]
 
 
-def legend_below(figure: Figure | SubFigure, entries: list[Line2D], columns: int | None = None) -> None:
-    """One legend for all panels, below them."""
-    figure.legend(handles=entries, loc="outside lower center", ncols=columns or len(entries), frameon=False, fontsize=8)
+def legend_below(figure: Figure, entries: list[Line2D], columns: int | None = None, *, left: bool = False) -> None:
+    """One legend for all panels, below them; `left`: at the left end instead of in the middle."""
+    figure.legend(
+        handles=entries,
+        loc="lower left" if left else "lower center",
+        ncols=columns or len(entries),
+        frameon=False,
+        fontsize=8,
+        handlelength=2.6,
+        borderaxespad=0.3,
+    )
 
 
 # --- the picture at the end of a run ----------------------------------------------------------------------------------------
@@ -188,29 +234,29 @@ def legend_below(figure: Figure | SubFigure, entries: list[Line2D], columns: int
 
 def draw_walk_overview(run: Path) -> None:
     """Demonstrations, the policy's walks, and three measures over the iterations: overview.png and .pdf in the run's folder."""
-    task, walks, history = walk_task(run, "grid_walker", "path_planning"), read(run, "walks.npz"), pd.read_csv(run / "metrics.csv")
+    task, walks = walk_task(run, "grid_walker", "path_planning"), read(run, "walks.npz")
     method = RunFolder(run).config["method"]
     colour = COLOURS.get(method.split("_")[0], "C3")
-    figure = plt.figure(figsize=(10.5, 3.8), layout="constrained")
-    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[2.1, 1.0], wspace=0.03)[0]
-    panels = left.subplots(1, 2)
-    for axes in panels:
+    figure, (left, right) = panel_row(task, 11.5 if isinstance(task, PathPlanning) else 9.0, title_lines=2, margin=3.3)
+    for axes in (left, right):
         target_lines(axes, task)
-        ends(axes, task)
-        frame(axes, task)
     x = demonstrations(run)
-    draw_walks(axes=panels[0], task=task, x=x, colour="0.2", opacity=0.25, width=0.8)
-    panels[0].set_title(f"{len(x)} demonstrations")
-    policy_walks(panels[1], task, walks, colour, reward_range(walks))
-    panels[1].set_title(f"policy of {LABELS.get(method, method)}, {len(walks['means'])} components: {covered(walks)}")
-    legend_below(left, policy_entries(colour))
-    curves(right, history, colour, len(task.mode_centers))
+    draw_walks(left, task, x, "0.2", opacity=0.25, width=0.8)
+    left.set_title(f"{len(x)} demonstrations")
+    policy_walks(right, task, walks, colour, reward_range(walks))
+    right.set_title(f"policy of {LABELS.get(method, method)}\n{len(walks['means'])} components, {covered(walks)}")
+    legend_below(figure, policy_entries(colour), left=True)
+    curves(figure, pd.read_csv(run / "metrics.csv"), colour, len(task.mode_centers))
     save(figure, run / "overview")
 
 
-def curves(figure: SubFigure, history: pd.DataFrame, colour: str, num_modes: int) -> None:
-    """The measures in `CURVES` against the iteration, one above the other."""
-    column = figure.subplots(len(CURVES), 1, sharex=True)
+def curves(figure: Figure, history: pd.DataFrame, colour: str, num_modes: int) -> None:
+    """The measures in `CURVES` against the iteration, one above the other, in the margin on the right."""
+    width, height = figure.get_size_inches()
+    grid = figure.add_gridspec(
+        len(CURVES), 1, left=1.0 - 2.4 / width, right=1.0 - 0.1 / width, bottom=0.5 / height, top=1.0 - 0.15 / height, hspace=0.25
+    )
+    column: Any = grid.subplots(sharex=True)
     for axes, (name, label) in zip(column, CURVES.items(), strict=True):
         # A policy without a walk in the support has an infinite distance; the curve has a gap there.
         values = history[name].replace([np.inf, -np.inf], np.nan)
@@ -220,6 +266,7 @@ def curves(figure: SubFigure, history: pd.DataFrame, colour: str, num_modes: int
     figure.align_ylabels(column)
     column[1].axhline(num_modes, color="0.5", linewidth=0.7, zorder=0)
     column[1].set_ylim(0, 1.08 * num_modes)
+    column[1].yaxis.set_major_locator(MaxNLocator(4, integer=True))
     column[2].set_ylim(top=1.02)
     column[2].set_xlabel("iterations")
     column[2].xaxis.set_major_locator(MaxNLocator(integer=True))

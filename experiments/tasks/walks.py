@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import tensorflow as tf
@@ -20,8 +20,10 @@ from virl_tf.reward import Reward, evaluate
 from virl_tf.tasks import GridWalker, PathPlanning
 from virl_tf.validation import InputError
 
+LogDensity = Callable[[Any], Any] | Reward
 SAMPLES = 20_000  # of a policy, for its distance and the modes it covers: 60 of them make a covered mode
 DRAWN = 5  # walks per component that the figures show
+DRAWN_SINGLE = 20  # ... of Figure 1c's one component
 RANDOM_POINTS = 100  # of Figure 7, in the box of 1.2 acos(spacing)
 
 
@@ -47,8 +49,17 @@ class WalkExperiment:
         return measure
 
     def write_arrays(self, out: Path, train: np.ndarray, result: Result) -> None:
-        """The policy's walks with their rewards, and the reward at modes and random points."""
-        write_walks(out, self.task, result.policy, result.reward, self._config["seed"])
+        """The policy's walks with their rewards, and the reward at modes and random points.
+
+        For path planning also a policy of one component fitted to the reward, the single behaviour of Figure 1c.
+        """
+        seed = self._config["seed"]
+        extra = {}
+        if isinstance(self.task, PathPlanning):
+            single = fit_policy(result.reward, self.task.dim, 1, seed=seed).policy
+            draws, _ = single.sample(DRAWN_SINGLE, split_seed(seed, 0, "projection"))
+            extra = {"projection_mean": single.means[0], "projection_draws": draws}
+        write_walks(out, self.task, result.policy, result.reward, seed, **extra)
 
     def summarise(self, train: np.ndarray, result: Result) -> dict[str, Any]:
         """The final policy's measures, their best and reported values, and the contrasts of Figure 7."""
@@ -129,7 +140,8 @@ class WalkInference:
         series = [row["negative_elbo"] for row in evaluations]
         summary["objective"] = metrics.best_final_reported(series)
         if _obstructed(self._task):
-            discs = self._task.obstacles  # type: ignore[attr-defined]
+            discs = self._task.obstacles
+            summary["collision_share"] = collision_share(self._task, policy, self._seed)
             summary["obstacles"] = {"centers": discs.centers.tolist(), "radii": discs.radii.tolist()}
         num_open = summary["open_modes"]
         sentence = (
@@ -184,6 +196,12 @@ def measure_policy(task: GridWalker, policy: Mixture, seed: int) -> tuple[dict[s
     return measures, covered
 
 
+def collision_share(task: PathPlanning, policy: Mixture, seed: int) -> float:
+    """Share of the policy's walks that meet an obstacle."""
+    x, _ = policy.sample(SAMPLES, split_seed(seed, 0, "evaluation"))
+    return float(np.mean(task.collides(x).numpy()))
+
+
 def random_points(task: GridWalker, seed: int) -> np.ndarray:
     """The appendix's "negative samples", uniform in the box of 1.2 acos(spacing): [RANDOM_POINTS, d]."""
     half = 1.2 * np.arccos(task.spacing)
@@ -191,9 +209,7 @@ def random_points(task: GridWalker, seed: int) -> np.ndarray:
     return rng.uniform(-half, half, (RANDOM_POINTS, task.dim))
 
 
-def reward_contrasts(
-    task: GridWalker, reward: Callable[[Any], Any], covered: np.ndarray, seed: int
-) -> dict[str, dict[str, float]]:
+def reward_contrasts(task: GridWalker, reward: LogDensity, covered: np.ndarray, seed: int) -> dict[str, dict[str, float]]:
     """Figure 7 in numbers, on rewards normalised to [0, 1] over modes and random points."""
     at_modes, at_random = normalised_rewards(np.asarray(reward(task.mode_centers)), np.asarray(reward(random_points(task, seed))))
     return {
@@ -209,7 +225,7 @@ def normalised_rewards(at_modes: np.ndarray, at_random: np.ndarray) -> tuple[np.
     return (at_modes - low) / (high - low), (at_random - low) / (high - low)
 
 
-def write_walks(out: Path, task: GridWalker, policy: Mixture, reward: Callable[[Any], Any], seed: int) -> None:
+def write_walks(out: Path, task: GridWalker, policy: Mixture, reward: LogDensity, seed: int, **arrays: Any) -> None:
     """walks.npz, for the figures: means and draws of every component, modes and random points, each with its reward."""
     z = np.random.default_rng(numpy_seed(seed, 0, "drawn walks")).standard_normal((policy.num_components, DRAWN, policy.dim))
     draws = np.asarray(policy.means)[:, None] + np.einsum("kij,ksj->ksi", policy.scale_trils, z)
@@ -221,11 +237,11 @@ def write_walks(out: Path, task: GridWalker, policy: Mixture, reward: Callable[[
     }
     rewards = {f"{name}_reward": np.asarray(reward(tf.constant(x))) for name, x in points.items()}
     _, covered = measure_policy(task, policy, seed)
-    extra = {"weights": np.exp(policy.log_weights), "covered": covered, "open": _open_modes(task)}
-    save_arrays(out / "walks.npz", {**points, **rewards, **extra})
+    about = {"weights": np.exp(policy.log_weights), "covered": covered, "open": _open_modes(task)}
+    save_arrays(out / "walks.npz", {**points, **rewards, **about, **arrays})
 
 
-def _obstructed(task: GridWalker) -> bool:
+def _obstructed(task: GridWalker) -> TypeGuard[PathPlanning]:
     return isinstance(task, PathPlanning) and len(task.obstacles.radii) > 0
 
 

@@ -1,0 +1,103 @@
+"""Figure 7: how the recovered rewards rank the modes' centres and random points."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from experiments.figures import walks
+from experiments.figures.figure_2b import COLOURS, LABELS
+from experiments.figures.style import read, save
+from experiments.specification import DEFAULT_STEPS
+from experiments.tasks.walks import normalised_rewards
+from virl_tf.run_folder import RunFolder
+from virl_tf.validation import InputError
+
+COMPONENTS = 10
+MODE = {"virl": "+", "geim": "x"}
+RANDOM = {"virl": "_", "geim": "o"}
+# A trial's column, from left to right: explored centres, unexplored ones, random points.
+OFFSETS = {"explored": -0.26, "unexplored": 0.0, "random": 0.26}
+GAP = 0.8  # between the methods
+
+
+def draw_figure_7(folder: Path, out: Path) -> None:
+    """Normalised rewards at the centres of the modes ('+', 'x') and at random points ('-', 'o'), a column for every trial.
+
+    Centres that the training policy covers ("explored") are dark and stand left of the others.
+    """
+    trials = {method: find_trials(folder, method) for method in MODE}
+    steps = {walks.walk_task(run, "grid_walker").dim for runs in trials.values() for run in runs}
+    figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
+    position, ticks, labels = 1.0, [], []
+    for method, runs in trials.items():
+        for i, run in enumerate(runs, start=1):
+            column(axes, position, read(run, "walks.npz"), method)
+            ticks.append(position)
+            labels.append(str(i))
+            position += 1.0
+        position += GAP
+    axes.set_xticks(ticks, labels)
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlabel("trial")
+    axes.set_ylabel(f"normalised recovered reward, d = {max(steps)}")
+    axes.spines[["top", "right"]].set_visible(False)
+    handles = [entry for method in MODE for entry in entries(method)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    save(figure, out / "figure_7")
+
+
+def find_trials(folder: Path, method: str) -> list[Path]:
+    """The finished runs of a method with 10 components in a sweep's folder, by seed.
+
+    Of walkers of several lengths those of the paper's (5 steps), else of the longest.
+
+    Raises:
+        InputError: there are none.
+    """
+    found: list[tuple[int, int, Path]] = []
+    for file in sorted(folder.glob("*/config.yaml")):
+        config, run = RunFolder(file.parent).config, file.parent
+        wanted = {"task": "grid_walker", "method": method, "components": COMPONENTS}
+        finished = (run / "summary.json").is_file() and (run / "walks.npz").is_file()
+        if finished and all(config.get(key) == value for key, value in wanted.items()):
+            found.append((config["steps"], config["seed"], run))
+    if not found:
+        raise InputError(
+            f"{folder} holds no finished run of grid_walker by {method} with {COMPONENTS} components; "
+            f"make them with: python -m experiments sweep grid_walker --out {folder}"
+        )
+    lengths = {steps for steps, _, _ in found}
+    length = DEFAULT_STEPS["grid_walker"] if DEFAULT_STEPS["grid_walker"] in lengths else max(lengths)
+    return [run for steps, _, run in sorted(found) if steps == length]
+
+
+def column(axes: Axes, position: float, arrays: dict[str, np.ndarray], method: str) -> None:
+    """One trial."""
+    at_modes, at_random = normalised_rewards(arrays["modes_reward"], arrays["random_reward"])
+    explored = arrays["covered"]
+    groups = {"explored": at_modes[explored], "unexplored": at_modes[~explored], "random": at_random}
+    for name, values in groups.items():
+        x = np.full(len(values), position + OFFSETS[name])
+        axes.plot(x, values, linestyle="none", **look(method, name))
+
+
+def look(method: str, group: str) -> dict[str, Any]:
+    """Marker and colour."""
+    colour = COLOURS[method]
+    if group == "random":
+        return {"marker": RANDOM[method], "color": colour, "alpha": 0.5, "markersize": 5.0, "markerfacecolor": "none"}
+    colours = {"explored": walks.darker(colour, 0.55), "unexplored": colour}
+    return {"marker": MODE[method], "color": colours[group], "markersize": 5.5}
+
+
+def entries(method: str) -> list[Line2D]:
+    """A method's part of the legend."""
+    names = {"explored": "explored mode centres", "unexplored": "unexplored mode centres", "random": "random points"}
+    return [
+        Line2D([], [], linestyle="none", label=f"{LABELS[method]}, {label}", **look(method, group))
+        for group, label in names.items()
+    ]
