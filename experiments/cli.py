@@ -123,6 +123,51 @@ def sweep_command(
         )
 
 
+@app.command("tune")
+def tune_command(
+    task: Task,
+    method: Annotated[str, typer.Option(help="virl, geim or eim.")] = "virl",
+    components: Annotated[int, typer.Option(help="Components of the policy.")] = 10,
+    trials: Annotated[int, typer.Option(help="Stop when so many trials are complete or pruned.")] = 100,
+    size: Annotated[int | None, typer.Option(help="gaussians: target modes, default 50; walks: steps, default 5 or 6.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Budget of a trial: smoke, quick or paper. Default: quick for gaussians, paper for walks.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="S,S,...", help="A trial's value is the mean over these; default 0.")
+    ] = None,
+    set_: Set = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE; default: study.db in --out."
+        ),
+    ] = None,
+    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers on the study; default: one per core.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Runs and trials.csv; default: studies/ and the name.")] = None,
+) -> None:
+    """An Optuna study over the ranges of the paper's Table 1, the published column first. The same command continues it."""
+    import virl_tf  # noqa: F401
+    from experiments.tuning.tune_command import tune
+
+    with _interruptible():
+        tune(
+            task,
+            method,
+            components,
+            trials=trials,
+            size=size,
+            preset=preset,
+            seeds=seeds,
+            assignments=set_ or [],
+            storage=storage,
+            scheduler=scheduler,
+            workers=workers,
+            out=out,
+        )
+
+
 @app.command("claims")
 def claims_command(
     task: Task,
@@ -137,9 +182,14 @@ def claims_command(
 
 @app.command("figure")
 def figure_command(
-    number: Annotated[str, typer.Argument(help="2a, 2b, 4 or 5.")],
-    runs: Annotated[list[Path], typer.Argument(metavar="RESULTS...", help="2a, 5: runs; 2b, 4: a sweep's folder.")],
-    inference: Annotated[Path | None, typer.Option(metavar="DIR", help="Figure 5c: the result of `infer`.")] = None,
+    number: Annotated[str, typer.Argument(help="1, 2a, 2b, 3, 4, 5, 6 or 7.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RESULTS...", help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4, 7: a sweep's folder."
+        ),
+    ],
+    inference: Annotated[Path | None, typer.Option(metavar="DIR", help="Figure 5c only: the result of `infer`.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the PNG and PDF go.")] = Path("figures"),
 ) -> None:
     """Redraw a figure of the paper from result files alone."""

@@ -39,10 +39,10 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 def check_same_task(runs: list[Path]) -> None:
     """Raises InputError unless all runs are finished and on the same target."""
-    keys = ("task", "modes", "steps", "task_seed")
     tasks = []
     for run in runs:
         summary = read_summary(run)
+        keys = ("task", "modes", "task_seed") if summary["task"] == "gaussians" else ("task", "steps")
         tasks.append({key: summary[key] for key in keys})
     for run, task in zip(runs, tasks, strict=True):
         if task != tasks[0]:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,19 @@ from experiments.tasks import Experiment, experiment_of
 from virl_tf.checkpoint import load_arrays, save_arrays
 from virl_tf.fit import run
 from virl_tf.methods import METHODS
+from virl_tf.observers import Observer
 from virl_tf.run_folder import RunFolder, write_json
 
 console = Console()
 
 
-def execute(spec: Specification, out: Path, *, progress: bool = True) -> dict[str, Any]:
-    """Do one run in `out`, or what is left of it, and return its summary. `progress`: show what happens on the screen."""
+def execute(spec: Specification, out: Path, *, progress: bool = True, observers: Sequence[Observer] = ()) -> dict[str, Any]:
+    """Do one run in `out`, or what is left of it, and return its summary.
+
+    Args:
+        progress: show what happens on the screen.
+        observers: called after every iteration that is done now.
+    """
     console.quiet = not progress
     config = spec.to_config()
     folder, experiment = RunFolder.open(out, config), experiment_of(config)
@@ -43,6 +50,7 @@ def execute(spec: Specification, out: Path, *, progress: bool = True) -> dict[st
         config,
         folder=folder,
         evaluate=experiment.evaluator(train, test),
+        observers=observers,
         progress=progress,
     )
     experiment.write_arrays(out, train, result)

@@ -5,6 +5,7 @@ folder knows how far it came, so it goes on from its last checkpoint wherever it
 """
 
 import contextlib
+import logging
 import os
 import tempfile
 import time
@@ -64,6 +65,8 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
         "distributed.worker.daemon": False,
         "logging.distributed": "error",
     }
+    # A worker that TensorFlow keeps from leaving in time is killed, which is no news: its work is done.
+    logging.getLogger("distributed.nanny").setLevel(logging.ERROR)
     with dask.config.set(settings), contextlib.ExitStack() as stack:
         if scheduler is None:
             cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="virl_tf-xla-", ignore_cleanup_errors=True))

@@ -302,6 +302,13 @@ def test_exact_draws_of_one_step_have_the_densitys_distribution(spacing, varianc
     assert kstest(np.abs(x[:, 0]), cdf(axis, density)).pvalue > 1e-3
 
 
+def test_exact_draws_of_narrow_lines_are_as_narrow():
+    # Three Kolmogorov-Smirnov tests at 99.97 % each: together 99.9 %. In the limit the waypoints' errors are independent.
+    x, _ = GridWalker(3, variance=1e-7).exact_samples(2000, seed=0)
+    for errors in np.cumsum(np.cos(x) - SPACING, axis=1).T:
+        assert kstest(errors / np.sqrt(1e-7), "norm").pvalue > 3e-4
+
+
 def test_exact_draws_of_two_steps_have_the_marginals_of_the_density():
     # Two Kolmogorov-Smirnov tests at 99.95 % each: together 99.9 % (Bonferroni).
     axis, weights = half_axis(1000)

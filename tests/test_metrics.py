@@ -1,8 +1,23 @@
 import numpy as np
 import pytest
-from scipy.stats import multivariate_normal
+from scipy.integrate import quad
+from scipy.stats import multivariate_normal, norm
 
-from virl_tf.metrics import best_final_reported, grid_around, i_projection, normalise_on_grid
+from tests.conftest import make_mixture
+from virl_tf.metrics import (
+    best_final_reported,
+    contrast,
+    covered_modes,
+    grid_around,
+    i_projection,
+    normalise_on_grid,
+    policy_distance,
+)
+from virl_tf.mixture import gaussian
+
+SEED = [3, 4]
+# Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal statistic, and the seeds are fixed.
+SIGMAS = 4.4
 
 GRID = grid_around(np.array([[-12.0, -12.0], [12.0, 12.0]]), 400, 0.0)
 MEAN_1, COVARIANCE_1 = np.array([0.5, -0.3]), np.array([[1.0, 0.3], [0.3, 0.8]])
@@ -126,3 +141,157 @@ def test_best_final_and_their_mean(series, best, final):
     assert list(found) == ["best", "final", "reported"]
     np.testing.assert_array_equal(list(found.values()), [best, final, (best + final) / 2.0])
     assert all(type(value) is float for value in found.values())
+
+
+# --- distance of a policy from a density with a bounded support -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("log_normaliser", [0.0, 6.1, -3.0])
+def test_policy_distance_of_gaussians_is_the_closed_form(log_normaliser):
+    policy, n = gaussian(MEAN_1, COVARIANCE_1), 20_000
+    log_p = multivariate_normal(MEAN_2, COVARIANCE_2).logpdf
+    found = policy_distance(policy, log_p, log_normaliser, n, SEED)
+    x = np.random.default_rng(0).multivariate_normal(MEAN_1, COVARIANCE_1, 20_000)
+    error = np.std(multivariate_normal(MEAN_1, COVARIANCE_1).logpdf(x) - log_p(x)) / np.sqrt(n)
+    assert error < 0.01
+    assert abs(found.kl - gaussian_kl(MEAN_1, COVARIANCE_1, MEAN_2, COVARIANCE_2)) < SIGMAS * error
+    assert found.negative_elbo == pytest.approx(found.kl - log_normaliser, abs=1e-12)
+    assert found.outside == 0.0
+
+
+def test_policy_distance_from_itself_is_zero():
+    policy = make_mixture()
+    assert policy_distance(policy, policy.log_prob, 0.0, 1000, SEED) == pytest.approx((0.0, 0.0, 0.0), abs=1e-12)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 0.5), (0.8, 0.6), (-1.5, 0.3), (2.0, 1.0)])
+def test_policy_distance_from_a_truncated_density_is_the_integral(mean, deviation):
+    # p ~ exp(-|x|) on [-1, 1]; q restricted to [-1, 1] and normalised there.
+    n, log_z = 200_000, np.log(2.0 * (1.0 - np.exp(-1.0)))
+    inside = norm.cdf(1.0, mean, deviation) - norm.cdf(-1.0, mean, deviation)
+
+    def difference(x):
+        return norm.logpdf(x, mean, deviation) - np.log(inside) + abs(x) + log_z
+
+    def expected(power):
+        return quad(lambda x: norm.pdf(x, mean, deviation) / inside * difference(x) ** power, -1.0, 1.0, points=[0.0])[0]
+
+    def log_prob(x):
+        return np.where(np.abs(x[:, 0]) <= 1.0, -np.abs(x[:, 0]) - log_z, -np.inf)
+
+    found = policy_distance(gaussian(np.array([mean]), np.array([[deviation**2]])), log_prob, log_z, n, SEED)
+    kl = expected(1)
+    # The mean over about n * inside draws, and the logarithm of the share of them.
+    error = np.sqrt((expected(2) - kl**2) / (n * inside) + (1.0 - inside) / (n * inside))
+    assert error < 0.05 * kl
+    assert abs(found.kl - kl) < SIGMAS * error
+    assert abs(found.outside - (1.0 - inside)) < SIGMAS * np.sqrt(inside * (1.0 - inside) / n)
+    assert found.negative_elbo == pytest.approx(found.kl - log_z, abs=1e-12)
+
+
+def test_a_policy_outside_of_the_support_is_infinitely_far():
+    found = policy_distance(make_mixture(), lambda x: np.full(len(x), -np.inf), 3.0, 50, SEED)
+    assert found == (np.inf, np.inf, 1.0)
+
+
+def test_one_draw_inside_the_support_is_a_finite_distance():
+    x = make_mixture().sample(50, SEED)[0].numpy()
+    found = policy_distance(make_mixture(), lambda y: np.where(y[:, 0] == x[7, 0], 0.0, -np.inf), 0.0, 50, SEED)
+    assert found.kl == pytest.approx(make_mixture().log_prob(x[[7]]).numpy()[0] + np.log(50.0), rel=1e-12)
+    assert found.outside == pytest.approx(0.98)
+
+
+def test_policy_distance_is_a_function_of_its_seed_and_made_of_floats():
+    policy, log_p = make_mixture(), multivariate_normal(MEAN_2, COVARIANCE_2).logpdf
+    first, again, other = (policy_distance(policy, log_p, 1.0, 100, seed) for seed in (SEED, SEED, [5, 6]))
+    assert first == again
+    assert first != other
+    assert all(type(value) is float for value in first)
+
+
+# --- covered modes --------------------------------------------------------------------------------------------------------
+
+
+def test_covered_modes_by_hand():
+    modes = np.array([0, 0, 0, 2, 2, -1, -1, -1, -1, 4])
+    np.testing.assert_array_equal(covered_modes(modes, 5, share=0.2), [True, False, True, False, False])
+    np.testing.assert_array_equal(covered_modes(modes, 5, share=0.1), [True, False, True, False, True])
+    np.testing.assert_array_equal(covered_modes(modes, 6, share=0.31), [False] * 6)
+
+
+@pytest.mark.parametrize("thousands", range(1, 41))
+def test_three_in_a_thousand_samples_are_enough_and_one_fewer_is_not(thousands):
+    counts = [3 * thousands, 3 * thousands - 1, 3 * thousands + 1]
+    modes = np.full(1000 * thousands, -1)
+    modes[: sum(counts)] = np.repeat([0, 1, 2], counts)
+    np.testing.assert_array_equal(covered_modes(modes, 4), [True, False, True, False])
+
+
+def test_no_mode_is_covered_by_samples_in_none():
+    np.testing.assert_array_equal(covered_modes(np.full(100, -1), 3), [False] * 3)
+
+
+def test_no_mode_is_covered_by_no_samples():
+    np.testing.assert_array_equal(covered_modes(np.zeros(0, int), 3), [False] * 3)
+
+
+def test_covered_modes_do_not_depend_on_the_order():
+    rng = np.random.default_rng(0)
+    modes = rng.integers(-1, 32, 2000)
+    np.testing.assert_array_equal(covered_modes(modes, 32, 0.03), covered_modes(rng.permutation(modes), 32, 0.03))
+    expected = [np.count_nonzero(modes == mode) >= 60 for mode in range(32)]
+    assert 0 < sum(expected) < 32
+    np.testing.assert_array_equal(covered_modes(modes, 32, 0.03), expected)
+
+
+# --- contrast -------------------------------------------------------------------------------------------------------------
+
+
+def slow_contrast(high, low):
+    wins = sum(1.0 if h > other else 0.5 if h == other else 0.0 for h in high for other in low)
+    return {
+        "auc": wins / (len(high) * len(low)),
+        "gap": sum(high) / len(high) - sum(low) / len(low),
+        "above_best": sum(all(h > other for other in low) for h in high) / len(high),
+    }
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 20), (25, 3)])
+@pytest.mark.parametrize("decimals", [0, 10])
+def test_contrast_is_the_references(n, m, decimals):
+    # Rounded to whole numbers there are many ties.
+    rng = np.random.default_rng(n)
+    high, low = (rng.normal(0.5, 2.0, n) + 1.0).round(decimals), rng.normal(0.5, 2.0, m).round(decimals)
+    assert contrast(high, low) == pytest.approx(slow_contrast(high, low), abs=1e-12)
+    assert contrast(high.tolist(), tuple(low)) == contrast(high, low)
+    assert all(type(value) is float for value in contrast(high, low).values())
+
+
+@pytest.mark.parametrize(
+    ("high", "low", "expected"),
+    [
+        ([3.0, 4.0], [1.0, 2.0], (1.0, 2.0, 1.0)),
+        ([1.0, 2.0], [3.0, 4.0], (0.0, -2.0, 0.0)),
+        ([1.0, 1.0], [1.0], (0.5, 0.0, 0.0)),
+        ([2.0, 5.0], [2.0, 3.0], (0.625, 1.0, 0.5)),
+        ([-1e300, 1.0], [0.0], (0.5, -5e299, 0.5)),
+        ([0.0, 1.0], [-np.inf, 0.5], (0.75, np.inf, 0.5)),
+    ],
+)
+def test_contrast_by_hand(high, low, expected):
+    assert tuple(contrast(high, low).values()) == pytest.approx(expected)
+
+
+def test_contrast_of_swapped_groups_is_mirrored():
+    rng = np.random.default_rng(0)
+    high, low = rng.integers(0, 6, 30), rng.integers(0, 6, 40)
+    there, back = contrast(high, low), contrast(low, high)
+    assert there["auc"] + back["auc"] == pytest.approx(1.0)
+    assert there["gap"] == pytest.approx(-back["gap"])
+
+
+@pytest.mark.parametrize(("high", "low"), [([], [1.0]), ([1.0], []), ([], [])])
+def test_contrast_of_an_empty_group_is_not_a_number(high, low):
+    found = contrast(high, low)
+    assert list(found) == ["auc", "gap", "above_best"]
+    assert np.isnan(list(found.values())).all()

@@ -7,7 +7,11 @@ import tensorflow as tf
 from virl_tf import InputError, tasks
 
 # A small, quick example of each public task. A new task must be put in here.
-EXAMPLES = {"RandomGaussians": lambda: tasks.RandomGaussians(3, seed=1, burn_in=5)}
+EXAMPLES = {
+    "RandomGaussians": lambda: tasks.RandomGaussians(3, seed=1, burn_in=5),
+    "GridWalker": lambda: tasks.GridWalker(2, burn_in=5),
+    "PathPlanning": lambda: tasks.PathPlanning(2),
+}
 
 
 @pytest.fixture(scope="module", params=EXAMPLES)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from virl_tf.validation import InputError, check_choice, check_demonstrations, check_integer, check_seed, closest
+from virl_tf.validation import InputError, check_choice, check_demonstrations, check_integer, check_positive, check_seed, closest
 
 
 def data(n=10, d=2):
@@ -137,6 +137,33 @@ def test_integer_without_upper_bound():
     assert check_integer("n", 10**12, 1) == 10**12
     with pytest.raises(InputError, match="n must be an integer >= 1, got 0"):
         check_integer("n", 0, 1)
+
+
+@pytest.mark.parametrize("value", [1, 0.5, 5e-324, 1.7e308, 10**30, np.int8(3), np.uint64(2**63), np.float32(0.1), np.float64(2)])
+def test_positive_numbers_are_returned_as_float(value):
+    checked = check_positive("radius", value)
+    assert type(checked) is float
+    assert checked == float(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(0, 0.0, -0.0, -1, -1e-300, np.nan, np.inf, -np.inf, np.float32("nan"), np.float32("inf"), np.int64(-3)),
+        *(True, False, np.True_, "1", b"1", None, [1.0], (1.0,), {}, 1.0 + 0.0j, np.array(1.0), np.array([1.0]), 10**400),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_what_is_no_positive_number_is_refused(value):
+    with pytest.raises(InputError, match=r"^radius must be a finite number > 0, got "):
+        check_positive("radius", value)
+
+
+def test_the_refused_number_is_in_the_message():
+    with pytest.raises(InputError, match=r"got -2\.5"):
+        check_positive("radius", -2.5)
+    with pytest.raises(InputError, match="got 'wide'"):
+        check_positive("radius", "wide")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1, np.int64(7)])

@@ -14,7 +14,7 @@ from virl_tf.tasks import GridWalker
 
 TARGET = "red"
 FIRST, SECOND = "C0", "C1"  # two walks whose steps differ in their order only
-LABEL: dict[str, Any] = {"fontsize": 8, "color": "0.2", "ha": "center", "va": "center"}
+LABEL: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": "0.2", "ha": "center", "va": "center"}
 
 
 def draw_figure_6(run: Path, out: Path) -> None:
@@ -62,13 +62,11 @@ def same_steps(task: GridWalker) -> tuple[np.ndarray, np.ndarray]:
 
 def lengths(axes: Axes, task: GridWalker) -> None:
     """The distance of two lines, below the grid, and the length of a step, on the first one up."""
-    low = axes.get_ylim()[0] + 0.2
-    axes.annotate(
-        "", (0.0, low), (task.spacing, low), arrowprops={"arrowstyle": "<->", "color": "0.2", "shrinkA": 0, "shrinkB": 0}
-    )
-    axes.text(0.5 * task.spacing, low + 0.22, f"{task.spacing:g}", **LABEL)
-    x, y = task.spacing, np.sqrt(1.0 - task.spacing**2)
-    axes.text(0.5 * x - 0.15 * y, 0.5 * y + 0.15 * x + 0.05, "1", **LABEL)
+    low, height = 0.93 * axes.get_ylim()[0], np.sqrt(1.0 - task.spacing**2)
+    arrow = {"arrowstyle": "<->", "color": "0.2", "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", (0.0, low), (task.spacing, low), arrowprops=arrow)
+    axes.annotate(f"{task.spacing:g}", (0.5 * task.spacing, low), xytext=(0, 8), **LABEL)
+    axes.annotate("1", (0.5 * task.spacing, 0.5 * height), xytext=(-6, 8), **LABEL)
 
 
 def entries() -> list[Line2D]:

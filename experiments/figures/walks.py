@@ -260,7 +260,7 @@ def curves(figure: Figure, history: pd.DataFrame, colour: str, num_modes: int) -
     for axes, (name, label) in zip(column, CURVES.items(), strict=True):
         # A policy without a walk in the support has an infinite distance; the curve has a gap there.
         values = history[name].replace([np.inf, -np.inf], np.nan)
-        axes.plot(history["t"] + 1, values, "o-", markersize=3, linewidth=1.2, color=colour)
+        axes.plot(history["t"] + 1, values, "o-", markersize=3, linewidth=1.2, color=colour, clip_on=False)
         axes.set_ylabel(label)
         axes.spines[["top", "right"]].set_visible(False)
     figure.align_ylabels(column)
@@ -269,4 +269,5 @@ def curves(figure: Figure, history: pd.DataFrame, colour: str, num_modes: int) -
     column[1].yaxis.set_major_locator(MaxNLocator(4, integer=True))
     column[2].set_ylim(top=1.02)
     column[2].set_xlabel("iterations")
-    column[2].xaxis.set_major_locator(MaxNLocator(integer=True))
+    column[2].set_xlim(0.5, len(history) + 0.5)
+    column[2].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

@@ -1,0 +1,90 @@
+"""Table 1 as Optuna's parameters: what is searched for a task and method, and values to and from parameters.
+
+Powers of two are searched by their exponent, so that Optuna sees an ordered, evenly spaced range. A parameter has the name of the
+hyperparameter, `section.key`; of one that is searched by its exponent, `log2 section.key`.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import optuna
+
+from experiments.specification import TABLES, published_column
+from virl_tf.hparams import DIRECTORY, SearchParameter, read_yaml, search_space
+from virl_tf.methods import METHODS
+
+# The end of an interval that is open at zero: Optuna's are closed.
+SMALLEST = 1e-9
+
+
+def searched(task: str, method: str, components: int) -> dict[str, SearchParameter]:
+    """The rows of Table 1 that are optimised: all but those of other methods and those that the published column stars."""
+    family, column = METHODS[method].family, published_column(task, method, components)
+    starred = _starred(task, family, components)
+    return {
+        name: row
+        for name, row in search_space().items()
+        if name not in starred and (row.methods is None or family in row.methods) and _has(column, name)
+    }
+
+
+def suggest(trial: optuna.Trial, rows: Mapping[str, SearchParameter]) -> dict[str, dict[str, Any]]:
+    """Values of one trial as overrides {section: {key: value}}."""
+    overrides: dict[str, dict[str, Any]] = {}
+    for name, row in rows.items():
+        section, key = name.split(".")
+        overrides.setdefault(section, {})[key] = _suggest(trial, name, row)
+    return overrides
+
+
+def to_parameters(values: Mapping[str, Mapping[str, Any]], rows: Mapping[str, SearchParameter]) -> dict[str, Any]:
+    """The inverse of `suggest`: overrides -> parameters of a trial."""
+    found = {}
+    for name, row in rows.items():
+        section, key = name.split(".")
+        value = values[section][key]
+        if _zero_exponent(row) is not None:
+            found[f"log2 {name}"] = round(math.log2(value)) if value > 0 else _zero_exponent(row)
+        elif row.type == "power_of_two":
+            found[f"log2 {name}"] = round(math.log2(value))
+        else:
+            found[name] = value
+    return found
+
+
+def _suggest(trial: optuna.Trial, name: str, row: SearchParameter) -> Any:
+    if row.type == "bool":
+        return trial.suggest_categorical(name, [False, True])
+    low, high = row.low, row.high
+    assert low is not None
+    assert high is not None
+    zero = _zero_exponent(row)
+    if zero is not None:
+        exponent = trial.suggest_int(f"log2 {name}", zero, row.spec["power_of_two_or_zero"][1])
+        return 0.0 if exponent == zero else 2.0**exponent
+    if row.type == "power_of_two":
+        return 2 ** trial.suggest_int(f"log2 {name}", int(low), int(high))
+    if row.type == "int":
+        return trial.suggest_int(name, int(low), int(high))
+    if row.spec.get("step"):
+        return trial.suggest_float(name, low, high, step=row.spec["step"])
+    return trial.suggest_float(name, SMALLEST if row.spec.get("open_low") else low, high, log=bool(row.spec.get("log")))
+
+
+def _zero_exponent(row: SearchParameter) -> int | None:
+    """The exponent that stands for zero, one below the lowest, where zero is allowed."""
+    exponents = row.spec.get("power_of_two_or_zero")
+    return int(exponents[0]) - 1 if exponents else None
+
+
+def _starred(task: str, family: str, components: int) -> list[str]:
+    table = read_yaml(DIRECTORY / f"{TABLES[task]}.yaml")
+    name = family if TABLES[task] == "grid_walker" else f"{family}_{'1c' if components == 1 else '10c'}"
+    return {**table["columns"], **table.get("ours", {})}[name]["starred"]
+
+
+def _has(column: Mapping[str, Mapping[str, Any]], name: str) -> bool:
+    """Whether a method has this hyperparameter at all: EIM has no KDE."""
+    section, key = name.split(".")
+    return key in column.get(section, {})

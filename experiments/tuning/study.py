@@ -1,0 +1,285 @@
+"""One study: its identity, its storage, the objective of a trial, and the loop of a worker.
+
+Every trial is a run like any other, in a folder of its own. A worker that dies leaves a trial whose heartbeat stops; Optuna fails
+it and enqueues it again with the same parameters, and the new trial takes the old one's folder, so that it goes on from its
+checkpoint. A study ends when as many trials as asked for are complete or pruned; failed ones are not counted.
+"""
+
+import dataclasses
+import json
+import time
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from experiments.specification import DEFAULT_MODES, Specification, make_specification, published_column
+from experiments.tuning.space import searched, suggest, to_parameters
+from virl_tf.run_folder import differences
+from virl_tf.validation import InputError
+
+HEARTBEAT_SECONDS = 10
+GRACE_SECONDS = 40  # without a heartbeat, after which a trial counts as lost
+RETRIES = 5  # of one lost trial
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
+POLL_SECONDS = 2.0
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # heartbeat and retry have been so since 2.9
+ALLOWED_FAILURES = 10  # trials in a row that fail before a worker gives the study up
+
+
+@dataclass(frozen=True)
+class StudySpecification:
+    """What identifies a study: two commands with the same one work on the same study."""
+
+    task: str
+    method: str
+    components: int
+    size: int  # m of the Gaussians, d of a walk
+    preset: str
+    seeds: tuple[int, ...]
+    assignments: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """E.g. gaussians-virl-10c-m50-quick."""
+        letter = "m" if self.task == "gaussians" else "d"
+        return f"{self.task}-{self.method}-{self.components}c-{letter}{self.size}-{self.preset}"
+
+    def run(self, seed: int, overrides: Mapping[str, Mapping[str, Any]]) -> Specification:
+        """The run of one trial for one seed: its suggested values over everything else."""
+        gaussians = self.task == "gaussians"
+        spec = make_specification(
+            task=self.task,
+            method=self.method,
+            components=self.components,
+            modes=self.size if gaussians else None,
+            steps=None if gaussians else self.size,
+            seed=seed,
+            preset=self.preset,
+            assignments=self.assignments,
+        )
+        return dataclasses.replace(spec, hparams=spec.hparams.override(overrides, "trial"))
+
+    def to_attributes(self) -> dict[str, Any]:
+        """As stored with the study: also the space and the objective, so that a change of either is noticed."""
+        rows = searched(self.task, self.method, self.components)
+        space = {name: {key: value for key, value in row.spec.items() if key != "description"} for name, row in rows.items()}
+        objective = "i_projection reported" if self.task == "gaussians" else "negative_elbo"
+        return json.loads(json.dumps({**dataclasses.asdict(self), "space": space, "objective": objective}))
+
+
+def published_parameters(spec: StudySpecification) -> dict[str, Any]:
+    """The published column as a trial's parameters."""
+    return to_parameters(
+        published_column(spec.task, spec.method, spec.components), searched(spec.task, spec.method, spec.components)
+    )
+
+
+def open_storage(url: str) -> optuna.storages.RDBStorage:
+    """The database at `url`, created if it is a SQLite file that does not exist.
+
+    Raises:
+        InputError: nothing answers there, it is no database of Optuna's, or its driver is not installed.
+    """
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if url.startswith("sqlite:///"):
+        try:
+            Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--storage {url}: {error.strerror or error}.") from error
+    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=RETRIES, inherit_intermediate_values=True)
+    try:
+        return optuna.storages.RDBStorage(
+            url,
+            heartbeat_interval=HEARTBEAT_SECONDS,
+            grace_period=GRACE_SECONDS,
+            heartbeat_stale_trial_callback=retry,
+            # Two workers on one SQLite file wait for each other; a connection that a server's restart broke is opened again.
+            engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True},
+        )
+    except ImportError as error:
+        raise InputError(
+            f"--storage {url}: its driver is not installed ({error}); for PostgreSQL: pip install 'virl_tf[tune]'."
+        ) from error
+    except (SQLAlchemyError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"--storage {url} cannot be used: {reason} Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
+        ) from error
+
+
+def open_study(spec: StudySpecification, storage: optuna.storages.BaseStorage, worker: int = 0) -> optuna.Study:
+    """The study, created with the published column as its first trial, or the one that is there already.
+
+    Raises:
+        InputError: a study of this name exists with another space, objective or configuration.
+    """
+    wanted = spec.to_attributes()
+    study = optuna.create_study(
+        storage=storage,
+        sampler=make_sampler(spec, worker),
+        # Compares a run with the trials before it at the same iteration; the first iterations say little.
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2),
+        study_name=spec.name,
+        direction="minimize",
+        load_if_exists=True,
+    )
+    found = study.user_attrs.get("specification")
+    if found is None:
+        if study.trials:
+            raise InputError(f"the storage holds another study named {spec.name}; give another --storage.")
+        study.set_user_attr("specification", wanted)
+        study.enqueue_trial(published_parameters(spec), user_attrs={"published": True}, skip_if_exists=True)
+    elif found != wanted:
+        shown = "; ".join(differences(found, wanted)[:4])
+        raise InputError(f"the study {spec.name} exists with another space or objective ({shown}). Give another --storage.")
+    return study
+
+
+def make_sampler(spec: StudySpecification, worker: int) -> optuna.samplers.BaseSampler:
+    """TPE, each worker with a seed of its own; a constant liar keeps workers from the same point."""
+    seed = int(np.random.SeedSequence([*spec.seeds, worker]).generate_state(1)[0])
+    return optuna.samplers.TPESampler(n_startup_trials=8, multivariate=True, constant_liar=True, seed=seed)
+
+
+def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float:
+    """The paper's objective, averaged over the study's seeds; reported after every iteration for the pruner.
+
+    Raises:
+        optuna.TrialPruned: the pruner says so, or a run diverged or came to nan; the reason is stored with the trial.
+    """
+    from experiments.runs import execute
+    from experiments.tasks import experiment_of
+
+    overrides = suggest(trial, searched(spec.task, spec.method, spec.components))
+    frozen = trial.study.get_trials(deepcopy=False)[trial.number]
+    origin = optuna.storages.RetryHeartbeatStaleTrialCallback.retried_trial_number(frozen)
+    number = trial.number if origin is None else origin
+    values: list[float] = []
+    for index, seed in enumerate(spec.seeds):
+        run = spec.run(seed, overrides)
+        report = _Report(trial, experiment_of(run.to_config()).objective, index * run.hparams.loop.num_iterations)
+        summary = execute(run, out / f"{number:04d}-s{seed}", progress=False, observers=[report])
+        value = objective_value(summary)
+        if summary["status"] == "diverged" or not np.isfinite(value):
+            _prune(trial, f"diverged (objective {value:.4g})")
+        trial.set_user_attr(f"cpu_seconds_s{seed}", summary["cpu_seconds"]["process"])
+        values.append(value)
+    return float(np.mean(values))
+
+
+@dataclass(frozen=True)
+class _Report:
+    """An observer that reports the task's objective to a trial after every iteration, and asks whether to go on."""
+
+    trial: optuna.Trial
+    column: str
+    first_step: int  # runs of further seeds are reported behind each other
+
+    def __call__(self, state: Any, row: Mapping[str, Any]) -> None:
+        value = float(row[self.column])
+        if not np.isfinite(value):
+            _prune(self.trial, f"{self.column} is {value} at iteration {row['t']}")
+        self.trial.report(value, self.first_step + int(row["t"]))
+        if self.trial.should_prune():
+            _prune(self.trial, f"worse than the median at iteration {row['t']}")
+
+
+def objective_value(summary: Mapping[str, Any]) -> float:
+    """What a study minimises, from a run's summary: (best + final) / 2 of the I-projection, or the final negative ELBO."""
+    if summary["task"] == "gaussians":
+        return float(summary["i_projection"]["reward"]["reported"])
+    return float(summary["negative_elbo"])
+
+
+def _prune(trial: optuna.Trial, reason: str) -> None:
+    trial.set_user_attr("reason", reason)
+    raise optuna.TrialPruned(reason)
+
+
+class _NotNeededError(Exception):
+    """Another worker's trial was the last one asked for."""
+
+
+def work(spec: StudySpecification, url: str, num_trials: int, out: Path, worker: int) -> None:
+    """A worker: trials, one after the other, until `num_trials` of the study are complete or pruned."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = open_storage(url)
+    study = open_study(spec, storage, worker)
+
+    def guarded(trial: optuna.Trial) -> float:
+        if not _is_needed(study, trial.number, num_trials):
+            trial.set_user_attr("reason", "not needed: enough trials were under way")
+            raise _NotNeededError
+        try:
+            return objective(trial, spec, out)
+        except optuna.TrialPruned:
+            raise
+        except Exception as error:
+            trial.set_user_attr("reason", f"{type(error).__name__}: {error}")
+            trial.set_user_attr("traceback", traceback.format_exc()[-2000:])
+            raise
+
+    while count(study, *ENDED) < num_trials:
+        optuna.storages.fail_stale_trials(study)
+        if _failures_in_a_row(study) >= ALLOWED_FAILURES:
+            return
+        if count(study, *ENDED, TrialState.RUNNING) < num_trials:
+            study.optimize(guarded, n_trials=1, catch=(Exception,))
+        else:  # the last ones are under way elsewhere; wait, in case one is lost
+            time.sleep(POLL_SECONDS)
+
+
+def count(study: optuna.Study, *states: TrialState) -> int:
+    """The number of trials in these states."""
+    return len(study.get_trials(deepcopy=False, states=states))
+
+
+def _is_needed(study: optuna.Study, number: int, num_trials: int) -> bool:
+    """Whether a trial is among the first `num_trials` that ended or are running: two workers may start the last one at once."""
+    started = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.RUNNING))
+    earlier = [trial for trial in started if trial.state in ENDED or trial.number < number]
+    return len(earlier) < num_trials
+
+
+def _failures_in_a_row(study: optuna.Study) -> int:
+    ended = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL))
+    failed = [
+        trial.state == TrialState.FAIL and "reason" in trial.user_attrs and "traceback" in trial.user_attrs for trial in ended
+    ]
+    return len(failed) - 1 - max((i for i, bad in enumerate(failed) if not bad), default=-1)
+
+
+def release(study: optuna.Study, numbers: Sequence[int]) -> None:
+    """Give up trials whose workers were stopped: failed, and enqueued again to go on from their checkpoint."""
+    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=RETRIES, inherit_intermediate_values=True)
+    for trial in study.get_trials(deepcopy=True, states=(TrialState.RUNNING,)):
+        if trial.number in numbers:
+            study.tell(trial.number, state=TrialState.FAIL)
+            retry(study, trial)
+
+
+def best_trial(study: optuna.Study) -> FrozenTrial | None:
+    """The complete trial with the lowest finite value, or None."""
+    complete = [t for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if t.value is not None]
+    return min(complete, key=lambda trial: trial.value, default=None)  # type: ignore[arg-type, return-value]
+
+
+def published_trial(study: optuna.Study) -> FrozenTrial | None:
+    """The latest trial with the published values that ended (or None)."""
+    ended = study.get_trials(deepcopy=False, states=ENDED)
+    return next((trial for trial in reversed(ended) if trial.user_attrs.get("published")), None)
+
+
+def default_size(task: str) -> int:
+    """The size the paper optimises for: m = 50 (Gaussians), d = 5 (walker); d = 6 for path planning."""
+    from experiments.specification import DEFAULT_STEPS
+
+    return DEFAULT_STEPS.get(task, DEFAULT_MODES)

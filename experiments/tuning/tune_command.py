@@ -1,0 +1,139 @@
+"""`python -m experiments tune`: workers on one study, here or on other machines, and what they found so far on the screen."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
+from experiments.specification import DEFAULT_PRESETS, TASKS
+from experiments.sweep import cluster
+from experiments.sweep_command import parse_integers
+from experiments.tuning.study import (
+    ENDED,
+    POLL_SECONDS,
+    StudySpecification,
+    best_trial,
+    count,
+    default_size,
+    open_storage,
+    open_study,
+    published_trial,
+    release,
+    work,
+)
+from virl_tf.checkpoint import write_text
+from virl_tf.methods import METHODS
+from virl_tf.validation import InputError, check_choice, check_integer
+
+
+def tune(
+    task: str,
+    method: str,
+    components: int,
+    *,
+    trials: int,
+    size: int | None,
+    preset: str | None,
+    seeds: str | None,
+    assignments: list[str],
+    storage: str | None,
+    scheduler: str | None,
+    workers: int | None,
+    out: Path | None,
+) -> None:
+    """Do trials until `trials` of the study are complete or pruned, then print and write what was found.
+
+    Raises:
+        InputError: bad arguments, a storage that cannot be used, another study of this name, or trials that only fail.
+    """
+    console = Console()
+    check_choice("task", task, TASKS)
+    check_choice("method", method, METHODS)
+    check_integer("--trials", trials, 1)
+    workers = check_integer("--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1)
+    preset = DEFAULT_PRESETS[task] if preset is None else preset
+    chosen = tuple(parse_integers("--seeds", seeds) or (0,))
+    spec = StudySpecification(
+        task, method, components, default_size(task) if size is None else size, preset, chosen, tuple(assignments)
+    )
+    spec.run(chosen[0], {})  # everything about the runs is checked before a database is touched
+    out = out or Path("studies") / spec.name
+    url = storage or f"sqlite:///{out.absolute()}/study.db"
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = open_study(spec, open_storage(url))
+
+    if count(study, *ENDED) < trials:
+        console.print(f"[bold]{spec.name}[/bold] in {url}; runs in {out}", highlight=False)
+        _work_together(spec, study, url, trials, out, scheduler, workers, console)
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "trials.csv", study.trials_dataframe(attrs=_COLUMNS).to_csv(index=False))
+    console.print(board(study, trials))
+    console.print(f"trials: {out / 'trials.csv'}   database: {url}", highlight=False)
+    if count(study, *ENDED) < trials:
+        failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+        reason = failed[-1].user_attrs.get("reason", "no reason stored") if failed else "no trial ran"
+        raise InputError(f"the study was given up after too many failed trials in a row; the last: {reason}")
+
+
+_COLUMNS = ("number", "state", "value", "datetime_start", "datetime_complete", "params", "user_attrs")
+
+
+def _work_together(
+    spec: StudySpecification,
+    study: optuna.Study,
+    url: str,
+    trials: int,
+    out: Path,
+    scheduler: str | None,
+    workers: int,
+    console: Console,
+) -> None:
+    before = {trial.number for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))}
+    try:
+        with cluster(scheduler, workers) as client, Live(console=console, refresh_per_second=1) as live:
+            futures = [
+                client.submit(work, spec, url, trials, (out / "trials").absolute(), worker, pure=False)
+                for worker in range(workers)
+            ]
+            while not all(future.done() for future in futures):
+                live.update(board(study, trials))
+                time.sleep(POLL_SECONDS)
+            for future in futures:
+                future.result()
+    except KeyboardInterrupt:
+        # Every trial that this command's workers were in the middle of goes back to the queue.
+        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        with contextlib.suppress(optuna.exceptions.OptunaError):
+            release(study, [trial.number for trial in running if trial.number not in before])
+        raise
+
+
+def board(study: optuna.Study, trials: int) -> Group:
+    """A bar over the trials, the counts of their states, and the best value beside the published column's."""
+    progress = Progress(TextColumn("trials"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    progress.add_task("", total=trials, completed=min(count(study, *ENDED), trials))
+    counts = Table("complete", "pruned", "failed", "running")
+    states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
+    counts.add_row(*(str(count(study, state)) for state in states))
+    values = Table("", "value", "trial", "parameters")
+    for label, trial in (("published", published_trial(study)), ("best", best_trial(study))):
+        if trial is not None:
+            value = "pruned" if trial.value is None or trial.state == TrialState.PRUNED else f"{trial.value:.4f}"
+            values.add_row(label, value, str(trial.number), describe(trial.params))
+    return Group(counts, values, progress)
+
+
+def describe(parameters: dict[str, Any]) -> str:
+    """Parameters in one line."""
+    return ", ".join(
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in parameters.items()
+    )
