@@ -30,9 +30,11 @@ setup(
         "rich>=14.0",
         "typer>=0.16",
         "matplotlib>=3.10",
+        "optuna>=5.0",
     ],
     extras_require={
         "cluster": ["distributed>=2025.5", "dask-jobqueue>=0.9"],
+        "postgres": ["psycopg[binary]>=3.2"],  # studies in a PostgreSQL database
         "test": ["pytest>=8.4", "ruff>=0.14", "mypy>=1.18", "scipy>=1.15", "pandas-stubs", "types-PyYAML"],
     },
 )

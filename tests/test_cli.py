@@ -148,7 +148,7 @@ def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call
         (["run", "gaussians", "--out", "setup.py"], "setup.py"),
         (["run", "gaussians", "--out", "virl_tf"], "no config.yaml"),
         (["infer", "missing", "--components", "3"], "missing"),
-        (["figure", "9", "missing"], "Allowed: 2a, 2b, 4, 5"),
+        (["figure", "9", "missing"], "Allowed: 1, 2a, 2b, 3, 4, 5, 6, 7"),
         (["figure", "2a", "missing"], "missing"),
         (["run"], "Missing argument"),
     ],

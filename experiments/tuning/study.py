@@ -106,7 +106,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
         )
     except ImportError as error:
         raise InputError(
-            f"--storage {url}: its driver is not installed ({error}); for PostgreSQL: pip install 'virl_tf[tune]'."
+            f"--storage {url}: its driver is not installed ({error}); for PostgreSQL: pip install 'virl_tf[postgres]'."
         ) from error
     except (SQLAlchemyError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
