@@ -41,7 +41,8 @@ def run_command(
         ),
     ] = None,
     hparams: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="YAML file of hyperparameters put over the preset's.")
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML file of hyperparameters put over the preset's; tuned: those of `compare`."),
     ] = None,
     set_: Set = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; default: runs/ and the run's name.")] = None,
@@ -166,6 +167,60 @@ def tune_command(
             workers=workers,
             out=out,
         )
+
+
+Preset = Annotated[str | None, typer.Option(help="The study's; default: quick for gaussians, paper for walks.")]
+Size = Annotated[int | None, typer.Option(help="The study's; default: 50 for gaussians, 5 or 6 for walks.")]
+Storage = Annotated[str | None, typer.Option(metavar="URL", help="The study's; default: study.db in studies/ and its name.")]
+
+
+@app.command("compare")
+def compare_command(
+    task: Annotated[str, typer.Argument(help="gaussians or grid_walker.")],
+    seeds: Annotated[str | None, typer.Option(metavar="S,S,...", help="Seeds tuning never saw; default 100,101,102.")] = None,
+    preset: Preset = None,
+    size: Size = None,
+    storage: Storage = None,
+    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Local worker processes; default: one per core.")] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Store the best as hparams/tuned/TASK.yaml, for --hparams tuned.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: comparisons/TASK-PRESET.")] = None,
+) -> None:
+    """Published against best found hyperparameters of every column that has a study, on fresh seeds."""
+    import virl_tf  # noqa: F401
+    from experiments.tuning.compare import compare
+
+    with _interruptible():
+        compare(
+            task,
+            seeds=seeds,
+            preset=preset,
+            size=size,
+            storage=storage,
+            scheduler=scheduler,
+            workers=workers,
+            write=write,
+            out=out,
+        )
+
+
+@app.command("study-plots")
+def study_plots_command(
+    task: Task,
+    method: Annotated[str, typer.Option(help="virl, geim or eim.")] = "virl",
+    components: Annotated[int, typer.Option(help="Components of the policy.")] = 10,
+    preset: Preset = None,
+    size: Size = None,
+    storage: Storage = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: plots/ in studies/ and the study's name.")] = None,
+) -> None:
+    """Optimisation history, importances, slices and contours of a study."""
+    import virl_tf  # noqa: F401
+    from experiments.tuning.study_plots import study_plots
+
+    study_plots(task, method, components, preset=preset, size=size, storage=storage, out=out)
 
 
 @app.command("claims")

@@ -88,11 +88,22 @@ def make_specification(
     values = _apply_preset(values, budget["hparams"], method)
     values = _apply_preset(values, budget.get("tasks", {}).get(TABLES[task], {}), method)
     if hparams_file is not None:
-        overrides = read_yaml(hparams_file)
-        values = values.override({} if overrides is None else overrides, str(hparams_file))
+        values = values.override(*_user_file(hparams_file, task, column_name(task, method, components)))
     for assignment in assignments:
         values = values.override(parse_assignment(assignment), f"--set {assignment}")
     return Specification(task, modes, steps, task_seed, method, components, seed, preset, train, test, values)
+
+
+def _user_file(path: Path, task: str, column: str) -> tuple[dict[str, Any], str]:
+    """(overrides, where they stand) of the user's YAML file, or of hparams/tuned/ for the path "tuned"."""
+    if str(path) != "tuned":
+        overrides = read_yaml(path)
+        return {} if overrides is None else overrides, str(path)
+    tuned = DIRECTORY / "tuned" / f"{TABLES[task]}.yaml"
+    if not tuned.is_file():
+        raise InputError(f"no {tuned}; make it with: python -m experiments compare {task} --write")
+    columns = read_yaml(tuned)["columns"]
+    return columns[check_choice(f"column of {tuned} (only these were tuned)", column, columns)], str(tuned)
 
 
 def _size(task: str, modes: int | None, steps: int | None) -> tuple[int, int]:
@@ -123,10 +134,13 @@ def published_column(task: str, method: str, components: int) -> dict[str, dict[
     Table 2 has a column for one component and one for more (10); Table 3 has one per method and none for EIM, for which
     hparams/grid_walker.yaml holds ours.
     """
+    return published(TABLES[task], column_name(task, method, components))
+
+
+def column_name(task: str, method: str, components: int) -> str:
+    """The column's name in its table, e.g. virl_10c (Table 2) or virl (Table 3)."""
     family = METHODS[method].family
-    if TABLES[task] == "grid_walker":
-        return published("grid_walker", family)
-    return published("gaussians", f"{family}_{'1c' if components == 1 else '10c'}")
+    return family if TABLES[task] == "grid_walker" else f"{family}_{'1c' if components == 1 else '10c'}"
 
 
 def _apply_preset(values: Hparams, overrides: Mapping[str, Any], method: str) -> Hparams:

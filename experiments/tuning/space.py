@@ -10,7 +10,7 @@ from typing import Any
 
 import optuna
 
-from experiments.specification import TABLES, published_column
+from experiments.specification import TABLES, column_name, published_column
 from virl_tf.hparams import DIRECTORY, SearchParameter, read_yaml, search_space
 from virl_tf.methods import METHODS
 
@@ -21,7 +21,7 @@ SMALLEST = 1e-9
 def searched(task: str, method: str, components: int) -> dict[str, SearchParameter]:
     """The rows of Table 1 that are optimised: all but those of other methods and those that the published column stars."""
     family, column = METHODS[method].family, published_column(task, method, components)
-    starred = _starred(task, family, components)
+    starred = _starred(task, column_name(task, method, components))
     return {
         name: row
         for name, row in search_space().items()
@@ -78,10 +78,9 @@ def _zero_exponent(row: SearchParameter) -> int | None:
     return int(exponents[0]) - 1 if exponents else None
 
 
-def _starred(task: str, family: str, components: int) -> list[str]:
+def _starred(task: str, column: str) -> list[str]:
     table = read_yaml(DIRECTORY / f"{TABLES[task]}.yaml")
-    name = family if TABLES[task] == "grid_walker" else f"{family}_{'1c' if components == 1 else '10c'}"
-    return {**table["columns"], **table.get("ours", {})}[name]["starred"]
+    return {**table["columns"], **table.get("ours", {})}[column]["starred"]
 
 
 def _has(column: Mapping[str, Mapping[str, Any]], name: str) -> bool:

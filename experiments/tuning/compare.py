@@ -1,0 +1,252 @@
+"""`python -m experiments compare`: published hyperparameters against the best found, on fresh seeds; and a study's plots."""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pandas as pd
+from rich.console import Console
+
+import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
+from experiments.result_files import bootstrap_interval, read_summary, sign_flip_test, to_markdown
+from experiments.specification import DEFAULT_PRESETS, TABLES, TASKS, column_name, published_column
+from experiments.sweep import execute_sweep
+from experiments.sweep_command import parse_integers
+from experiments.tuning.space import searched, suggest
+from experiments.tuning.study import ENDED, StudySpecification, best_trial, default_size, objective_value, open_storage
+from experiments.units import RunUnit
+from virl_tf.checkpoint import write_text
+from virl_tf.hparams import DIRECTORY, to_yaml
+from virl_tf.run_folder import versions
+from virl_tf.validation import InputError, check_choice, check_integer
+
+COLUMNS = {
+    "gaussians": [(method, components) for method in ("virl", "geim", "eim") for components in (1, 10)],
+    "grid_walker": [("virl", 10), ("geim", 10)],
+}
+CANDIDATES = ("published", "found")
+FEWEST_FOR_IMPORTANCES = 8  # complete trials
+
+
+@dataclass(frozen=True)
+class CandidateUnit(RunUnit):
+    """A run with one column's published or found values."""
+
+    candidate: str
+
+    @property
+    def name(self) -> str:
+        """published-... or found-..."""
+        return f"{self.candidate}-{self.spec.name}"
+
+    @property
+    def group(self) -> str:
+        """A row per column and candidate."""
+        return f"{column_name(self.spec.task, self.spec.method, self.spec.components)} {self.candidate}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of Table 2 or 3 with its study."""
+
+    name: str
+    spec: StudySpecification
+    study: optuna.Study
+    overrides: dict[str, dict[str, dict[str, Any]]]  # candidate -> section -> key -> value
+
+
+def compare(
+    task: str,
+    *,
+    seeds: str | None,
+    preset: str | None,
+    size: int | None,
+    storage: str | None,
+    scheduler: str | None,
+    workers: int | None,
+    write: bool,
+    out: Path | None,
+) -> None:
+    """Run published and found values of every column that has a study; write compare.md, the CSV files and compare.png.
+
+    Raises:
+        InputError: no study of this task there, seeds that tuning saw, or runs that failed.
+    """
+    console = Console()
+    check_choice("task", task, COLUMNS)
+    workers = check_integer("--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1)
+    fresh = parse_integers("--seeds", seeds) or [100, 101, 102]
+    columns = find_columns(task, preset, size, storage)
+    for column in columns:
+        seen = sorted(set(fresh) & set(column.spec.seeds))
+        if seen:
+            raise InputError(f"--seeds {seen}: tuning of {column.name} saw these seeds; give fresh ones.")
+    out = out or Path("comparisons") / f"{task}-{columns[0].spec.preset}"
+    units = [
+        CandidateUnit(column.spec.run(seed, column.overrides[candidate]), 0, candidate)
+        for column in columns
+        for candidate in CANDIDATES
+        for seed in fresh
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    failures = execute_sweep(units, out / "runs", scheduler, workers, console)
+    values = pd.DataFrame(
+        [
+            {
+                "column": column_name(task, unit.spec.method, unit.spec.components),
+                "candidate": unit.candidate,
+                "seed": unit.spec.seed,
+                **_outcome(out / "runs" / unit.name),
+            }
+            for unit in units
+            if unit.name not in failures
+        ]
+    )
+    write_report(columns, values, out)
+    if write:
+        path = write_tuned(task, columns)
+        console.print(f"wrote {path}; use it with --hparams tuned")
+    console.print((out / "compare.md").read_text(), markup=False, highlight=False)
+    if failures:
+        raise InputError(f"{len(failures)} runs failed, the first with: {next(iter(failures.values())).strip().splitlines()[-1]}")
+
+
+def _outcome(run: Path) -> dict[str, Any]:
+    summary = read_summary(run)
+    return {"value": objective_value(summary), "status": summary["status"], "cpu_seconds": summary["cpu_seconds"]["process"]}
+
+
+def find_columns(task: str, preset: str | None, size: int | None, storage: str | None) -> list[Column]:
+    """The columns of a task that have a study with a complete trial. Raises InputError if none has."""
+    columns = []
+    for method, components in COLUMNS[task]:
+        study = find_study(task, method, components, preset, size, storage)
+        best = best_trial(study) if study is not None else None
+        if study is None or best is None:
+            continue
+        spec = specification_of(study)
+        rows = searched(task, method, components)
+        published = published_column(task, method, components)
+        overrides = {
+            "published": {
+                section: {key: value for key, value in keys.items() if f"{section}.{key}" in rows}
+                for section, keys in published.items()
+                if section != "starred"
+            },
+            "found": suggest(optuna.trial.FixedTrial(best.params), rows),  # type: ignore[arg-type]
+        }
+        columns.append(Column(column_name(task, method, components), spec, study, overrides))
+    if not columns:
+        where = storage or "studies/"
+        raise InputError(f"no study of {task} with a complete trial in {where}; make one: python -m experiments tune {task}")
+    return columns
+
+
+def find_study(
+    task: str, method: str, components: int, preset: str | None, size: int | None, storage: str | None
+) -> optuna.Study | None:
+    """The study of `tune` with the same arguments, or None."""
+    check_choice("task", task, TASKS)
+    preset = DEFAULT_PRESETS[task] if preset is None else preset
+    name = StudySpecification(task, method, components, default_size(task) if size is None else size, preset, (), ()).name
+    file = Path("studies") / name / "study.db"
+    if storage is None and not file.is_file():
+        return None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    opened = open_storage(storage or f"sqlite:///{file.absolute()}")
+    if name not in optuna.get_all_study_names(opened):
+        return None
+    return optuna.load_study(study_name=name, storage=opened)
+
+
+def specification_of(study: optuna.Study) -> StudySpecification:
+    """What the study was made with."""
+    stored = {key: value for key, value in study.user_attrs["specification"].items() if key not in ("space", "objective")}
+    return StudySpecification(**{**stored, "seeds": tuple(stored["seeds"]), "assignments": tuple(stored["assignments"])})
+
+
+# --- report -------------------------------------------------------------------------------------------------------------------
+
+
+def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> None:
+    """values.csv, hyperparameters.csv, importances.csv, compare.md and compare.png."""
+    hyperparameters = pd.DataFrame([row for column in columns for row in _side_by_side(column)])
+    scores = pd.DataFrame([_score(column, values) for column in columns])
+    importances = pd.DataFrame([row for column in columns for row in _importances(column)])
+    for name, frame in {"values": values, "hyperparameters": hyperparameters, "importances": importances}.items():
+        write_text(out / f"{name}.csv", frame.to_csv(index=False))
+    text = "Objective on fresh seeds: mean [95 % bootstrap interval of the mean]; lower is better.\n\n" + to_markdown(scores)
+    text += "\nHyperparameters:\n\n" + to_markdown(hyperparameters)
+    if len(importances):
+        text += "\nImportance of each hyperparameter in its study (Optuna's default estimate):\n\n" + to_markdown(importances)
+    write_text(out / "compare.md", text)
+    from experiments.figures.comparison import draw_comparison
+
+    draw_comparison(values, importances, out)
+
+
+def _side_by_side(column: Column) -> list[dict[str, Any]]:
+    published, found = (column.overrides[candidate] for candidate in CANDIDATES)
+    return [
+        {"column": column.name, "hyperparameter": f"{s}.{k}", "published": f"{published[s][k]:g}", "found": f"{value:g}"}
+        for s, keys in found.items()
+        for k, value in keys.items()
+    ]
+
+
+def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
+    row: dict[str, Any] = {"column": column.name}
+    parts = {}
+    for candidate in CANDIDATES:
+        chosen = values[(values["column"] == column.name) & (values["candidate"] == candidate)].sort_values("seed")
+        parts[candidate] = chosen.set_index("seed")["value"]
+        v = chosen["value"].to_numpy(float)
+        low, high = bootstrap_interval(v)
+        row[candidate] = f"{v.mean():.4f} [{low:.4f}, {high:.4f}]" if len(v) else "failed"
+        row[f"{candidate} diverged"] = str(int((chosen["status"] == "diverged").sum()))
+    both = pd.concat(parts, axis=1, join="inner").to_numpy(float)
+    row["found lower in"] = f"{int((both[:, 1] < both[:, 0]).sum())} of {len(both)}"
+    row["p"] = f"{sign_flip_test(both[:, 1] - both[:, 0]):.2g}" if len(both) else "-"
+    row["trials"] = str(len(column.study.get_trials(deepcopy=False, states=ENDED)))
+    best = best_trial(column.study)
+    row["found in tuning"] = f"{best.value:.4f}" if best is not None and best.value is not None else "-"
+    return row
+
+
+def _importances(column: Column) -> list[dict[str, Any]]:
+    complete = column.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    if len(complete) < FEWEST_FOR_IMPORTANCES or np.ptp([trial.value for trial in complete]) == 0.0:
+        return []
+    found = optuna.importance.get_param_importances(column.study)
+    return [
+        {"column": column.name, "hyperparameter": name, "importance": float(v)} for name, v in found.items() if math.isfinite(v)
+    ]
+
+
+def write_tuned(task: str, columns: Sequence[Column]) -> Path:
+    """hparams/tuned/<table>.yaml: the best values of each column, and where they come from."""
+    content: dict[str, Any] = {"columns": {}, "provenance": {}}
+    for column in columns:
+        best = best_trial(column.study)
+        assert best is not None
+        content["columns"][column.name] = column.overrides["found"]
+        content["provenance"][column.name] = {
+            "study": column.study.study_name,
+            "trials": len(column.study.get_trials(deepcopy=False, states=ENDED)),
+            "trial": best.number,
+            "value": best.value,
+            "seeds": list(column.spec.seeds),
+            "preset": column.spec.preset,
+            "assignments": list(column.spec.assignments),
+            "versions": {**versions(), "optuna": optuna.__version__},
+        }
+    path = DIRECTORY / "tuned" / f"{TABLES[task]}.yaml"
+    path.parent.mkdir(exist_ok=True)
+    header = f"# Found by `python -m experiments tune {task}`, written by `compare {task} --write`. Loaded by --hparams tuned.\n"
+    write_text(path, header + to_yaml(content))
+    return path
