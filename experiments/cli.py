@@ -1,10 +1,11 @@
 """The command line. TensorFlow is imported inside the commands, so that `--help` answers at once."""
 
 import contextlib
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -256,12 +257,19 @@ def figure_command(
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C says how to go on."""
+    """Ctrl-C and SIGTERM (what a cluster sends before the time is up) say how to go on."""
+
+    def terminate(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     except KeyboardInterrupt:
         print("stopped; the same command continues from the last finished iteration.", file=sys.stderr)
         raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def main() -> None:

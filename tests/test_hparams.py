@@ -113,11 +113,19 @@ def test_published_does_not_share_what_it_returns():
 
 @pytest.mark.parametrize(
     ("task", "column", "hint"),
-    [("gausians", "virl_1c", "gaussians"), ("gaussians", "virl_1", "virl_1c"), ("grid_walker", "eim", "geim")],
+    [("gausians", "virl_1c", "gaussians"), ("gaussians", "virl_1", "virl_1c"), ("grid_walker", "gein", "geim")],
 )
 def test_published_names_the_nearest(task, column, hint):
     with pytest.raises(InputError, match=f"did you mean '{hint}'"):
         published(task, column)
+
+
+def test_our_column_of_the_grid_walker_is_virls_network_with_eims_policy_steps():
+    ours, virl = published("grid_walker", "eim"), published("grid_walker", "virl")
+    assert ours["network"] == virl["network"]
+    assert ours["training"] == virl["training"]
+    assert ours["policy"] == published("gaussians", "eim_10c")["policy"] == {"update_steps": 1}
+    assert ours["kde"] == {"bandwidth_scale": "absolute"}  # EIM has no KDE
 
 
 # --- Table 1 ------------------------------------------------------------------------------------------------------------

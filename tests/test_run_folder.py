@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import yaml
@@ -236,3 +239,60 @@ def test_half_a_result_is_not_finished(tmp_path, networks, missing):
     folder.write_result(make_reward(networks), make_mixture())
     (tmp_path / missing).unlink()
     assert not folder.finished
+
+
+# --- damaged checkpoints and other processes ------------------------------------------------------------------------------
+
+
+def damage(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(bytes(content))
+
+
+def recorded(tmp_path, iterations=3):
+    folder = RunFolder.open(tmp_path / "run", {"a": 1})
+    for t in range(1, iterations + 1):
+        folder.record(make_state(t), {"t": t - 1, "loss": 0.5})
+    return folder
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path):
+    folder = recorded(tmp_path)
+    template = make_state(3)
+    assert folder.latest_state(template).t == 3
+    damage(folder.path / "checkpoints" / "state-00003.npz")
+    with pytest.warns(UserWarning, match=r"state-00003.npz is damaged.*Going back"):
+        assert folder.latest_state(template).t == 2
+
+
+def test_a_truncated_checkpoint_falls_back_too(tmp_path):
+    folder = recorded(tmp_path)
+    newest = folder.path / "checkpoints" / "state-00003.npz"
+    newest.write_bytes(newest.read_bytes()[:100])
+    with pytest.warns(UserWarning, match="damaged"):
+        assert folder.latest_state(make_state(3)).t == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*damaged")
+def test_only_damaged_checkpoints_are_one_clear_error(tmp_path):
+    folder = recorded(tmp_path)
+    for path in (folder.path / "checkpoints").iterdir():
+        damage(path)
+    with pytest.raises(InputError, match="No checkpoint before it is whole"):
+        folder.latest_state(make_state(3))
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
+    folder = recorded(tmp_path)
+    code = "import sys, virl_tf.run_folder as r\nwith r.RunFolder(sys.argv[1]).locked(): print('in', flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert other.stdout.readline() == b"in\n"
+    with pytest.raises(InputError, match="another process is working on the run in"), folder.locked():
+        pass
+    other.kill()  # a lock goes with its process, however it ends
+    other.wait()
+    with folder.locked():
+        pass

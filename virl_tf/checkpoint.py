@@ -20,6 +20,10 @@ _DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error)
 FORMAT = 1  # of State files; a file of another format is refused
 
 
+class DamagedFileError(InputError):
+    """A file that is not what was written; every array carries the CRC-32 of its bytes."""
+
+
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Call `write` on a temporary file beside `path`, then rename it: a reader sees the old file or the new one, never a part."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
@@ -53,7 +57,7 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"no file {path}.") from error
     # RuntimeError: a damaged header may ask for a password or an unknown compression. TypeError: an .npy file.
     except (OSError, ValueError, TypeError, EOFError, KeyError, AttributeError, RuntimeError, *_DAMAGED_ZIP) as error:
-        raise InputError(f"{path} is damaged or not an .npz file of plain arrays: {error}") from error
+        raise DamagedFileError(f"{path} is damaged or not an .npz file of plain arrays: {error}.") from error
 
 
 def save_state(path: Path, state: State) -> None:

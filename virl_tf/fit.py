@@ -151,26 +151,26 @@ def run(
     if folder is not None and folder.finished:
         return load(folder.path)
     problem = irl.make_problem(demonstrations, hparams, seed)
-    fitter = DiscriminatorFitter(demonstrations.shape[1], hparams)
-    state = irl.init(problem, method, num_components, hparams)
-    if folder is not None:
-        state = folder.latest_state(state._replace(network=tuple(fitter.model.get_weights()))) or state
+    with folder.locked() if folder is not None else nullcontext():
+        fitter = DiscriminatorFitter(demonstrations.shape[1], hparams)
+        state = irl.init(problem, method, num_components, hparams)
+        if folder is not None:
+            state = folder.latest_state(state._replace(network=tuple(fitter.model.get_weights()))) or state
 
-    rows = []
-    with ProgressBar(hparams.loop.num_iterations) if progress else nullcontext() as bar:
-        if bar is not None:
-            bar.resume(state.t)
-        while state.t < hparams.loop.num_iterations:
-            state, info = irl.step(state, problem, method, fitter, hparams)
-            row = {**info._asdict(), **(evaluate(state) if evaluate else {})}
-            rows.append(row)
-            if folder is not None:
-                folder.record(state, row)
-            for observer in (*observers, *([bar] if bar is not None else [])):
-                observer(state, row)
-
-    if folder is not None:
-        folder.write_result(state.reward, state.policy)
+        rows = []
+        with ProgressBar(hparams.loop.num_iterations) if progress else nullcontext() as bar:
+            if bar is not None:
+                bar.resume(state.t)
+            while state.t < hparams.loop.num_iterations:
+                state, info = irl.step(state, problem, method, fitter, hparams)
+                row = {**info._asdict(), **(evaluate(state) if evaluate else {})}
+                rows.append(row)
+                if folder is not None:
+                    folder.record(state, row)
+                for observer in (*observers, *([bar] if bar is not None else [])):
+                    observer(state, row)
+        if folder is not None:
+            folder.write_result(state.reward, state.policy)
     history = folder.history() if folder is not None else pd.DataFrame(rows)
     return Result(state.reward, state.policy, history, dict(config))
 

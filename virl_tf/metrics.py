@@ -103,7 +103,7 @@ COVERED = 0.003  # share of a policy's samples that a mode needs to count as cov
 def covered_modes(modes: np.ndarray, num_modes: int, share: float = COVERED) -> np.ndarray:
     """Which modes have at least `share` of the samples: modes [N] int, -1 for samples in none -> [num_modes] bool."""
     counts = np.bincount(modes[modes >= 0], minlength=num_modes)
-    return counts >= share * len(modes)
+    return (counts > 0) & (counts >= share * len(modes))
 
 
 def contrast(high: Any, low: Any) -> dict[str, float]:

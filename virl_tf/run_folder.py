@@ -15,19 +15,25 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
 
-from virl_tf.checkpoint import load_policy, load_state, save_policy, save_state, write_text
+from virl_tf.checkpoint import DamagedFileError, load_policy, load_state, save_policy, save_state, write_text
 from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.reward import Reward, load_reward
 from virl_tf.validation import InputError
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: runs work, without the lock
+    fcntl = None  # type: ignore[assignment]
 
 _PACKAGES = ("virl_tf", "tensorflow", "tensorflow-probability", "keras", "numpy", "scikit-learn")
 
@@ -136,9 +142,35 @@ class RunFolder:
         return sorted((self.path / "checkpoints").glob("state-*.npz"))
 
     def latest_state(self, template: State) -> State | None:
-        """The newest checkpoint, or None if there is none yet."""
+        """The newest checkpoint that is whole, or None if there is none yet; warns of a damaged one.
+
+        Raises:
+            InputError: all checkpoints are damaged, or they belong to a run with other shapes.
+        """
         checkpoints = self._checkpoints()
-        return load_state(checkpoints[-1], template) if checkpoints else None
+        while checkpoints:
+            try:
+                return load_state(checkpoints.pop(), template)
+            except DamagedFileError as error:
+                if not checkpoints:
+                    raise InputError(f"{error} No checkpoint before it is whole; give another folder to start anew.") from error
+                warnings.warn(f"{error} Going back to the checkpoint before it.", stacklevel=2)
+        return None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from working on this run; the lock goes with the process, however it ends.
+
+        Raises:
+            InputError: another process works on it.
+        """
+        with (self.path / ".lock").open("a") as file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise InputError(f"another process is working on the run in {self.path}; wait for it or stop it.") from error
+            yield
 
     def history(self) -> pd.DataFrame:
         """metrics.csv and timings.csv side by side, a row per iteration."""

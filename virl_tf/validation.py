@@ -40,9 +40,13 @@ def check_integer(what: str, value: Any, low: int, high: int | None = None) -> i
 def check_positive(what: str, value: Any) -> float:
     """Return `value` as a float if it is a finite number > 0, else raise `InputError`."""
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not (number and np.isfinite(value) and value > 0):
+    try:
+        checked = float(value) if number else np.nan
+    except OverflowError:  # an int beyond the floats
+        checked = np.inf
+    if not 0.0 < checked < np.inf:
         raise InputError(f"{what} must be a finite number > 0, got {value!r}.")
-    return float(value)
+    return checked
 
 
 def check_seed(value: Any) -> int:

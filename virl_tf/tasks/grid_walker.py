@@ -111,10 +111,15 @@ class GridWalker:
         return tf.cumsum(tf.cos(x) - self.spacing, axis=-1)
 
     def _angles(self, x: Any) -> tf.Tensor:
-        x = tf.cast(tf.convert_to_tensor(x), DENSITY)
+        x = tf.cast(x if tf.is_tensor(x) else np.asarray(x), DENSITY)  # a list of numbers by TensorFlow would be float32
         if x.shape.rank == 0 or x.shape[-1] != self.dim:
             raise InputError(f"x must have shape [..., {self.dim}], one angle per step; got {tuple(x.shape)}.")
         return x
+
+
+def num_half_angles(variance: float) -> int:
+    """Cells of the quadrature on half of the circle: 17 per standard deviation of an angle (spacing 0.8), however narrow."""
+    return 1024 * max(1, int(np.ceil(np.sqrt(1e-3 / variance))))
 
 
 class _Recursion:
@@ -128,7 +133,6 @@ class _Recursion:
     periodic integrands. V_i is tabulated in e and interpolated.
     """
 
-    num_angles = 2048  # nodes on the whole circle: 17 per standard deviation of an angle at variance 1e-3
     num_errors = 401
 
     def __init__(self, num_steps: int, spacing: float, variance: float):
@@ -139,10 +143,11 @@ class _Recursion:
         errors = np.linspace(-width, width, self.num_errors)
         # By symmetry half of the angles are enough; the first and last of them belong to both halves. Beyond `reach` every
         # waypoint would be 9 standard deviations off.
-        angles = np.linspace(0.0, np.pi, self.num_angles // 2 + 1)
-        quadrature = np.full(len(angles), 2.0 * np.pi / (self.num_angles // 2))
+        half = num_half_angles(variance)
+        angles = np.linspace(0.0, np.pi, half + 1)
+        quadrature = np.full(len(angles), 2.0 * np.pi / half)
         quadrature[[0, -1]] *= 0.5
-        reach = np.cos(angles) - spacing + 2.0 * width >= 0.0
+        reach = np.abs(np.cos(angles) - spacing) <= 2.0 * width
         self.angles, self.quadrature = angles[reach], quadrature[reach]
         # log V_i for i = d, ..., 1; the integrand of V_{i-1} uses V_i.
         log_values = [np.zeros_like(errors)]

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.numerics import DENSITY, LOG_2PI, split_seed
-from virl_tf.tasks.grid_walker import GridWalker
+from virl_tf.tasks.grid_walker import GridWalker, num_half_angles
 from virl_tf.validation import InputError, check_integer, check_positive, check_seed
 
 
@@ -121,7 +121,7 @@ class PathPlanning(GridWalker):
             InputError: wrong shapes or numbers, or discs that block every path.
         """
         try:
-            centers = np.asarray(centers, np.float64)
+            centers = np.array(centers, np.float64)
             radii = np.broadcast_to(np.asarray(radii, np.float64), centers.shape[:1]).copy()
         except (TypeError, ValueError) as error:
             raise InputError(f"obstacles: centers must be numbers [M, 2], radii [M] or one number; {error}.") from error
@@ -143,7 +143,7 @@ class PathPlanning(GridWalker):
         Raises:
             InputError: a share outside (0, 1), a radius that is no positive number, or one that leaves no path.
         """
-        if not 0.0 < share < 1.0:
+        if check_positive("share of blocked paths", share) >= 1.0:
             raise InputError(f"the share of blocked paths must be between 0 and 1, got {share!r}.")
         radius = check_positive("radius", radius)
         inner = np.unique(self.waypoints(self.mode_centers)[:, 1:-1].numpy().reshape(-1, 2).round(9), axis=0)
@@ -196,22 +196,31 @@ def _log_normaliser(num_steps: int, spacing: float, variance: float, goal_varian
     """
     from scipy.interpolate import CubicSpline
 
-    spread = np.sqrt(variance)
+    spread, half = np.sqrt(variance), num_half_angles(variance)
     errors = np.linspace(-9.0 * spread, 9.0 * spread, 181)
-    angles = np.linspace(0.0, np.pi, 1025)
-    quadrature = np.full(len(angles), 2.0 * np.pi / 1024)
+    angles = np.linspace(0.0, np.pi, half + 1)
+    quadrature = np.full(len(angles), 2.0 * np.pi / half)
     quadrature[[0, -1]] *= 0.5
-    # |h_d^y| <= d: the trapezoidal rule in w is exact up to images of the goal a period 2 pi / step away.
-    frequencies = np.arange(0.0, 9.0 / np.sqrt(goal_variance), np.pi / (num_steps + 1.0))
-    waves = np.cos(frequencies * np.sin(angles)[:, None])  # [angles, W]
-    values = np.ones((len(errors), len(frequencies)))  # U_i as a function of the error e: [errors, W]
-    for _ in range(num_steps):
-        spline, before = CubicSpline(errors, values), np.empty_like(values)
-        for row, error in enumerate(errors):
-            after = error + np.cos(angles) - spacing
-            near = np.abs(after) <= errors[-1]
-            weights = quadrature[near] * np.exp(-0.5 * after[near] ** 2 / variance - 0.5 * (LOG_2PI + np.log(variance)))
-            before[row] = np.einsum("x,xw,xw->w", weights, waves[near], spline(after[near]))
-        values = before
-    terms = values[len(errors) // 2] * np.exp(-0.5 * goal_variance * frequencies**2)
-    return float(np.log((terms.sum() - 0.5 * terms[0]) * frequencies[1] / np.pi))
+    reach = np.abs(np.cos(angles) - spacing) <= 18.0 * spread
+    angles, quadrature = angles[reach], quadrature[reach]
+    # |h_d^y| <= d: the trapezoidal rule in w is exact up to images of the goal, a period 2 pi / step away and 9 deviations off.
+    deviation = np.sqrt(goal_variance)
+    step = 2.0 * np.pi / (2.0 * num_steps + 9.0 * deviation)
+    total = 0.0
+    for first in range(0, int(9.0 / deviation / step) + 1, 128):
+        frequencies = step * np.arange(first, first + 128)
+        waves = np.cos(frequencies * np.sin(angles)[:, None])  # [angles, W]
+        values = np.ones((len(errors), len(frequencies)))  # U_i as a function of the error e: [errors, W]
+        for _ in range(num_steps):
+            spline, before = CubicSpline(errors, values), np.empty_like(values)
+            for row, error in enumerate(errors):
+                after = error + np.cos(angles) - spacing
+                near = np.abs(after) <= errors[-1]
+                weights = quadrature[near] * np.exp(-0.5 * after[near] ** 2 / variance - 0.5 * (LOG_2PI + np.log(variance)))
+                before[row] = weights @ (waves[near] * spline(after[near]))
+            values = before
+        terms = values[len(errors) // 2] * np.exp(-0.5 * goal_variance * frequencies**2)
+        total += terms.sum() - (0.5 * terms[0] if first == 0 else 0.0)
+        if np.abs(terms).max() < 1e-14 * total:  # beyond, U has died out: h_d^y has a smooth density
+            break
+    return float(np.log(total * step / np.pi))

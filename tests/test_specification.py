@@ -1,0 +1,170 @@
+"""What identifies a run: sizes, defaults and published columns of each task, and options that are another task's."""
+
+import itertools
+
+import pytest
+
+from experiments.specification import TASKS, make_specification
+from virl_tf.hparams import default_hparams, published
+from virl_tf.methods import METHODS
+from virl_tf.validation import InputError
+
+WALKS = ["grid_walker", "path_planning"]
+# Table 3 of the appendix, written out, and our column for EIM.
+TABLE_3 = {
+    "virl": {
+        "network": {"num_layers": 3, "layer_size": 256, "batch_norm": True, "dropout": 0.07, "l2": 4.77e-7},
+        "training": {"learning_rate": 4.25e-4},
+        "kde": {"bandwidth": 0.136, "bandwidth_scale": "absolute"},
+        "policy": {"update_steps": 63},
+    },
+    "geim": {
+        "network": {"num_layers": 3, "layer_size": 64, "batch_norm": False, "dropout": 0.0, "l2": 2.44e-4},
+        "training": {"learning_rate": 4.38e-4},
+        "kde": {"bandwidth": 0.864, "bandwidth_scale": "absolute"},
+        "policy": {"update_steps": 5},
+    },
+    "eim": {
+        "network": {"num_layers": 3, "layer_size": 256, "batch_norm": True, "dropout": 0.07, "l2": 4.77e-7},
+        "training": {"learning_rate": 4.25e-4},
+        "kde": {"bandwidth_scale": "absolute"},
+        "policy": {"update_steps": 1},
+    },
+}
+
+
+# --- size of the target --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "size", "modes", "steps"),
+    [
+        ("gaussians", {}, 50, 0),
+        ("gaussians", {"modes": 5}, 5, 0),
+        ("grid_walker", {}, 32, 5),
+        ("grid_walker", {"steps": 1}, 2, 1),
+        ("grid_walker", {"steps": 10}, 1024, 10),
+        ("path_planning", {}, 20, 6),
+        ("path_planning", {"steps": 2}, 2, 2),
+        ("path_planning", {"steps": 10}, 252, 10),
+    ],
+)
+def test_modes_and_steps_are_those_of_the_target(task, size, modes, steps):
+    spec = make_specification(task=task, **size)
+    assert (spec.modes, spec.steps) == (modes, steps)
+
+
+@pytest.mark.parametrize(
+    ("task", "option", "message"),
+    [
+        ("grid_walker", {"modes": 5}, "--modes is for gaussians; the size of a grid_walker target is --steps"),
+        ("path_planning", {"modes": 20}, "--modes is for gaussians; the size of a path_planning target is --steps"),
+        ("gaussians", {"steps": 5}, "--steps is for grid_walker and path_planning; .* gaussians target is --modes"),
+        ("grid_walker", {"task_seed": 0}, "--task-seed is for gaussians; grid_walker has one target only"),
+        ("path_planning", {"task_seed": 3}, "--task-seed is for gaussians; path_planning has one target only"),
+    ],
+)
+def test_options_of_another_task_are_refused(task, option, message):
+    with pytest.raises(InputError, match=message):
+        make_specification(task=task, **option)
+
+
+@pytest.mark.parametrize("task", WALKS)
+@pytest.mark.parametrize("steps", [0, -2, 11, 12, 4.0])
+def test_steps_are_one_to_ten(task, steps):
+    with pytest.raises(InputError, match=f"--steps must be an integer from 1 to 10, got {steps}"):
+        make_specification(task=task, steps=steps)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 9])
+def test_paths_of_an_odd_number_of_steps_are_refused(steps):
+    with pytest.raises(InputError, match=f"must be even, for the paths to meet again; got {steps}"):
+        make_specification(task="path_planning", steps=steps)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_as_many_components_as_demonstrations_are_allowed_and_no_more(task):
+    assert make_specification(task=task, preset="smoke", components=4000).components == 4000
+    for components in (0, 4001):
+        with pytest.raises(InputError, match=f"--components .* from 1 to 4000, got {components}"):
+            make_specification(task=task, preset="smoke", components=components)
+
+
+def test_an_unknown_task_names_the_nearest():
+    with pytest.raises(InputError, match="did you mean 'grid_walker'"):
+        make_specification(task="gridwalker")
+
+
+# --- hyperparameters -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("task", "preset"), [("gaussians", "quick"), ("grid_walker", "paper"), ("path_planning", "paper")])
+def test_the_default_preset_is_the_tasks(task, preset):
+    spec = make_specification(task=task)
+    assert spec.preset == preset
+    assert spec == make_specification(task=task, preset=preset)
+
+
+@pytest.mark.parametrize("method", TABLE_3)
+@pytest.mark.parametrize("task", WALKS)
+def test_a_paper_run_has_the_column_of_table_3_and_nothing_else_over_the_defaults(task, method):
+    assert published("grid_walker", method) == TABLE_3[method]
+    for components in (1, 10):  # Table 3, unlike Table 2, has one column for both
+        spec = make_specification(task=task, method=method, components=components, preset="paper")
+        assert spec.hparams == default_hparams(method).override(TABLE_3[method])
+
+
+@pytest.mark.parametrize(
+    ("method", "components", "column"), [("virl", 1, "virl_1c"), ("virl", 2, "virl_10c"), ("eim", 10, "eim_10c")]
+)
+def test_a_paper_run_of_the_gaussians_has_the_column_of_table_2(method, components, column):
+    spec = make_specification(task="gaussians", method=method, components=components, preset="paper")
+    assert spec.hparams == default_hparams(method).override(published("gaussians", column))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("task", TASKS)
+def test_every_method_runs_on_every_task_with_its_familys_column(task, method):
+    family = METHODS[method].family
+    expected = make_specification(task=task, method=family, preset="smoke").hparams
+    assert make_specification(task=task, method=method, preset="smoke").hparams == expected
+
+
+def test_presets_go_over_the_column_then_the_file_then_single_assignments(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("network: {layer_size: 16, dropout: 0.25}\n")
+    spec = make_specification(task="grid_walker", preset="smoke", hparams_file=file, assignments=["network.dropout=0.5"])
+    network = spec.hparams.network
+    assert network.batch_norm is True  # Table 3
+    assert spec.hparams.loop.num_negatives == 8000  # smoke
+    assert (network.layer_size, network.dropout) == (16, 0.5)  # the file, and the assignment over it
+
+
+# --- names ---------------------------------------------------------------------------------------------------------------
+
+
+def test_names_tell_runs_apart():
+    options = [
+        *({"task": "gaussians", "modes": modes, "task_seed": t} for modes in (5, 6) for t in (None, 1, 7)),
+        *({"task": "grid_walker", "steps": steps} for steps in (2, 5, 6)),
+        *({"task": "path_planning", "steps": steps} for steps in (2, 6)),
+    ]
+    common = [
+        {"method": method, "components": components, "seed": seed, "preset": preset}
+        for method, components, seed, preset in itertools.product(["virl", "eim"], [1, 10], [0, 1], ["smoke", "paper"])
+    ]
+    specs = {make_specification(**one, **other) for one in options for other in common}
+    assert len({spec.name for spec in specs}) == len(specs)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"task": "gaussians"}, "gaussians-virl-10c-m50-s0-quick"),
+        ({"task": "gaussians", "task_seed": 3, "method": "eim"}, "gaussians-eim-10c-m50-s0-t3-quick"),
+        ({"task": "grid_walker", "seed": 4}, "grid_walker-virl-10c-d5-s4-paper"),
+        ({"task": "path_planning", "steps": 4, "components": 1, "preset": "smoke"}, "path_planning-virl-1c-d4-s0-smoke"),
+    ],
+)
+def test_names_are_the_documented_ones(options, name):
+    assert make_specification(**options).name == name
