@@ -266,7 +266,7 @@ def print_claims(task: str, results: Path) -> None:
         InputError: unknown task, no results there, or results of another task.
     """
     claims = CLAIMS[check_choice("task", task, CLAIMS)]
-    frame = read_results(results)
+    frame = read_results(results, task)
     found = sorted(frame["task"].unique())
     if found != [task]:
         raise InputError(f"{results} holds results of {', '.join(found) or 'no task'}, not of {task}.")

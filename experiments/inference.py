@@ -40,6 +40,7 @@ def infer(
     console = Console(quiet=quiet)
     check_integer("--components", components, 1)
     check_integer("--steps", steps, 1)
+    check_integer("--samples", samples, 4)
     check_seed(seed)
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]

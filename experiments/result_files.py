@@ -104,7 +104,8 @@ def _walk_rows(folder: Path, summary: dict[str, Any], key: dict[str, Any]) -> li
     for stage in ("inference", "obstacles"):
         if (folder / stage / "summary.json").is_file():
             found = read_summary(folder / stage)
-            extra = {"true_reward_modes": found["true_reward"]["modes_covered"], "status": "finished"}
+            status = "finished" if np.isfinite(found["objective"]["final"]) else "diverged"  # no walk in the support
+            extra = {"true_reward_modes": found["true_reward"]["modes_covered"], "status": status}
             rows.append(
                 {**key, "stage": stage, "cpu_seconds": found["cpu_seconds"], **found["objective"], **extra, **_present(found)}
             )
@@ -115,11 +116,11 @@ def _present(summary: dict[str, Any]) -> dict[str, Any]:
     return {name: summary[name] for name in WALK_COLUMNS if name in summary}
 
 
-def read_results(path: Path) -> pd.DataFrame:
-    """results.csv of a sweep; `path` is the file or its folder. Raises InputError if it is not one."""
+def read_results(path: Path, task: str = "gaussians") -> pd.DataFrame:
+    """results.csv of a sweep of `task`; `path` is the file or its folder. Raises InputError if it is not one."""
     file = path / "results.csv" if path.is_dir() else path
     if not file.is_file():
-        raise InputError(f"no results in {path}; make them with: python -m experiments sweep gaussians --out {path}")
+        raise InputError(f"no results in {path}; make them with: python -m experiments sweep {task} --out {path}")
     frame = pd.read_csv(file)
     if list(frame.columns) not in (COLUMNS, [*COLUMNS, *WALK_COLUMNS]):
         raise InputError(f"{file} is not a results table of this version: its columns are {', '.join(frame.columns)}.")

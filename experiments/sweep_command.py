@@ -64,6 +64,6 @@ def parse_integers(name: str, text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
-        return [int(part) for part in text.split(",")]
+        return list(dict.fromkeys(int(part) for part in text.split(",")))  # each once, in the order given
     except ValueError as error:
         raise InputError(f"{name} must be integers with commas between them, for example 5,20,50; got {text!r}.") from error

@@ -1,3 +1,8 @@
+import contextlib
+import io
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,6 +13,8 @@ from virl_tf.mixture import Mixture
 from virl_tf.network_stack import FrozenNetwork, empty_stack
 from virl_tf.numerics import DENSITY
 from virl_tf.reward import Reward
+
+from . import postgres as postgresql
 
 
 def make_mixture(num_components=3, dim=2, seed=0):
@@ -60,3 +67,42 @@ def networks():
 def reward(networks):
     """Three networks on a mixture."""
     return make_reward(networks)
+
+
+@pytest.fixture(scope="session")
+def call():
+    """The experiments' command line inside this process, which has TensorFlow loaded: (exit status, stdout, stderr)."""
+    from experiments.cli import main
+
+    def run(*arguments):
+        out, error = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+            patch.chdir(Path(__file__).parent.parent)
+            patch.setattr(sys, "argv", ["experiments", *map(str, arguments)])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        return ended.value.code or 0, out.getvalue(), error.getvalue()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A running PostgreSQL server."""
+    reason = postgresql.reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    server = postgresql.Server()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    """A new, empty database for a study."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/study.db"
+    return request.getfixturevalue("postgres").new_database()

@@ -38,8 +38,12 @@ class Server:
         """`immediate`: as if the machine had lost its power; the next start recovers from the log."""
         self._run("pg_ctl", "stop", "-w", "-D", "data", "-m", mode)
 
+    @property
+    def running(self) -> bool:
+        return (self.folder / "data" / "postmaster.pid").is_file()
+
     def remove(self) -> None:
-        if (self.folder / "data" / "postmaster.pid").is_file():
+        if self.running:
             self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -14,8 +14,6 @@ import pandas as pd
 import pytest
 import yaml
 
-from experiments.cli import main
-
 ROOT = Path(__file__).parent.parent
 # The smallest run that goes through everything; its numbers mean nothing.
 TINY = [
@@ -31,20 +29,6 @@ def experiments(*arguments: str | Path, check: int = 0) -> subprocess.CompletedP
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert done.returncode == check, done.stdout + done.stderr
     return done
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """The same command line inside this process, which has TensorFlow loaded already: (exit status, stdout, stderr)."""
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.chdir(ROOT)
-        monkeypatch.setattr(sys, "argv", ["experiments", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code or 0, *capsys.readouterr()
-
-    return run
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -187,7 +171,15 @@ def test_figures_are_the_same_bytes_when_drawn_again(call, finished, tmp_path):
         assert (tmp_path / "one" / f"figure_2a.{kind}").read_bytes() == (tmp_path / "two" / f"figure_2a.{kind}").read_bytes()
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["infer"], ["figure"]])
+def test_obstacles_are_for_path_planning(call, finished):
+    before = digest(finished)
+    status, _, error = call("infer", finished, "--components", "3", "--obstacles", "0.3")
+    assert status == 2
+    assert error == "error: --obstacles is for path_planning; these are runs of gaussians.\n"
+    assert digest(finished) == before
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["infer"], ["sweep"], ["claims"], ["figure"]])
 def test_help_answers_without_tensorflow(command):
     code = "import sys; from experiments.cli import app; app(standalone_mode=False); print('tensorflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, cwd=ROOT)

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from experiments.result_files import COLUMNS, bootstrap_interval, paired, read_results, sign_flip_test, table, to_markdown
 from experiments.sweep import cluster, execute_sweep
-from experiments.units import GRIDS, ReferenceUnit, RunUnit, gaussian_units
+from experiments.units import BLOCKED, GRIDS, ReferenceUnit, RunUnit, gaussian_units, inference_components, units_of, walk_units
 from virl_tf.validation import InputError
 
 QUIET = Console(quiet=True)
@@ -145,6 +145,80 @@ def test_paper_grid_is_the_papers():
     assert len([unit for unit in gaussian_units("quick", []) if isinstance(unit, RunUnit)]) == 36
     assert {unit.spec.modes for unit in gaussian_units("paper", [], modes=[7], seeds=[9])} == {7}
     assert set(GRIDS) == {"smoke", "quick", "paper"}
+
+
+@pytest.mark.parametrize(("task", "steps", "modes", "components"), [("grid_walker", 5, 32, 25), ("path_planning", 6, 20, 20)])
+def test_paper_walks_are_the_papers(task, steps, modes, components):
+    units = walk_units(task, "paper", [])
+    assert {(unit.spec.method, unit.spec.seed) for unit in units} == set(itertools.product(("eim", "virl", "geim"), range(5)))
+    assert {(unit.spec.task, unit.spec.steps, unit.spec.modes, unit.spec.components) for unit in units} == {
+        (task, steps, modes, 10)
+    }
+    assert {unit.inference_components for unit in units} == {components}
+    assert len({unit.name for unit in units}) == len(units) == 15
+    assert {unit.group for unit in units} == {"eim 10c", "virl 10c", "geim 10c"}
+
+
+@pytest.mark.parametrize(
+    ("task", "preset", "sizes", "seeds", "expected"),
+    [
+        ("grid_walker", "quick", None, None, {(5, 0), (5, 1)}),
+        ("grid_walker", "smoke", None, None, {(3, 0)}),
+        ("path_planning", "smoke", None, None, {(4, 0)}),
+        ("grid_walker", "paper", [2, 7], [9], {(2, 9), (7, 9)}),
+        ("path_planning", "quick", [2], None, {(2, 0), (2, 1)}),
+    ],
+)
+def test_sizes_and_seeds_of_walks_replace_the_presets(task, preset, sizes, seeds, expected):
+    units = units_of(task, preset, ["network.layer_size=8"], sizes, seeds)
+    assert {(unit.spec.steps, unit.spec.seed) for unit in units} == expected
+    assert len(units) == 3 * len(expected)
+    assert {unit.spec.hparams.network.layer_size for unit in units} == {8}
+    assert {unit.spec.preset for unit in units} == {preset}
+
+
+def test_units_are_those_of_the_task():
+    assert units_of("gaussians", "smoke", []) == gaussian_units("smoke", [])
+    assert units_of("path_planning", "smoke", []) == walk_units("path_planning", "smoke", [])
+    with pytest.raises(InputError, match="Allowed: paper, quick, smoke"):
+        units_of("grid_walker", "fast", [])
+
+
+@pytest.mark.parametrize(
+    ("task", "steps", "components"),
+    [("grid_walker", 5, 25), ("grid_walker", 6, 50), ("grid_walker", 1, 2), ("path_planning", 6, 20), ("path_planning", 2, 2)],
+)
+def test_inference_has_components_in_proportion_to_the_modes(task, steps, components):
+    assert inference_components(task, steps) == components
+
+
+FOLDERS = {"gaussians": ["."], "grid_walker": [".", "inference"], "path_planning": [".", "inference", "obstacles"]}
+
+
+@pytest.mark.parametrize("task", FOLDERS)
+def test_a_unit_is_finished_when_all_its_summaries_are_there(task, tmp_path):
+    unit = next(unit for unit in units_of(task, "smoke", []) if unit.group == "eim 10c")
+    for name in FOLDERS[task]:
+        assert not unit.finished(tmp_path)
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "summary.json").touch()
+    assert unit.finished(tmp_path)
+
+
+@pytest.mark.parametrize("task", FOLDERS)
+def test_a_unit_trains_and_then_infers_with_and_without_obstacles(task, tmp_path, monkeypatch):
+    from experiments import inference, runs
+
+    calls = []
+    monkeypatch.setattr(runs, "execute", lambda spec, folder, **options: calls.append((spec, folder)))
+    monkeypatch.setattr(inference, "infer", lambda folders, components, **options: calls.append((folders, components, options)))
+    unit = next(unit for unit in units_of(task, "smoke", []) if unit.group == "eim 10c")
+    unit.execute(tmp_path)
+    assert calls[0] == (unit.spec, tmp_path)
+    shares = {tmp_path / "inference": None, tmp_path / "obstacles": BLOCKED}
+    expected = {tmp_path / name: shares[tmp_path / name] for name in FOLDERS[task][1:]}
+    assert {call[2]["out"]: call[2]["obstacles"] for call in calls[1:]} == expected
+    assert all(call[:2] == ([tmp_path], unit.inference_components) for call in calls[1:])
 
 
 def results(values: dict, seeds: int = 5, modes: tuple = (5, 20, 50), noise: float = 0.01) -> pd.DataFrame:

@@ -250,6 +250,29 @@ def test_blocked_modes_are_neither_new_nor_lost(paths, blocked, tmp_path, monkey
     np.testing.assert_array_equal(load_arrays(tmp_path / "out" / "walks.npz")["open"], blocked.open_modes)
 
 
+def test_a_blocked_mode_does_not_count_where_walks_slip_past_the_obstacle(paths, tmp_path, monkeypatch):
+    peak = int(np.argmax(paths.mode_centers[:, 0] + paths.mode_centers[:, 1]))  # up, up, down, down: over (1.6, 1.2)
+    grazed = paths.with_obstacles([[1.6, 1.45]], 0.2505)
+    assert indices(~grazed.open_modes) == {peak}
+    assert measure_policy(grazed, policy_of(paths, [peak]), SEED)[1][peak]  # almost half of the draws miss the disc
+    inference = inference_on(grazed, [{(peak + 1) % 6}], tmp_path)
+    summary, _, _ = finish(inference, grazed, {peak}, {peak}, tmp_path / "out", monkeypatch)
+    assert [summary[name] for name in COUNTS] == [0, 0, 1, 1, 5, 6]
+
+
+def test_what_the_training_policy_knew_is_not_new_where_its_walks_would_collide(paths, tmp_path, monkeypatch):
+    peak = int(np.argmax(paths.mode_centers[:, 0] + paths.mode_centers[:, 1]))
+    grazed = paths.with_obstacles([[1.6, 1.45]], 0.2495)
+    higher = paths.mode_centers[[peak]] + [[0.02, 0.0, 0.0, -0.02]]
+    assert grazed.open_modes.all()
+    assert grazed.collides(higher).numpy().all()
+    (tmp_path / "run").mkdir()
+    save_policy(tmp_path / "run" / "policy.npz", policy_at(higher))
+    inference = WalkInference(grazed, [tmp_path / "run"], rewards_of(grazed), SEED)
+    summary, _, _ = finish(inference, grazed, {peak}, {peak}, tmp_path / "out", monkeypatch)
+    assert [summary[name] for name in COUNTS] == [1, 0, 0, 1, 6, 6]
+
+
 def test_the_same_policy_is_fitted_to_the_true_reward_and_must_avoid_the_obstacles_too(blocked, tmp_path, monkeypatch):
     inference = inference_on(blocked, [{0}], tmp_path)
     _, _, fit = finish(inference, blocked, {0, 1}, {0}, tmp_path / "out", monkeypatch)
@@ -472,7 +495,7 @@ def test_obstacles_are_for_path_planning(task):
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.5, 1.5, np.nan])
 def test_a_share_of_blocked_paths_is_between_zero_and_one(share):
     experiment = experiment_of(config_of("path_planning", steps=4))
-    with pytest.raises(InputError, match="the share of blocked paths must be"):
+    with pytest.raises(InputError, match="share of blocked paths must be"):
         experiment.inference([], [], share)
 
 

@@ -107,7 +107,7 @@ def covered_modes(modes: np.ndarray, num_modes: int, share: float = COVERED) -> 
 
 
 def contrast(high: Any, low: Any) -> dict[str, float]:
-    """How clearly one group of values lies above another; nan if one is empty.
+    """How clearly one group of values lies above another; nan if one is empty or holds nan.
 
     Args:
         high: [N], the values that should be higher.
@@ -118,7 +118,7 @@ def contrast(high: Any, low: Any) -> dict[str, float]:
         gap: difference of the means; above_best: share of `high` above the largest of `low`}.
     """
     high, low = np.asarray(high, np.float64), np.asarray(low, np.float64)
-    if not (len(high) and len(low)):
+    if not (len(high) and len(low)) or np.isnan(high).any() or np.isnan(low).any():
         return {"auc": float("nan"), "gap": float("nan"), "above_best": float("nan")}
     difference = high[:, None] - low[None]
     return {

@@ -219,10 +219,10 @@ def reward_contrasts(task: GridWalker, reward: LogDensity, covered: np.ndarray, 
 
 
 def normalised_rewards(at_modes: np.ndarray, at_random: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both scaled together to [0, 1]."""
+    """Both scaled together to [0, 1]; a constant to 0."""
     together = np.concatenate([at_modes, at_random])
-    low, high = together.min(), together.max()
-    return (at_modes - low) / (high - low), (at_random - low) / (high - low)
+    low, width = together.min(), np.ptp(together) or 1.0
+    return (at_modes - low) / width, (at_random - low) / width
 
 
 def write_walks(out: Path, task: GridWalker, policy: Mixture, reward: LogDensity, seed: int, **arrays: Any) -> None:

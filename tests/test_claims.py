@@ -1,0 +1,220 @@
+"""The claims on the grid walker and path planning, on made-up results in which they hold, fail, or cannot be decided."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.claims import CLAIMS, ENOUGH, FAILS, FEWEST, GRID_WALKER, HOLDS, PATH_PLANNING, TOO_FEW, print_claims
+from experiments.result_files import columns_of, read_results, table
+from virl_tf.validation import InputError
+
+VERSATILE, LIMITED, UNEXPLORED, BOTH, PREFERS = GRID_WALKER
+(OBSTRUCTED,) = PATH_PLANNING
+# What the paper describes: (stage, method) -> columns.
+PAPERS_WORLD = {
+    ("training", "virl"): {
+        **{"modes_covered": 9, "good_fraction": 0.98, "unexplored_above_random": 0.9, "unexplored_random_auc": 0.95},
+        "explored_unexplored_auc": 0.6,
+    },
+    ("training", "geim"): {
+        **{"modes_covered": 8, "good_fraction": 0.95, "unexplored_above_random": 0.1, "unexplored_random_auc": 0.6},
+        "explored_unexplored_auc": 0.97,
+    },
+    ("inference", "virl"): {"modes_covered": 20, "new_modes": 12, "good_fraction": 0.9},
+    ("inference", "geim"): {"modes_covered": 8, "new_modes": 1, "good_fraction": 0.9},
+    ("obstacles", "virl"): {"modes_covered": 10, "new_modes": 5, "open_modes": 13},
+    ("obstacles", "geim"): {"modes_covered": 6, "new_modes": 1, "open_modes": 13},
+}
+
+
+def results(changes=None, seeds=6, task="grid_walker"):
+    """A synthetic results.csv: PAPERS_WORLD with changed columns; a value is a number, or one per seed."""
+    rows = []
+    for (stage, method), columns in PAPERS_WORLD.items():
+        values = {**columns, **(changes or {}).get((stage, method), {})}
+        for seed in range(seeds):
+            key = {"task": task, "method": method, "components": 10, "modes": 32, "seed": seed, "preset": "paper", "stage": stage}
+            common = {"open_modes": 32, "status": "finished", "best": 1.0, "final": 1.0, "reported": 1.0, "cpu_seconds": 1.0}
+            rows.append({**common, **{name: np.broadcast_to(v, seeds)[seed] for name, v in values.items()}, **key})
+    return pd.DataFrame(rows, columns=columns_of(task))
+
+
+def verdict(claim, changes=None, **options):
+    return claim.check(results(changes, **options)).verdict
+
+
+@pytest.mark.parametrize("claim", [*GRID_WALKER, *PATH_PLANNING], ids=lambda claim: claim.sentence[:30])
+def test_every_claim_holds_in_the_papers_world_and_one_run_decides_none(claim):
+    assert verdict(claim) == HOLDS
+    assert verdict(claim, seeds=1) == TOO_FEW
+    assert verdict(claim, seeds=0) == TOO_FEW
+
+
+# --- claims on every run -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["virl", "geim"])
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"modes_covered": 5, "good_fraction": 0.9}, HOLDS),  # just half of 10 components, just precise
+        ({"modes_covered": [10, 10, 10, 10, 10, 4]}, FAILS),  # one run is enough
+        ({"good_fraction": [1, 1, 1, 1, 1, 0.899]}, FAILS),
+        ({"modes_covered": 2, "open_modes": 4}, HOLDS),  # no more can be covered than there are
+        ({"modes_covered": 1, "open_modes": 4}, FAILS),
+    ],
+)
+def test_versatile_and_precise_is_a_claim_on_every_run_of_both_methods(method, columns, expected):
+    assert verdict(VERSATILE, {("training", method): columns}) == expected
+
+
+def test_versatile_and_precise_takes_three_runs_of_each_method():
+    assert verdict(VERSATILE, seeds=3) == HOLDS
+    assert verdict(VERSATILE, {("training", "virl"): {"good_fraction": 0.1}}, seeds=2) == TOO_FEW
+    frame = results()
+    finding = VERSATILE.check(frame[frame["method"] == "virl"])
+    assert finding.verdict == TOO_FEW
+    assert "both in 6 of 6 runs" in finding.numbers
+
+
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        (0, HOLDS),
+        (4, HOLDS),  # half of the 8
+        (7, FAILS),
+        ([0, 8, 0, 8, 0, 8], TOO_FEW),  # the interval holds one half
+    ],
+)
+def test_mostly_limited_is_a_small_share_of_new_modes(new, expected):
+    assert verdict(LIMITED, {("inference", "geim"): {"new_modes": new}}) == expected
+
+
+def test_mostly_limited_takes_three_runs_of_geim_and_none_of_virl():
+    assert verdict(LIMITED, seeds=3) == HOLDS
+    assert verdict(LIMITED, seeds=2) == TOO_FEW
+    frame = results()
+    assert LIMITED.check(frame[frame["method"] == "geim"]).verdict == HOLDS
+    assert LIMITED.check(frame[frame["method"] == "virl"]).verdict == TOO_FEW
+
+
+# --- comparisons of the methods ------------------------------------------------------------------------------------------
+
+# Claim, stage, column, and the two values for which V-IRL has it the paper's way.
+COMPARISONS = [
+    (UNEXPLORED, "inference", "new_modes", 12.0, 1.0),
+    (BOTH, "training", "unexplored_above_random", 0.9, 0.1),
+    (BOTH, "training", "unexplored_random_auc", 0.95, 0.6),
+    (PREFERS, "training", "explored_unexplored_auc", 0.6, 0.97),
+    (OBSTRUCTED, "obstacles", "modes_covered", 10.0, 6.0),
+    (OBSTRUCTED, "obstacles", "new_modes", 5.0, 1.0),
+]
+comparisons = pytest.mark.parametrize(
+    ("claim", "stage", "column", "virl", "geim"), COMPARISONS, ids=lambda value: str(value)[:25]
+)
+
+
+def both(stage, column, virl, geim):
+    return {(stage, "virl"): {column: virl}, (stage, "geim"): {column: geim}}
+
+
+@comparisons
+def test_a_comparison_the_other_way_round_fails(claim, stage, column, virl, geim):
+    assert verdict(claim, both(stage, column, virl, geim)) == HOLDS
+    assert verdict(claim, both(stage, column, geim, virl)) == FAILS
+
+
+@comparisons
+def test_a_comparison_takes_five_pairs(claim, stage, column, virl, geim):
+    for values in ((virl, geim), (geim, virl)):
+        assert verdict(claim, both(stage, column, *values), seeds=FEWEST - 1) == TOO_FEW
+        assert verdict(claim, both(stage, column, *values), seeds=FEWEST) != TOO_FEW
+
+
+@comparisons
+def test_no_difference_is_undecided_until_there_are_enough_runs(claim, stage, column, virl, geim):
+    equal = both(stage, column, virl, virl)
+    assert verdict(claim, equal, seeds=ENOUGH - 1) == TOO_FEW
+    assert verdict(claim, equal, seeds=ENOUGH) == FAILS
+
+
+@comparisons
+def test_pairs_without_a_number_do_not_count(claim, stage, column, virl, geim):
+    """A policy that covers every mode has no unexplored ones, so there is nothing to compare."""
+    missing = np.full(7, virl)
+    missing[:3] = np.nan
+    assert verdict(claim, both(stage, column, missing, geim), seeds=7) == TOO_FEW
+    missing[:1] = virl
+    assert verdict(claim, both(stage, column, missing, geim), seeds=7) == HOLDS
+
+
+@comparisons
+def test_runs_of_one_method_are_no_pairs(claim, stage, column, virl, geim):
+    frame = results()
+    for method in ("virl", "geim"):
+        finding = claim.check(frame[frame["method"] == method])
+        assert finding.verdict == TOO_FEW
+        assert "0 pairs" in finding.numbers
+
+
+@pytest.mark.parametrize("claim", GRID_WALKER)
+def test_other_numbers_of_components_do_not_count(claim):
+    frame = results()
+    assert claim.check(frame.assign(components=5)).verdict == TOO_FEW
+    more = pd.concat([frame, frame.assign(components=5, **PAPERS_WORLD["inference", "geim"])])
+    assert claim.check(more) == claim.check(frame)
+
+
+def test_findings_tell_the_means():
+    assert "V-IRL 12, G-EIM 1, p = 0.016" in UNEXPLORED.check(results()).numbers
+    assert "share of new ones 0.12 [0.12, 0.12]" in LIMITED.check(results()).numbers
+    assert "3 pairs, means 12 against 1" in UNEXPLORED.check(results(seeds=3)).numbers
+
+
+# --- the table -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["grid_walker", "path_planning"])
+def test_claims_are_printed_with_their_verdicts(task, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    results(task=task).to_csv(tmp_path / "results.csv", index=False)
+    print_claims(task, tmp_path)
+    shown = capsys.readouterr().out
+    assert shown.count("│ holds") == len(CLAIMS[task])
+    for claim in CLAIMS[task]:
+        assert claim.sentence[:40] in shown
+
+
+@pytest.mark.parametrize(("task", "other"), itertools.permutations(CLAIMS, 2))
+def test_results_of_another_task_are_refused(task, other, tmp_path):
+    results(task=other).to_csv(tmp_path / "results.csv", index=False)
+    with pytest.raises(InputError, match=f"holds results of {other}, not of {task}"):
+        print_claims(task, tmp_path)
+
+
+def test_results_of_two_tasks_or_none_are_refused(tmp_path):
+    frames = [results(task=task) for task in ("grid_walker", "path_planning")]
+    pd.concat(frames).to_csv(tmp_path / "results.csv", index=False)
+    with pytest.raises(InputError, match="holds results of grid_walker, path_planning, not of grid_walker"):
+        print_claims("grid_walker", tmp_path)
+    frames[0].iloc[:0].to_csv(tmp_path / "results.csv", index=False)
+    with pytest.raises(InputError, match="holds results of no task"):
+        print_claims("grid_walker", tmp_path)
+
+
+@pytest.mark.parametrize("task", CLAIMS)
+def test_results_are_read_back(task, tmp_path):
+    frame = results(task=task)
+    frame.to_csv(tmp_path / "results.csv", index=False)
+    for path in (tmp_path, tmp_path / "results.csv"):
+        pd.testing.assert_frame_equal(read_results(path), frame, check_dtype=False)
+
+
+def test_the_table_of_walks_has_the_means_of_all_measures():
+    found = table(results({("inference", "virl"): {"new_modes": [0, 0, 0, 6, 6, 6]}}))
+    row = found[(found["stage"] == "inference") & (found["method"] == "virl")].iloc[0]
+    assert (row["seeds"], row["modes_covered"], row["new_modes"]) == (6, 20.0, 3.0)
+    assert np.isnan(row["explored_unexplored_auc"])
+    assert len(found) == len(PAPERS_WORLD)

@@ -1,0 +1,392 @@
+"""The grid walker and path planning on the command line: runs, inference, a sweep and its claims, and what is refused."""
+
+import json
+import shutil
+
+import pandas as pd
+import pytest
+
+from experiments import specification
+from experiments.result_files import columns_of, write_results
+from experiments.units import units_of
+from tests.test_cli import digest
+from virl_tf.checkpoint import load_arrays
+from virl_tf.run_folder import RunFolder
+
+# The smallest runs that go through everything; their numbers mean nothing.
+OVERRIDES = [
+    *("network.layer_size=8", "network.batch_norm=false", "training.num_epochs=2", "kde.bandwidth=0.3"),
+    *("policy.update_steps=2", "policy.start=samples", "loop.num_iterations=3", "loop.num_negatives=500"),
+]
+TINY = ["--preset", "smoke", *(word for override in OVERRIDES for word in ("--set", override))]
+FEW_STEPS = ["--steps", "10", "--samples", "20"]
+MEASURES = {"negative_elbo", "kl", "outside_share", "modes_covered", "good_fraction"}
+MODES = {"num_modes", "open_modes", "training_modes", "new_modes", "lost_modes"}
+
+
+def read(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def make_run(call, out, task, *options):
+    status, shown, error = call("run", task, *TINY, *options, "--out", out)
+    assert status == 0, shown + error
+    assert "policy and recovered reward" in shown
+    return out
+
+
+def same_files(one, other, names):
+    for name in names:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_demonstrations():
+    """The presets with 500 demonstrations: slice sampling of thousands would take most of the time here."""
+    whole = specification.read_presets
+    with pytest.MonkeyPatch.context() as patch:
+        few = {"demonstrations": {"train": 400, "test": 100}}
+        patch.setattr(specification, "read_presets", lambda preset: {**whole(preset), **few})
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("walks")
+
+
+@pytest.fixture(scope="module")
+def walker(call, folder):
+    """Three steps, V-IRL."""
+    return make_run(call, folder / "walker", "grid_walker", "--steps", "3")
+
+
+@pytest.fixture(scope="module")
+def eim(call, folder):
+    """Three steps, EIM."""
+    return make_run(call, folder / "eim", "grid_walker", "--steps", "3", "--method", "eim")
+
+
+@pytest.fixture(scope="module")
+def longer(call, folder):
+    """Seven steps."""
+    return make_run(call, folder / "longer", "grid_walker", "--steps", "7", "--method", "eim", "--components", "4")
+
+
+@pytest.fixture(scope="module")
+def path(call, folder):
+    """Path planning in four steps."""
+    return make_run(call, folder / "path", "path_planning", "--steps", "4")
+
+
+@pytest.fixture(scope="module")
+def inferred(call, walker):
+    """Of the run `walker`."""
+    status, shown, error = call("infer", walker, "--components", "6", *FEW_STEPS)
+    assert status == 0, error
+    assert "of 8 modes covered" in shown
+    return walker / "inference"
+
+
+@pytest.fixture(scope="module")
+def obstructed(call, path):
+    """Inference of `path` with obstacles in the way."""
+    status, shown, error = call("infer", path, "--components", "6", "--obstacles", "0.33", *FEW_STEPS)
+    assert status == 0, error
+    assert "of 4 open modes covered" in " ".join(shown.split())
+    return path / "obstacles"
+
+
+# --- runs ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "steps", "modes"), [("walker", 3, 8), ("eim", 3, 8), ("longer", 7, 128), ("path", 4, 6)])
+def test_run_writes_the_documented_files(name, steps, modes, request):
+    out = request.getfixturevalue(name)
+    files = (
+        "config.yaml",
+        "metrics.csv",
+        "timings.csv",
+        "summary.json",
+        "reward.keras",
+        "policy.npz",
+        "overview.png",
+        "walks.npz",
+    )
+    for file in (*files, "overview.pdf", "demonstrations.npz"):
+        assert (out / file).is_file(), file
+    assert not (out / "grid.npz").exists()  # of the Gaussians
+    summary, metrics = read(out), pd.read_csv(out / "metrics.csv")
+    assert list(metrics["t"]) == [0, 1, 2]
+    assert (summary["steps"], summary["modes"], summary["num_modes"]) == (steps, modes, modes)
+    for column in (*MEASURES, "reward_correlation"):
+        assert summary[column] == pytest.approx(metrics[column].iloc[-1]), column
+    objective = summary["objective"]
+    assert objective["best"] == pytest.approx(metrics["negative_elbo"].min())
+    assert objective["final"] == pytest.approx(metrics["negative_elbo"].iloc[-1])
+    assert objective["reported"] == pytest.approx((objective["best"] + objective["final"]) / 2)
+    assert summary["kl"] > 0.0
+    assert -1.0 <= summary["reward_correlation"] <= 1.0
+    assert set(summary["contrast"]) == {"unexplored_random", "explored_unexplored"}
+    assert summary["status"] in ("finished", "diverged")
+
+
+def test_the_stored_walks_have_the_runs_length_and_measures(longer):
+    walks = load_arrays(longer / "walks.npz")
+    assert walks["modes"].shape == (128, 7)
+    assert walks["means"].shape == (4, 7)
+    assert walks["covered"].sum() == read(longer)["modes_covered"]
+    assert load_arrays(longer / "demonstrations.npz")["train"].shape == (400, 7)
+
+
+def test_a_run_of_path_planning_stores_the_single_behaviour(path, walker):
+    walks = load_arrays(path / "walks.npz")
+    assert walks["projection_mean"].shape == (4,)
+    assert walks["projection_draws"].shape == (20, 4)
+    assert walks["open"].all()
+    assert "projection_mean" not in load_arrays(walker / "walks.npz")
+
+
+def test_run_again_leaves_a_finished_run_alone(call, walker):
+    before = digest(walker)
+    status, shown, _ = call("run", "grid_walker", *TINY, "--steps", "3", "--out", walker)
+    assert status == 0
+    assert "finished before" in shown
+    assert digest(walker) == before
+
+
+def test_a_run_of_other_steps_in_the_folder_is_refused_and_nothing_changes(call, walker):
+    before = digest(walker)
+    status, _, error = call("run", "grid_walker", *TINY, "--steps", "4", "--out", walker)
+    assert status == 2
+    assert "steps: 3 there, 4 now" in error
+    assert digest(walker) == before
+
+
+def test_a_killed_run_continues_and_ends_with_the_same_numbers(call, eim, tmp_path):
+    out = tmp_path / "killed"
+    shutil.copytree(eim, out)
+    for name in ("summary.json", "walks.npz", "policy.npz", "reward.keras", "overview.png", "overview.pdf"):
+        (out / name).unlink()
+    (out / "checkpoints" / "state-00003.npz").unlink()  # killed between the row of the last iteration and its checkpoint
+    lines = (out / "metrics.csv").read_text().splitlines()
+    (out / "metrics.csv").write_text("\n".join([*lines[:-1], lines[-1].replace("1", "7")]) + "\n")
+    make_run(call, out, "grid_walker", "--steps", "3", "--method", "eim")
+    same_files(out, eim, ("config.yaml", "metrics.csv", "policy.npz", "walks.npz", "demonstrations.npz"))
+    one, other = (json.dumps({**read(run), "cpu_seconds": None}) for run in (out, eim))
+    assert one == other
+
+
+# --- inference -----------------------------------------------------------------------------------------------------------
+
+
+def test_inference_counts_modes_against_the_training_policy(inferred, walker):
+    found = read(inferred)
+    assert set(found) >= {*MEASURES, *MODES, "true_reward", "objective", "evaluations", "cpu_seconds"}
+    assert set(found["true_reward"]) == MEASURES | MODES
+    assert found["training_modes"] == read(walker)["modes_covered"]
+    for one in (found, found["true_reward"]):
+        assert one["num_modes"] == one["open_modes"] == 8
+        assert one["modes_covered"] == one["training_modes"] - one["lost_modes"] + one["new_modes"]
+        assert 0.0 <= one["good_fraction"] <= 1.0
+    assert [row["step"] for row in found["evaluations"]] == [10]
+    assert found["evaluations"][-1]["kl"] == pytest.approx(found["kl"])
+    assert found["objective"]["final"] == pytest.approx(found["negative_elbo"])
+    assert load_arrays(inferred / "walks.npz")["means"].shape == (6, 3)
+    assert "obstacles" not in found
+
+
+def test_infer_again_leaves_it_alone(call, inferred, walker):
+    before = digest(inferred)
+    status, shown, _ = call("infer", walker, "--components", "6", *FEW_STEPS)
+    assert status == 0
+    assert "finished before" in shown
+    status, _, error = call("infer", walker, "--components", "7", *FEW_STEPS)
+    assert status == 2
+    assert "components: 6 there, 7 now" in error
+    assert digest(inferred) == before
+
+
+def test_inference_with_obstacles_tells_what_they_block(obstructed):
+    found, walks = read(obstructed), load_arrays(obstructed / "walks.npz")
+    assert found["blocked_share"] == 0.33
+    assert (found["num_modes"], found["open_modes"]) == (6, 4)
+    assert walks["open"].sum() == 4
+    assert 0.0 <= found["collision_share"] <= found["outside_share"] + 1e-12
+    assert len(found["obstacles"]["centers"]) == len(found["obstacles"]["radii"]) >= 1
+    assert found["modes_covered"] == found["training_modes"] - found["lost_modes"] + found["new_modes"]
+    assert found["training_modes"] <= found["open_modes"]
+    assert not (obstructed.parent / "inference").exists()
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "message"),
+    [
+        (["walker"], ["--obstacles", "0.3"], "--obstacles is for path_planning; these are runs of grid_walker"),
+        (["path"], ["--obstacles", "0"], "share of blocked paths must be"),
+        (["path"], ["--obstacles", "1"], "share of blocked paths must be"),
+        (["path"], ["--obstacles", "nan"], "share of blocked paths must be"),
+        (["walker", "longer"], [], "give runs on one task"),
+        (["walker", "path"], [], "give runs on one task"),
+        (["walker"], ["--samples", "0"], "samples"),
+        (["walker"], ["--steps", "0"], "--steps must be an integer >= 1"),
+        (["walker"], ["--seed", "-1"], "seed must be"),
+    ],
+)
+def test_inference_that_cannot_be_is_one_clear_line_and_leaves_nothing(call, runs, options, message, request, tmp_path):
+    runs = [request.getfixturevalue(name) for name in runs]
+    before = [digest(run) for run in runs]
+    status, _, error = call("infer", *runs, "--components", "3", *options, "--out", tmp_path / "out")
+    assert status == 2
+    assert error.startswith("error: ")
+    assert len(error.splitlines()) == 1
+    assert message in error
+    assert not (tmp_path / "out").exists()
+    assert [digest(run) for run in runs] == before
+
+
+# --- a sweep and its claims ----------------------------------------------------------------------------------------------
+
+
+SWEEP = ["sweep", "grid_walker", *TINY, "--workers", "1"]
+
+
+@pytest.fixture(scope="module")
+def swept(call, folder, walker, eim, inferred):
+    """A smoke sweep that finds the runs of V-IRL and EIM done already; G-EIM's is left to a worker."""
+    out = folder / "sweep"
+    RunFolder.open(out, {"sweep": "grid_walker", "preset": "smoke", "overrides": OVERRIDES})
+    for unit in units_of("grid_walker", "smoke", OVERRIDES):
+        if unit.spec.method != "geim":
+            shutil.copytree(walker if unit.spec.method == "virl" else eim, out / unit.name)
+            shutil.copytree(inferred, out / unit.name / "inference", dirs_exist_ok=True)  # only its presence counts
+    status, shown, error = call(*SWEEP, "--out", out)
+    assert status == 0, shown + error
+    assert "3 of 3 units finished" in " ".join(shown.split())
+    return out
+
+
+def test_a_sweep_trains_infers_and_collects(swept):
+    frame = pd.read_csv(swept / "results.csv")
+    assert list(frame.columns) == columns_of("grid_walker")
+    rows = {(row.method, row.stage) for row in frame.itertuples()}
+    assert rows == {(method, stage) for method in ("virl", "geim", "eim") for stage in ("training", "inference")}
+    assert len(frame) == 6
+    assert set(frame["task"]) == {"grid_walker"}
+    assert set(frame["modes"]) == set(frame["open_modes"]) == {8}
+    training, inference = frame[frame["stage"] == "training"], frame[frame["stage"] == "inference"]
+    assert inference[["new_modes", "lost_modes", "true_reward_modes"]].notna().all(axis=None)
+    assert training[["new_modes", "lost_modes", "true_reward_modes", "collision_share"]].isna().all(axis=None)
+    worker = swept / "grid_walker-geim-10c-d3-s0-smoke"
+    for stage, summary in (("training", read(worker)), ("inference", read(worker / "inference"))):
+        row = frame[(frame["method"] == "geim") & (frame["stage"] == stage)].iloc[0]
+        assert row["reported"] == pytest.approx(summary["objective"]["reported"], nan_ok=True)
+        assert (row["kl"], row["modes_covered"]) == (pytest.approx(summary["kl"]), summary["modes_covered"])
+    assert read(worker / "inference")["components"] == 6  # 25 of 32, in proportion
+    assert not (worker / "overview.png").exists()
+
+
+def test_a_sweeps_table_has_a_row_for_every_stage_and_method(swept):
+    lines = (swept / "table.md").read_text().splitlines()
+    assert len(lines) == 2 + 6
+    assert "modes_covered" in lines[0]
+    results, table = pd.read_csv(swept / "results.csv"), pd.read_csv(swept / "table.csv")
+    assert set(table["seeds"]) == {1}
+    for row in results.itertuples():
+        mean = table[(table["stage"] == row.stage) & (table["method"] == row.method)].iloc[0]
+        assert (mean["mean"], mean["good_fraction"]) == pytest.approx((row.reported, row.good_fraction), nan_ok=True)
+
+
+def test_the_same_sweep_again_does_nothing(call, swept):
+    before = digest(swept)
+    status, shown, _ = call(*SWEEP, "--out", swept)
+    assert status == 0
+    assert "3 of 3 units finished" in " ".join(shown.split())
+    assert digest(swept) == before
+
+
+def test_a_seed_given_twice_counts_once(call, swept, tmp_path):
+    out = tmp_path / "sweep"
+    shutil.copytree(swept, out)
+    assert call(*SWEEP, "--seeds", "0,0", "--steps", "3,3", "--out", out)[0] == 0
+    assert len(pd.read_csv(out / "results.csv")) == 6
+
+
+def test_another_sweep_in_the_folder_is_refused(call, swept):
+    before = digest(swept)
+    status, _, error = call("sweep", "path_planning", *TINY, "--workers", "1", "--out", swept)
+    assert status == 2
+    assert "sweep: 'grid_walker' there, 'path_planning' now" in error
+    assert digest(swept) == before
+
+
+def test_one_seed_is_not_enough_for_any_claim_on_the_grid_walker(call, swept, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    for results in (swept, swept / "results.csv"):
+        status, shown, _ = call("claims", "grid_walker", results)
+        assert status == 0
+        assert shown.count("not enough runs") == 5
+        assert "does not hold" not in shown
+
+
+def test_one_run_is_not_enough_for_any_claim_on_path_planning(call, path, obstructed, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    frame = write_results([path], tmp_path / "results.csv")
+    assert list(frame["stage"]) == ["training", "obstacles"]
+    found = frame.iloc[1]
+    assert (found["open_modes"], found["collision_share"]) == (4, read(obstructed)["collision_share"])
+    status, shown, _ = call("claims", "path_planning", tmp_path)
+    assert status == 0
+    assert shown.count("not enough runs") == 1
+
+
+@pytest.mark.parametrize("task", ["gaussians", "path_planning"])
+def test_claims_of_another_task_are_refused(call, task, swept):
+    status, _, error = call("claims", task, swept)
+    assert status == 2
+    assert error.startswith("error: ")
+    assert f"holds results of grid_walker, not of {task}" in error
+    assert len(error.splitlines()) == 1
+
+
+# --- bad input -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "grid_walkr"], "did you mean 'grid_walker'"),
+        (["run", "grid_walker", "--modes", "5"], "--modes is for gaussians"),
+        (["run", "path_planning", "--modes", "20"], "--modes is for gaussians"),
+        (["run", "gaussians", "--steps", "5"], "--steps is for grid_walker and path_planning"),
+        (["run", "grid_walker", "--task-seed", "1"], "--task-seed is for gaussians"),
+        (["run", "grid_walker", "--steps", "0"], "--steps must be an integer from 1 to 10, got 0"),
+        (["run", "grid_walker", "--steps", "11"], "--steps must be an integer from 1 to 10, got 11"),
+        (["run", "path_planning", "--steps", "5"], "--steps of path_planning must be even"),
+        (["run", "grid_walker", "--components", "401"], "--components"),
+        (["sweep", "walker"], "did you mean 'grid_walker'"),
+        (["sweep", "grid_walker", "--modes", "5"], "--modes is not for grid_walker"),
+        (["sweep", "gaussians", "--steps", "5"], "--steps is not for gaussians"),
+        (["sweep", "path_planning", "--steps", "4,5"], "--steps of path_planning must be even"),
+        (["sweep", "grid_walker", "--steps", "0"], "--steps must be an integer from 1 to 10"),
+        (["sweep", "grid_walker", "--steps", "3;4"], "--steps must be integers with commas"),
+        (["sweep", "grid_walker", "--seeds", "-1"], "seed must be"),
+        (["sweep", "grid_walker", "--workers", "0"], "--workers"),
+        (["sweep", "grid_walker", "--preset", "fast"], "Allowed: paper, quick, smoke"),
+    ],
+)
+def test_bad_input_is_one_clear_error_with_status_2(call, arguments, message, tmp_path):
+    status, _, error = call(*arguments, "--out", tmp_path / "out")
+    assert status == 2
+    assert error.startswith("error: ")
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("task", ["grid_walker", "path_planning"])
+def test_claims_without_results_name_the_command_that_makes_them(call, task, tmp_path):
+    status, _, error = call("claims", task, tmp_path)
+    assert status == 2
+    assert f"no results in {tmp_path}" in error
+    assert f"python -m experiments sweep {task}" in error

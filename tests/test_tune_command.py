@@ -1,0 +1,389 @@
+"""`python -m experiments tune` as a user meets it; where real training is not the point, with runs that only count."""
+
+import contextlib
+import hashlib
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import pandas as pd
+import psutil
+import pytest
+from optuna.trial import TrialState
+
+from experiments.cli import main
+from experiments.tuning.study import ENDED, RETRIES, count, published_parameters
+from experiments.tuning.tune_command import board, describe
+from tests import fake_runs
+from tests.fake_runs import COMMAND, SPECIFICATION
+from tests.test_tuning_study import ROOT, assert_one_trial_went_on, fake, opened, states, steps, stop, wait_for, wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+
+# The smallest study of real runs; its numbers mean nothing.
+REAL = [
+    *("gaussians", "--components", "2", "--size", "3", "--preset", "smoke", "--set", "loop.num_iterations=2"),
+    *("--set", "training.num_epochs=2", "--set", "loop.num_negatives=500", "--workers", "1"),
+]
+
+
+@pytest.fixture
+def tune(monkeypatch, capsys, tmp_path):
+    """`tune` inside this process, in a folder of its own: (exit status, stdout, stderr)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["experiments", "tune", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def assert_one_error(result: tuple[int, str, str], message: str) -> None:
+    """Exit status 2, and one line that holds the message."""
+    status, _, error = result
+    assert status == 2, error
+    assert error.startswith("error: ")
+    assert len(error.splitlines()) == 1
+    assert message in error
+
+
+# --- arguments ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gausians"], "did you mean 'gaussians'"),
+        (["gaussians", "--method", "vril"], "did you mean 'virl'"),
+        (["gaussians", "--trials", "0"], "--trials must be an integer >= 1, got 0"),
+        (["gaussians", "--trials", "-3"], "--trials must be an integer >= 1, got -3"),
+        (["gaussians", "--workers", "0"], "--workers"),
+        (["gaussians", "--components", "0"], "--components"),
+        (["gaussians", "--size", "0"], "--size"),
+        (["path_planning", "--size", "3"], "even"),
+        (["gaussians", "--preset", "fast"], "Allowed: paper, quick, smoke"),
+        (["gaussians", "--seeds", "one"], "--seeds must be integers"),
+        (["gaussians", "--seeds", "-1"], "seed must be"),
+        (["gaussians", "--seeds", "0,-1"], "seed must be"),
+        (["gaussians", "--set", "network.layer_sise=8"], "did you mean 'layer_size'"),
+        (["gaussians", "--storage", "nonsense"], "--storage nonsense cannot be used"),
+        (["gaussians", "--storage", "postgresql+psycopg://user@127.0.0.1:1/study"], "cannot be used"),
+        (["gaussians", "--storage", "sqlite:////proc/study.db"], "/proc/study.db"),
+    ],
+)
+def test_bad_input_is_one_clear_error_with_status_2_and_leaves_nothing(tune, arguments, message, tmp_path):
+    assert_one_error(tune(*arguments), message)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_trials_that_are_no_number_have_status_2(tune):
+    status, _, error = tune("gaussians", "--trials", "many")
+    assert status == 2
+    assert "--trials" in error
+
+
+def test_a_server_that_does_not_answer_is_one_clear_error(tune):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"postgresql+psycopg://user@127.0.0.1:{silent.getsockname()[1]}/study"
+        begun = time.monotonic()
+        assert_one_error(tune("gaussians", "--storage", url), "cannot be used")
+    assert time.monotonic() - begun < 30.0
+
+
+def test_a_scheduler_that_does_not_answer_is_one_clear_error(tune):
+    assert_one_error(tune(*COMMAND, "--trials", "2", "--scheduler", "tcp://127.0.0.1:9"), "no Dask scheduler answers")
+
+
+def test_another_configuration_is_one_clear_error(tune, tmp_path):
+    url = f"sqlite:///{tmp_path}/study.db"
+    opened(url)
+    assert_one_error(tune(*COMMAND, "--seeds", "1", "--storage", url), "exists with another space or objective")
+    assert count(opened(url), TrialState.WAITING) == 1
+
+
+def test_help_answers_without_tensorflow():
+    code = "import sys; from experiments.cli import app; app(standalone_mode=False); print('tensorflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, "tune", "--help"], capture_output=True, text=True, cwd=ROOT)
+    assert "--storage" in done.stdout
+    assert done.stdout.strip().endswith("False")
+
+
+# --- what is shown --------------------------------------------------------------------------------------------------------
+
+
+def shown(study: optuna.Study, trials: int) -> str:
+    from rich.console import Console
+
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(board(study, trials))
+    return capture.get()
+
+
+def test_the_board_compares_the_best_with_the_published_column():
+    study = optuna.create_study()
+    assert "0/4" in shown(study, 4)
+    study.enqueue_trial(published_parameters(SPECIFICATION), user_attrs={"published": True})
+    rows = fake_runs.study.searched("gaussians", "virl", 2)
+    for value in (2.0, 3.0, 1.25, None):
+        trial = study.ask()
+        fake_runs.study.suggest(trial, rows)
+        study.tell(trial, value, state=TrialState.COMPLETE if value is not None else TrialState.PRUNED)
+    study.tell(study.ask(), state=TrialState.FAIL)
+    study.ask()
+    text = shown(study, 5)
+    assert "4/5" in text
+    assert ["3", "1", "1", "1"] in [line.replace("│", " ").split() for line in text.splitlines()]
+    lines = {line.replace("│", " ").split()[0]: line for line in text.splitlines() if "log2 network.l2" in line}
+    assert "2.0000" in lines["published"]
+    assert "learning_rate 0.000381" in text
+    assert "1.2500" in lines["best"]
+
+
+def test_the_board_says_that_the_published_trial_was_pruned():
+    study = optuna.create_study()
+    study.enqueue_trial({}, user_attrs={"published": True})
+    trial = study.ask()
+    trial.report(0.5, 0)
+    study.tell(trial, state=TrialState.PRUNED)
+    text = shown(study, 1)
+    assert "pruned" in next(line for line in text.splitlines() if "published" in line)
+    assert "best" not in text
+
+
+def test_parameters_in_one_line():
+    assert describe({"a": 0.000381, "b": True, "log2 c": -24}) == "a 0.000381, b True, log2 c -24"
+
+
+# --- whole studies --------------------------------------------------------------------------------------------------------
+
+
+def digest(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
+
+
+def experiments(*arguments: object, check: int = 0) -> str:
+    command = [sys.executable, "-m", "experiments", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
+    assert done.returncode == check, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_real_study_from_beginning_to_end(tune, tmp_path):
+    out = tmp_path / "study"
+    text = experiments("tune", *REAL, "--trials", "2", "--out", out)
+    assert "2/2" in text
+    assert "published" in text
+    table = pd.read_csv(out / "trials.csv")
+    assert list(table["number"]) == [0, 1]
+    assert list(table["state"]) == ["COMPLETE", "COMPLETE"]
+    assert table["value"].map(math.isfinite).all()
+    for name, value in published_parameters(SPECIFICATION).items():
+        assert table[f"params_{name}"][0] == value, name
+    for number in (0, 1):
+        folder = out / "trials" / f"{number:04d}-s0"
+        assert (folder / "summary.json").is_file()
+        metrics = pd.read_csv(folder / "metrics.csv")["i_projection_reward"]
+        assert len(metrics) == 2
+        assert table["value"][number] == pytest.approx((metrics.min() + metrics.iloc[-1]) / 2)
+    study = optuna.load_study(study_name="gaussians-virl-2c-m3-smoke", storage=f"sqlite:///{out}/study.db")
+    assert study.best_value == table["value"].min()
+    assert study.trials[1].intermediate_values == dict(enumerate(pd.read_csv(out / "trials/0001-s0/metrics.csv").iloc[:, 1]))
+
+    before = digest(out / "trials")
+    assert tune(*REAL, "--trials", "2", "--out", out)[0] == 0
+    assert tune(*REAL, "--trials", "1", "--out", out)[0] == 0
+    assert digest(out / "trials") == before
+    assert_one_error(tune(*REAL, "--set", "loop.prior=flat", "--trials", "3", "--out", out), "'loop.prior=flat'")
+    assert digest(out / "trials") == before
+
+
+@pytest.mark.slow
+def test_a_real_trial_whose_worker_was_killed_comes_to_the_same_value(tmp_path):
+    values = []
+    for name in ("whole", "killed"):
+        out = tmp_path / name
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+        command = fake("tune", *REAL, "--trials", "1", "--out", out, seconds="real", **options)
+        try:
+            if name == "killed":
+                wait_until((out / "trials" / "0000-s0" / "checkpoints" / "state-00001.npz").is_file, 240)
+                workers = [child for child in psutil.Process(command.pid).children(True) if child.memory_info().rss > 4e8]
+                assert workers, "no worker to kill"
+                workers[0].kill()
+            end(command, 0, seconds=400.0)
+        finally:
+            kill_group(command)
+        table = pd.read_csv(out / "trials.csv")
+        assert list(table["state"]) == (["COMPLETE"] if name == "whole" else ["FAIL", "COMPLETE"])
+        assert [path.name for path in (out / "trials").iterdir()] == ["0000-s0"]
+        values.append((table["value"].iloc[-1], (out / "trials" / "0000-s0" / "metrics.csv").read_bytes()))
+    assert values[0] == values[1]
+
+
+def tune_fake(url: str, out: Path, trials: int, workers: int, seconds: float = 0.2, deadly: str = "") -> subprocess.Popen:
+    """`tune` with runs that only count, in a process group of its own, as in a terminal."""
+    arguments = ["tune", *COMMAND, "--storage", url, "--out", out, "--trials", trials, "--workers", workers]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    return fake(*arguments, seconds=seconds, deadly=deadly, **options)
+
+
+def end(command: subprocess.Popen, status: int, seconds: float = 120.0) -> str:
+    """What it wrote to stderr; never a traceback."""
+    output, error = command.communicate(timeout=seconds)
+    assert command.returncode == status, output + error
+    assert "Traceback" not in error
+    return error
+
+
+def kill_group(*commands: subprocess.Popen) -> None:
+    """What is left of them and of their workers."""
+    for command in commands:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+    stop(list(commands))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["ctrl-c", "sigint", "sigterm"])
+def test_an_interrupted_command_gives_its_trials_back_to_the_queue(how, url, tmp_path):
+    """Ctrl-C goes to all processes of a terminal, SIGTERM of a cluster to the command alone."""
+    out = tmp_path / "study"
+    command = tune_fake(url, out, 4, 2, seconds=4.0)  # so long that none ends while the command does
+    try:
+        wait_for(out / "trials" / "0001-s0" / "step-0")
+        if how == "ctrl-c":
+            os.killpg(command.pid, signal.SIGINT)
+        else:
+            command.send_signal(signal.SIGINT if how == "sigint" else signal.SIGTERM)
+        assert "the same command continues" in end(command, 130)
+        study = opened(url)
+        interrupted = [trial.number for trial in study.trials if trial.state == TrialState.FAIL]
+        assert interrupted
+        assert count(study, TrialState.RUNNING) == 0
+        assert count(study, TrialState.WAITING) == len(interrupted)
+        before = [trial for trial in study.trials if trial.state in ENDED]
+
+        command = tune_fake(url, out, 4, 1, seconds=0.1)
+        end(command, 0)
+    finally:
+        kill_group(command)
+    assert count(study, *ENDED) == 4
+    assert len(study.trials) == 4 + len(interrupted)
+    assert [study.trials[trial.number] for trial in before] == before
+    assert [path.read_text() for path in (out / "trials").glob("0*/finished")] == ["once\n"] * 4
+    assert len(list((out / "trials").iterdir())) == 4
+    retries = {trial.system_attrs["failed_trial"] for trial in study.trials if "failed_trial" in trial.system_attrs}
+    assert retries == set(interrupted)
+
+
+@pytest.mark.slow
+def test_an_interrupted_command_leaves_the_trials_of_another_one_alone(url, tmp_path):
+    """The same command on two machines; Ctrl-C on one."""
+    first = tune_fake(url, tmp_path / "study", 4, 1, seconds=10.0)
+    second = None
+    try:
+        wait_for(tmp_path / "study" / "trials" / "0000-s0" / "step-0")
+        second = tune_fake(url, tmp_path / "study", 4, 1, seconds=1.0)
+        wait_for(tmp_path / "study" / "trials" / "0001-s0" / "step-0")
+        first_process = steps_so_far(tmp_path / "study" / "trials" / "0000-s0")[0]
+        running = [trial.number for trial in opened(url).trials if trial.state == TrialState.RUNNING]
+        os.killpg(first.pid, signal.SIGINT)
+        end(first, 130)
+        end(second, 0)
+    finally:
+        kill_group(*[command for command in (first, second) if command is not None])
+    study = opened(url)
+    assert len(running) == 2
+    assert count(study, *ENDED) == 4
+    assert states(study).get("FAIL") == 1
+    for trial in study.trials:
+        folder = tmp_path / "study" / "trials" / f"{trial.number:04d}-s0"
+        if trial.state == TrialState.FAIL:
+            assert first_process in steps_so_far(folder), "only the first command's trial was given back"
+        elif folder.is_dir():
+            assert len(set(steps_so_far(folder))) == 1
+
+
+def steps_so_far(folder: Path) -> list[str]:
+    return [path.read_text() for path in sorted(folder.glob("step-*"))]
+
+
+@pytest.mark.slow
+def test_a_worker_of_dask_killed_in_the_middle_of_a_trial_costs_none(url, tmp_path):
+    out = tmp_path / "study"
+    command = tune_fake(url, out, 4, 2)
+    try:
+        os.kill(int(wait_for(out / "trials" / "0001-s0" / "step-1")), signal.SIGKILL)
+        end(command, 0)
+    finally:
+        kill_group(command)
+    assert_one_trial_went_on(opened(url), out / "trials", 1, 4)
+    assert list(pd.read_csv(out / "trials.csv")["state"]).count("FAIL") == 1
+
+
+@pytest.mark.slow
+def test_the_same_command_goes_on_after_everything_was_killed(url, tmp_path):
+    out = tmp_path / "study"
+    command = tune_fake(url, out, 3, 1)
+    try:
+        wait_for(out / "trials" / "0001-s0" / "step-1")
+        os.killpg(command.pid, signal.SIGKILL)
+        command.communicate()
+        command = tune_fake(url, out, 3, 1)
+        end(command, 0)
+    finally:
+        kill_group(command)
+    assert_one_trial_went_on(opened(url), out / "trials", 1, 3)
+
+
+@pytest.mark.slow
+def test_a_trial_that_kills_every_worker_fails_in_the_end_and_the_study_goes_on(tmp_path):
+    out, url = tmp_path / "study", f"sqlite:///{tmp_path}/study.db"
+    command = tune_fake(url, out, 2, 1, seconds=0.05, deadly="0001-s0")
+    try:
+        end(command, 0, seconds=400.0)
+    finally:
+        kill_group(command)
+    study = opened(url)
+    assert count(study, *ENDED) == 2
+    assert states(study)["FAIL"] == 1 + RETRIES
+    assert len(list((out / "trials" / "0001-s0").glob("killed-*"))) == 1 + RETRIES
+
+
+@pytest.mark.slow
+def test_a_server_stopped_in_the_middle_is_one_clear_error_and_the_same_command_finishes(postgres, tmp_path):
+    url, out = postgres.new_database(), tmp_path / "study"
+    command = tune_fake(url, out, 3, 1)
+    try:
+        wait_for(out / "trials" / "0001-s0" / "step-1")
+        before = opened(url).trials[0]
+        postgres.stop()
+        error = end(command, 2)
+        assert len(error.splitlines()) == 1, error
+        assert error.startswith("error: --storage")
+        assert "the same command continues" in error
+        postgres.start()
+        assert opened(url).trials[0] == before
+        command = tune_fake(url, out, 3, 1)
+        end(command, 0)
+    finally:
+        kill_group(command)
+        if not postgres.running:
+            postgres.start()
+    study = opened(url)
+    assert study.trials[0] == before
+    assert_one_trial_went_on(study, out / "trials", 1, 3)
+    assert len(set(steps(out / "trials" / "0000-s0"))) == 1
