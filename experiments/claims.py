@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from experiments.result_files import bootstrap_interval, paired, read_results, sign_flip_test
@@ -273,5 +274,5 @@ def print_claims(task: str, results: Path) -> None:
     table = Table("the paper says", "the runs say", "verdict", "test", show_lines=True)
     for claim in claims:
         finding = claim.check(frame)
-        table.add_row(claim.sentence, finding.numbers, finding.verdict, claim.test)
+        table.add_row(*(escape(text) for text in (claim.sentence, finding.numbers, finding.verdict, claim.test)))
     Console().print(table)

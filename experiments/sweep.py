@@ -71,7 +71,7 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
         if scheduler is None:
             cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="virl_tf-xla-", ignore_cleanup_errors=True))
             stack.enter_context(dask.config.set({"distributed.nanny.pre-spawn-environ": _worker_environment(cache)}))
-            local = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
+            local = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0")
             scheduler = stack.enter_context(local).scheduler_address
         try:
             client = Client(scheduler, timeout=10, name="virl_tf sweep")
