@@ -146,7 +146,9 @@ def tune_command(
         ),
     ] = None,
     scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Workers on the study; default: one per core.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Workers on the study; default: one per core, or all of --scheduler.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Runs and trials.csv; default: studies/ and the name.")] = None,
 ) -> None:
     """An Optuna study over the ranges of the paper's Table 1, the published column first. The same command continues it."""

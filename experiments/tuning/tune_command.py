@@ -10,7 +10,7 @@ import optuna
 from optuna.trial import TrialState
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
@@ -59,7 +59,8 @@ def tune(
     check_choice("task", task, TASKS)
     check_choice("method", method, METHODS)
     check_integer("--trials", trials, 1)
-    workers = check_integer("--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1)
+    if workers is not None:
+        check_integer("--workers", workers, 1)
     preset = DEFAULT_PRESETS[task] if preset is None else preset
     chosen = tuple(parse_integers("--seeds", seeds) or (0,))
     spec = StudySpecification(
@@ -94,15 +95,16 @@ def _work_together(
     trials: int,
     out: Path,
     scheduler: str | None,
-    workers: int,
+    workers: int | None,
     console: Console,
 ) -> None:
     before = {trial.number for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))}
     try:
-        with cluster(scheduler, workers) as client, Live(console=console, refresh_per_second=1) as live:
+        local = workers or len(os.sched_getaffinity(0))
+        with cluster(scheduler, local) as client, Live(console=console, refresh_per_second=1) as live:
             futures = [
                 client.submit(work, spec, url, trials, (out / "trials").absolute(), worker, pure=False)
-                for worker in range(workers)
+                for worker in range(workers or len(client.nthreads()))
             ]
             while not all(future.done() for future in futures):
                 live.update(board(study, trials))
@@ -119,7 +121,7 @@ def _work_together(
 
 def board(study: optuna.Study, trials: int) -> Group:
     """A bar over the trials, the counts of their states, and the best value beside the published column's."""
-    progress = Progress(TextColumn("trials"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    progress = Progress(TextColumn("trials"), BarColumn(), MofNCompleteColumn())
     progress.add_task("", total=trials, completed=min(count(study, *ENDED), trials))
     counts = Table("complete", "pruned", "failed", "running")
     states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
