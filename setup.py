@@ -16,7 +16,7 @@ setup(
     packages=[*find_packages(include=["virl_tf*", "experiments*"]), "virl_tf.hparams_files"],
     # The YAML files stand at the top level of the repository and travel inside the installed package.
     package_dir={"virl_tf.hparams_files": "hparams"},
-    package_data={"virl_tf.hparams_files": ["*.yaml"]},
+    package_data={"virl_tf.hparams_files": ["*.yaml", "tuned/*.yaml"]},
     install_requires=[
         "tensorflow>=2.21",
         "tensorflow-probability>=0.25",
