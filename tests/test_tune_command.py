@@ -200,7 +200,7 @@ def test_a_real_study_from_beginning_to_end(tune, tmp_path):
         assert table["value"][number] == pytest.approx((metrics.min() + metrics.iloc[-1]) / 2)
     study = optuna.load_study(study_name="gaussians-virl-2c-m3-smoke", storage=f"sqlite:///{out}/study.db")
     assert study.best_value == table["value"].min()
-    assert study.trials[1].intermediate_values == dict(enumerate(pd.read_csv(out / "trials/0001-s0/metrics.csv").iloc[:, 1]))
+    assert study.trials[1].intermediate_values == pytest.approx(dict(enumerate(metrics)))
 
     before = digest(out / "trials")
     assert tune(*REAL, "--trials", "2", "--out", out)[0] == 0
@@ -257,7 +257,7 @@ def kill_group(*commands: subprocess.Popen) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["ctrl-c", "sigint", "sigterm"])
+@pytest.mark.parametrize("how", ["ctrl-c", "sigterm"])
 def test_an_interrupted_command_gives_its_trials_back_to_the_queue(how, url, tmp_path):
     """Ctrl-C goes to all processes of a terminal, SIGTERM of a cluster to the command alone."""
     out = tmp_path / "study"
@@ -267,7 +267,7 @@ def test_an_interrupted_command_gives_its_trials_back_to_the_queue(how, url, tmp
         if how == "ctrl-c":
             os.killpg(command.pid, signal.SIGINT)
         else:
-            command.send_signal(signal.SIGINT if how == "sigint" else signal.SIGTERM)
+            command.send_signal(signal.SIGTERM)
         assert "the same command continues" in end(command, 130)
         study = opened(url)
         interrupted = [trial.number for trial in study.trials if trial.state == TrialState.FAIL]
@@ -292,13 +292,14 @@ def test_an_interrupted_command_gives_its_trials_back_to_the_queue(how, url, tmp
 @pytest.mark.slow
 def test_an_interrupted_command_leaves_the_trials_of_another_one_alone(url, tmp_path):
     """The same command on two machines; Ctrl-C on one."""
-    first = tune_fake(url, tmp_path / "study", 4, 1, seconds=10.0)
+    out = tmp_path / "study"
+    first = tune_fake(url, out, 2, 1, seconds=10.0)  # so long that neither trial ends while it does
     second = None
     try:
-        wait_for(tmp_path / "study" / "trials" / "0000-s0" / "step-0")
-        second = tune_fake(url, tmp_path / "study", 4, 1, seconds=1.0)
-        wait_for(tmp_path / "study" / "trials" / "0001-s0" / "step-0")
-        first_process = steps_so_far(tmp_path / "study" / "trials" / "0000-s0")[0]
+        wait_for(out / "trials" / "0000-s0" / "step-0")
+        second = tune_fake(url, out, 2, 1, seconds=6.0)
+        wait_for(out / "trials" / "0001-s0" / "step-0")
+        first_process = steps_so_far(out / "trials" / "0000-s0")[0]
         running = [trial.number for trial in opened(url).trials if trial.state == TrialState.RUNNING]
         os.killpg(first.pid, signal.SIGINT)
         end(first, 130)
@@ -306,15 +307,10 @@ def test_an_interrupted_command_leaves_the_trials_of_another_one_alone(url, tmp_
     finally:
         kill_group(*[command for command in (first, second) if command is not None])
     study = opened(url)
-    assert len(running) == 2
-    assert count(study, *ENDED) == 4
-    assert states(study).get("FAIL") == 1
-    for trial in study.trials:
-        folder = tmp_path / "study" / "trials" / f"{trial.number:04d}-s0"
-        if trial.state == TrialState.FAIL:
-            assert first_process in steps_so_far(folder), "only the first command's trial was given back"
-        elif folder.is_dir():
-            assert len(set(steps_so_far(folder))) == 1
+    assert running == [0, 1]
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert first_process in steps_so_far(out / "trials" / "0000-s0"), "what the first command did of its trial is kept"
+    assert len(set(steps_so_far(out / "trials" / "0001-s0"))) == 1, "the second one's trial was not touched"
 
 
 def steps_so_far(folder: Path) -> list[str]:
@@ -352,9 +348,9 @@ def test_the_same_command_goes_on_after_everything_was_killed(url, tmp_path):
 @pytest.mark.slow
 def test_a_trial_that_kills_every_worker_fails_in_the_end_and_the_study_goes_on(tmp_path):
     out, url = tmp_path / "study", f"sqlite:///{tmp_path}/study.db"
-    command = tune_fake(url, out, 2, 1, seconds=1.5, deadly="0001-s0")  # Dask loses one that dies at once
+    command = tune_fake(url, out, 2, 1, seconds=0.1, deadly="0001-s0")
     try:
-        end(command, 0, seconds=400.0)
+        end(command, 0, seconds=240.0)
     finally:
         kill_group(command)
     study = opened(url)
@@ -366,9 +362,9 @@ def test_a_trial_that_kills_every_worker_fails_in_the_end_and_the_study_goes_on(
 @pytest.mark.slow
 def test_a_server_stopped_in_the_middle_is_one_clear_error_and_the_same_command_finishes(postgres, tmp_path):
     url, out = postgres.new_database(), tmp_path / "study"
-    command = tune_fake(url, out, 3, 1)
+    command = tune_fake(url, out, 3, 1, seconds=1.5)
     try:
-        wait_for(out / "trials" / "0001-s0" / "step-1")
+        wait_for(out / "trials" / "0001-s0" / "step-0")
         before = opened(url).trials[0]
         postgres.stop()
         error = end(command, 2).splitlines()[-1]
