@@ -63,7 +63,8 @@ def draw_study(study: optuna.Study, out: Path) -> None:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             axes = np.ravel(draw())[0]
         figure = axes.figure
-        if name == "slices":
+        if name == "slices":  # its colour bar has taken room from every panel already
             figure.set_size_inches(2.6 * len(np.ravel(figure.axes)), 4.0)
-        figure.tight_layout()
+        else:
+            figure.tight_layout()
         save(figure, out / name)

@@ -193,10 +193,14 @@ def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> 
 def _side_by_side(column: Column) -> list[dict[str, Any]]:
     published, found = (column.overrides[candidate] for candidate in CANDIDATES)
     return [
-        {"column": column.name, "hyperparameter": f"{s}.{k}", "published": f"{published[s][k]:g}", "found": f"{value:g}"}
+        {"column": column.name, "hyperparameter": f"{s}.{k}", "published": _plain(published[s][k]), "found": _plain(value)}
         for s, keys in found.items()
         for k, value in keys.items()
     ]
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
