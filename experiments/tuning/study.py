@@ -111,7 +111,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
     except (SQLAlchemyError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(
-            f"--storage {url} cannot be used: {reason} Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
+            f"--storage {url} cannot be used: {reason.rstrip('.')}. Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
         ) from error
 
 
