@@ -63,6 +63,8 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
     settings = {
         "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
         "distributed.worker.daemon": False,
+        # Dask gives a local worker up for good that is not back so long after it died; without the last one, all would hang.
+        "distributed.deploy.lost-worker-timeout": "1 h",
         "logging.distributed": "error",
     }
     # A worker that TensorFlow keeps from leaving in time is killed, which is no news: its work is done.

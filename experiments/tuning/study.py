@@ -5,13 +5,15 @@ it and enqueues it again with the same parameters, and the new trial takes the o
 checkpoint. A study ends when as many trials as asked for are complete or pruned; failed ones are not counted.
 """
 
+import contextlib
 import dataclasses
 import json
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 POLL_SECONDS = 2.0
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # heartbeat and retry have been so since 2.9
 ALLOWED_FAILURES = 10  # trials in a row that fail before a worker gives the study up
+OPENING_SECONDS = 3.0  # that another command may take to make the tables, or the study
 
 
 @dataclass(frozen=True)
@@ -81,71 +84,112 @@ def published_parameters(spec: StudySpecification) -> dict[str, Any]:
     )
 
 
+class _Storage(optuna.storages.RDBStorage):
+    """Optuna's, whose heartbeats outlive an outage: after one that finds no server Optuna sends no more for that trial."""
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        """Say that a trial's worker is alive, if the database answers."""
+        with contextlib.suppress(optuna.exceptions.StorageInternalError):
+            super().record_heartbeat(trial_id)
+
+
 def open_storage(url: str) -> optuna.storages.RDBStorage:
     """The database at `url`, created if it is a SQLite file that does not exist.
 
     Raises:
         InputError: nothing answers there, it is no database of Optuna's, or its driver is not installed.
     """
-    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 
+    allowed = "Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
+    if url in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
+        raise InputError(f"--storage {url} is in memory, where no worker sees it. {allowed}")
     if url.startswith("sqlite:///"):
         try:
             Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"--storage {url}: {error.strerror or error}.") from error
     retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=RETRIES, inherit_intermediate_values=True)
-    try:
-        return optuna.storages.RDBStorage(
-            url,
-            heartbeat_interval=HEARTBEAT_SECONDS,
-            grace_period=GRACE_SECONDS,
-            heartbeat_stale_trial_callback=retry,
-            # Two workers on one SQLite file wait for each other; a connection that a server's restart broke is opened again.
-            engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True},
-        )
-    except ImportError as error:
-        raise InputError(
-            f"--storage {url}: its driver is not installed ({error}); for PostgreSQL: pip install 'virl_tf[postgres]'."
-        ) from error
-    except (SQLAlchemyError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"--storage {url} cannot be used: {reason.rstrip('.')}. Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
-        ) from error
+    # Two workers on one SQLite file wait for each other; a connection that a server's restart broke is opened again.
+    options: dict[str, Any] = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+    if url.startswith("postgresql"):
+        options["connect_args"] = {"connect_timeout": 10}
+    deadline = time.monotonic() + OPENING_SECONDS
+    while True:
+        try:
+            return _Storage(
+                url,
+                heartbeat_interval=HEARTBEAT_SECONDS,
+                grace_period=GRACE_SECONDS,
+                heartbeat_stale_trial_callback=retry,
+                engine_kwargs=options,
+            )
+        except ImportError as error:
+            raise InputError(
+                f"--storage {url}: its driver is not installed ({error}); for PostgreSQL: pip install 'virl_tf[postgres]'. "
+                f"{allowed}"
+            ) from error
+        except (SQLAlchemyError, RuntimeError, ValueError, AssertionError, optuna.exceptions.StorageInternalError) as error:
+            # Commands that begin at once on a new database get in each other's way while the tables are made.
+            refused = isinstance(error, (SQLAlchemyError, ValueError))
+            contended = not refused or isinstance(error, (IntegrityError, ProgrammingError))
+            if time.monotonic() > deadline or not (contended or "already exists" in str(error)):
+                raise InputError(f"--storage {url} cannot be used: {reason_of(error)} {allowed}") from error
+            time.sleep(0.2)
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of what went wrong; Optuna's own error has the database's as its cause."""
+    while error.__cause__ is not None and isinstance(error, optuna.exceptions.StorageInternalError):
+        error = error.__cause__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def open_study(spec: StudySpecification, storage: optuna.storages.BaseStorage, worker: int = 0) -> optuna.Study:
     """The study, created with the published column as its first trial, or the one that is there already.
 
     Raises:
-        InputError: a study of this name exists with another space, objective or configuration.
+        InputError: a study of this name exists with another space, objective or configuration; or the storage failed.
     """
+    try:
+        return _open_study(spec, storage, worker)
+    except optuna.exceptions.StorageInternalError as error:
+        raise InputError(f"the --storage cannot be used: {reason_of(error)}") from error
+
+
+def _open_study(spec: StudySpecification, storage: optuna.storages.BaseStorage, worker: int) -> optuna.Study:
     wanted = spec.to_attributes()
-    study = optuna.create_study(
-        storage=storage,
-        sampler=make_sampler(spec, worker),
-        # Compares a run with the trials before it at the same iteration; the first iterations say little.
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2),
-        study_name=spec.name,
-        direction="minimize",
-        load_if_exists=True,
-    )
-    found = study.user_attrs.get("specification")
-    if found is None:
-        if study.trials:
+    # Compares a run with the trials before it at the same iteration; the first iterations say little.
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)
+    parts: dict[str, Any] = {"study_name": spec.name, "storage": storage, "sampler": make_sampler(spec, worker), "pruner": pruner}
+    try:
+        study = optuna.create_study(direction="minimize", **parts)
+        deadline = 0.0
+    except optuna.exceptions.DuplicatedStudyError:
+        study = optuna.load_study(**parts)
+        deadline = time.monotonic() + OPENING_SECONDS
+    minimised = study.directions == [optuna.study.StudyDirection.MINIMIZE]
+    # One that is being made by another command, right now, is soon complete; if that command died, it never is.
+    while (found := study.user_attrs.get("specification")) is None:
+        if not minimised or any("published" not in trial.user_attrs for trial in study.get_trials(deepcopy=False)):
             raise InputError(f"the storage holds another study named {spec.name}; give another --storage.")
-        study.set_user_attr("specification", wanted)
-        study.enqueue_trial(published_parameters(spec), user_attrs={"published": True}, skip_if_exists=True)
-    elif found != wanted:
+        if time.monotonic() > deadline:
+            study.enqueue_trial(published_parameters(spec), user_attrs={"published": True}, skip_if_exists=True)
+            study.set_user_attr("specification", wanted)  # last: its presence says that the first trial is there
+        else:
+            time.sleep(0.1)
+    if found != wanted:
         shown = "; ".join(differences(found, wanted)[:4])
         raise InputError(f"the study {spec.name} exists with another space or objective ({shown}). Give another --storage.")
     return study
 
 
-def make_sampler(spec: StudySpecification, worker: int) -> optuna.samplers.BaseSampler:
-    """TPE, each worker with a seed of its own; a constant liar keeps workers from the same point."""
-    seed = int(np.random.SeedSequence([*spec.seeds, worker]).generate_state(1)[0])
+def make_sampler(spec: StudySpecification, worker: int, trials: int = 0) -> optuna.samplers.BaseSampler:
+    """TPE with a seed of its own for each worker and number of trials so far: a worker that begins anew goes on elsewhere.
+
+    A constant liar keeps workers from the same point.
+    """
+    seed = int(np.random.SeedSequence([*spec.seeds, worker, trials]).generate_state(1)[0])
     return optuna.samplers.TPESampler(n_startup_trials=8, multivariate=True, constant_liar=True, seed=seed)
 
 
@@ -208,13 +252,21 @@ class _NotNeededError(Exception):
     """Another worker's trial was the last one asked for."""
 
 
-def work(spec: StudySpecification, url: str, num_trials: int, out: Path, worker: int) -> None:
-    """A worker: trials, one after the other, until `num_trials` of the study are complete or pruned."""
+def work(spec: StudySpecification, url: str, num_trials: int, out: Path, worker: int, command: str = "") -> None:
+    """A worker: trials, one after the other, until `num_trials` of the study are complete or pruned.
+
+    Args:
+        command: whose worker it is; its trials carry this name, and it stops when `stop` was called with it.
+    """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = open_storage(url)
-    study = open_study(spec, storage, worker)
+    study = open_study(spec, open_storage(url), worker)
+    failed_before = {trial.number for trial in study.get_trials(deepcopy=False, states=(TrialState.FAIL,))}
+    current = -1
 
     def guarded(trial: optuna.Trial) -> float:
+        nonlocal current
+        current = trial.number
+        trial.set_user_attr("worker", [command, trial.number])
         if not _is_needed(study, trial.number, num_trials):
             trial.set_user_attr("reason", "not needed: enough trials were under way")
             raise _NotNeededError
@@ -227,12 +279,19 @@ def work(spec: StudySpecification, url: str, num_trials: int, out: Path, worker:
             trial.set_user_attr("traceback", traceback.format_exc()[-2000:])
             raise
 
-    while count(study, *ENDED) < num_trials:
+    while count(study, *ENDED) < num_trials and command not in study.user_attrs.get("stopped", []):
         optuna.storages.fail_stale_trials(study)
-        if _failures_in_a_row(study) >= ALLOWED_FAILURES:
+        _release_silent(study)
+        if _failures_in_a_row(study, failed_before) >= ALLOWED_FAILURES:
             return
         if count(study, *ENDED, TrialState.RUNNING) < num_trials:
-            study.optimize(guarded, n_trials=1, catch=(Exception,))
+            study.sampler = make_sampler(spec, worker, len(study.get_trials(deepcopy=False)))
+            try:
+                study.optimize(guarded, n_trials=1, catch=(Exception,))
+            except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
+                # This process slept for so long that its trial was given up, and is another's now.
+                if current not in {trial.number for trial in study.get_trials(deepcopy=False, states=(TrialState.FAIL,))}:
+                    raise
         else:  # the last ones are under way elsewhere; wait, in case one is lost
             time.sleep(POLL_SECONDS)
 
@@ -249,21 +308,43 @@ def _is_needed(study: optuna.Study, number: int, num_trials: int) -> bool:
     return len(earlier) < num_trials
 
 
-def _failures_in_a_row(study: optuna.Study) -> int:
+def _failures_in_a_row(study: optuna.Study, before: Collection[int]) -> int:
+    """Since the worker began, not counting trials that were lost or not needed."""
     ended = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL))
     failed = [
-        trial.state == TrialState.FAIL and "reason" in trial.user_attrs and "traceback" in trial.user_attrs for trial in ended
+        trial.state == TrialState.FAIL
+        for trial in ended
+        if trial.state in ENDED or (trial.number not in before and "traceback" in trial.user_attrs)
     ]
     return len(failed) - 1 - max((i for i, bad in enumerate(failed) if not bad), default=-1)
 
 
-def release(study: optuna.Study, numbers: Sequence[int]) -> None:
+def stop(study: optuna.Study, command: str) -> None:
+    """Have a command's workers stop, wherever they are, and put what they were in the middle of back into the queue."""
+    study.set_user_attr("stopped", [*study.user_attrs.get("stopped", []), command])
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    release(study, [trial.number for trial in running if trial.user_attrs.get("worker") == [command, trial.number]])
+
+
+def release(study: optuna.Study, numbers: Collection[int]) -> None:
     """Give up trials whose workers were stopped: failed, and enqueued again to go on from their checkpoint."""
-    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=RETRIES, inherit_intermediate_values=True)
+    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=None, inherit_intermediate_values=True)
     for trial in study.get_trials(deepcopy=True, states=(TrialState.RUNNING,)):
         if trial.number in numbers:
-            study.tell(trial.number, state=TrialState.FAIL)
+            try:
+                study.tell(trial.number, state=TrialState.FAIL)
+            except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
+                continue  # it ended, or another gave it up
+            trial.system_attrs.pop("retry_history", None)  # only workers that die count against a trial
             retry(study, trial)
+
+
+def _release_silent(study: optuna.Study) -> None:
+    """Give up trials whose worker died after it had taken them and before the first heartbeat: Optuna never does."""
+    limit = datetime.now() - timedelta(seconds=GRACE_SECONDS)
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    silent = [t for t in running if t.user_attrs.get("worker", [None, None])[1] != t.number]
+    release(study, [t.number for t in silent if t.datetime_start is not None and t.datetime_start < limit])
 
 
 def best_trial(study: optuna.Study) -> FrozenTrial | None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from experiments.tuning.study import (
     open_storage,
     open_study,
     published_trial,
-    release,
+    reason_of,
+    stop,
     work,
 )
 from virl_tf.checkpoint import write_text
@@ -66,22 +68,30 @@ def tune(
     spec = StudySpecification(
         task, method, components, default_size(task) if size is None else size, preset, chosen, tuple(assignments)
     )
-    spec.run(chosen[0], {})  # everything about the runs is checked before a database is touched
+    check_integer("--size", spec.size, 1)
+    for seed in chosen:
+        spec.run(seed, {})  # everything about the runs is checked before a database is touched
     out = out or Path("studies") / spec.name
     url = storage or f"sqlite:///{out.absolute()}/study.db"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = open_study(spec, open_storage(url))
 
-    if count(study, *ENDED) < trials:
-        console.print(f"[bold]{spec.name}[/bold] in {url}; runs in {out}", highlight=False)
-        _work_together(spec, study, url, trials, out, scheduler, workers, console)
+    try:
+        if count(study, *ENDED) < trials:
+            console.print(f"[bold]{spec.name}[/bold] in {url}; runs in {out}", highlight=False)
+            _work_together(spec, study, url, trials, out, scheduler, workers, console)
+    except optuna.exceptions.StorageInternalError as error:
+        raise InputError(
+            f"--storage {url} does not answer any more ({reason_of(error)}); what was done is kept, the same command continues."
+        ) from error
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "trials.csv", study.trials_dataframe(attrs=_COLUMNS).to_csv(index=False))
     console.print(board(study, trials))
     console.print(f"trials: {out / 'trials.csv'}   database: {url}", highlight=False)
     if count(study, *ENDED) < trials:
         failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
-        reason = failed[-1].user_attrs.get("reason", "no reason stored") if failed else "no trial ran"
+        reasons = [trial.user_attrs["reason"] for trial in failed if "traceback" in trial.user_attrs]
+        reason = reasons[-1] if reasons else "no trial ran"
         raise InputError(f"the study was given up after too many failed trials in a row; the last: {reason}")
 
 
@@ -98,24 +108,28 @@ def _work_together(
     workers: int | None,
     console: Console,
 ) -> None:
-    before = {trial.number for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))}
+    command = uuid.uuid4().hex
     try:
         local = workers or len(os.sched_getaffinity(0))
         with cluster(scheduler, local) as client, Live(console=console, refresh_per_second=1) as live:
-            futures = [
-                client.submit(work, spec, url, trials, (out / "trials").absolute(), worker, pure=False)
-                for worker in range(workers or len(client.nthreads()))
-            ]
+            from distributed import KilledWorker
+
+            def submit(worker: int) -> Any:
+                return client.submit(work, spec, url, trials, (out / "trials").absolute(), worker, command, pure=False)
+
+            futures = [submit(worker) for worker in range(workers or len(client.nthreads()))]
             while not all(future.done() for future in futures):
                 live.update(board(study, trials))
                 time.sleep(POLL_SECONDS)
+                # A trial that kills its workers is given up by the study, not by Dask.
+                for worker, future in enumerate(futures):
+                    if future.status == "error" and isinstance(future.exception(), KilledWorker):
+                        futures[worker] = submit(worker)
             for future in futures:
                 future.result()
     except KeyboardInterrupt:
-        # Every trial that this command's workers were in the middle of goes back to the queue.
-        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         with contextlib.suppress(optuna.exceptions.OptunaError):
-            release(study, [trial.number for trial in running if trial.number not in before])
+            stop(study, command)
         raise
 
 
