@@ -1,18 +1,22 @@
 """A PostgreSQL server of the tests' own, in a temporary folder, for as long as the session."""
 
+import ctypes
 import getpass
 import glob
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
+import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 USER, PASSWORD = "virl", "open-sesame"
+LIBC = ctypes.CDLL(None)
 
 
 class Server:
@@ -21,6 +25,7 @@ class Server:
     def __init__(self) -> None:
         self._binaries = find_binaries()
         self._account = unprivileged_account()
+        self._process: subprocess.Popen | None = None
         # Not in pytest's folder, which only its owner may enter.
         self.folder = Path(tempfile.mkdtemp(prefix="virl_tf-pg-", dir="/tmp"))
         if self._account is not None:
@@ -28,19 +33,30 @@ class Server:
         self.port = free_port()
         (self.folder / "password").write_text(PASSWORD)
         (self.folder / "password").chmod(0o644)
-        self._run("initdb", "-D", "data", "-U", USER, "--auth=scram-sha-256", "--pwfile=password", "--encoding=UTF8", "--no-sync")
+        command = [str(self._binaries / "initdb"), "-D", "data", "-U", USER, "--auth=scram-sha-256", "--pwfile=password"]
+        done = subprocess.run([*command, "--encoding=UTF8", "--no-sync"], capture_output=True, text=True, **self._options)
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self) -> None:
-        options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=50"
-        self._run("pg_ctl", "start", "-w", "-D", "data", "-l", "log", "-o", options)
+        command = [str(self._binaries / "postgres"), "-D", "data", "-p", str(self.port), "-k", str(self.folder)]
+        for setting in ("listen_addresses=127.0.0.1", "fsync=off", "max_connections=20"):
+            command += ["-c", setting]
+        with (self.folder / "log").open("a") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_end_with_parent, **self._options)
+        deadline = time.monotonic() + 60
+        while subprocess.run([str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]).returncode != 0:
+            assert self.running, (self.folder / "log").read_text()
+            assert time.monotonic() < deadline, "PostgreSQL does not start"
+            time.sleep(0.05)
 
-    def stop(self, mode: str = "immediate") -> None:
-        """`immediate`: as if the machine had lost its power; the next start recovers from the log."""
-        self._run("pg_ctl", "stop", "-w", "-D", "data", "-m", mode)
+    def stop(self) -> None:
+        """As if the machine had lost its power; the next start recovers from the log."""
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(timeout=60)
 
     @property
     def running(self) -> bool:
-        return (self.folder / "data" / "postmaster.pid").is_file()
+        return self._process is not None and self._process.poll() is None
 
     def remove(self) -> None:
         if self.running:
@@ -60,21 +76,25 @@ class Server:
             connection.execute(f"CREATE DATABASE {name}")
         return self.url(name)
 
-    def _run(self, binary: str, *arguments: str) -> None:
+    @property
+    def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"cwd": self.folder, "stdin": subprocess.DEVNULL}
         if self._account is not None:
             options |= {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
-        with tempfile.TemporaryFile("w+") as shown:  # a pipe would stay open for as long as the server runs
-            done = subprocess.run([str(self._binaries / binary), *arguments], stdout=shown, stderr=shown, timeout=60, **options)
-            shown.seek(0)
-            assert done.returncode == 0, f"{binary} failed:\n{shown.read()}"
+        return options
+
+
+def _end_with_parent() -> None:
+    """Linux stops this process when its parent is gone: a server does not outlive tests that are killed."""
+    if hasattr(LIBC, "prctl"):
+        LIBC.prctl(1, signal.SIGQUIT)
 
 
 def find_binaries() -> Path | None:
-    """Where initdb and pg_ctl are: on the PATH, or where Debian puts them."""
+    """Where initdb and postgres are: on the PATH, or where Debian puts them."""
     folders = [str(Path(found).resolve().parent) for found in [shutil.which("initdb")] if found]
     folders += sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda path: float(path.split("/")[-2]), reverse=True)
-    return next((Path(folder) for folder in folders if (Path(folder) / "pg_ctl").is_file()), None)
+    return next((Path(folder) for folder in folders if (Path(folder) / "postgres").is_file()), None)
 
 
 def unprivileged_account() -> pwd.struct_passwd | None:

@@ -100,6 +100,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
         InputError: nothing answers there, it is no database of Optuna's, or its driver is not installed.
     """
     from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
+    from sqlalchemy.pool import NullPool
 
     allowed = "Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
     if url in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
@@ -110,8 +111,12 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
         except OSError as error:
             raise InputError(f"--storage {url}: {error.strerror or error}.") from error
     retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=RETRIES, inherit_intermediate_values=True)
-    # Two workers on one SQLite file wait for each other; a connection that a server's restart broke is opened again.
-    options: dict[str, Any] = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+    # Two workers on one SQLite file wait for each other.
+    options: dict[str, Any] = {"connect_args": {"timeout": 60}}
+    if not url.startswith("sqlite"):
+        # A connection each time: a server has few of them (PostgreSQL 100) and a study many workers, idle for seconds on end; and
+        # none is left over that a server's restart broke.
+        options = {"poolclass": NullPool}
     if url.startswith("postgresql"):
         options["connect_args"] = {"connect_timeout": 10}
     deadline = time.monotonic() + OPENING_SECONDS
