@@ -73,8 +73,13 @@ def run_command(
 def infer_command(
     runs: RunFolders,
     components: Annotated[int, typer.Option(help="Components of the new policy.")],
-    steps: Annotated[int, typer.Option(help="Trust-region steps.")] = 400,
-    samples: Annotated[int, typer.Option(help="Samples per component and step.")] = 100,
+    search: Annotated[
+        bool, typer.Option("--search/--fixed", help="Add and prune components first, or keep one set of them as in the paper.")
+    ] = True,
+    steps: Annotated[int | None, typer.Option(help="Trust-region steps; default: 400 if fixed, 30 after a search.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Samples per component and step; default: 100 if fixed, else by the dimension.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the new policy.")] = 0,
     obstacles: Annotated[
         float | None, typer.Option(metavar="SHARE", help="path_planning: block this share of the paths, e.g. 0.33.")
@@ -88,7 +93,7 @@ def infer_command(
     from experiments.inference import infer
 
     out = out or runs[0] / ("inference" if obstacles is None else "obstacles")
-    infer(runs, components, steps=steps, samples=samples, seed=seed, obstacles=obstacles, out=out)
+    infer(runs, components, search=search, steps=steps, samples=samples, seed=seed, obstacles=obstacles, out=out)
 
 
 @app.command("sweep")

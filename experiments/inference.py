@@ -10,11 +10,13 @@ from experiments.result_files import check_same_task
 from experiments.tasks import experiment_of
 from virl_tf.checkpoint import save_policy, write_text
 from virl_tf.fit import spread_start
+from virl_tf.hparams import search_hparams
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed
 from virl_tf.run_folder import RunFolder, write_json
 from virl_tf.validation import check_integer, check_seed
 
+FIXED_STEPS, FIXED_SAMPLES = 400, 100
 EVALUATE_EVERY = 50  # steps; the paper evaluates inference policies "at their best iteration"
 
 
@@ -22,8 +24,9 @@ def infer(
     runs: list[Path],
     components: int,
     *,
-    steps: int = 400,
-    samples: int = 100,
+    search: bool = True,
+    steps: int | None = None,
+    samples: int | None = None,
     seed: int = 0,
     obstacles: float | None = None,
     out: Path,
@@ -32,6 +35,8 @@ def infer(
     """Fit a policy with `components` components; policy.npz, history.csv, summary.json and the figures' arrays go into `out`.
 
     Args:
+        search: components are added and pruned first; without it their set is fixed, as in the paper.
+        steps, samples: of the components' own steps; None: 400 of 100 samples for a fixed set, `fit_policy`'s after a search.
         obstacles: the share of path planning's paths that discs block, which the reward does not know of.
 
     Raises:
@@ -39,13 +44,18 @@ def infer(
     """
     console = Console(quiet=quiet)
     check_integer("--components", components, 1)
-    check_integer("--steps", steps, 1)
-    check_integer("--samples", samples, 4)
+    if not search:
+        steps, samples = FIXED_STEPS if steps is None else steps, FIXED_SAMPLES if samples is None else samples
+    steps = search_hparams().final_steps if steps is None else check_integer("--steps", steps, 1)
+    if samples is not None:
+        check_integer("--samples", samples, 4)
     check_seed(seed)
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
     inference = experiment_of(RunFolder(runs[0]).config).inference(runs, rewards, obstacles)
     config = {"runs": [run.name for run in runs], "components": components, "steps": steps, "samples": samples, "seed": seed}
+    if search:
+        config["search"] = True
     if obstacles is not None:
         config["blocked_share"] = obstacles
     RunFolder.open(out, config)
@@ -64,6 +74,8 @@ def infer(
             inference.log_prob,
             rewards[0].dim,
             components,
+            search=search,
+            support=inference.support,
             seed=seed,
             num_steps=steps,
             samples_per_component=samples,
@@ -74,6 +86,6 @@ def infer(
     seconds = time.process_time() - start
     save_policy(out / "policy.npz", fitted.policy)
     write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
-    found, sentence = inference.finish(out, fitted.policy, evaluations)
+    found, sentence = inference.finish(out, fitted.policy, evaluations, search)
     write_json(out / "summary.json", {**config, **found, "evaluations": evaluations, "cpu_seconds": seconds})
     console.print(f"{sentence}; in {out}", highlight=False)

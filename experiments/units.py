@@ -59,7 +59,8 @@ class RunUnit:
 
         execute(self.spec, folder, progress=False)
         for name, obstacles in self._inferences.items():
-            infer([folder], self.inference_components, obstacles=obstacles, out=folder / name, quiet=True)
+            # The paper's inference: a fixed set of components.
+            infer([folder], self.inference_components, search=False, obstacles=obstacles, out=folder / name, quiet=True)
 
     def finished(self, folder: Path) -> bool:
         """Each summary is written last."""

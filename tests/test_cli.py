@@ -155,7 +155,7 @@ def test_infer_and_figures_from_result_files(call, finished, tmp_path):
     status, _, error = call("figure", "5", finished, "--out", tmp_path)
     assert status == 2
     assert "python -m experiments infer" in error
-    assert call("infer", finished, "--components", "3", "--steps", "5", "--samples", "10")[0] == 0
+    assert call("infer", finished, "--components", "3", "--fixed", "--steps", "5", "--samples", "10")[0] == 0
     summary = json.loads((finished / "inference" / "summary.json").read_text())
     assert np.isfinite(summary["i_projection"]["inference_policy"]["reported"])
     for number in ("2a", "5"):

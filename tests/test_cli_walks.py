@@ -19,7 +19,7 @@ OVERRIDES = [
     *("policy.update_steps=2", "policy.start=samples", "loop.num_iterations=3", "loop.num_negatives=500"),
 ]
 TINY = ["--preset", "smoke", *(word for override in OVERRIDES for word in ("--set", override))]
-FEW_STEPS = ["--steps", "10", "--samples", "20"]
+FEW_STEPS = ["--fixed", "--steps", "10", "--samples", "20"]
 MEASURES = {"negative_elbo", "kl", "outside_share", "modes_covered", "good_fraction"}
 MODES = {"num_modes", "open_modes", "training_modes", "new_modes", "lost_modes"}
 

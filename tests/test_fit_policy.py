@@ -17,8 +17,8 @@ def normal(x):
     return -0.5 * tf.reduce_sum((x - [1.0, -2.0]) ** 2 / [0.25, 4.0], axis=1)
 
 
-def quick(log_prob=normal, dim=2, num_components=1, num_steps=3, jit_compile=False, **arguments):
-    return fit_policy(log_prob, dim, num_components, num_steps=num_steps, jit_compile=jit_compile, **arguments)
+def quick(log_prob=normal, dim=2, num_components=1, num_steps=3, jit_compile=False, search=False, **arguments):
+    return fit_policy(log_prob, dim, num_components, search=search, num_steps=num_steps, jit_compile=jit_compile, **arguments)
 
 
 # --- what is fitted --------------------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ def two_modes():
     """A policy of two components on a mixture of two, compiled by XLA."""
     modes = tfd.MultivariateNormalDiag(np.array([[-2.0, 0.0], [2.0, 1.0]]), np.array([[0.5, 0.5], [0.8, 0.8]]))
     target = tfd.MixtureSameFamily(tfd.Categorical(probs=np.array([0.3, 0.7])), modes)
-    return target, fit_policy(target.log_prob, 2, 2, num_steps=150, seed=2, kl_bound=0.1, samples_per_component=100)
+    return target, fit_policy(target.log_prob, 2, 2, search=False, num_steps=150, seed=2, kl_bound=0.1, samples_per_component=100)
 
 
 def test_a_mixture_is_found(two_modes):
@@ -88,7 +88,7 @@ def test_other_dimensions(dim):
 
 def test_the_same_seed_gives_the_same_bytes(two_modes):
     target, expected = two_modes
-    found = fit_policy(target.log_prob, 2, 2, num_steps=150, seed=2, kl_bound=0.1, samples_per_component=100)
+    found = fit_policy(target.log_prob, 2, 2, search=False, num_steps=150, seed=2, kl_bound=0.1, samples_per_component=100)
     for a, b in zip(found.policy, expected.policy, strict=True):
         assert a.numpy().tobytes() == b.numpy().tobytes()
     assert found.history.equals(expected.history)

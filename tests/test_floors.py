@@ -14,9 +14,9 @@ FLOORS = [
     ["mixture", "network_stack"],
     ["kde", "fusion", "reward", "importance", "tasks.base", "tasks.slice_sampling"],
     [
-        *("tasks.gaussians", "tasks.grid_walker", "tasks.path_planning", "tasks"),
+        *("tasks.gaussians", "tasks.grid_walker", "tasks.path_planning", "tasks.planar_robot", "tasks"),
         *("discriminator", "discriminator.network", "discriminator.fit"),
-        *("vips", "vips.surrogate", "vips.trust_region", "vips.vips"),
+        *("vips", "vips.surrogate", "vips.trust_region", "vips.vips", "vips.adaptive"),
     ],
     ["methods"],
     ["irl", "metrics", "checkpoint"],

@@ -21,7 +21,7 @@ def constants(*values):
 
 
 def step(policy, target, num_samples=40, bounds=(0.05, 0.02), ridge=1e-13, seed=SEED):
-    return vips_step(policy, target, seed, *constants(*bounds, ridge), num_samples)
+    return vips_step(policy, target, seed, *constants(*bounds, ridge), num_samples)[:2]
 
 
 def draws(policy, num_samples, seed=SEED):

@@ -208,7 +208,7 @@ def finish(inference, task, found, true, out, monkeypatch):
     policy = policy_of(task, sorted(found))
     rows = [{"step": 50, "negative_elbo": 4.0}, {"step": 100, "negative_elbo": 5.0}]
     out.mkdir(exist_ok=True)
-    return *inference.finish(out, policy, rows), fits[0]
+    return *inference.finish(out, policy, rows, search=False), fits[0]
 
 
 COUNTS = ("modes_covered", "new_modes", "lost_modes", "training_modes", "open_modes", "num_modes")

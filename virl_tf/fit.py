@@ -14,7 +14,15 @@ import tensorflow as tf
 from virl_tf import irl
 from virl_tf.checkpoint import write_text
 from virl_tf.discriminator.fit import DiscriminatorFitter
-from virl_tf.hparams import Hparams, default_hparams, load_hparams, to_yaml
+from virl_tf.hparams import (
+    Hparams,
+    PolicyHparams,
+    SearchHparams,
+    default_hparams,
+    load_hparams,
+    search_hparams,
+    to_yaml,
+)
 from virl_tf.irl import State
 from virl_tf.methods import METHODS, Method
 from virl_tf.mixture import Mixture, standard_normal_start
@@ -23,8 +31,12 @@ from virl_tf.observers import Observer, ProgressBar
 from virl_tf.reward import Reward
 from virl_tf.run_folder import RunFolder, versions
 from virl_tf.validation import InputError, check_choice, check_demonstrations, check_integer, check_seed
+from virl_tf.vips.adaptive import search as vips_search
+from virl_tf.vips.surrogate import num_coefficients
 from virl_tf.vips.vips import VipsHistory, default_samples, vips_steps
+from virl_tf.vips.vips import samples_per_component as policy_samples
 
+FIXED_STEPS = 300  # of a fixed set of components
 Evaluate = Callable[[State], Mapping[str, float]]
 
 
@@ -194,12 +206,14 @@ def fit_policy(
     num_components: int = 10,
     *,
     seed: int = 0,
-    num_steps: int = 300,
+    search: bool | Mapping[str, Any] = True,
+    num_steps: int | None = None,
     samples_per_component: int | None = None,
-    kl_bound: float = 0.05,
-    weight_kl_bound: float | None = None,
+    kl_bound: float | None = None,
+    weight_kl_bound: float = 0.05,
     ridge: float = 1e-6,
     initial_policy: Mixture | None = None,
+    support: Callable[[tf.Tensor], tf.Tensor] | None = None,
     jit_compile: bool = True,
     callback: Callable[[int, Mixture], None] | None = None,
     callback_every: int = 50,
@@ -211,12 +225,16 @@ def fit_policy(
         dim: D.
         num_components: K.
         seed: of the start and of all samples.
-        num_steps: trust-region steps.
-        samples_per_component: per step; default max(50, 3 x coefficients of the quadratic surrogate).
-        kl_bound, weight_kl_bound: KL(new || old) of each component and of the weights per step; the second defaults to the first.
+        search: add and prune components before the steps (`virl_tf.vips.adaptive`), which finds modes that a fixed set misses.
+            A mapping overrides the `search` section of defaults.yaml; False: a fixed set of components, as in the paper.
+        num_steps: trust-region steps of the K components; default 300, or 30 damped ones after a search.
+        samples_per_component: per step; default max(50, 3 x coefficients of the quadratic surrogate), 4 x after a search.
+        kl_bound: KL(new || old) of each component per step; default 0.05, or 0.005 after a search.
+        weight_kl_bound: the same for the weights.
         ridge: of the surrogate's regression, in units of the rewards' variance.
         initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for a `Reward`, from the spread
             of its demonstrations.
+        support: [N, D] -> [N] bool; outside of it `log_prob` counts as -inf. A recovered reward knows no bounds of its own.
         jit_compile: compile with XLA; set False if `log_prob` uses operations that XLA does not have.
         callback: called as callback(steps_done, policy) after every `callback_every` steps; the result is the same without it.
 
@@ -224,30 +242,29 @@ def fit_policy(
         InputError: an argument that cannot be used, or a `log_prob` of the wrong shape, NaN, or finite nowhere at the start.
     """
     seed, dim = check_seed(seed), check_integer("dim", dim, 1)
-    check_integer("num_steps", num_steps, 1)
-    weight_kl_bound = kl_bound if weight_kl_bound is None else weight_kl_bound
-    overrides = {"samples_per_component": samples_per_component, "kl_bound": kl_bound, "ridge": ridge}
-    values = default_hparams().override({"policy": {**overrides, "weight_kl_bound": weight_kl_bound}}, "fit_policy").policy
-    num_samples = samples_per_component or default_samples(dim)
+    num_components = check_integer("num_components", num_components, 1)
+    options = None if search is False else search_hparams(None if search is True else search)
+    values, num_steps = _step_options(dim, options, num_steps, samples_per_component, kl_bound, weight_kl_bound, ridge)
     call_steps = num_steps if callback is None else min(check_integer("callback_every", callback_every, 1), num_steps)
     if num_steps % call_steps:
         raise InputError(f"num_steps must be a multiple of callback_every ({callback_every}), got {num_steps}.")
-    policy = _checked_start(log_prob, dim, check_integer("num_components", num_components, 1), seed, initial_policy, num_samples)
-
+    target = _target(log_prob, support)
+    num_samples = policy_samples(values, dim)
+    policy = _checked_start(log_prob, target, dim, num_components, seed, initial_policy, num_samples)
     bounds = [tf.constant(v, DENSITY) for v in (values.kl_bound, values.weight_kl_bound, values.ridge)]
-    target = log_prob.log_prob if isinstance(log_prob, Reward) else log_prob
+    search_seed, policy_seed = (tf.constant(split_seed(seed, 0, purpose)) for purpose in ("search", "policy"))
 
-    def steps(policy: Mixture, seed: Any, first: Any) -> tuple[Mixture, VipsHistory]:
-        return vips_steps(policy, target, seed, *bounds, num_steps=call_steps, num_samples=num_samples, first_step=first)
+    def find(policy: Mixture) -> tuple[Mixture, VipsHistory]:
+        assert options is not None
+        return vips_search(policy, target, search_seed, bounds[1], bounds[2], options)
 
-    vips_seed, histories = tf.constant(split_seed(seed, 0, "policy")), []
+    def improve(policy: Mixture, first: Any) -> tuple[Mixture, VipsHistory]:
+        return vips_steps(policy, target, policy_seed, *bounds, num_steps=call_steps, num_samples=num_samples, first_step=first)
+
     try:
-        run_steps = compiled(steps, *specs_of((policy, vips_seed, tf.constant(0))), jit_compile=jit_compile)
-        for done in range(0, num_steps, call_steps):
-            policy, history = run_steps(policy, vips_seed, tf.constant(done))
-            histories.append(history)
-            if callback is not None:
-                callback(done + call_steps, policy)
+        policy, histories = _run_stages(
+            policy, find if options else None, improve, num_steps // call_steps, callback, jit_compile
+        )
     except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
         if not jit_compile:
             raise
@@ -256,6 +273,73 @@ def fit_policy(
         raise InputError("log_prob returned NaN, or values so extreme that the fit broke down.")
     columns = zip(VipsHistory._fields, zip(*histories, strict=True), strict=True)
     return PolicyResult(policy, pd.DataFrame({name: np.concatenate(parts) for name, parts in columns}))
+
+
+def _step_options(
+    dim: int,
+    options: SearchHparams | None,
+    num_steps: int | None,
+    num_samples: int | None,
+    kl_bound: float | None,
+    weight_kl_bound: float,
+    ridge: float,
+) -> tuple[PolicyHparams, int]:
+    """The checked options of the K components' own steps and their number, with defaults put in. Raises InputError."""
+    if num_samples is None:
+        num_samples = default_samples(dim) if options is None else max(50, 4 * num_coefficients(dim))
+    if kl_bound is None:
+        kl_bound = default_hparams().policy.kl_bound if options is None else options.final_kl_bound
+    if num_steps is None:
+        num_steps = FIXED_STEPS if options is None else options.final_steps
+    given = {"samples_per_component": num_samples, "kl_bound": kl_bound, "weight_kl_bound": weight_kl_bound, "ridge": ridge}
+    return default_hparams().override({"policy": given}, "fit_policy").policy, check_integer("num_steps", num_steps, 1)
+
+
+def _run_stages(
+    policy: Mixture,
+    find: Callable[[Mixture], tuple[Mixture, VipsHistory]] | None,
+    improve: Callable[[Mixture, Any], tuple[Mixture, VipsHistory]],
+    calls: int,
+    callback: Callable[[int, Mixture], None] | None,
+    jit_compile: bool,
+) -> tuple[Mixture, list[VipsHistory]]:
+    """The search, if there is one, then `calls` times the steps; without a callback all in one compiled call."""
+    histories: list[VipsHistory] = []
+    steps_done = 0
+
+    def done(history: VipsHistory) -> None:
+        nonlocal steps_done
+        histories.append(history)
+        steps_done += len(history.elbo)
+        if callback is not None:
+            callback(steps_done, policy)
+
+    def everything(policy: Mixture) -> tuple[Mixture, list[VipsHistory]]:
+        assert find is not None
+        policy, found = find(policy)
+        policy, improved = improve(policy, tf.constant(0))
+        return policy, [found, improved]
+
+    if find is not None and callback is None:
+        return compiled(everything, specs_of(policy), jit_compile=jit_compile)(policy)
+    if find is not None:
+        policy, history = compiled(find, specs_of(policy), jit_compile=jit_compile)(policy)
+        done(history)
+    run_steps = compiled(improve, *specs_of((policy, tf.constant(0))), jit_compile=jit_compile)
+    first = 0
+    for _ in range(calls):
+        policy, history = run_steps(policy, tf.constant(first))
+        first += len(history.elbo)
+        done(history)
+    return policy, histories
+
+
+def _target(log_prob: Any, support: Callable[[tf.Tensor], tf.Tensor] | None) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The log density to fit, -inf outside of `support`."""
+    function = log_prob.log_prob if isinstance(log_prob, Reward) else log_prob
+    if support is None:
+        return function
+    return lambda x: tf.where(support(x), tf.cast(function(x), DENSITY), tf.constant(-np.inf, DENSITY))
 
 
 def spread_start(reward: Reward, num_components: int, seed: int) -> Mixture:
@@ -268,7 +352,7 @@ def spread_start(reward: Reward, num_components: int, seed: int) -> Mixture:
 
 
 def _checked_start(
-    log_prob: Any, dim: int, num_components: int, seed: int, initial_policy: Mixture | None, num_samples: int
+    log_prob: Any, target: Any, dim: int, num_components: int, seed: int, initial_policy: Mixture | None, num_samples: int
 ) -> Mixture:
     """The policy to start from, or InputError if `log_prob` or `initial_policy` cannot be used."""
     if not callable(log_prob):
@@ -285,7 +369,7 @@ def _checked_start(
     wanted = [num_components, dim]
     if [policy.num_components, policy.dim] != wanted:
         raise InputError(f"initial_policy has shape [K, D] = {[policy.num_components, policy.dim]}, expected {wanted}.")
-    _check_log_prob(log_prob, policy.sample(num_samples * num_components, split_seed(seed, 0, "check"))[0])
+    _check_log_prob(target, policy.sample(num_samples * num_components, split_seed(seed, 0, "check"))[0])
     return policy
 
 

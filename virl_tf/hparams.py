@@ -42,6 +42,11 @@ def choice(*values: Any) -> Range:
     return Range(lambda v: v in values, "one of " + ", ".join(str(v) for v in values))
 
 
+def _each(allowed: Range) -> Range:
+    """Lists, not empty, of values in `allowed`."""
+    return Range(lambda values: bool(values) and all(allowed.contains(v) for v in values), f"each {allowed.description}")
+
+
 def _ranged(allowed: Range, **extra: Any) -> Any:
     return field(metadata={"range": allowed, **extra})
 
@@ -106,6 +111,29 @@ class LoopHparams:
 
 
 @dataclass(frozen=True)
+class SearchHparams:
+    """Adding and pruning of components (`virl_tf.vips.adaptive`), and the K components' own steps after it."""
+
+    spare_components: int | None = _ranged(interval(1))
+    num_rounds: int | None = _ranged(interval(1))
+    steps_per_round: int = _ranged(interval(1))
+    samples_per_component: int | None = _ranged(interval(4))
+    start_draws: int = _ranged(interval(16))
+    stored_draws: int = _ranged(interval(1, 4))
+    gap_quantiles: tuple = _ranged(_each(interval(0.0, 1.0)))
+    new_weight: float = _ranged(interval(0.0, 1.0, open_low=True))
+    scales: tuple = _ranged(_each(interval(0.0, open_low=True)))
+    scale_draws: int = _ranged(interval(1))
+    kl_bound: float = _ranged(interval(0.0, open_low=True))
+    min_kl_bound: float = _ranged(interval(0.0, open_low=True))
+    max_kl_bound: float = _ranged(interval(0.0, open_low=True))
+    kl_bound_growth: float = _ranged(interval(1.0))
+    kl_bound_decay: float = _ranged(interval(0.0, 1.0, open_low=True))
+    final_steps: int = _ranged(interval(1))
+    final_kl_bound: float = _ranged(interval(0.0, open_low=True))
+
+
+@dataclass(frozen=True)
 class Hparams:
     """All hyperparameters of one run, by section."""
 
@@ -143,6 +171,7 @@ class Hparams:
 
 
 SECTIONS: dict[str, type] = {f.name: f.type for f in dataclasses.fields(Hparams)}  # type: ignore[misc]
+_CHECKED_SECTIONS = {**SECTIONS, "search": SearchHparams}
 
 
 def _checked(section_type: type, section: str, values: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -158,7 +187,7 @@ def _checked(section_type: type, section: str, values: Mapping[str, Any], source
 def check_value(name: str, value: Any, source: str = "hparams") -> Any:
     """Return one hyperparameter, converted to its type, or raise `InputError`. `name`: 'section.key'."""
     section, key = name.split(".")
-    spec = next(f for f in dataclasses.fields(SECTIONS[section]) if f.name == key)
+    spec = next(f for f in dataclasses.fields(_CHECKED_SECTIONS[section]) if f.name == key)
     kinds: tuple[Any, ...] = getattr(spec.type, "__args__", (spec.type,))  # the members of a union, or the type itself
     words = spec.metadata.get("words", ())
     allowed = search_space()[name].range if spec.metadata.get("table_1") else spec.metadata["range"]
@@ -171,6 +200,10 @@ def check_value(name: str, value: Any, source: str = "hparams") -> Any:
         if value in words:
             return value
         raise refusal
+    if tuple in kinds and isinstance(value, (list, tuple)):
+        if not all(isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in value):
+            raise refusal
+        value = tuple(float(v) for v in value)
     if float in kinds and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
         value = float(value)
     if not any(type(value) is kind for kind in kinds):
@@ -280,6 +313,7 @@ def default_hparams(method: str = "virl") -> Hparams:
     """`defaults.yaml` for a method: the common values, then those its `methods` section gives for this one."""
     values = dict(_defaults())
     per_method = values.pop("methods")
+    values.pop("search")
     source = "hparams/defaults.yaml"
     missing = [f"{s}.{f.name}" for s, t in SECTIONS.items() for f in dataclasses.fields(t) if f.name not in values.get(s, {})]
     if missing:
@@ -287,6 +321,18 @@ def default_hparams(method: str = "virl") -> Hparams:
     family = method.split("_")[0]  # an ablation takes the values of its method
     hparams = Hparams(**{s: t(**_checked(t, s, values.pop(s), source)) for s, t in SECTIONS.items()})
     return hparams.override(values, source).override(per_method.get(family, {}), source)
+
+
+def search_hparams(overrides: Mapping[str, Any] | None = None) -> SearchHparams:
+    """The `search` section of `defaults.yaml` with some values replaced. Raises InputError for a key or value it cannot have."""
+    if not isinstance(overrides, (Mapping, type(None))):
+        raise InputError(f"search must be True, False or a mapping of its hyperparameters, got {overrides!r}.")
+    defaults = SearchHparams(**_checked(SearchHparams, "search", _defaults()["search"], "hparams/defaults.yaml"))
+    values = dataclasses.replace(defaults, **_checked(SearchHparams, "search", overrides or {}, "search"))
+    if not values.min_kl_bound <= values.kl_bound <= values.max_kl_bound:
+        bounds = f"{values.min_kl_bound}, {values.kl_bound}, {values.max_kl_bound}"
+        raise InputError(f"search: min_kl_bound <= kl_bound <= max_kl_bound must hold; got {bounds}.")
+    return values
 
 
 def load_hparams(path: Path | str, method: str = "virl") -> Hparams:

@@ -65,3 +65,35 @@ def bisect_decreasing(f: Callable[[tf.Tensor], tf.Tensor], low: tf.Tensor, high:
 
     _, _, high = tf.while_loop(lambda i, *_: i < steps, halve, (0, low, high), maximum_iterations=steps)
     return high
+
+
+# XLA expands Cholesky factors and triangular solves into code that takes seconds to compile and is slow for many small matrices.
+# The two loops below are the textbook's, one rank-one update of all matrices per step. M, 25 systems of 21 unknowns: 0.16 ms
+# against 1.06 ms, compiled in 0.3 s against 3.3 s; 30 of 231: 173 ms against 701 ms.
+
+
+def solve_positive_definite(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """X with A x = b by Gauss-Jordan elimination; A is positive definite: no pivoting. [K, M, M], [K, M] -> [K, M]."""
+    size = int(a.shape[-1])
+    unit = tf.eye(size, dtype=a.dtype)
+
+    def eliminate(i: tf.Tensor, system: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        pivot = system[:, i] / system[:, i, i][:, None]
+        return i + 1, system - (system[:, :, i] - unit[i])[:, :, None] * pivot[:, None, :]
+
+    start = (tf.constant(0), tf.concat([a, b[..., None]], axis=-1))
+    return tf.while_loop(lambda i, _: i < size, eliminate, start, maximum_iterations=size)[1][..., -1]
+
+
+def cholesky(a: tf.Tensor) -> tf.Tensor:
+    """The lower factor L of positive definite A = L L^T: [K, D, D] -> [K, D, D]."""
+    size = int(a.shape[-1])
+    unit = tf.eye(size, dtype=a.dtype)
+
+    def next_column(i: tf.Tensor, rest: tf.Tensor, factor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        column = rest[:, :, i] * tf.math.rsqrt(rest[:, i, i])[:, None]
+        return i + 1, rest - column[:, :, None] * column[:, None, :], factor + column[:, :, None] * unit[i]
+
+    start = (tf.constant(0), a, tf.zeros_like(a))
+    factor = tf.while_loop(lambda i, *_: i < size, next_column, start, maximum_iterations=size)[2]
+    return tf.linalg.band_part(factor, -1, 0)  # what rounding left above the diagonal

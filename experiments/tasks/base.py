@@ -1,6 +1,6 @@
 """What every task's experiment offers to `experiments.runs` and `experiments.inference`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,10 +19,16 @@ class Inference(Protocol):
     def log_prob(self, x: Any) -> Any:
         """What the new policy is fitted to: [N, D] -> [N]."""
 
+    @property
+    def support(self) -> Callable[[Any], Any] | None:
+        """Where the task's density is positive, [N, D] -> [N] bool; the recovered reward knows no bounds. None: everywhere."""
+
     def measure(self, policy: Mixture) -> dict[str, float]:
         """A row of `evaluations` in summary.json, while the policy is fitted."""
 
-    def finish(self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]]) -> tuple[dict[str, Any], str]:
+    def finish(
+        self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool
+    ) -> tuple[dict[str, Any], str]:
         """Write the arrays of the figures into `out`; returns entries of summary.json and a line for the screen."""
 
 

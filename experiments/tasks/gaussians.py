@@ -133,7 +133,11 @@ class GaussiansInference:
         """The policy's I-projection."""
         return {"i_projection_policy": metrics.i_projection(policy.log_prob(self._points), self._log_p)}
 
-    def finish(self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]]) -> tuple[dict[str, Any], str]:
+    support = None
+
+    def finish(
+        self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool
+    ) -> tuple[dict[str, Any], str]:
         """The policy on the grid; I-projections of it and of the training policies."""
         log_policy = policy.log_prob(self._points)
         save_arrays(out / "grid.npz", {"axes": self._axes, "log_policy": log_policy})

@@ -56,7 +56,7 @@ class WalkExperiment:
         seed = self._config["seed"]
         extra = {}
         if isinstance(self.task, PathPlanning):
-            single = fit_policy(result.reward, self.task.dim, 1, seed=seed).policy
+            single = fit_policy(result.reward, self.task.dim, 1, search=False, seed=seed).policy
             draws, _ = single.sample(DRAWN_SINGLE, split_seed(seed, 0, "projection"))
             extra = {"projection_mean": single.means[0], "projection_draws": draws}
         write_walks(out, self.task, result.policy, result.reward, seed, **extra)
@@ -120,7 +120,14 @@ class WalkInference:
         """Distance and modes."""
         return measure_policy(self._task, policy, self._seed)[0]
 
-    def finish(self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]]) -> tuple[dict[str, Any], str]:
+    @property
+    def support(self) -> Callable[[Any], Any]:
+        """The box of angles."""
+        return self._task.contains
+
+    def finish(
+        self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool
+    ) -> tuple[dict[str, Any], str]:
         """The walks, the modes found and lost, and the same for a policy of the same size fitted to the true reward."""
         write_walks(out, self._task, policy, lambda x: average_reward(self._rewards, x), self._seed)
         summary = self._modes(policy)
@@ -131,9 +138,11 @@ class WalkInference:
             true,
             policy.dim,
             components,
+            search=search,
+            support=self.support,
             seed=self._seed,
-            num_steps=int(evaluations[-1]["step"]),
-            samples_per_component=100,
+            num_steps=None if search else int(evaluations[-1]["step"]),
+            samples_per_component=None if search else 100,
             initial_policy=start,
         )
         summary["true_reward"] = self._modes(fitted.policy)

@@ -34,9 +34,7 @@ class PlanarRobot:
         prior_std, likelihood_std: s and the standard deviation of the end effector around a goal.
     """
 
-    def __init__(
-        self, num_links: int = 10, *, goals: Any = GOALS, prior_std: float = 0.2, likelihood_std: float = 0.01
-    ) -> None:
+    def __init__(self, num_links: int = 10, *, goals: Any = GOALS, prior_std: float = 0.2, likelihood_std: float = 0.01) -> None:
         """Build the task.
 
         Raises:
@@ -131,7 +129,9 @@ class PlanarRobot:
         log_ratio += (self.dim - 2) * np.log(_WIDER)
         x[:, middle] = np.angle(np.exp(1j * bend) * a * np.conj(b))  # the joint's angle, in the turn that its prior could reach
         turned = np.angle(end * np.conj(bent))[:, None] + 2.0 * np.pi * _TURNS
-        first = np.cumsum(np.exp(-0.5 * turned**2 - 0.5 * LOG_2PI), axis=1)  # the prior N(0, 1) of the first joint chooses the turn
+        first = np.cumsum(
+            np.exp(-0.5 * turned**2 - 0.5 * LOG_2PI), axis=1
+        )  # the prior N(0, 1) of the first joint chooses the turn
         chosen = np.sum(rng.uniform(size=(n, 1)) * first[:, -1:] > first, axis=1)
         x[:, 0] = turned[np.arange(n), chosen]
         area = np.abs(a) * np.abs(b) * np.abs(np.sin(bend))
@@ -152,9 +152,7 @@ class PlanarRobot:
 
 
 @functools.cache
-def _calibrate(
-    dim: int, goals: tuple[tuple[float, float], ...], prior_std: float, likelihood_std: float
-) -> tuple[float, float]:
+def _calibrate(dim: int, goals: tuple[tuple[float, float], ...], prior_std: float, likelihood_std: float) -> tuple[float, float]:
     """Log Z, and a bound of the proposals' weights: twice the largest of three million."""
     task = PlanarRobot(dim, goals=goals, prior_std=prior_std, likelihood_std=likelihood_std)
     rng = np.random.default_rng(0)

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import DENSITY
+from virl_tf.numerics import DENSITY, solve_positive_definite
 
 
 def num_coefficients(dim: int) -> int:
@@ -35,7 +35,7 @@ def fit_quadratic(z: tf.Tensor, rewards: tf.Tensor, ridge: tf.Tensor) -> tuple[t
     gram = tf.matmul(features, features, transpose_a=True) / num_samples
     gram += ridge * tf.eye(num_coefficients(dim), dtype=DENSITY)
     moment = tf.matmul(features, standardised[..., None], transpose_a=True) / num_samples
-    theta = tf.linalg.cholesky_solve(tf.linalg.cholesky(gram), moment)[..., 0] * scale
+    theta = solve_positive_definite(gram, moment[..., 0]) * scale
 
     b = theta[..., 1 : 1 + dim]
     # theta_ij z_i z_j with i >= j is -1/2 z^T A z with A_ii = -2 theta_ii and A_ij = A_ji = -theta_ij.

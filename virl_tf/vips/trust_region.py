@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from virl_tf.numerics import DENSITY, bisect_decreasing
+from virl_tf.numerics import DENSITY, bisect_decreasing, cholesky
 
 
 class ComponentStep(NamedTuple):
@@ -53,7 +53,7 @@ def update_components(a: tf.Tensor, b: tf.Tensor, kl_bound: tf.Tensor) -> Compon
     eta = _smallest_eta(kl, least, most, kl_bound, positive)
     mean, precision = solution(eta)
     rooted = basis * tf.math.rsqrt(precision)[:, None, :]  # covariance = rooted rooted^T
-    tril = tf.linalg.cholesky(tf.matmul(rooted, rooted, transpose_b=True))
+    tril = cholesky(tf.matmul(rooted, rooted, transpose_b=True))
     return ComponentStep(tf.linalg.matvec(basis, mean), tril, kl(eta), eta)
 
 

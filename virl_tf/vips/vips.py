@@ -66,7 +66,7 @@ def vips_steps(
 
     def body(step: tf.Tensor, policy: Mixture, history: VipsHistory) -> Any:
         step_seed = tf.random.fold_in(seed, first_step + step)
-        policy, info = vips_step(policy, target, step_seed, kl_bound, weight_kl_bound, ridge, num_samples)
+        policy, info, _ = vips_step(policy, target, step_seed, kl_bound, weight_kl_bound, ridge, num_samples)
         history = tf.nest.map_structure(lambda h, v: tf.tensor_scatter_nd_update(h, [[step]], [v]), history, info)
         return step + 1, policy, history
 
@@ -77,15 +77,23 @@ def vips_steps(
     return policy, history
 
 
+class Draws(NamedTuple):
+    """What a step evaluated."""
+
+    points: Any  # [K, S, D]
+    values: Any  # [K, S], log p* there, as the target gave it
+    gains: Any  # [K], E_{q(x|o)}[log p*(x) - log q~(x)]
+
+
 def vips_step(
     policy: Mixture, target: Target, seed: Any, kl_bound: Any, weight_kl_bound: Any, ridge: Any, num_samples: int
-) -> tuple[Mixture, VipsHistory]:
-    """One update of all components and of the weights."""
+) -> tuple[Mixture, VipsHistory, Draws]:
+    """One update of all components and of the weights. `kl_bound`: [], or [K] for a bound of each component's own."""
     k, d = policy.means.shape
     z = tf.random.stateless_normal([k, num_samples, d], seed, dtype=DENSITY)
     x = tf.reshape(policy.means[:, None] + tf.einsum("kij,ksj->ksi", policy.scale_trils, z), [-1, d])
-    log_target = tf.reshape(tf.cast(target(x), DENSITY), [k, num_samples])
-    log_target, alive, rejected = _floor(log_target)
+    values = tf.reshape(tf.cast(target(x), DENSITY), [k, num_samples])
+    log_target, alive, rejected = _floor(values)
     log_policy = tf.reshape(policy.log_prob(x), [k, num_samples])
     log_own = -0.5 * tf.reduce_sum(z**2, axis=-1) - policy.log_normalisers()[:, None]  # log q(x|o) of the component drawn from
     log_responsibility = policy.log_weights[:, None] + log_own - log_policy
@@ -115,7 +123,7 @@ def vips_step(
         effective_components=tf.exp(-tf.reduce_sum(tf.math.multiply_no_nan(policy.log_weights, weights))),
         rejected=rejected,
     )
-    return new, info
+    return new, info, Draws(tf.reshape(x, [k, num_samples, d]), values, gains)
 
 
 # Nats by which a point outside the target's support lies below everything seen, beyond the range of what was seen. A floor at the

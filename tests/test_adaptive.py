@@ -1,0 +1,262 @@
+"""VIPS with components that come and go."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import make_mixture
+from virl_tf import InputError, fit_policy
+from virl_tf.hparams import search_hparams
+from virl_tf.mixture import Mixture
+from virl_tf.numerics import DENSITY, compiled, specs_of, split_seed
+from virl_tf.tasks import GridWalker
+from virl_tf.vips import adaptive
+from virl_tf.vips.adaptive import Store, _candidates, _gaps, _local_scales, num_evaluations, prune, search
+from virl_tf.vips.vips import Draws
+
+SEED = tf.constant([3, 4])
+SMALL = {"spare_components": 3, "num_rounds": 3, "steps_per_round": 4, "start_draws": 64, "samples_per_component": 12}
+
+
+def isotropic(means, stds, weights):
+    """A mixture of spherical components."""
+    means = np.asarray(means, float)
+    trils = np.eye(means.shape[1]) * np.asarray(stds, float)[:, None, None]
+    log_weights = np.log(np.asarray(weights, float) / np.sum(weights))
+    return Mixture(*(tf.constant(a, DENSITY) for a in (log_weights, means, trils)))
+
+
+# --- pruning ---------------------------------------------------------------------------------------------------------------
+
+
+def test_of_a_heavy_pair_one_goes_before_a_light_component_alone():
+    policy = isotropic([[0.0, 0.0], [0.0, 0.0], [9.0, 0.0]], [1.0, 1.0, 1.0], [0.49, 0.49, 0.02])
+    kept, rows = prune(policy, 2, SEED)
+    assert 2 in rows.numpy()
+    np.testing.assert_allclose(np.sort(np.exp(kept.log_weights)), [0.02, 0.98], atol=1e-12)  # the twin inherits
+
+
+def test_of_components_far_apart_the_lightest_goes():
+    policy = isotropic(10.0 * np.eye(4), np.ones(4), [0.4, 0.3, 0.1, 0.2])
+    kept, rows = prune(policy, 3, SEED)
+    assert sorted(rows.numpy()) == [0, 1, 3]
+    assert abs(np.exp(kept.log_weights).sum() - 1.0) < 1e-12
+
+
+def test_only_one_of_many_twins_survives():
+    policy = isotropic([[0.0]] * 5 + [[50.0]], np.ones(6), [1, 1, 1, 1, 1, 0.01])
+    kept, rows = prune(policy, 2, SEED)
+    assert 5 in rows.numpy()
+    np.testing.assert_allclose(np.sort(kept.means.numpy()[:, 0]), [0.0, 50.0])
+
+
+def test_nothing_is_pruned_where_all_stay():
+    policy = make_mixture(4, 3)
+    kept, rows = prune(policy, 4, SEED)
+    assert sorted(rows.numpy()) == [0, 1, 2, 3]
+    np.testing.assert_allclose(kept.log_weights, tf.gather(policy.log_weights, rows), atol=1e-12)
+
+
+def test_a_weight_that_underflows_is_pruned_without_nan():
+    policy = isotropic([[0.0], [3.0], [6.0]], np.ones(3), [1.0, 1.0, 1.0])
+    policy = policy._replace(log_weights=tf.constant([np.log(0.5), np.log(0.5), -2000.0], DENSITY))
+    kept, rows = prune(policy, 2, SEED)
+    assert sorted(rows.numpy()) == [0, 1]
+    assert np.isfinite(kept.log_weights).all()
+
+
+def test_pruning_agrees_with_its_formula():
+    """The first to go, by NumPy with many draws."""
+    rng = np.random.default_rng(0)
+    policy = isotropic(rng.normal(0, 1.5, (6, 2)), rng.uniform(0.3, 1.0, 6), rng.uniform(0.05, 1.0, 6))
+    weights = np.exp(policy.log_weights)
+    losses = []
+    for o in range(6):
+        x = policy.means.numpy()[o] + rng.normal(size=(200_000, 2)) * policy.scale_trils.numpy()[o, 0, 0]
+        densities = np.exp(policy.component_log_prob(x).numpy())
+        closest = max((j for j in range(6) if j != o), key=lambda j: np.log(densities[:, j]).mean())
+        whole = densities @ weights
+        without = whole - weights[o] * densities[:, o] + weights[o] * densities[:, closest]
+        losses.append(weights[o] * np.clip(np.mean(np.log(whole) - np.log(without)), 0.0, 1.0))
+    _, rows = prune(policy, 5, SEED, num_samples=4000)
+    assert set(range(6)) - set(rows.numpy()) == {int(np.argmin(losses))}
+
+
+# --- candidates, scales, gaps ------------------------------------------------------------------------------------------------
+
+
+def test_the_candidate_is_the_point_that_the_mixture_misses_most():
+    policy = isotropic([[0.0, 0.0]], [1.0], [1.0])
+    points = tf.constant([[0.0, 0.0], [8.0, 0.0], [0.5, 0.0], [-8.0, 0.0]], DENSITY)
+    values = tf.constant([0.0, -3.0, 0.0, -9.0], DENSITY)
+    best = _candidates(policy, Store(points, values), 1, tf.constant(20.0, DENSITY), SEED)
+    np.testing.assert_array_equal(best, [[8.0, 0.0]])
+
+
+def test_unused_rows_are_never_candidates():
+    policy = isotropic([[0.0]], [1.0], [1.0])
+    values = tf.concat([tf.constant([-1e6], DENSITY), tf.fill([50], tf.constant(-np.inf, DENSITY))], axis=0)
+    points = tf.concat([tf.constant([[7.0]], DENSITY), tf.zeros([50, 1], DENSITY)], axis=0)
+    for i in range(5):
+        best = _candidates(policy, Store(points, values), 1, tf.constant(5.0, DENSITY), [i, 0])
+        np.testing.assert_array_equal(best, [[7.0]])
+
+
+def test_gaps_are_quantiles_below_the_best_finite_value():
+    values = tf.constant([5.0, np.nan, 1.0, -np.inf, 3.0, 4.0, -5.0], DENSITY)
+    np.testing.assert_allclose(_gaps(values, np.array([0.0, 0.25, 0.5, 1.0])), [0.0, 1.0, 2.0, 10.0])
+
+
+def test_a_new_component_gets_the_scale_of_its_surroundings():
+    def target(x):
+        return -0.5 * tf.reduce_sum((x / 0.1) ** 2, axis=1)
+
+    scales = _local_scales(tf.zeros([4, 2], DENSITY), target, tf.eye(2, dtype=DENSITY), SEED, search_hparams())
+    np.testing.assert_array_equal(scales, [0.1] * 4)
+
+
+def test_step_sizes_grow_when_the_reward_rose_and_shrink_when_not():
+    hparams = search_hparams({"kl_bound_growth": 2.0, "kl_bound_decay": 0.5, "max_kl_bound": 0.15})
+    policy = make_mixture(4, 2)
+    gains = tf.constant([1.0, 0.0, 3.0, 0.0], DENSITY)
+    before = policy.log_weights + tf.constant([0.0, 1.0, 0.0, np.nan], DENSITY)
+    state = adaptive.SearchState(policy, tf.constant([0.05, 0.05, 0.1, 0.05], DENSITY), before, None)
+    bounds, scores = adaptive._adapt(state, Draws(None, None, gains), hparams)
+    np.testing.assert_allclose(bounds, [0.1, 0.025, 0.15, 0.05])
+    np.testing.assert_allclose(scores, policy.log_weights + gains)
+
+
+# --- the search --------------------------------------------------------------------------------------------------------------
+
+
+def four_modes(x):
+    """Narrow modes at the corners of a square, equally heavy."""
+    corners = np.array([[-4.0, -4.0], [-4.0, 4.0], [4.0, -4.0], [4.0, 4.0]])
+    return tf.reduce_logsumexp(-0.5 * tf.reduce_sum((x[:, None] - corners) ** 2, axis=2) / 0.05, axis=1)
+
+
+def test_the_search_finds_modes_that_a_fixed_set_misses():
+    # A start far in one corner: without adding, components move to the modes nearest to them.
+    start = isotropic(np.full((4, 2), -4.0) + np.eye(4, 2), np.full(4, 2.0), np.ones(4))
+    found = [
+        fit_policy(four_modes, 2, 4, seed=0, initial_policy=start, search=search, num_steps=30, samples_per_component=40)
+        for search in (True, False)
+    ]
+    corners = [len({tuple(np.sign(mean)) for mean in result.policy.means.numpy()}) for result in found]
+    assert corners[0] == 4
+    assert corners[1] < 4
+    x, _ = found[0].policy.sample(2000, SEED)
+    distance = float(tf.reduce_mean(found[0].policy.log_prob(x) - four_modes(x)) + np.log(4.0 * 2.0 * np.pi * 0.05))
+    assert abs(distance) < 0.02
+
+
+@pytest.fixture(scope="module")
+def small_search():
+    """A compiled small search of three components on two modes, and its arguments."""
+    hparams = search_hparams(SMALL)
+    start = isotropic([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], [1.0] * 3, [1.0] * 3)
+    calls = []
+
+    def target(x):
+        calls.append(x.shape[0])
+        return four_modes(x)
+
+    def run(start, seed):
+        return search(start, target, seed, tf.constant(0.05, DENSITY), tf.constant(1e-6, DENSITY), hparams)
+
+    return compiled(run, *specs_of((start, SEED)), jit_compile=False), start, hparams
+
+
+def test_the_number_of_components_is_that_of_the_start(small_search):
+    run, start, _ = small_search
+    policy, history = run(start, SEED)
+    assert policy.means.shape == start.means.shape
+    assert abs(np.exp(policy.log_weights).sum() - 1.0) < 1e-12
+    assert (np.linalg.eigvalsh(policy.covariances) > 0.0).all()
+    assert history.elbo.shape == (12,)
+    assert np.isfinite(history.elbo).all()
+
+
+def test_a_search_depends_on_its_seed_alone(small_search):
+    run, start, _ = small_search
+    first, again, other = (run(start, seed)[0] for seed in (SEED, SEED, SEED + 1))
+    np.testing.assert_array_equal(first.means, again.means)
+    assert not np.array_equal(first.means, other.means)
+
+
+def test_evaluations_are_counted():
+    counted = []
+    hparams = search_hparams({**SMALL, "num_rounds": 2, "steps_per_round": 2})
+
+    def target(x):
+        counted.append(tf.py_function(lambda x: seen.append(len(x)) or np.float64(0.0), [x], tf.float64))
+        return four_modes(x) + counted[-1]
+
+    seen = []
+    start = isotropic([[0.0, 0.0], [1.0, 0.0]], [1.0] * 2, [1.0] * 2)
+    search(start, target, SEED, tf.constant(0.05, DENSITY), tf.constant(1e-6, DENSITY), hparams)
+    assert sum(seen) == num_evaluations(2, 2, hparams)
+
+
+def test_the_support_is_respected():
+    """A density that rises towards its edge: nothing is added beyond it and hardly anything drawn there."""
+    inside = lambda x: tf.reduce_all(tf.abs(x) <= 1.0, axis=1)  # noqa: E731
+    result = fit_policy(
+        lambda x: tf.reduce_sum(x, axis=1), 2, 3, seed=1, support=inside, search=SMALL, num_steps=40, jit_compile=False
+    )
+    x, _ = result.policy.sample(4000, SEED)
+    weighty = np.exp(result.policy.log_weights) > 0.01
+    assert np.abs(result.policy.means.numpy()[weighty]).max() < 1.0
+    assert np.mean(inside(x)) > 0.85
+
+
+def test_a_target_that_is_finite_hardly_anywhere_is_survived():
+    def spike(x):
+        return tf.where(tf.reduce_all(tf.abs(x - 0.2) < 0.3, axis=1), tf.zeros_like(x[:, 0]), tf.constant(-np.inf, DENSITY))
+
+    result = fit_policy(spike, 2, 2, seed=0, search=SMALL, num_steps=10, jit_compile=False)
+    assert all(np.isfinite(a).all() for a in result.policy)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"rounds": 3}, "num_rounds"),
+        ({"num_rounds": 0}, "num_rounds"),
+        ({"spare_components": 1.5}, "spare_components"),
+        ({"gap_quantiles": []}, "gap_quantiles"),
+        ({"gap_quantiles": [0.5, 2.0]}, "gap_quantiles"),
+        ({"gap_quantiles": 0.5}, "gap_quantiles"),
+        ({"scales": [0.1, np.nan]}, "scales"),
+        ({"kl_bound": 1.0}, "kl_bound <= max_kl_bound"),
+        ({"new_weight": 0.0}, "new_weight"),
+        ([1], "mapping"),
+        ("on", "mapping"),
+    ],
+)
+def test_bad_options_are_refused(overrides, message):
+    with pytest.raises(InputError, match=message):
+        fit_policy(four_modes, 2, 2, search=overrides)
+
+
+def test_with_a_callback_the_result_is_the_same():
+    steps = []
+    options = {"seed": 5, "search": SMALL, "num_steps": 8, "jit_compile": False}
+    plain = fit_policy(four_modes, 2, 2, **options)
+    watched = fit_policy(four_modes, 2, 2, **options, callback=lambda step, policy: steps.append(step), callback_every=4)
+    np.testing.assert_array_equal(plain.policy.means, watched.policy.means)
+    assert steps == [12, 16, 20]
+    assert len(plain.history) == len(watched.history) == 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200, 205))
+def test_the_walkers_modes_are_found_each_by_a_component_of_its_own(seed):
+    task = GridWalker(5)
+    policy = fit_policy(task.log_prob, 5, 25, seed=seed).policy
+    modes = task.modes_of(policy.means)
+    assert len(set(modes[modes >= 0])) == 25
+
+
+def test_purposes_have_their_own_seeds():
+    assert not np.array_equal(split_seed(0, 0, "search"), split_seed(0, 0, "policy"))
