@@ -4,7 +4,15 @@ import pytest
 import tensorflow as tf
 
 from tests import tiny
-from virl_tf.discriminator.network import build_network, freeze, fresh_weights, seed_dropout, start_weights
+from virl_tf.discriminator.network import (
+    SparseDropout,
+    _bernoulli_mask,
+    build_network,
+    freeze,
+    fresh_weights,
+    seed_dropout,
+    start_weights,
+)
 
 DIM = 3
 
@@ -144,3 +152,43 @@ def test_dropout_layers_have_masks_of_their_own():
     masks = [layer(np.ones((20, 8)), training=True).numpy() for layer in model.layers if isinstance(layer, keras.layers.Dropout)]
     assert len(masks) == 2
     assert not np.array_equal(*masks)
+
+
+# --- dropout of small rates ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.02, 0.05])
+def test_dropped_units_are_a_bernoulli_process(rate):
+    """Share dropped, pairs of neighbours and first unit, each within 5 standard deviations; what stays is scaled."""
+    masks = np.stack([_bernoulli_mask(tf.constant(20_000), rate, [i, 7]).numpy() for i in range(50)])
+    dropped = masks == 0.0
+    np.testing.assert_allclose(masks[~dropped], 1.0 / (1.0 - rate), rtol=1e-6)
+    for events, probability in (
+        (dropped, rate),
+        (dropped[:, 1:] & dropped[:, :-1], rate**2),
+        (dropped[:, 100:] & dropped[:, :-100], rate**2),
+        (dropped[:, :1000], rate),
+        (dropped[:, -1000:], rate),
+    ):
+        deviation = np.sqrt(probability * (1.0 - probability) / events.size)
+        assert abs(events.mean() - probability) < 5.0 * deviation
+
+
+def test_small_rates_drop_in_training_only_and_by_their_seed():
+    model = build(num_layers=2, layer_size=64, dropout=0.05)
+    assert sum(isinstance(layer, SparseDropout) for layer in model.layers) == 2
+    x = tf.random.stateless_normal([100, DIM], [1, 2])
+
+    def outputs(seed):
+        seed_dropout(model, np.array(seed, np.int32))
+        return model(x, training=True).numpy()
+
+    np.testing.assert_array_equal(outputs([1, 2]), outputs([1, 2]))
+    assert not np.array_equal(outputs([1, 2]), outputs([1, 3]))
+    np.testing.assert_array_equal(model(x, training=False), model(x, training=False))
+    assert not np.array_equal(outputs([1, 2]), model(x, training=False))
+
+
+def test_larger_rates_use_keras_own_layer():
+    model = build(num_layers=2, layer_size=64, dropout=0.06)
+    assert not any(isinstance(layer, SparseDropout) for layer in model.layers)

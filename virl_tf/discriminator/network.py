@@ -24,9 +24,39 @@ def build_network(dim: int, hparams: NetworkHparams) -> keras.Sequential:
             layers.append(keras.layers.BatchNormalization(momentum=hparams.batch_norm_momentum))
         layers.append(keras.layers.ReLU())
         if hparams.dropout:
-            layers.append(keras.layers.Dropout(hparams.dropout))
+            sparse = hparams.dropout <= SparseDropout.most
+            layers.append((SparseDropout if sparse else keras.layers.Dropout)(hparams.dropout))
     layers.append(keras.layers.Dense(1, kernel_regularizer=penalty))
     return keras.Sequential(layers)
+
+
+class SparseDropout(keras.layers.Dropout):
+    """Keras's dropout, for small rates: draws the distances between dropped units instead of a number for every unit.
+
+    The distances of a Bernoulli process are geometric, so the masks have the same distribution. M, 4 x 256 units, rate 0.01,
+    batch 500: a training step takes 3.9 ms instead of 5.2 ms, 3.0 ms without dropout; from a rate of 0.1 on nothing is won.
+    """
+
+    most = 0.05  # the rate up to which this is used
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Inputs with some units at 0 and the others scaled by 1 / (1 - rate), in training; else as they are."""
+        if not training:
+            return inputs
+        seed = tf.cast(self.seed_generator.next(), tf.int32)
+        return inputs * tf.reshape(_bernoulli_mask(tf.size(inputs), self.rate, seed), tf.shape(inputs))
+
+
+def _bernoulli_mask(size: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
+    """[size] float32: 0 with probability `rate`, else 1 / (1 - rate), independently."""
+    expected = rate * tf.cast(size, NETWORK)
+    # Ten standard deviations more than are expected: the process ends within the mask once in 1e20 times.
+    number = tf.cast(expected + 10.0 * tf.sqrt(expected) + 10.0, tf.int32)
+    uniform = tf.random.stateless_uniform([number], seed)  # in [0, 1)
+    distances = 1.0 + tf.floor(tf.math.log1p(-uniform) * np.float32(1.0 / np.log1p(-rate)))
+    dropped = tf.cumsum(tf.cast(distances, tf.int32)) - 1
+    mask = tf.fill([size + 1], tf.constant(1.0 / (1.0 - rate), NETWORK))  # the last one takes what lies beyond
+    return tf.tensor_scatter_nd_update(mask, tf.minimum(dropped, size)[:, None], tf.zeros([number]))[:size]
 
 
 def seed_dropout(model: keras.Model, seed: np.ndarray) -> None:
