@@ -243,6 +243,22 @@ def claims_command(
     print_claims(task, results)
 
 
+@app.command("benchmark")
+def benchmark_command(
+    parts: Annotated[
+        list[str] | None, typer.Argument(metavar="PART...", help="training, reward, steps, kde, sampling, growth, run, vips.")
+    ] = None,
+    peers: Annotated[bool, typer.Option("--peers", help="vips: gmmvi beside ours (pip install 'virl_tf[bench]').")] = False,
+    repeats: Annotated[int, typer.Option(help="Measurements of each candidate.")] = 5,
+    seeds: Annotated[int, typer.Option(help="vips: seeds.")] = 5,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="For benchmark.json and benchmark.md.")] = Path("benchmark"),
+) -> None:
+    """Measure what the parts cost, against the machine's ceiling and public peers. Default: all parts."""
+    from experiments.benchmark.command import benchmark
+
+    benchmark(parts or [], peers, repeats, seeds, out)
+
+
 @app.command("figure")
 def figure_command(
     number: Annotated[str, typer.Argument(help="1, 2a, 2b, 3, 4, 5, 6 or 7.")],

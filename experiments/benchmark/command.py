@@ -1,0 +1,111 @@
+"""`python -m experiments benchmark`: measure, and write benchmark.json and a table."""
+
+import functools
+import platform
+import resource
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
+from experiments.benchmark import parts as part_functions
+from experiments.benchmark.timing import Row, ceiling
+from experiments.benchmark.vips import vips
+from experiments.result_files import to_markdown
+from virl_tf.checkpoint import write_text
+from virl_tf.run_folder import versions, write_json
+from virl_tf.validation import check_choice, check_integer
+
+PARTS: dict[str, Callable[[int], list[Row]]] = {
+    "training": part_functions.training,
+    "reward": part_functions.reward,
+    "steps": part_functions.policy_steps,
+    "kde": part_functions.kde,
+    "sampling": part_functions.slice_sampling,
+    "growth": part_functions.growth,
+    "run": part_functions.run,
+}
+COLUMNS = {
+    "part": "part",
+    "case": "case",
+    "who": "who",
+    "cpu_seconds": "CPU s",
+    "wall_seconds": "wall s",
+    "gflop_per_cpu_second": "GFLOP per CPU s",
+    "share_of_ceiling": "of the ceiling",
+    "times_ours": "times ours",
+    "exponent": "exponent",
+    "evaluations": "evaluations",
+    "kl": "KL",
+    "modes": "modes",
+    "i_projection": "I-projection",
+}
+
+
+def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: Path) -> None:
+    """Measure the named parts (all of them if none is named), one after the other.
+
+    Raises:
+        InputError: an unknown part, numbers out of range, or peers that are not installed.
+    """
+    console = Console()
+    for name in names:
+        check_choice("part", name, (*PARTS, "vips"))
+    check_integer("--repeats", repeats, 1)
+    check_integer("--seeds", seeds, 1)
+    best = ceiling()
+    console.print(f"ceiling: {best:.0f} GFLOP per CPU second (float32 products of 500 x 256 with 256 x 256)", highlight=False)
+    rows: list[Row] = []
+    for name in names or (*PARTS, "vips"):
+        with console.status(f"measuring {name}"):
+            if name == "vips":
+                rows += vips(range(seeds), peers, functools.partial(_report, console))
+            else:
+                found = PARTS[name](repeats)
+                for row in found:
+                    if "gflop_per_cpu_second" in row:
+                        row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
+                    _report(console, row)
+                rows += found
+    _compare_with_ours(rows)
+    # After the rest: what the machine gave at the end, should it have changed.
+    about = {"machine": machine(), "versions": versions(), "ceiling": [best, ceiling()], "repeats": repeats, "seeds": seeds}
+    about["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "benchmark.json", {**about, "rows": rows})
+    write_text(out / "benchmark.md", markdown(rows))
+    console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
+
+
+def machine() -> str:
+    """Processor and cores."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor()}, {len(names)} cores"
+
+
+def _compare_with_ours(rows: list[Row]) -> None:
+    """Put into every row how many times our CPU seconds it takes."""
+    own = {(row["part"], row["case"], row.get("seed")): row["cpu_seconds"] for row in rows if row["who"] == "virl_tf"}
+    for row in rows:
+        if row["who"] != "virl_tf":
+            row["times_ours"] = row["cpu_seconds"] / own[row["part"], row["case"], row.get("seed")]
+
+
+def _report(console: Console, row: Row) -> None:
+    shown = {label: row[key] for key, label in COLUMNS.items() if key in row}
+    texts = (f"{label} {value:.4g}" if isinstance(value, float) else str(value) for label, value in shown.items())
+    console.print("  " + ", ".join(texts), highlight=False)
+
+
+def markdown(rows: list[Row]) -> str:
+    """The table; policy fits as medians over their seeds."""
+    table = pd.DataFrame(rows)
+    keys = ["part", "case", "who"]
+    numbers = [column for column in COLUMNS if column in table and column not in keys]
+    medians = table.groupby(keys, sort=False)[numbers].median().reset_index().rename(columns=COLUMNS)
+    rounded = medians.map(lambda v: ("" if np.isnan(v) else f"{v:.4g}") if isinstance(v, float) else v)
+    return to_markdown(rounded)

@@ -1,0 +1,225 @@
+"""The parts of a run, each beside an obvious alternative."""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from experiments.benchmark.timing import Row, compare, exponent, rows_of
+from experiments.runs import execute
+from experiments.specification import make_specification
+from virl_tf import metrics
+from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData
+from virl_tf.discriminator.network import build_network
+from virl_tf.hparams import Hparams, default_hparams
+from virl_tf.kde import Kde
+from virl_tf.mixture import gaussian, standard_normal_start
+from virl_tf.network_stack import FrozenNetwork, NetworkStack
+from virl_tf.numerics import DENSITY, NETWORK, compiled, specs_of, split_seed
+from virl_tf.reward import Reward, evaluate
+from virl_tf.run_folder import RunFolder
+from virl_tf.tasks import GridWalker, RandomGaussians, Task
+from virl_tf.vips.vips import default_samples, vips_steps
+
+NETWORKS = ((4, 256, 0.0, False), (4, 256, 0.01, False), (4, 256, 0.0, True), (3, 128, 0.0, False), (3, 128, 0.01, False))
+
+
+def training_gflop(layers: int, size: int, dim: int, rows: int) -> float:
+    """Of the matrix products of one step: forward, and twice that backward; the input needs no gradient."""
+    forward = 2 * rows * (dim * size + (layers - 1) * size**2 + size)
+    return (3 * forward - 2 * rows * dim * size) / 1e9
+
+
+def training(repeats: int) -> list[Row]:
+    """One epoch of phi, per step of 250 + 250 points, against `keras.Model.fit` on the same data."""
+    rows, n, dim = [], 8000, 2
+    data = np.random.default_rng(0).normal(size=(2, n, dim)).astype("float32")
+    experts, samples = (LogitData(tf.constant(x), tf.zeros(n), tf.ones(n)) for x in data)
+    for layers, size, dropout, batch_norm in NETWORKS:
+        network = {"num_layers": layers, "layer_size": size, "dropout": dropout, "batch_norm": batch_norm}
+        hparams = default_hparams().override({"network": network})
+        fitter = DiscriminatorFitter(dim, hparams)
+        epochs = iter(range(10_000))
+
+        def ours(fitter: DiscriminatorFitter, epochs: Iterator[int]) -> None:
+            float(fitter._train_epoch(experts, samples, tf.constant([0, next(epochs)])))
+
+        steps = n // hparams.training.batch_size
+        candidates: dict[str, Callable[[], Any]] = {
+            "virl_tf": partial(ours, fitter, epochs),
+            "Keras fit": keras_fit(hparams, data.reshape(-1, dim), steps),
+        }
+        case = f"{layers} x {size}, dropout {dropout:g}" + (", batch norm" if batch_norm else "")
+        gflop = training_gflop(layers, size, dim, 2 * hparams.training.batch_size)
+        rows += rows_of("training step", case, compare(candidates, repeats), steps, gflop)
+    return rows
+
+
+def keras_fit(hparams: Hparams, x: np.ndarray, steps: int) -> Callable[[], Any]:
+    """An epoch of Keras's own loop on the same points, all steps in one call."""
+    model = build_network(x.shape[1], hparams.network)
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(hparams.training.learning_rate), loss, steps_per_execution=steps, jit_compile=False)
+    labels, weights = np.repeat([1.0, 0.0], len(x) // 2)[:, None], np.ones(len(x))
+    return lambda: model.fit(x, labels, sample_weight=weights, batch_size=2 * hparams.training.batch_size, verbose=0)
+
+
+def reward_of(count: int, layers: int = 4, size: int = 256, dim: int = 2, seed: int = 0) -> Reward:
+    """A reward of `count` random networks."""
+    rng = np.random.default_rng(seed)
+    shapes = [(dim, size), (size,), (layers - 1, size, size), (layers - 1, size), (size, 1), (1,)]
+    arrays = (tf.constant(rng.normal(size=(count, *shape)) / np.sqrt(size), NETWORK) for shape in shapes)
+    stack = NetworkStack(FrozenNetwork(*arrays), tf.constant(count))
+    zeros, ones = tf.zeros([dim], DENSITY), tf.ones([dim], DENSITY)
+    return Reward(gaussian(np.zeros(dim), np.eye(dim)), tf.constant(1.0, DENSITY), stack, zeros, ones)
+
+
+def _value(reward: Reward, x: tf.Tensor) -> np.ndarray:
+    return evaluate(reward, x).numpy()
+
+
+@tf.function(reduce_retracing=True)
+def _gradient(reward: Reward, x: tf.Tensor) -> tf.Tensor:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        values = reward.log_prob(x)
+    return tape.gradient(values, x)
+
+
+def reward(repeats: int) -> list[Row]:
+    """The cumulative reward of 4 x 256 networks at 4,000 points, and its gradient, for growing T."""
+    rows, points, dim = [], 4000, 2
+    x = tf.random.stateless_normal([points, dim], [1, 2], dtype=DENSITY)
+    forward = 2 * points * (dim * 256 + 3 * 256**2 + 256) / 1e9
+    for count in (1, 10, 50, 100):
+        value = reward_of(count)
+        measured = compare({"virl_tf": partial(_value, value, x)}, repeats)
+        rows += rows_of("cumulative reward", f"T = {count}", measured, gflop=forward * count)
+        measured = compare({"virl_tf": partial(_gradient, value, x)}, repeats)
+        rows += rows_of("its gradient", f"T = {count}", measured, gflop=2 * forward * count)
+    return rows
+
+
+def policy_steps(repeats: int) -> list[Row]:
+    """One VIPS step on a cheap target for all K and D, and on a reward of ten networks."""
+    rows = []
+    for dim in (2, 5, 20):
+        for k in (1, 10, 50, 200) if dim < 20 else (1, 10, 50):
+            target = gaussian(np.ones(dim), np.eye(dim)).log_prob
+            rows += _step_rows(f"K = {k}, D = {dim}", k, dim, target, default_samples(dim), repeats)
+    value = reward_of(10)
+    rows += _step_rows("K = 10, D = 2, ten networks", 10, 2, value.log_prob, default_samples(2), repeats)
+    return rows
+
+
+def _step_rows(case: str, k: int, dim: int, target: Any, num_samples: int, repeats: int) -> list[Row]:
+    steps = 20 if k * num_samples < 20_000 else 3
+    start, seed = standard_normal_start(k, dim, 0), tf.constant([0, 1])
+    bounds = [tf.constant(v, DENSITY) for v in (0.05, 0.05, 1e-6)]
+
+    def run(policy: Any, seed: Any) -> Any:
+        return vips_steps(policy, target, seed, *bounds, num_steps=steps, num_samples=num_samples)
+
+    function = compiled(run, *specs_of((start, seed)))
+    measured = compare({"virl_tf": lambda: function(start, seed)[0].means.numpy()}, repeats)
+    return rows_of("policy step", f"{case}, {num_samples} samples", measured, steps)
+
+
+def kde(repeats: int) -> list[Row]:
+    """Log density of 2,000 points under 8,000 and 100,000 demonstrations, against scipy and scikit-learn."""
+    from scipy.stats import gaussian_kde
+    from sklearn.neighbors import KernelDensity
+
+    rows, rng = [], np.random.default_rng(0)
+    for dim in (2, 10):
+        queries = rng.normal(size=(2000, dim))
+        for n in (8000, 100_000):
+            data, width = rng.normal(size=(n, dim)), 0.3
+            ours = Kde(tf.constant(data, DENSITY), tf.constant(np.full(dim, width), DENSITY))
+            theirs = gaussian_kde(data.T, bw_method=width)
+            trees = KernelDensity(bandwidth=width, rtol=1e-6).fit(data)
+            candidates = {
+                "virl_tf": partial(ours.log_prob, queries),
+                "scipy": partial(theirs.logpdf, queries.T),
+                "scikit-learn": partial(trees.score_samples, queries),
+            }
+            rows += rows_of("KDE", f"N = {n:,}, D = {dim}", compare(candidates, max(1, repeats // 2)))
+    return rows
+
+
+def slice_sampling(repeats: int) -> list[Row]:
+    """8,000 demonstrations of both tasks."""
+    tasks: dict[str, Task] = {"Gaussians, m = 50": RandomGaussians(50, 0), "grid walker, d = 5": GridWalker(5)}
+    rows = []
+    for case, task in tasks.items():
+        measured = compare({"virl_tf": partial(task.demonstrations, 8000, 0)}, max(1, repeats // 2))
+        rows += rows_of("slice sampling of 8,000", case, measured)
+    return rows
+
+
+def run(repeats: int) -> list[Row]:
+    """A whole run of each method with 10 components at m = 50, Table 2's hyperparameters, once each, with its parts."""
+    rows = []
+    for method in ("virl", "geim", "eim"):
+        spec = make_specification(task="gaussians", method=method, components=10, modes=50, seed=0, preset="paper")
+        with TemporaryDirectory(prefix="virl_tf-benchmark-") as folder:
+            start_cpu, start_wall = time.process_time(), time.perf_counter()
+            execute(spec, Path(folder) / "run", progress=False)
+            seconds, wall = time.process_time() - start_cpu, time.perf_counter() - start_wall
+            history = RunFolder(Path(folder) / "run").history()
+        parts = {name: float(history[f"{name}_seconds"].sum()) for name in ("sample", "training", "policy")}
+        reported = metrics.best_final_reported(history["i_projection_reward"])["reported"]
+        row = {
+            "part": "whole run",
+            "case": f"{method} 10c, m = 50",
+            "who": "virl_tf",
+            "cpu_seconds": seconds,
+            "wall_seconds": wall,
+        }
+        rows.append({**row, **{f"share_{name}": value / seconds for name, value in parts.items()}, "i_projection": reported})
+    return rows
+
+
+def growth(repeats: int) -> list[Row]:
+    """Exponents of the cost in T, N, K and D."""
+
+    def seconds(function: Callable[[], Any]) -> float:
+        return compare({"it": function}, repeats)["it"]["cpu_seconds"]
+
+    x = tf.random.stateless_normal([4000, 2], [1, 2], dtype=DENSITY)
+    rng, rows = np.random.default_rng(0), []
+
+    def fit(part: str, what: str, sizes: list[int], make: Callable[[int], Callable[[], Any]]) -> None:
+        measured = [seconds(make(size)) for size in sizes]
+        row = {"part": part, "case": f"{what} = {sizes[0]:,} to {sizes[-1]:,}", "who": "virl_tf"}
+        rows.append({**row, "cpu_seconds": measured[-1], "exponent": exponent(sizes, measured)})
+
+    def reward_at(count: int) -> Callable[[], Any]:
+        value = reward_of(count)
+        return lambda: evaluate(value, x).numpy()
+
+    def kde_at(n: int) -> Callable[[], Any]:
+        value = Kde(tf.constant(rng.normal(size=(n, 2)), DENSITY), tf.ones([2], DENSITY))
+        return lambda: value.log_prob(x).numpy()
+
+    def steps_at(k: int, dim: int) -> Callable[[], Any]:
+        start, seed = standard_normal_start(k, dim, 0), tf.constant(split_seed(0, 0, "growth"))
+        bounds = [tf.constant(v, DENSITY) for v in (0.05, 0.05, 1e-6)]
+        target = gaussian(np.ones(dim), np.eye(dim)).log_prob
+        function = compiled(
+            lambda p, s: vips_steps(p, target, s, *bounds, num_steps=5, num_samples=default_samples(dim))[0],
+            *specs_of((start, seed)),
+        )
+        return lambda: function(start, seed).means.numpy()
+
+    fit("cumulative reward", "T", [10, 20, 50, 100], reward_at)
+    fit("KDE", "N", [4000, 16_000, 64_000], kde_at)
+    fit("policy step, D = 2", "K", [25, 50, 100, 200], lambda k: steps_at(k, 2))
+    fit("policy step, K = 10", "D", [5, 10, 20], lambda dim: steps_at(10, dim))
+    return rows

@@ -1,0 +1,192 @@
+"""Policies on targets whose truth is known, against gmmvi (the VIPS authors' own library) where it is installed."""
+
+import contextlib
+import io
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.benchmark.timing import Row
+from virl_tf.fit import FIXED_STEPS, fit_policy
+from virl_tf.hparams import search_hparams
+from virl_tf.metrics import covered_modes
+from virl_tf.mixture import Mixture, standard_normal_start
+from virl_tf.numerics import DENSITY, numpy_seed, split_seed
+from virl_tf.tasks import GridWalker, PlanarRobot, RandomGaussians
+from virl_tf.validation import InputError
+from virl_tf.vips.adaptive import num_evaluations
+from virl_tf.vips.surrogate import num_coefficients
+
+SAMPLES = 20_000
+PEERS = ("SAMTRON", "SEMTRON", "ZAMTRUX")  # gmmvi's recommended design, the same with fixed components, and VIPS itself
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target, its start and what is counted.
+
+    Attributes:
+        log_prob: log p, normalised, [N, D] -> [N].
+        start_std: [D], of the start's means and components.
+        modes_of: [N, D] -> [N] int, -1 for none; None where there is nothing to count.
+    """
+
+    name: str
+    dim: int
+    components: int
+    log_prob: Callable[[Any], Any]
+    start_std: np.ndarray
+    modes_of: Callable[[Any], np.ndarray] | None
+    num_modes: int
+    support: Callable[[Any], Any] | None = None
+
+    def start(self, seed: int) -> Mixture:
+        """K components at random."""
+        start = standard_normal_start(self.components, self.dim, numpy_seed(seed, 0, "initial policy"))
+        std = tf.constant(self.start_std, DENSITY)
+        return start._replace(means=start.means * std, scale_trils=start.scale_trils * std[:, None])
+
+    def measure(self, policy: Mixture) -> dict[str, float]:
+        """KL(q || p) (by draws inside the support) and the modes covered by 0.3 % of the draws."""
+        x, _ = policy.sample(SAMPLES, split_seed(0, 0, "evaluation"))
+        log_p = np.asarray(self.log_prob(x))
+        inside = np.isfinite(log_p)
+        # Restricted to the support and normalised there, as in metrics.policy_distance.
+        kl = float(np.mean((policy.log_prob(x).numpy() - log_p)[inside]) - np.log(inside.mean())) if inside.any() else np.inf
+        measured = {"kl": kl}
+        if self.modes_of is not None:
+            measured["modes"] = int(covered_modes(self.modes_of(x), self.num_modes).sum())
+        return measured
+
+
+def targets() -> Iterator[tuple[Target, Callable[[int], Target]]]:
+    """Each target, and how to make it for a seed."""
+    for dim, components in ((5, 10), (5, 25), (5, 40), (7, 64)):
+        walker = GridWalker(dim)
+        name = f"walker d = {dim}, K = {components}"
+        target = Target(name, dim, components, walker.log_prob, np.ones(dim), walker.modes_of, 2**dim)
+        yield target, partial(_always, target)
+    for components in (10, 30):
+
+        def mixture(components: int, seed: int) -> Target:
+            task = RandomGaussians(30, seed)
+            return Target(f"mixture of 30, K = {components}", 2, components, task.log_prob, np.full(2, 3.0), None, 0)
+
+        yield mixture(components, 0), partial(mixture, components)
+    robot = PlanarRobot()
+    target = Target("planar robot, K = 40", 10, 40, robot.log_prob, robot.prior_stds, robot.goals_of, 4)
+    yield target, partial(_always, target)
+
+
+def _always(target: Target, seed: int) -> Target:
+    return target
+
+
+def ours(target: Target, seed: int, search: bool) -> Row:
+    """`fit_policy` with its defaults."""
+    options, k = search_hparams(), target.components
+    start_cpu = time.process_time()
+    fitted = fit_policy(
+        target.log_prob, target.dim, k, seed=seed, search=search, initial_policy=target.start(seed), support=target.support
+    )
+    seconds = time.process_time() - start_cpu
+    if search:
+        samples = max(50, 4 * num_coefficients(target.dim))
+        evaluations = num_evaluations(k, target.dim, options) + options.final_steps * samples * k
+    else:
+        evaluations = FIXED_STEPS * max(50, 3 * num_coefficients(target.dim)) * k
+    who = "virl_tf" if search else "virl_tf, fixed components"
+    return {"who": who, "seed": seed, "evaluations": evaluations, "cpu_seconds": seconds, **target.measure(fitted.policy)}
+
+
+def gmmvi(target: Target, seed: int, design: str, evaluations: int) -> Row:
+    """The same target, start and number of evaluations; gmmvi adds as many components as we may have, and no more.
+
+    Raises:
+        InputError: gmmvi is not installed.
+    """
+    model = _gmmvi_model(target, seed, design)
+    start_cpu = time.process_time()
+    iterations, first = 0, 0.0
+    while int(model.sample_db.num_samples_written) < evaluations:
+        model.train_iter()
+        iterations += 1
+        if iterations == 1:
+            first = time.process_time() - start_cpu
+    seconds = time.process_time() - start_cpu
+    gmm = model.model
+    policy = Mixture(*(tf.cast(a, DENSITY) for a in (gmm.log_weights, gmm.means, gmm.chol_cov)))
+    policy = policy._replace(log_weights=tf.nn.log_softmax(policy.log_weights))
+    row = {"who": f"gmmvi {design}", "seed": seed, "evaluations": int(model.sample_db.num_samples_written)}
+    row |= {"cpu_seconds": seconds, "components": policy.num_components, "iterations": iterations}
+    return {**row, "cpu_ms_per_iteration": 1e3 * (seconds - first) / max(1, iterations - 1), **target.measure(policy)}
+
+
+def _gmmvi_model(target: Target, seed: int, design: str) -> Any:
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+    try:
+        from gmmvi.configs import get_default_algorithm_config, update_config
+        from gmmvi.experiments.target_distributions.lnpdf import LNPDF
+        from gmmvi.models.full_cov_gmm import FullCovGMM
+        from gmmvi.models.gmm_wrapper import GmmWrapper
+        from gmmvi.optimization.gmmvi import GMMVI
+    except ImportError as error:
+        raise InputError(f"--peers needs gmmvi: pip install 'virl_tf[bench]' ({error}).") from error
+
+    class Wrapped(LNPDF):
+        def log_density(self, x: tf.Tensor) -> tf.Tensor:
+            # gmmvi's regression needs finite values: far below everything outside the support.
+            values = tf.cast(target.log_prob(tf.cast(x, DENSITY)), tf.float32)
+            return tf.where(tf.math.is_finite(values), values, -1e6 * tf.ones_like(values))
+
+        def get_num_dimensions(self) -> int:
+            return target.dim
+
+    np.random.seed(seed)  # noqa: NPY002 (gmmvi draws from it)
+    tf.random.set_seed(seed)
+    start = target.start(seed)
+    with contextlib.redirect_stdout(io.StringIO()):
+        config = get_default_algorithm_config(design)
+    config = update_config(
+        config,
+        {
+            "temperature": 1.0,
+            "use_sample_database": True,
+            "max_database_size": 1_000_000,
+            "component_stepsize_adapter_config": {"initial_stepsize": 0.1},
+            "model_initialization": {
+                "use_diagonal_covs": False,
+                "prior_mean": 0.0,
+                "initial_cov": (target.start_std**2).astype("float32"),
+            },
+        },
+    )
+    if config["num_component_adapter_type"] == "adaptive":
+        config["num_component_adapter_config"] |= {"max_components": target.components, "add_iters": 5}
+    covariances = tf.matmul(start.scale_trils, start.scale_trils, transpose_b=True)
+    gmm = FullCovGMM(*(tf.cast(a, tf.float32) for a in (tf.exp(start.log_weights), start.means, covariances)))
+    regularizer = config["ng_estimator_config"].get("initial_l2_regularizer", 1e-12)
+    wrapped = GmmWrapper(gmm, config["component_stepsize_adapter_config"]["initial_stepsize"], regularizer, 10_000)
+    return GMMVI.build_from_config(config=config, target_distribution=Wrapped(), model=wrapped)
+
+
+def vips(seeds: Sequence[int], peers: bool, report: Callable[[Row], None]) -> list[Row]:
+    """All targets, all seeds: with search, with fixed components, and gmmvi at as many evaluations as the search."""
+    rows = []
+    for target, make in targets():
+        for seed in seeds:
+            found = ours(make(seed), seed, True)
+            runs: list[Callable[[], Row]] = [partial(dict, found), partial(ours, make(seed), seed, False)]
+            if peers:
+                runs += [partial(gmmvi, make(seed), seed, design, found["evaluations"]) for design in PEERS]
+            for run in runs:
+                row = {"part": "policy fit", "case": target.name, **run()}
+                rows.append(row)
+                report(row)
+    return rows
