@@ -83,7 +83,7 @@ def _draw_corner(folder: Path, columns: list[str]) -> None:
                         draws[:, column], draws[:, row], s=2, c=depth, vmin=-12.0, vmax=0.0, linewidths=0, rasterized=True
                     )
             _label(axes, row, column, count, columns)
-    panels[0, 0].legend(frameon=False, fontsize=6, loc="upper left")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     figure.colorbar(image, ax=panels, label="reward of the policy's draws, nats below the highest", shrink=0.6)
     left_out = f"; {len(columns) - count} more columns are not shown" if len(columns) > count else ""
     figure.suptitle(f"demonstrations (below the diagonal), policy (above){left_out}", fontsize=9)
