@@ -304,6 +304,21 @@ def figure_command(
     draw(number, runs, inference, out)
 
 
+@app.command("report")
+def report_command(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the page goes.")] = Path("report.html"),
+    results: Annotated[Path, typer.Option(metavar="DIR", help="Folder of results; default: the committed ones.")] = Path(
+        __file__
+    ).parent
+    / "results",
+) -> None:
+    """One self-contained HTML page: each figure, table and claim of the paper with ours beside it."""
+    import virl_tf  # noqa: F401
+    from experiments.report.report import write_report
+
+    write_report(results, out)
+
+
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
     """Ctrl-C and SIGTERM (what a cluster sends before the time is up) say how to go on."""
