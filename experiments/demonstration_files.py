@@ -82,22 +82,41 @@ def _frame_of(x: np.ndarray, path: Path) -> pd.DataFrame:
 
 def _read_csv(path: Path) -> pd.DataFrame:
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            first = next((line.strip() for line in file if line.strip()), "")
-        counts = {separator: first.count(separator) for separator in (",", ";", "\t")}
-        separator = max(counts, key=lambda name: counts[name])
-        separator = separator if counts[separator] else r"\s+"
-        cells = first.split(separator) if separator != r"\s+" else first.split()
-        header = None if all(_is_number(cell) for cell in cells) else 0
-        frame = pd.read_csv(path, sep=separator, header=header, encoding="utf-8-sig", skipinitialspace=True)
+        comment, first = _first_lines(path)
+        separator = max((",", ";", "\t"), key=first.count)
+        separator = separator if separator in first else r"\s+"
+        header = None if _is_data(_cells(first, separator)) else 0
+        frame = pd.read_csv(path, sep=separator, header=header, comment="#", encoding="utf-8-sig", skipinitialspace=True)
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{path} is not a .csv file of numbers: {str(error).strip()}.") from error
     if header is None:
-        frame.columns = pd.Index([f"x{i}" for i in range(frame.shape[1])])
+        names = _cells(comment, separator)  # np.savetxt puts a "#" before the line of names
+        frame.columns = pd.Index(names if len(names) == frame.shape[1] else [f"x{i}" for i in range(frame.shape[1])])
     elif str(frame.columns[0]).startswith("Unnamed:") and frame.iloc[:, 0].equals(pd.Series(range(len(frame)))):
-        names = ",".join(str(name) for name in frame.columns[1:])
-        raise InputError(f"{path}: the first column has no name and counts the rows; leave it out with --columns {names}")
+        shown = ",".join(str(name) for name in frame.columns[1:])
+        raise InputError(f"{path}: the first column has no name and counts the rows; leave it out with --columns {shown}")
     return frame
+
+
+def _first_lines(path: Path) -> tuple[str, str]:
+    """(the last comment before, the first line that is no comment), "" where there is none."""
+    comment = ""
+    with path.open(encoding="utf-8-sig") as file:
+        for line in map(str.strip, file):
+            if line and not line.startswith("#"):
+                return comment, line
+            comment = line.lstrip("# ") or comment
+    return comment, ""
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    parts = line.split() if separator == r"\s+" else line.split(separator)
+    return [part.strip() for part in parts]
+
+
+def _is_data(cells: list[str]) -> bool:
+    """Whether the first line holds numbers, not names: 0, 1, 2, ... are the names pandas gives to columns without any."""
+    return all(_is_number(cell) for cell in cells) and cells != [str(i) for i in range(len(cells))]
 
 
 def _is_number(cell: str) -> bool:

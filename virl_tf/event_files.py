@@ -16,7 +16,7 @@ from virl_tf.metrics import grid_around
 from virl_tf.mixture import Mixture
 from virl_tf.reward import evaluate
 
-PIXELS = 96  # side of the image of the reward
+PIXELS = 64  # side of the image of the reward
 DEPTH = 12.0  # nats below its maximum that it shows
 # Five colours of Matplotlib's viridis, dark to bright; this package does not import Matplotlib.
 _PALETTE = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], np.float64)

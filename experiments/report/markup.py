@@ -87,7 +87,8 @@ nav ul { columns: 2; padding-left: 1.2rem; }
   td:first-child > span { text-align: left; }
 }
 @media print {
-  body { max-width: none; padding: 0; font-size: 10pt; } nav { display: none; } a { color: inherit; text-decoration: none; }
+  html { font-size: 10pt; }
+  body { max-width: none; padding: 0; } nav { display: none; } a { color: inherit; text-decoration: none; }
   h2, h3 { break-after: avoid; } figure, tr, pre { break-inside: avoid; } .verdict, pre { border: 1px solid var(--line); }
 }
 """

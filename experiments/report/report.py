@@ -108,15 +108,18 @@ def figure(item: items.Figure, results: Results) -> Markup:
     parts = [element("h3", f"{name}: {item.title}", id=_anchor(name)), element("p", element("strong", "The paper: "), item.shows)]
     with results.drawn(item.number) as picture:
         if picture is None:
+            beside = None
             parts.append(element("p", element("strong", "Ours: "), "not run yet; the commands below make it."))
         else:
+            beside = results.by_folder.get(picture.parent)
             shown = image(picture, f"Our {name.lower()}: {item.title}")
             parts.append(element("figure", shown, element("figcaption", f"{name}, drawn from our runs.")))
     missing = _missing(item, results)
     parts += [element("p", text) for text in (missing, item.remark) if text]
     parts.append(table(["the caption names", "in our figure"], item.elements))
-    if item.task in results.tables:
-        parts.append(item.numbers(results.tables[item.task]))
+    numbers = beside or (None if item.own_runs else results.tables.get(item.task))
+    if numbers is not None:
+        parts.append(item.numbers(numbers))
     return element("article", *parts, element("p", "Made again by:", class_="soft"), command(*item.commands))
 
 

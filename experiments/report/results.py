@@ -46,6 +46,7 @@ class Results:
         found = [_read(folder) for folder in self.folders if (folder / "results.csv").is_file()]
         if not found:
             raise InputError(f"{path} holds no results.csv in any of its folders; make one with: python -m experiments sweep")
+        self.by_folder = {table.folder: table for table in found}
         # Of several tables of a task the one of most runs stands for it.
         self.tables: dict[str, Table] = {}
         for table in sorted(found, key=lambda table: table.size):
