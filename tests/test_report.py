@@ -285,7 +285,7 @@ def stored(committed, tmp_path_factory):
     return path
 
 
-TOO_WIDE = """() => [...document.querySelectorAll('td, pre, img, p, li, h1, h2, h3')]
+TOO_WIDE = """() => [...document.querySelectorAll('td, pre, figure, img.square, p, li, h1, h2, h3')]
     .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"""
 
 
@@ -304,6 +304,9 @@ def test_it_renders_in_chromium(browser, stored, width):
     assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 100)")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(TOO_WIDE) == []
+    # On a phone a wide picture is not shrunk to nothing but scrolls in its figure.
+    widths = page.evaluate("[...document.querySelectorAll('img.wide')].map(image => image.getBoundingClientRect().width)")
+    assert min(widths) >= 600
     smallest = page.evaluate(
         "Math.min(...[...document.querySelectorAll('td')].map(e => parseFloat(getComputedStyle(e).fontSize)))"
     )

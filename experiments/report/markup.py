@@ -3,6 +3,7 @@
 import base64
 import html
 import re
+import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -40,9 +41,12 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
 
 
 def image(path: Path, text: str) -> Markup:
-    """A PNG inside the page."""
-    content = base64.b64encode(path.read_bytes()).decode("ascii")
-    return Markup(f'<img src="data:image/png;base64,{content}" alt="{html.escape(text)}">')
+    """A PNG inside the page; a wide one is not shrunk to a narrow screen but can be pushed sideways there."""
+    content = path.read_bytes()
+    width, height = struct.unpack(">II", content[16:24])  # of the header, which comes first
+    encoded = base64.b64encode(content).decode("ascii")
+    kind = "wide" if width > 1.6 * height else "square"
+    return Markup(f'<img class="{kind}" src="data:image/png;base64,{encoded}" alt="{html.escape(text)}">')
 
 
 def command(*lines: str) -> Markup:
@@ -77,6 +81,7 @@ th { border-bottom: 2px solid var(--soft); } td a { white-space: nowrap; }
 .holds { color: #0b6b2e; } .fails { color: #a3180d; } .open { color: #76520a; }
 nav ul { columns: 2; padding-left: 1.2rem; }
 @media (max-width: 40rem) {
+  figure { overflow-x: auto; } img.wide { max-width: none; width: 44rem; } figcaption { position: sticky; left: 0; }
   nav ul { columns: 1; } thead { position: absolute; left: -9999px; }
   table, tbody, tr, td { display: block; width: 100%; }
   tr { border: 1px solid var(--line); border-radius: .3rem; margin: 0 0 .6rem; padding: .3rem .6rem; }
