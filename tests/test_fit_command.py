@@ -134,7 +134,7 @@ def test_bad_input_is_one_clear_error(call, tmp_path, arguments, message):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("dim", "method"), [(1, "eim"), (3, "geim")])
+@pytest.mark.parametrize(("dim", "method"), [pytest.param(1, "eim", marks=pytest.mark.slow), (3, "geim")])
 def test_other_dimensions_and_methods(call, tmp_path, dim, method):
     np.savez(tmp_path / "x.npz", a=clusters(60, dim), b=np.zeros(3))
     options = ["--array", "a", "--method", method, "--components", "2", "--held-out", "0", "--no-tensorboard"]

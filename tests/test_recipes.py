@@ -95,6 +95,7 @@ def test_samples_of_the_recovered_density(trained, exact, block, name):
     np.testing.assert_allclose(draws.reshape(-1, 2).std(axis=0), deviation, rtol=0.2)
 
 
+@pytest.mark.slow
 def test_trajectories_of_a_gymnasium_environment(trained):
     pytest.importorskip("gymnasium", reason="extra `gymnasium`")
     names = cook("Trajectories of a Gymnasium environment", 0, trained)
