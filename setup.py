@@ -34,6 +34,10 @@ setup(
     ],
     extras_require={
         "cluster": ["distributed>=2025.5", "dask-jobqueue>=0.9"],
+        "parquet": ["pyarrow>=18"],  # demonstrations from .parquet files
+        "tensorboard": ["tensorboard>=2.20"],  # to look at the event files; TensorFlow alone writes them
+        "gymnasium": ["gymnasium>=1.0"],  # the README's recipe for trajectories
+        "browser": ["playwright>=1.50"],  # the test of the report in a headless Chromium
         "postgres": ["psycopg[binary]>=3.2"],  # studies in a PostgreSQL database
         "bench": ["gmmvi>=1.1"],  # the peer of `benchmark --peers`
         "test": ["pytest>=8.4", "ruff>=0.14", "mypy>=1.18", "scipy>=1.15", "pandas-stubs", "types-PyYAML"],

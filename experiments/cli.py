@@ -19,6 +19,9 @@ app = typer.Typer(
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one hyperparameter; repeatable.")
 ]
+Tensorboard = Annotated[
+    bool, typer.Option(help="Write event files for TensorBoard into the run's folder, a few KB per iteration.")
+]
 RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")]
 
 
@@ -46,6 +49,7 @@ def run_command(
         typer.Option(metavar="FILE", help="YAML file of hyperparameters put over the preset's; tuned: those of `compare`."),
     ] = None,
     set_: Set = None,
+    tensorboard: Tensorboard = True,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; default: runs/ and the run's name.")] = None,
 ) -> None:
     """Draw demonstrations, recover their reward, evaluate and draw it. Continues a stopped run, leaves a finished one alone."""
@@ -66,7 +70,45 @@ def run_command(
         assignments=set_ or [],
     )
     with _interruptible():
-        execute(spec, out or Path("runs") / spec.name)
+        execute(spec, out or Path("runs") / spec.name, tensorboard=tensorboard)
+
+
+@app.command("fit")
+def fit_command(
+    demonstrations: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A row per demonstration: .npy, .npz, .csv or .parquet (extra `parquet`).")
+    ],
+    method: Annotated[str, typer.Option(help="virl, geim, eim, or an ablation, e.g. virl_no_kde.")] = "virl",
+    components: Annotated[
+        int | None, typer.Option(help="Components of the policy; default: chosen by the likelihood of held-out rows.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    array: Annotated[str | None, typer.Option(metavar="NAME", help="Of an .npz with several arrays.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns of a .csv or .parquet; default: all.")] = None,
+    held_out: Annotated[float, typer.Option(metavar="SHARE", help="Of the rows, for the score; 0: none.")] = 0.1,
+    hparams: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML file of hyperparameters.")] = None,
+    set_: Set = None,
+    tensorboard: Tensorboard = True,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; default: runs/ and the file's name.")] = None,
+) -> None:
+    """Recover the reward of your own demonstrations. Continues a stopped run, leaves a finished one alone."""
+    import virl_tf  # noqa: F401
+    from experiments.fit_command import fit_file
+
+    with _interruptible():
+        fit_file(
+            demonstrations,
+            method=method,
+            components=components,
+            seed=seed,
+            array=array,
+            columns=None if columns is None else [name.strip() for name in columns.split(",")],
+            held_out=held_out,
+            hparams_file=hparams,
+            assignments=set_ or [],
+            tensorboard=tensorboard,
+            out=out or Path("runs") / demonstrations.stem,
+        )
 
 
 @app.command("infer")
@@ -276,6 +318,21 @@ def figure_command(
     from experiments.figures import draw
 
     draw(number, runs, inference, out)
+
+
+@app.command("report")
+def report_command(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the page goes.")] = Path("report.html"),
+    results: Annotated[Path, typer.Option(metavar="DIR", help="Folder of results; default: the committed ones.")] = Path(
+        __file__
+    ).parent
+    / "results",
+) -> None:
+    """One self-contained HTML page: each figure, table and claim of the paper with ours beside it."""
+    import virl_tf  # noqa: F401
+    from experiments.report.report import write_report
+
+    write_report(results, out)
 
 
 @contextlib.contextmanager

@@ -21,12 +21,15 @@ from virl_tf.run_folder import RunFolder, write_json
 console = Console()
 
 
-def execute(spec: Specification, out: Path, *, progress: bool = True, observers: Sequence[Observer] = ()) -> dict[str, Any]:
+def execute(
+    spec: Specification, out: Path, *, progress: bool = True, observers: Sequence[Observer] = (), tensorboard: bool = True
+) -> dict[str, Any]:
     """Do one run in `out`, or what is left of it, and return its summary.
 
     Args:
         progress: show what happens on the screen.
         observers: called after every iteration that is done now.
+        tensorboard: write event files; on, because a run that went wrong is then seen without being done again.
     """
     console.quiet = not progress
     config = spec.to_config()
@@ -52,6 +55,7 @@ def execute(spec: Specification, out: Path, *, progress: bool = True, observers:
         evaluate=experiment.evaluator(train, test),
         observers=observers,
         progress=progress,
+        tensorboard=tensorboard,
     )
     experiment.write_arrays(out, train, result)
     history = result.history

@@ -20,7 +20,7 @@ FLOORS = [
     ],
     ["methods"],
     ["irl", "metrics", "checkpoint"],
-    ["observers", "run_folder"],
+    ["observers", "event_files", "run_folder"],
     ["fit"],
     [""],  # virl_tf/__init__.py
 ]

@@ -14,6 +14,7 @@ import tensorflow as tf
 from virl_tf import irl
 from virl_tf.checkpoint import write_text
 from virl_tf.discriminator.fit import DiscriminatorFitter
+from virl_tf.event_files import EventFiles
 from virl_tf.hparams import (
     Hparams,
     PolicyHparams,
@@ -99,6 +100,7 @@ def fit(
     directory: str | Path | None = None,
     evaluate: Evaluate | None = None,
     progress: bool = False,
+    tensorboard: bool = False,
 ) -> Result:
     """Recover the reward behind expert demonstrations.
 
@@ -112,6 +114,7 @@ def fit(
             finished one.
         evaluate: called with the `State` after every iteration; what it returns is added to the history.
         progress: show a progress bar.
+        tensorboard: write TensorBoard event files into `directory`/tensorboard (off, because it needs a directory).
 
     Raises:
         InputError: any of these cannot be used; before any compute.
@@ -120,6 +123,8 @@ def fit(
     row = METHODS[check_choice("method", method, METHODS)]
     check_num_components(num_components, len(x))
     check_seed(seed)
+    if tensorboard and directory is None:
+        raise InputError("tensorboard=True needs a directory to write into; give directory=.")
     values = resolve_hparams(hparams, method)
     config = {
         "method": method,
@@ -129,7 +134,18 @@ def fit(
         "demonstrations": {"shape": list(x.shape), "sha256": hashlib.sha256(x.tobytes()).hexdigest()},
     }
     folder = RunFolder.open(directory, config) if directory is not None else None
-    return run(x, row, num_components, seed, values, config, folder=folder, evaluate=evaluate, progress=progress)
+    return run(
+        x,
+        row,
+        num_components,
+        seed,
+        values,
+        config,
+        folder=folder,
+        evaluate=evaluate,
+        progress=progress,
+        tensorboard=tensorboard,
+    )
 
 
 def check_num_components(num_components: Any, num_demonstrations: int) -> int:
@@ -158,6 +174,7 @@ def run(
     evaluate: Evaluate | None = None,
     observers: Sequence[Observer] = (),
     progress: bool = False,
+    tensorboard: bool = False,
 ) -> Result:
     """The loop over t for checked arguments: from the folder's last checkpoint, if there is one, to T."""
     if folder is not None and folder.finished:
@@ -170,7 +187,8 @@ def run(
             state = folder.latest_state(state._replace(network=tuple(fitter.model.get_weights()))) or state
 
         rows = []
-        with ProgressBar(hparams.loop.num_iterations) if progress else nullcontext() as bar:
+        events = EventFiles(folder.path / "tensorboard", demonstrations, state) if folder and tensorboard else nullcontext()
+        with ProgressBar(hparams.loop.num_iterations) if progress else nullcontext() as bar, events as board:
             if bar is not None:
                 bar.resume(state.t)
             while state.t < hparams.loop.num_iterations:
@@ -179,7 +197,7 @@ def run(
                 rows.append(row)
                 if folder is not None:
                     folder.record(state, row)
-                for observer in (*observers, *([bar] if bar is not None else [])):
+                for observer in (*observers, *(watcher for watcher in (board, bar) if watcher is not None)):
                     observer(state, row)
         if folder is not None:
             folder.write_result(state.reward, state.policy)

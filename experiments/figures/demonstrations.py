@@ -1,0 +1,129 @@
+"""Pictures of a reward recovered from a user's demonstrations, from the files of its folder: 1-D, 2-D, and more columns."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from experiments.figures.style import crosses, ellipses, heat_map, read, save
+from virl_tf.checkpoint import load_policy
+
+MOST_COLUMNS = 6  # of a corner plot
+
+
+def draw_demonstrations(folder: Path, columns: list[str], history: pd.DataFrame) -> None:
+    """reward.png and .pdf in 1-D and 2-D, corner.png and .pdf else; training.png and .pdf, the losses."""
+    draw = {1: _draw_curve, 2: _draw_map}.get(len(columns), _draw_corner)
+    draw(folder, columns)
+    _draw_training(folder, history)
+
+
+def _draw_curve(folder: Path, columns: list[str]) -> None:
+    """Histogram of the demonstrations, exp(reward) normalised on the grid, and the policy's density."""
+    grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"][:, 0]
+    axis, reward = grid["axes"][0], grid["reward"]
+    density = np.exp(reward - reward.max())
+    density /= np.sum(0.5 * (density[1:] + density[:-1]) * np.diff(axis))
+    figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    axes.hist(x, bins=min(60, max(10, len(x) // 20)), density=True, color="0.85", label="demonstrations")
+    axes.plot(axis, density, color="C0", label="exp(recovered reward), normalised")
+    axes.plot(axis, np.exp(grid["log_policy"]), color="C1", linestyle="--", label="policy")
+    axes.set_xlabel(columns[0])
+    axes.set_ylabel("density")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    save(figure, folder / "reward")
+
+
+def _draw_map(folder: Path, columns: list[str]) -> None:
+    """The reward with demonstrations on it, and the policy with its components."""
+    grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"]
+    figure, panels = plt.subplots(1, 2, figsize=(10.4, 4.4), layout="constrained", sharex=True, sharey=True)
+    for axes, key, title in zip(panels, ("reward", "log_policy"), ("recovered reward", "policy"), strict=True):
+        image = heat_map(axes, grid["axes"], grid[key])
+        axes.set_aspect("auto")  # the columns may have any units
+        axes.xaxis.set_major_locator(plt.MaxNLocator(5))
+        axes.yaxis.set_major_locator(plt.MaxNLocator(5))
+        axes.set_xlabel(columns[0])
+        axes.set_title(title)
+    crosses(panels[0], x)
+    ellipses(panels[1], load_policy(folder / "policy.npz"), colour="white")
+    panels[0].set_ylabel(columns[1])
+    panels[0].set_title("recovered reward; demonstrations as crosses")
+    panels[1].set_title("policy; 95 % ellipses of its components")
+    figure.colorbar(image, ax=panels, label="nats below the maximum", shrink=0.9)
+    save(figure, folder / "reward")
+
+
+def _draw_corner(folder: Path, columns: list[str]) -> None:
+    """Below the diagonal demonstrations, above it draws of the policy coloured by the reward, on it histograms of both."""
+    grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"]
+    draws, rewards = grid["policy_samples"], grid["policy_rewards"]
+    depth = np.maximum(rewards - rewards.max(), -12.0)
+    shown = x[np.random.default_rng(0).permutation(len(x))[: len(draws)]]
+    count = min(len(columns), MOST_COLUMNS)
+    figure, panels = plt.subplots(count, count, figsize=(1.0 + 1.9 * count, 1.9 * count), layout="constrained", squeeze=False)
+    for row in range(count):
+        for column in range(count):
+            axes, low, high = panels[row, column], *_limits(x[:, column], draws[:, column])
+            axes.set_xlim(low, high)
+            if row == column:
+                bins = np.linspace(low, high, 40)
+                axes.hist(x[:, row], bins, density=True, color="0.8", label="demonstrations")
+                axes.hist(draws[:, row], bins, density=True, histtype="step", color="C1", label="policy")
+                axes.set_yticks([])
+            else:
+                axes.set_ylim(*_limits(x[:, row], draws[:, row]))
+                if row > column:
+                    axes.scatter(shown[:, column], shown[:, row], s=2, color="0.45", alpha=0.5, linewidths=0, rasterized=True)
+                else:
+                    image = axes.scatter(
+                        draws[:, column], draws[:, row], s=2, c=depth, vmin=-12.0, vmax=0.0, linewidths=0, rasterized=True
+                    )
+            _label(axes, row, column, count, columns)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    figure.colorbar(image, ax=panels, label="reward of the policy's draws, nats below the highest", shrink=0.6)
+    left_out = f"; {len(columns) - count} more columns are not shown" if len(columns) > count else ""
+    figure.suptitle(f"demonstrations (below the diagonal), policy (above){left_out}", fontsize=9)
+    save(figure, folder / "corner")
+
+
+def _limits(x: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
+    """A range that holds all demonstrations, and all but the outermost draws."""
+    low, high = min(x.min(), np.quantile(draws, 0.005)), max(x.max(), np.quantile(draws, 0.995))
+    return low - 0.05 * (high - low), high + 0.05 * (high - low)
+
+
+def _label(axes: Axes, row: int, column: int, count: int, columns: list[str]) -> None:
+    axes.tick_params(labelsize=6)
+    axes.xaxis.set_major_locator(plt.MaxNLocator(3))
+    if row != column:
+        axes.yaxis.set_major_locator(plt.MaxNLocator(3))
+    if row < count - 1:
+        axes.tick_params(labelbottom=False)
+    else:
+        axes.set_xlabel(columns[column], fontsize=8)
+    if column > 0:
+        axes.tick_params(labelleft=False)
+    else:
+        axes.set_ylabel(columns[row], fontsize=8)
+
+
+def _draw_training(folder: Path, history: pd.DataFrame) -> None:
+    """Loss of each discriminator on held-out points (2 ln 2 is chance), and the effective sample size of the weights."""
+    figure, (loss, size) = plt.subplots(1, 2, figsize=(8.0, 2.8), layout="constrained")
+    loss.plot(history["t"], history["validation_loss"], "o-", markersize=3, label="held out")
+    loss.plot(history["t"], history["train_loss"], "s-", markersize=3, label="training")
+    loss.axhline(2.0 * np.log(2.0), color="0.5", linewidth=0.8, linestyle=":", label="chance: nothing left to learn")
+    loss.set_ylabel("loss of the discriminator")
+    loss.legend(frameon=False, fontsize=7)
+    size.plot(history["t"], history["effective_sample_size"] / history["num_negatives"], "o-", markersize=3)
+    size.set_ylim(0.0, 1.05)
+    size.set_ylabel("effective sample size / draws")
+    for axes in (loss, size):
+        axes.set_xlabel("iteration")
+        axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
+        axes.spines[["top", "right"]].set_visible(False)
+    save(figure, folder / "training")

@@ -1,0 +1,323 @@
+"""The figures and tables of the paper, in its order: what each shows, what its caption names, and ours."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from experiments.figures.figure_2b import LABELS, REFERENCES
+from experiments.report.markup import Markup, element, table
+from experiments.report.results import Results, Table, mean_with_interval
+from experiments.report.sources import hparams_file
+
+Numbers = Callable[[Table], Markup]
+MORE_REFERENCES = {"em_10c": "EM, 10 components"}  # in the tables, not in the figures
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure.
+
+    Attributes:
+        shows: what the paper's caption says.
+        elements: what the caption names, and how ours shows it.
+        remark: what is different in ours; "" for nothing.
+        own_runs: its numbers are those of runs made for it, not of the task's sweep.
+    """
+
+    number: str
+    title: str
+    shows: str
+    elements: tuple[tuple[str, str], ...]
+    task: str
+    commands: tuple[str, ...]
+    numbers: Numbers
+    remark: str = ""
+    own_runs: bool = False
+
+
+# --- numbers ------------------------------------------------------------------------------------------------------------
+
+
+def _rows(frame: pd.DataFrame, stages: tuple[str, ...], names: dict[str, str]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """(label, its rows) for every stage, method and number of components there is."""
+    chosen = frame[frame["stage"].isin(stages)]
+    order = {method: i for i, method in enumerate([*LABELS, *REFERENCES])}
+    groups = sorted(chosen.groupby(["stage", "method", "components"]), key=lambda item: (order.get(item[0][1], 99), item[0]))
+    for (stage, method, components), rows in groups:
+        if stage == "reference":
+            yield MORE_REFERENCES.get(method) or REFERENCES.get(method, (method,))[0], rows
+        else:
+            yield f"{LABELS.get(method, method)} {components}c, {names[stage]}", rows
+
+
+def distances(*stages: str) -> Numbers:
+    """I-projections of the Gaussians by number of modes."""
+    names = {"training": "recovered reward", "training_policy": "training policy", "inference": "inference policy"}
+
+    def numbers(results: Table) -> Markup:
+        modes = sorted(results.frame["modes"].unique())
+        rows = []
+        for label, chosen in _rows(results.frame, stages, names):
+            diverged = int((chosen["status"] == "diverged").sum())
+            cells = [mean_with_interval(chosen[chosen["modes"] == m]["reported"]) for m in modes]
+            rows.append([f"{label}{f' ({diverged} diverged)' if diverged else ''}", *cells])
+        return table(["I-projection, (best + final) / 2", *(f"m = {m}" for m in modes)], rows)
+
+    return numbers
+
+
+MEASURES = {
+    "modes_covered": ("modes covered", 1),
+    "good_fraction": ("share of good walks", 3),
+    "kl": ("KL(q || p)", 2),
+    "reported": ("negative ELBO, (best + final) / 2", 2),
+    "new_modes": ("modes new to the training policy", 1),
+    "collision_share": ("share of walks that collide", 3),
+    "true_reward_modes": ("modes covered with the true reward", 1),
+    "reward_correlation": ("correlation of the reward with log p", 3),
+    "unexplored_above_random": ("unexplored centres above the best random point", 3),
+    "unexplored_random_auc": ("AUC of unexplored centres against random points", 3),
+    "explored_unexplored_auc": ("AUC of explored against unexplored centres", 3),
+}
+POLICY = ("modes_covered", "good_fraction", "kl", "reported")
+INFERRED = (*POLICY, "new_modes", "collision_share", "true_reward_modes")
+REWARD = ("reward_correlation", "unexplored_above_random", "unexplored_random_auc", "explored_unexplored_auc")
+STAGES = {"training": "training", "inference": "inference", "obstacles": "inference with obstacles"}
+
+
+def walks(**measures: tuple[str, ...]) -> Numbers:
+    """Measures of a walk's task by method; the keyword is the stage they are of."""
+
+    def numbers(results: Table) -> Markup:
+        methods = [method for method in LABELS if method in set(results.frame["method"])]
+        rows = []
+        for stage, names in measures.items():
+            for name in names:
+                label, digits = MEASURES[name]
+                of_stage = results.frame[results.frame["stage"] == stage]
+                if of_stage[name].notna().any():
+                    cells = [mean_with_interval(of_stage[of_stage["method"] == method][name], digits) for method in methods]
+                    rows.append([f"{STAGES[stage]}: {label}", *cells])
+        return table(["", *(LABELS[method] for method in methods)], rows)
+
+    return numbers
+
+
+# --- figures ------------------------------------------------------------------------------------------------------------
+
+GAUSSIAN_SWEEP = "python -m experiments sweep gaussians --preset paper --out sweeps/gaussians"
+WALKER_SWEEP = "python -m experiments sweep grid_walker --out sweeps/walker"
+WALKER_RUN = "sweeps/walker/grid_walker-{}-10c-d5-s0-paper"
+
+FIGURES = (
+    Figure(
+        "1",
+        "A versatile path-planning task",
+        "Ways from a diamond to a circle: maximum likelihood averages over the modes, the information projection chooses a "
+        "single behaviour, V-IRL's reward allows for good solutions even when some paths are obstructed.",
+        (
+            ("a) the task, from the diamond to the circle", "the grid of the 20 best paths, demonstrations in green"),
+            ("b) maximum likelihood averages", "a Gaussian of maximum likelihood: its mean (solid) and samples (dotted)"),
+            ("c) a single behaviour by the information projection", "a Gaussian fitted by VIPS to the true reward"),
+            ("d) V-IRL with obstructed paths", "a policy inferred on V-IRL's reward, discs on waypoints, blocked paths dashed"),
+        ),
+        "path_planning",
+        (
+            "python -m experiments sweep path_planning --seeds 0,1,2 --out sweeps/paths",
+            "python -m experiments figure 1 sweeps/paths/path_planning-virl-10c-d6-s0-paper",
+        ),
+        walks(training=POLICY, obstacles=INFERRED),
+        "The paper only draws this task; numbers for it are ours.",
+    ),
+    Figure(
+        "2a",
+        "The random Gaussian task",
+        "A Gaussian mixture with 30 components: heat map of its log density, ellipsoids of 95 % covariance, expert "
+        "demonstrations as grey crosses.",
+        (
+            ("30-component mixture", "--modes 30"),
+            ("heat map of the log density", "the same, down to 12 nats below the maximum"),
+            ("95 % ellipsoids of the components", "black ellipses"),
+            ("demonstrations as grey crosses", "500 of them"),
+        ),
+        "gaussians",
+        (
+            "python -m experiments run gaussians --modes 30 --preset smoke --out runs/m30",
+            "python -m experiments figure 2a runs/m30",
+        ),
+        lambda _: Markup(""),
+        "The ranges of means, covariances and weights are ours: the paper does not give them.",
+    ),
+    Figure(
+        "2b",
+        "Results for different numbers of target components",
+        "I-projection of V-IRL, G-EIM and EIM with 1 and 10 policy components against the number of modes m in {5, 10, ..., 50}, "
+        "five seeds: V-IRL is stable and represents more modes than the baselines with as many components.",
+        (
+            ("numbers of target components", "x axis"),
+            ("V-IRL, G-EIM and EIM, 1c and 10c", "six curves: colour by method, dashed for 1c"),
+            ("spread over the seeds", "band of one standard deviation; diverged runs as crosses on the upper edge"),
+            ("(not in the paper)", "grey: KDE alone, EM, and the best possible policies of 1 and 10 components"),
+        ),
+        "gaussians",
+        (GAUSSIAN_SWEEP, "python -m experiments figure 2b sweeps/gaussians"),
+        distances("training", "reference"),
+    ),
+    Figure(
+        "3",
+        "Grid walker: training and inference",
+        "Walks of five segments of the 10-component training policy and of a 25-component policy inferred on its reward, for "
+        "G-EIM (a, b) and V-IRL (c, d). Only V-IRL's reward extends to modes that were not seen during training.",
+        (
+            ("a) - d)", "the same four panels, with the number of modes covered above each"),
+            ("component means solid, samples dotted", "the same"),
+            ("higher opacity for a higher recovered reward", "one scale for each reward"),
+            ("intermediate targets as vertical dotted lines", "the same"),
+        ),
+        "grid_walker",
+        (WALKER_SWEEP, f"python -m experiments figure 3 {WALKER_RUN.format('geim')} {WALKER_RUN.format('virl')}"),
+        walks(training=POLICY, inference=INFERRED),
+    ),
+    Figure(
+        "4",
+        "Inference on the recovered rewards of the Gaussians",
+        "I-projection of policies with as many components as the target has modes, inferred on the recovered rewards, against "
+        "that of the 10-component learner policies, for V-IRL and G-EIM.",
+        (
+            ("'Inference': VIPS with m components on the final recovered reward", "solid curves"),
+            ("'Training': the 10-component learner policy", "dashed curves"),
+            ("numerical I-projection", "y axis, logarithmic"),
+        ),
+        "gaussians",
+        (GAUSSIAN_SWEEP, "python -m experiments figure 4 sweeps/gaussians"),
+        distances("training_policy", "inference"),
+    ),
+    Figure(
+        "5",
+        "Sampling policy, recovered reward and inference policy",
+        "Contours of a) the log density of V-IRL's sampling policy, b) the reward averaged over five runs, c) a 30-component "
+        "policy fitted to b); black ellipsoids of the expert's components (95 %), 500 expert samples as grey crosses.",
+        (
+            ("a) - c)", "the same three panels, as heat maps"),
+            ("average over 5 runs on one task", "--task-seed 0; each reward is aligned by its maximum first"),
+            ("95 % ellipsoids of the expert", "black ellipses"),
+            ("500 expert samples", "grey crosses"),
+        ),
+        "gaussians",
+        (
+            "for s in 0 1 2 3 4; do python -m experiments run gaussians --modes 30 --task-seed 0 --seed $s --preset paper "
+            "--out runs/m30-$s; done",
+            "python -m experiments infer runs/m30-0 runs/m30-1 runs/m30-2 runs/m30-3 runs/m30-4 --components 30",
+            "python -m experiments figure 5 runs/m30-0 runs/m30-1 runs/m30-2 runs/m30-3 runs/m30-4",
+        ),
+        distances("training", "training_policy", "inference"),
+        "One target for all five runs; the inference policy is fitted to the average of their rewards.",
+        own_runs=True,
+    ),
+    Figure(
+        "6",
+        "Construction of the grid walker",
+        "Left: turned by 45 degrees, all efficient waypoints of the first half lie on equidistant vertical lines; identical "
+        "steps share waypoints. Right: 200 expert samples for d = 5, one-dimensional Gaussians as red dotted lines.",
+        (
+            ("the first half of Figure 1, turned", "dark grid; the second half dashed"),
+            ("equidistant vertical lines", "red, dotted, 0.8 apart"),
+            ("identical steps share the same waypoints", "two walks (blue, orange) with the same steps in another order"),
+            ("200 expert samples, d = 5", "right (the paper's text says 100)"),
+        ),
+        "grid_walker",
+        (WALKER_SWEEP, f"python -m experiments figure 6 {WALKER_RUN.format('virl')}"),
+        lambda _: Markup(""),
+        "A spacing of 0.8 gives a cone of 73.7 degrees, not of the 90 in the text: the numbers rule.",
+    ),
+    Figure(
+        "7",
+        "The recovered rewards at mode centres and at random points",
+        "Normalised rewards of V-IRL and G-EIM, five trials each: V-IRL represents all modes, G-EIM those that its sampling "
+        "distribution explored.",
+        (
+            ("'+' and 'x': mode centres", "the same; explored ones dark and to the left of unexplored ones"),
+            ("'-' and 'o': random samples", "the same, 100 for each trial"),
+            ("i-th column: i-th trial", "the same, V-IRL left, G-EIM right"),
+            ("normalised evaluation", "y axis"),
+        ),
+        "grid_walker",
+        (WALKER_SWEEP, "python -m experiments figure 7 sweeps/walker"),
+        walks(training=REWARD),
+    ),
+)
+
+
+# --- tables -------------------------------------------------------------------------------------------------------------
+
+
+def table_1() -> Markup:
+    """The ranges that are searched."""
+    rows = []
+    for name, row in hparams_file("search_space.yaml").items():
+        if row["type"] == "bool":
+            span = "[False, True]"
+        elif row["type"] == "power_of_two":
+            span = f"2^[{row['low']}, {row['high']}]"
+        else:
+            span = f"{'(' if row.get('open_low') else '['}{row['low']}, {row['high']}]"
+        rows.append([row["description"], span, row["usage"], element("code", name)])
+    return table(["description", "range", "usage", "here"], rows)
+
+
+PUBLISHED_ROWS = {
+    "network layers": ("network", "num_layers"),
+    "layer size": ("network", "layer_size"),
+    "batch norm": ("network", "batch_norm"),
+    "learning rate": ("training", "learning_rate"),
+    "dropout": ("network", "dropout"),
+    "L2 norm": ("network", "l2"),
+    "bandwidth": ("kde", "bandwidth"),
+    "update steps": ("policy", "update_steps"),
+}
+COLUMN_LABELS = {"virl": "V-IRL", "geim": "G-EIM", "eim": "EIM"}
+
+
+def published(name: str) -> Markup:
+    """Table 2 or 3 from its YAML file, with the paper's stars; X where a method has no such value."""
+    content = hparams_file(name)
+    columns = content["columns"]
+    rows = []
+    for label, (section, key) in PUBLISHED_ROWS.items():
+        cells = []
+        for column in columns.values():
+            value = column.get(section, {}).get(key, "X")
+            cells.append(f"{value}{'*' if f'{section}.{key}' in column['starred'] else ''}")
+        rows.append([label, *cells])
+    header = [" ".join([COLUMN_LABELS[column.split("_")[0]], *column.split("_")[1:]]) for column in columns]
+    return table(["", *header], rows)
+
+
+TABLES = (
+    ("1", "Ranges of the optimised hyperparameters", "hparams/search_space.yaml", table_1),
+    (
+        "2",
+        "Hyperparameters of the random Gaussians (* not optimised)",
+        "hparams/gaussians.yaml",
+        lambda: published("gaussians.yaml"),
+    ),
+    (
+        "3",
+        "Hyperparameters of the grid walker (* not optimised)",
+        "hparams/grid_walker.yaml",
+        lambda: published("grid_walker.yaml"),
+    ),
+)
+
+
+def costs(results: Results) -> Markup:
+    """Median CPU seconds of a run of each table."""
+    rows = []
+    for task, found in results.tables.items():
+        chosen = found.frame[found.frame["stage"].isin(["training", "inference", "obstacles"])]
+        for (stage, method, components), group in chosen.groupby(["stage", "method", "components"]):
+            rows.append(
+                [task, STAGES[stage], f"{LABELS.get(method, method)} {components}c", f"{group['cpu_seconds'].median():.0f}"]
+            )
+    return table(["task", "stage", "method", "CPU seconds, median"], rows)

@@ -1,0 +1,113 @@
+"""HTML from Python values: everything is escaped unless it is markup already."""
+
+import base64
+import html
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+class Markup(str):
+    """HTML that is inserted as it is; any other text is escaped."""
+
+
+def escape(value: object) -> Markup:
+    """A value as markup."""
+    return value if isinstance(value, Markup) else Markup(html.escape(str(value)))
+
+
+def element(name: str, *children: object, **attributes: str) -> Markup:
+    """<name attributes>children</name>; `class_` is the attribute class, `data_x` is data-x."""
+    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for key, value in attributes.items())
+    return Markup(f"<{name}{written}>{join(children)}</{name}>")
+
+
+def join(parts: Iterable[object], separator: str = "") -> Markup:
+    """Values behind each other."""
+    return Markup(separator.join(escape(part) for part in parts))
+
+
+def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
+    """A table that becomes a list of cards where the screen is narrow (each cell knows its column's name)."""
+    head = element("tr", *(element("th", cell, scope="col") for cell in header))
+    body = [
+        element(
+            "tr", *(element("td", element("span", cell), data_label=str(name)) for name, cell in zip(header, row, strict=True))
+        )
+        for row in rows
+    ]
+    return element("table", element("thead", head), element("tbody", *body))
+
+
+def image(path: Path, text: str) -> Markup:
+    """A PNG inside the page; a wide one is not shrunk to a narrow screen but can be pushed sideways there."""
+    content = path.read_bytes()
+    width, height = struct.unpack(">II", content[16:24])  # of the header, which comes first
+    encoded = base64.b64encode(content).decode("ascii")
+    kind = "wide" if width > 1.6 * height else "square"
+    return Markup(f'<img class="{kind}" src="data:image/png;base64,{encoded}" alt="{html.escape(text)}">')
+
+
+def command(*lines: str) -> Markup:
+    """Shell commands, one per line."""
+    return element("pre", element("code", "\n".join(lines)))
+
+
+def inline(text: str) -> Markup:
+    """Markdown's `code` and **bold**; of a [link](to a file) the text stays, because the page is read without the files."""
+    written = html.escape(text)
+    written = re.sub(r"\[(.+?)\]\([^)]*\)", r"\1", written)
+    written = re.sub(r"`(.+?)`", r"<code>\1</code>", written)
+    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", written))
+
+
+STYLE = """
+:root { --ink: #1c1c1c; --soft: #5c5c5c; --line: #d8d8d8; --wash: #f5f6f8; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1rem; max-width: 62rem; color: var(--ink); background: #fff;
+  font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; overflow-wrap: break-word; }
+h1 { font-size: 1.7rem; line-height: 1.25; } h2 { margin-top: 2.5rem; border-bottom: 2px solid var(--line); }
+h3 { margin: 2rem 0 .5rem; }
+p, li { max-width: 46rem; } .soft { color: var(--soft); font-size: .9rem; }
+figure { margin: 1rem 0; } img { max-width: 100%; height: auto; } figcaption { color: var(--soft); font-size: .9rem; }
+pre { background: var(--wash); padding: .6rem .8rem; border-radius: .3rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+code { font: .85em/1.4 ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
+table { border-collapse: collapse; margin: .8rem 0; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); }
+th { border-bottom: 2px solid var(--soft); } td a { white-space: nowrap; }
+@media (min-width: 40.01rem) { td:first-child code { white-space: nowrap; } }
+.verdict { display: inline-block; padding: 0 .45rem; border-radius: .3rem; border: 1px solid; white-space: nowrap; }
+.holds { color: #0b6b2e; } .fails { color: #a3180d; } .open { color: #76520a; }
+nav ul { columns: 2; padding-left: 1.2rem; }
+@media (max-width: 40rem) {
+  figure { overflow-x: auto; } img.wide { max-width: none; width: 44rem; } figcaption { position: sticky; left: 0; }
+  nav ul { columns: 1; } thead { position: absolute; left: -9999px; }
+  table, tbody, tr, td { display: block; width: 100%; }
+  tr { border: 1px solid var(--line); border-radius: .3rem; margin: 0 0 .6rem; padding: .3rem .6rem; }
+  td { display: flex; gap: .8rem; justify-content: space-between; border: 0; padding: .15rem 0; }
+  td::before { content: attr(data-label); color: var(--soft); flex: 0 0 38%; }
+  td > span { flex: 1 1 auto; min-width: 0; text-align: right; }
+  td:first-child { display: block; font-weight: 600; } td:first-child::before { content: none; }
+  td:first-child > span { text-align: left; }
+}
+@media print {
+  html { font-size: 10pt; }
+  body { max-width: none; padding: 0; } nav { display: none; } a { color: inherit; text-decoration: none; }
+  h2, h3 { break-after: avoid; } figure, tr, pre { break-inside: avoid; } .verdict, pre { border: 1px solid var(--line); }
+}
+"""
+
+
+def page(title: str, *content: object) -> Markup:
+    """A whole document that needs no other file and no network."""
+    head = join(
+        (
+            Markup('<meta charset="utf-8">'),
+            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+            Markup('<link rel="icon" href="data:,">'),  # a browser would ask the network for one
+            element("title", title),
+            element("style", Markup(STYLE)),
+        )
+    )
+    return Markup(f"<!doctype html>\n{element('html', element('head', head), element('body', *content), lang='en')}\n")

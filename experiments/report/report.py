@@ -1,0 +1,219 @@
+"""`python -m experiments report`: the page, put together from the results, the claims and the sources."""
+
+import os
+import platform
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+
+import virl_tf
+from experiments.claims import CLAIMS, FAILS, HOLDS, TOO_FEW, Finding
+from experiments.report import items, sources
+from experiments.report.markup import Markup, command, element, image, inline, join, page, table
+from experiments.report.results import Results, mean_with_interval, not_run
+from virl_tf.checkpoint import write_text
+from virl_tf.run_folder import versions
+from virl_tf.validation import InputError
+
+TASK_TITLES = {"gaussians": "Random Gaussians", "grid_walker": "Grid walker", "path_planning": "Path planning"}
+LOOKS = {HOLDS: "holds", FAILS: "fails", TOO_FEW: "open"}
+KNOWN_PICTURES = {f"figure_{figure.number}.png" for figure in items.FIGURES}
+
+
+def write_report(results: Path, out: Path) -> None:
+    """Build the page into the file `out`.
+
+    Raises:
+        InputError: no results there, damaged ones, or an `out` that cannot be written.
+    """
+    content = build(Results(results))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, content)
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error.strerror or error}.") from error
+    Console().print(f"wrote {out} ({len(content) / 1e6:.1f} MB)", highlight=False, soft_wrap=True)
+
+
+def build(results: Results) -> Markup:
+    """The whole page."""
+    findings = {task: [claim.check(found.frame) for claim in CLAIMS[task]] for task, found in results.tables.items()}
+    sections = {
+        "At a glance": glance(results, findings),
+        "Figures": join(figure(item, results) for item in items.FIGURES),
+        "Tables": join(_table(*item) for item in items.TABLES),
+        "Claims": claims(findings),
+        "Beyond the paper": beyond(results),
+        "Deviations and open choices": deviations(),
+        "Machine, versions, cost": machine(results),
+    }
+    title = "Versatile Inverse Reinforcement Learning via Cumulative Rewards: a reproduction"
+    return page(title, element("h1", title), introduction(), contents(list(sections)), *(_section(*s) for s in sections.items()))
+
+
+def introduction() -> Markup:
+    """What this page is."""
+    return element(
+        "p",
+        "Freymuth, Becker and Neumann (2021) recover a reward from versatile demonstrations as a sum of discriminators (V-IRL). "
+        f"This page puts the results of virl_tf {virl_tf.__version__}, an implementation in TensorFlow, beside every figure, "
+        "table and claim of the paper. It is made from result files by ",
+        element("code", "python -m experiments report --out report.html"),
+        "; intervals are 95 % bootstrap intervals of the mean over n seeds.",
+    )
+
+
+def contents(titles: list[str]) -> Markup:
+    """Links to the sections."""
+    return element("nav", element("ul", *(element("li", element("a", title, href=f"#{_anchor(title)}")) for title in titles)))
+
+
+def _section(title: str, content: Markup) -> Markup:
+    return element("section", element("h2", title), content, id=_anchor(title))
+
+
+def _anchor(title: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in title.lower())
+
+
+def glance(results: Results, findings: dict[str, list[Finding]]) -> Markup:
+    """One line for each figure and table, and how many claims hold."""
+    rows: list[list[object]] = []
+    for item in items.FIGURES:
+        state = "drawn from our runs" if results.has_picture(item.number) else "not run yet"
+        missing = _missing(item, results)
+        rows.append([_link(f"Figure {item.number}"), item.title, f"{state}. {missing}" if missing else state])
+    rows += [[_link(f"Table {number}"), title, f"in {file}"] for number, title, file, _ in items.TABLES]
+    for task, claimed in CLAIMS.items():
+        found = findings.get(task, [])
+        counts = [f"{verdict}: {sum(f.verdict == verdict for f in found)}" for verdict in LOOKS]
+        tally = ", ".join(counts) if found else f"no runs: {len(claimed)} claims not tested"
+        rows.append([element("a", "Claims", href="#claims"), TASK_TITLES[task], tally])
+    return table(["item", "what", "ours"], rows)
+
+
+def _link(name: str) -> Markup:
+    return element("a", name, href=f"#{_anchor(name)}")
+
+
+def _missing(item: items.Figure, results: Results) -> str:
+    """What has not been run for a figure. Figures 2a, 5 and 6 are not made from a sweep."""
+    return "" if item.number in ("2a", "5", "6") else not_run(item.task, results.tables.get(item.task))
+
+
+def figure(item: items.Figure, results: Results) -> Markup:
+    """What the paper shows, ours, its elements, numbers and commands."""
+    name = f"Figure {item.number}"
+    parts = [element("h3", f"{name}: {item.title}", id=_anchor(name)), element("p", element("strong", "The paper: "), item.shows)]
+    with results.drawn(item.number) as picture:
+        if picture is None:
+            beside = None
+            parts.append(element("p", element("strong", "Ours: "), "not run yet; the commands below make it."))
+        else:
+            beside = results.by_folder.get(picture.parent)
+            shown = image(picture, f"Our {name.lower()}: {item.title}")
+            parts.append(element("figure", shown, element("figcaption", f"{name}, drawn from our runs.")))
+    missing = _missing(item, results)
+    parts += [element("p", text) for text in (missing, item.remark) if text]
+    parts.append(table(["the caption names", "in our figure"], item.elements))
+    numbers = beside or (None if item.own_runs else results.tables.get(item.task))
+    if numbers is not None:
+        parts.append(item.numbers(numbers))
+    return element("article", *parts, element("p", "Made again by:", class_="soft"), command(*item.commands))
+
+
+def _table(number: str, title: str, file: str, build_table: object) -> Markup:
+    content = build_table() if callable(build_table) else Markup("")
+    name = f"Table {number}"
+    return element(
+        "article", element("h3", f"{name}: {title}", id=_anchor(name)), content, element("p", f"From {file}.", class_="soft")
+    )
+
+
+def claims(findings: dict[str, list[Finding]]) -> Markup:
+    """Every sentence that states a result."""
+    parts = []
+    for task, tested in CLAIMS.items():
+        found = findings.get(task) or [Finding("no runs", TOO_FEW)] * len(tested)
+        rows = [
+            [
+                claim.sentence,
+                finding.numbers,
+                element("span", finding.verdict, class_=f"verdict {LOOKS[finding.verdict]}"),
+                claim.test,
+            ]
+            for claim, finding in zip(tested, found, strict=True)
+        ]
+        parts += [element("h3", TASK_TITLES[task]), table(["the paper says", "our runs say", "verdict", "test"], rows)]
+        parts.append(command(f"python -m experiments claims {task} FOLDER_OF_THE_SWEEP"))
+    return join(parts)
+
+
+def beyond(results: Results) -> Markup:
+    """What is in the results and in no figure of the paper: tables of studies, pictures."""
+    parts = []
+    for folder in results.folders:
+        pictures = [path for path in sorted(folder.glob("*.png")) if path.name not in KNOWN_PICTURES]
+        values = folder / "values.csv"
+        if not (pictures or values.is_file()):
+            continue
+        parts.append(element("h3", folder.name.replace("_", " ")))
+        if values.is_file():
+            parts.append(_study_values(values))
+        parts += [
+            element("figure", image(path, f"{folder.name}: {path.stem}"), element("figcaption", path.stem)) for path in pictures
+        ]
+    parts += [
+        element("figure", image(path, path.stem), element("figcaption", path.stem)) for path in sorted(results.path.glob("*.png"))
+    ]
+    return join(parts) if parts else element("p", "Nothing.")
+
+
+def _study_values(path: Path) -> Markup:
+    """Published against found hyperparameters on fresh seeds."""
+    try:
+        groups = pd.read_csv(path).groupby(["column", "candidate"])
+        rows = [[column, candidate, mean_with_interval(group["value"], 4)] for (column, candidate), group in groups]
+    except (KeyError, ValueError) as error:
+        raise InputError(f"{path} is not a comparison made by `python -m experiments compare`: {error}.") from error
+    return table(["column", "hyperparameters", "objective on fresh seeds (lower is better)"], rows)
+
+
+def deviations() -> Markup:
+    """The README's list, and every default with its source."""
+    before, points = sources.readme_section(sources.DEVIATIONS)
+    header = sources.file_header(sources.DIRECTORY / "defaults.yaml")
+    rows = [
+        [element("code", default.name), element("code", default.value), inline(default.source) or "not stated"]
+        for default in sources.defaults()
+    ]
+    return join(
+        (
+            element("p", inline(before)),
+            element("ul", *(element("li", inline(point)) for point in points)),
+            element("h3", "Every default and its source"),
+            element("p", header),
+            table(["default", "value", "source"], rows),
+        )
+    )
+
+
+def machine(results: Results) -> Markup:
+    """With what the results and this page were made, and what a run costs."""
+    found = results.versions()
+    packages = list(dict.fromkeys(package for made_with in found.values() for package in made_with))
+    rows = [[package, *(made_with.get(package, "-") for made_with in found.values())] for package in packages]
+    silent = [task.folder.name for task in results.tables.values() if task.folder.name not in found]
+    here = {**versions(), "system": f"{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores"}
+    return join(
+        (
+            element("h3", "The results"),
+            table(["package", *found], rows),
+            element("p", f"Not recorded for: {', '.join(silent)}.") if silent else "",
+            element("p", "Runs are single-threaded; their medians:"),
+            items.costs(results),
+            element("h3", "This page"),
+            table(["what", "version"], here.items()),
+        )
+    )

@@ -1,0 +1,129 @@
+"""The committed results as the report reads them: tables by task, pictures by figure, versions, and what has not been run."""
+
+import contextlib
+import io
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from experiments.figures import draw
+from experiments.result_files import bootstrap_interval, read_results
+from experiments.specification import DEFAULT_STEPS, TASKS
+from experiments.units import GRIDS, WALK_SEEDS
+from virl_tf.hparams import read_yaml
+from virl_tf.validation import InputError
+
+DRAWN_FROM_TABLES = {"2b": "gaussians", "4": "gaussians"}  # figures that need results.csv only
+
+
+@dataclass(frozen=True)
+class Table:
+    """One results.csv."""
+
+    folder: Path
+    task: str
+    frame: pd.DataFrame
+
+    @property
+    def size(self) -> int:
+        """How many runs it holds."""
+        return int(self.frame.groupby(["method", "components", "modes", "seed"]).ngroups)
+
+
+class Results:
+    """A folder of results, one folder each."""
+
+    def __init__(self, path: Path):
+        """Read the tables in `path`. Raises InputError if there are none, or one cannot be read."""
+        self.path = path
+        if not path.is_dir():
+            raise InputError(f"no folder of results {path}; give one with --results.")
+        self.folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
+        found = [_read(folder) for folder in self.folders if (folder / "results.csv").is_file()]
+        if not found:
+            raise InputError(f"{path} holds no results.csv in any of its folders; make one with: python -m experiments sweep")
+        self.by_folder = {table.folder: table for table in found}
+        # Of several tables of a task the one of most runs stands for it.
+        self.tables: dict[str, Table] = {}
+        for table in sorted(found, key=lambda table: table.size):
+            self.tables[table.task] = table
+
+    def picture(self, number: str) -> Path | None:
+        """The stored figure_<number>.png: from a folder whose table stands for its task if one has it, else from any."""
+        first = [table.folder for table in self.tables.values()]
+        for folder in [*first, *self.folders]:
+            if (folder / f"figure_{number}.png").is_file():
+                return folder / f"figure_{number}.png"
+        return None
+
+    def has_picture(self, number: str) -> bool:
+        """Whether the figure is stored or can be drawn."""
+        return self.picture(number) is not None or DRAWN_FROM_TABLES.get(number) in self.tables
+
+    @contextlib.contextmanager
+    def drawn(self, number: str) -> Iterator[Path | None]:
+        """A path to the figure's PNG, drawn now from its task's table if no picture is stored; None if it cannot be had."""
+        stored = self.picture(number)
+        table = self.tables.get(DRAWN_FROM_TABLES.get(number, ""))
+        if stored is not None or table is None:
+            yield stored
+            return
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            draw(number, [table.folder], None, Path(folder))
+            yield Path(folder) / f"figure_{number}.png"
+
+    def versions(self) -> dict[str, dict[str, str]]:
+        """What each folder's config.yaml says it was made with."""
+        return {
+            folder.name: {key: str(value) for key, value in (read_yaml(folder / "config.yaml").get("versions") or {}).items()}
+            for folder in self.folders
+            if (folder / "config.yaml").is_file()
+        }
+
+
+def _read(folder: Path) -> Table:
+    frame = read_results(folder)
+    tasks = sorted(frame["task"].unique())
+    if len(tasks) != 1 or tasks[0] not in TASKS:
+        raise InputError(f"{folder / 'results.csv'} must hold the results of one task of {', '.join(TASKS)}; it holds {tasks}.")
+    return Table(folder, tasks[0], frame)
+
+
+def mean_with_interval(values: pd.Series, digits: int = 3) -> str:
+    """'0.050 [0.043, 0.059], n = 3' (no line break in n = 3): mean and 95 % bootstrap interval of the finite values."""
+    numbers = values.to_numpy(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    if not len(finite):
+        return "-"
+    low, high = bootstrap_interval(finite)
+    interval = f" [{low:.{digits}f}, {high:.{digits}f}]" if np.isfinite(low) else ""
+    return f"{finite.mean():.{digits}f}{interval}, n\u00a0=\u00a0{len(finite)}"
+
+
+def not_run(task: str, table: Table | None) -> str:
+    """What of a task's full sweep is missing from a table, in one sentence; '' if nothing is.
+
+    The full sweep has the paper's numbers of modes and five seeds, as the paper has (it has no runs of path planning).
+    """
+    sizes = GRIDS["paper"]["modes"] if task == "gaussians" else (_num_modes(task),)
+    seeds = len(GRIDS["paper"]["seeds"] if task == "gaussians" else WALK_SEEDS["paper"])
+    if table is None:
+        return "Not run yet."
+    done = table.frame[(table.frame["stage"] == "training") & (table.frame["preset"] == "paper")]
+    counts = {size: int(done[done["modes"] == size]["seed"].nunique()) for size in sizes}
+    missing = [str(size) for size, count in counts.items() if not count]
+    fewer = [f"{count} of {seeds} seeds at {size} modes" for size, count in counts.items() if 0 < count < seeds]
+    parts = [f"not run: {', '.join(missing)} modes"] if missing else []
+    parts += [f"run: {', '.join(fewer)}"] if fewer else []
+    return f"Of the full sweep {'; '.join(parts)}." if parts else ""
+
+
+def _num_modes(task: str) -> int:
+    """Modes of a walk of the paper's length."""
+    from experiments.specification import make_specification
+
+    return make_specification(task=task, steps=DEFAULT_STEPS[task]).modes

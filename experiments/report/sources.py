@@ -1,0 +1,65 @@
+"""Open choices and deviations, read from where they are written down: the README and the comments of hparams/*.yaml."""
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from virl_tf.hparams import DIRECTORY, read_yaml
+from virl_tf.validation import InputError
+
+README = Path(__file__).parent.parent.parent / "README.md"
+DEVIATIONS = "What differs from the paper, and what it leaves open"
+
+
+class Default(NamedTuple):
+    """One value of defaults.yaml and what stands beside it."""
+
+    name: str
+    value: str
+    source: str
+
+
+def readme_section(title: str) -> tuple[str, list[str]]:
+    """(text before the list, the list's points) of a section of the README. Raises InputError if there is no such section."""
+    if not README.is_file():
+        raise InputError("the report needs a checkout of the repository: README.md is not beside the package.")
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise InputError(f"{README} has no section {title!r}.")
+    before, *points = re.split(r"^- ", found[1], flags=re.MULTILINE)
+    return " ".join(before.split()), [" ".join(point.split()) for point in points]
+
+
+def file_header(path: Path) -> str:
+    """The comment at the top of a YAML file."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    end = next(i for i, line in enumerate(lines) if not line.startswith("#"))
+    return " ".join(line.lstrip("# ") for line in lines[:end])
+
+
+def defaults() -> list[Default]:
+    """Every line of defaults.yaml that holds a value, with the comments above and beside it."""
+    found: list[Default] = []
+    above: list[str] = []
+    parents: list[str] = []
+    lines = (DIRECTORY / "defaults.yaml").read_text(encoding="utf-8").splitlines()
+    for line in lines[next(i for i, line in enumerate(lines) if not line.startswith("#")) :]:
+        text, depth = line.strip(), (len(line) - len(line.lstrip())) // 2
+        if text.startswith("#"):
+            above.append(text.lstrip("# "))
+        elif text:
+            content, _, beside = text.partition(" #")
+            key, _, value = content.partition(":")
+            parents[depth:] = [key]
+            comments = [*above, beside.strip()]
+            above = []
+            if value.strip():
+                found.append(Default(".".join(parents), value.strip(), " ".join(filter(None, comments))))
+            else:
+                above = list(filter(None, comments))  # of a section: it belongs to the section's first value
+    return found
+
+
+def hparams_file(name: str) -> dict[str, Any]:
+    """A YAML file of hparams/."""
+    return read_yaml(DIRECTORY / name)

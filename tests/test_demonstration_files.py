@@ -1,0 +1,166 @@
+"""Files of demonstrations: every kind that is read, and one clear sentence for each that cannot be."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.demonstration_files import load_demonstrations
+from virl_tf import InputError
+
+X = np.random.default_rng(0).normal(size=(30, 2)).round(6)
+LINES = [",".join(map(str, row)) for row in X]
+
+
+class Explosive:
+    """Leaves a trace if it is ever unpickled."""
+
+    def __reduce__(self):
+        return (exec, ("raise AssertionError('unpickled')",))
+
+
+def written(path, content):
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, str):
+        path.write_text(content, encoding="utf-8")
+    elif path.suffix == ".parquet":
+        pytest.importorskip("pyarrow", reason="extra `parquet`")
+        content.to_parquet(path)
+    elif path.suffix == ".npy":
+        np.save(path, content, allow_pickle=True)
+    else:
+        np.savez(path, **content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns"),
+    [
+        ("x.npy", X, ["x0", "x1"]),
+        ("x.npy", X.astype(np.float32), ["x0", "x1"]),
+        ("X.NPY", X, ["x0", "x1"]),
+        ("x.npz", {"demos": X}, ["x0", "x1"]),
+        ("x.csv", "\n".join(LINES), ["x0", "x1"]),
+        ("x.csv", "\n".join(["a,b", *LINES, ""]), ["a", "b"]),
+        ("x.csv", "\ufeff" + "\r\n".join(["a, b", *LINES]), ["a", "b"]),
+        ("x.csv", "\n".join(["'a';\"b c\"", *LINES]).replace(",", ";"), ["'a'", "b c"]),
+        ("x.csv", "\n".join(LINES).replace(",", "\t"), ["x0", "x1"]),
+        ("x.csv", "\n".join(LINES).replace(",", "  "), ["x0", "x1"]),
+        ("x.csv", pd.DataFrame(X).to_csv(index=False), ["0", "1"]),
+        ("x.csv", "\n".join(["# made by me, today", "# a b", *LINES]).replace(",", " "), ["a", "b"]),
+        ("x.csv", "\n".join(["# three columns here", *LINES, "# the end"]), ["x0", "x1"]),
+        ("x.parquet", pd.DataFrame(X, columns=["a", "b"]), ["a", "b"]),
+        ("x.parquet", pd.DataFrame(X, columns=[0, 1]).astype("Float64"), ["0", "1"]),
+    ],
+)
+def test_what_is_read(tmp_path, name, content, columns):
+    if name == "X.NPY":
+        np.save(tmp_path / "x.npy", X)
+        path = (tmp_path / "x.npy").rename(tmp_path / name)
+    else:
+        path = written(tmp_path / name, content)
+    found = load_demonstrations(path)
+    assert found.columns == columns
+    assert found.x.dtype == np.float64
+    np.testing.assert_allclose(found.x, X, atol=1e-6)
+
+
+def test_one_column_is_enough(tmp_path):
+    found = load_demonstrations(written(tmp_path / "x.csv", "\n".join(str(v) for v in X[:, 0])))
+    np.testing.assert_array_equal(found.x, X[:, :1])
+
+
+def test_arrays_and_columns_are_chosen_by_name(tmp_path):
+    path = written(tmp_path / "x.npz", {"good": X, "other": X + 1.0})
+    np.testing.assert_array_equal(load_demonstrations(path, array="other").x, X + 1.0)
+    with pytest.raises(InputError, match="several arrays \\(good, other\\)"):
+        load_demonstrations(path)
+    with pytest.raises(InputError, match="did you mean 'good'"):
+        load_demonstrations(path, array="godo")
+    table = written(tmp_path / "x.csv", "\n".join(["name,a,b", *(f"walk {i},{line}" for i, line in enumerate(LINES))]))
+    found = load_demonstrations(table, columns=["b", "a"])
+    assert found.columns == ["b", "a"]
+    np.testing.assert_array_equal(found.x, X[:, ::-1])
+    with pytest.raises(InputError, match="did you mean 'name'"):
+        load_demonstrations(table, columns=["nome"])
+
+
+def with_holes(*rows):
+    x = X.copy()
+    x[list(rows), 1] = np.nan
+    return x
+
+
+def csv(*lines, header="a,b"):
+    return "\n".join([header, *LINES, *lines])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.txt", "1 2", r"unknown kind of file '\.txt'; allowed are \.npy, \.npz, \.csv, \.parquet"),
+        ("x.npy", b"", "x.npy is empty"),
+        ("x.csv", "", "x.csv is empty"),
+        ("x.csv", "\n\n", "not a .csv file of numbers"),
+        ("x.csv", "a,b\n", r"holds no rows of numbers: its shape is \(0, 2\)"),
+        ("x.csv", b"\xff\xfe\x00\x01", "not a .csv file of numbers"),
+        ("x.csv", csv("1,2,3"), "not a .csv file of numbers.*line 32"),
+        ("x.csv", csv("1,oops"), r"column 'b' holds text in row 30, for example 'oops'; choose others with --columns"),
+        ("x.csv", csv("1,"), r"missing values, NaN or infinities in row 30 \(column 'b'\)"),
+        ("x.csv", csv("1,inf"), r"row 30 \(column 'b'\)"),
+        ("x.csv", pd.DataFrame(X, columns=["a", "b"]).to_csv(), r"counts the rows; leave it out with --columns a,b"),
+        ("x.npy", b"not an array", "damaged or not an .npy file"),
+        ("x.npy", np.array([Explosive()] * 9, dtype=object), "damaged or not an .npy file.*allow_pickle=False"),
+        ("x.npy", X[:, 0], r"must be 2-D \[N, D\], got 1-D with shape \(30,\) \(one column of numbers is \[N, 1\]"),
+        ("x.npy", np.zeros((2, 3, 4)), r"must be 2-D \[N, D\], got 3-D with shape \(2, 3, 4\)"),
+        ("x.npy", np.zeros((0, 2)), "holds no rows of numbers"),
+        ("x.npy", X[:3], "3 rows of dimension 2; at least D \\+ 2 = 4 are needed"),
+        ("x.npy", X + 1j, "holds complex128, not real numbers"),
+        ("x.npy", X.astype(str), "column 'x0' holds text"),
+        ("x.npy", X * [1.0, 0.0], "x.npy: demonstrations: column 1 is constant"),
+        ("x.npy", with_holes(3, 17), r"in rows 3, 17 \(column 'x1'\)"),
+        ("x.npy", with_holes(*range(8)), r"in rows 0, 1, 2, 3, 4 and 3 more"),
+        ("x.npz", b"PK\x03\x04 broken", "damaged or not an .npz file"),
+        ("x.npz", {"x": np.array([Explosive()] * 9, dtype=object)}, "damaged or not an .npz file.*allow_pickle=False"),
+        ("x.npz", {}, "holds no array|damaged"),
+        ("x.parquet", b"PAR1 broken", "damaged or not a .parquet file|needs pyarrow"),
+        ("x.parquet", pd.DataFrame({"when": pd.date_range("2020", periods=5), "a": range(5)}), "'when' holds datetime64"),
+        (
+            "x.parquet",
+            pd.DataFrame({"who": list("abcde"), "a": range(5)}),
+            "'who' holds text in rows 0, 1, 2, 3, 4, for example 'a'",
+        ),
+        ("x.parquet", pd.DataFrame({"a": [1, None, 3, 4], "b": range(4)}, dtype="Int64"), "row 1 .column 'a'."),
+    ],
+)
+def test_what_is_refused(tmp_path, name, content, message):
+    with pytest.raises(InputError, match=message):
+        load_demonstrations(written(tmp_path / name, content))
+
+
+def test_repeated_names_in_a_parquet_or_a_csv_get_an_answer(tmp_path):
+    found = load_demonstrations(written(tmp_path / "x.csv", csv(header="a,a")))
+    assert found.columns == ["a", "a.1"]
+
+
+@pytest.mark.parametrize("name", ["missing.csv", "folder.npy"])
+def test_what_is_not_a_file_is_refused(tmp_path, name):
+    (tmp_path / "folder.npy").mkdir()
+    with pytest.raises(InputError, match=r"no file|is not a file"):
+        load_demonstrations(tmp_path / name)
+
+
+def test_options_of_other_kinds_of_files_are_refused(tmp_path):
+    with pytest.raises(InputError, match="--array is for"):
+        load_demonstrations(written(tmp_path / "x.npy", X), array="x")
+    with pytest.raises(InputError, match="--columns is for"):
+        load_demonstrations(tmp_path / "x.npy", columns=["x0"])
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
+    (tmp_path / "x.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"needs pyarrow, the extra `parquet`: pip install"):
+        load_demonstrations(tmp_path / "x.parquet")

@@ -1,0 +1,327 @@
+"""The report: everything it promises is in it, nothing in it needs another file, and it works in a browser."""
+
+import base64
+import io
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from PIL import Image
+
+from experiments.claims import CLAIMS
+from experiments.report import items, markup, sources
+from experiments.report.report import build, write_report
+from experiments.report.results import Results, mean_with_interval, not_run
+from experiments.result_files import COLUMNS, WALK_COLUMNS, bootstrap_interval
+from virl_tf import InputError
+
+COMMITTED = Path(__file__).parent.parent / "experiments" / "results"
+VOID = {"meta", "link", "img"}
+
+
+class Page(HTMLParser):
+    """Checks that tags are balanced; keeps links, ids, pictures, tables and the text."""
+
+    def __init__(self, content):
+        super().__init__()
+        self.open, self.links, self.ids, self.pictures, self.rows, self.pieces = [], [], [], [], [], []
+        self.feed(content)
+        assert self.open == []
+        self.text = " ".join("".join(self.pieces).replace("\u00a0", " ").split())
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "img":
+            self.pictures.append(attributes)
+        if tag == "tr":
+            self.rows.append(0)
+        if tag in ("td", "th"):
+            self.rows[-1] += 1
+        self.ids += [attributes["id"]] if "id" in attributes else []
+        self.links += [attributes[name] for name in ("href", "src", "srcset", "data") if name in attributes]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.pieces.append(data + " ")
+
+
+def squeezed(text):
+    """Text as `Page.text` has it, whatever the tags between its words."""
+    return re.sub(r"\s", "", text)
+
+
+@pytest.fixture(scope="module")
+def committed():
+    content = build(Results(COMMITTED))
+    return content, Page(content)
+
+
+def test_every_figure_table_and_claim_is_there_with_its_verdict(committed):
+    page = committed[1]
+    for number in ("1", "2a", "2b", "3", "4", "5", "6", "7"):
+        assert f"figure-{number}" in page.ids
+    for number in ("1", "2", "3"):
+        assert f"table-{number}" in page.ids
+    results = Results(COMMITTED)
+    for task, claims in CLAIMS.items():
+        for claim in claims:
+            finding = claim.check(results.tables[task].frame)
+            shown = squeezed(claim.sentence + finding.numbers + finding.verdict + claim.test)
+            assert shown in squeezed(page.text), claim.sentence
+    for item in items.FIGURES:
+        for line in (item.shows, *item.commands, *(text for pair in item.elements for text in pair)):
+            assert squeezed(line) in squeezed(page.text), line
+
+
+def test_numbers_are_those_of_the_results_with_their_intervals(committed):
+    for folder, stage, method, column, digits in (
+        ("grid_walker", "inference", "virl", "new_modes", 1),
+        ("grid_walker", "training", "geim", "explored_unexplored_auc", 3),
+        ("path_planning", "obstacles", "geim", "modes_covered", 1),
+    ):
+        frame = pd.read_csv(COMMITTED / folder / "results.csv")
+        values = frame[(frame["stage"] == stage) & (frame["method"] == method)][column]
+        low, high = bootstrap_interval(values.to_numpy(float))
+        shown = f"{values.mean():.{digits}f} [{low:.{digits}f}, {high:.{digits}f}], n = {len(values)}"
+        assert shown in committed[1].text
+
+
+def test_deviations_and_defaults_are_there_with_their_sources(committed):
+    _, points = sources.readme_section(sources.DEVIATIONS)
+    assert len(points) >= 8
+    for point in points:
+        assert squeezed(re.sub(r"`|\*\*", "", point)) in squeezed(committed[1].text)
+    content = yaml.safe_load((sources.DIRECTORY / "defaults.yaml").read_text(encoding="utf-8"))
+    methods = content.pop("methods")
+    values = {f"{section}.{key}": value for section, part in content.items() for key, value in part.items()}
+    values |= {f"methods.{name}.{section}": value for name, part in methods.items() for section, value in part.items()}
+    found = {default.name: default for default in sources.defaults()}
+    assert {name: yaml.safe_load(default.value) for name, default in found.items()} == values
+    assert "Short patience stops on the first plateau" in found["training.patience"].source
+    assert found["training.start"].source.startswith("How phi_t starts")
+    assert "wants 25 - 40 iterations" in found["methods.geim.loop"].source
+
+
+def test_published_tables_are_the_papers(committed):
+    text = committed[1].text
+    assert "learning rate 0.000268 0.000381 0.000109 0.000622 0.000843 0.000328" in re.sub(r"\s+", " ", text)
+    assert "bandwidth 0.215* 0.215* 0.215* 0.215* X X" in re.sub(r"\s+", " ", text)
+    assert "update steps 63 5*" in re.sub(r"\s+", " ", text)
+    assert "Layer size 2^[3, 8]" in re.sub(r"\s+", " ", text)
+
+
+def test_the_page_needs_nothing_but_itself(committed):
+    content, page = committed
+    for link in page.links:
+        assert link.startswith(("#", "data:")), link
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
+    assert len(set(page.ids)) == len(page.ids)
+    assert "<script" not in content
+    assert not re.search(r"url\(|@import|https?://", content)
+    assert len(content) < 8_000_000
+
+
+def test_pictures_are_whole_and_described(committed):
+    pictures = committed[1].pictures
+    assert len(pictures) >= 8
+    for picture in pictures:
+        assert picture["alt"]
+        with Image.open(io.BytesIO(base64.b64decode(picture["src"].partition(",")[2]))) as image:
+            image.load()
+            assert image.format == "PNG"
+
+
+def test_it_is_built_from_the_folder_that_is_given_the_same_bytes_each_time(call, results, tmp_path):
+    for name in ("one", "two"):
+        status, shown, error = call("report", "--results", results, "--out", tmp_path / "deep" / f"{name}.html")
+        assert status == 0, error
+        assert shown.startswith("wrote ")
+    assert (tmp_path / "deep" / "one.html").read_bytes() == (tmp_path / "deep" / "two.html").read_bytes()
+    page = Page((tmp_path / "deep" / "one.html").read_text(encoding="utf-8"))
+    assert "V-IRL 10c, recovered reward 0.250" in page.text
+    assert "grid_walker" not in {part.folder.name for part in Results(results).tables.values()}
+    assert "Claims Grid walker no runs: 5 claims not tested" in page.text
+
+
+# --- with made-up results -----------------------------------------------------------------------------------------------
+
+
+def gaussian_rows(modes, seeds, preset="paper", value=0.25):
+    keys = [("training", "virl", 10), ("training", "geim", 10), ("training_policy", "virl", 10), ("inference", "virl", 10)]
+    return pd.DataFrame(
+        [
+            {
+                **dict(zip(("stage", "method", "components"), key, strict=True)),
+                **{"task": "gaussians", "modes": m, "seed": s, "preset": preset, "status": "finished"},
+                **dict.fromkeys(("best", "final", "reported", "cpu_seconds"), value),
+            }
+            for key in keys
+            for m in modes
+            for s in seeds
+        ],
+        columns=COLUMNS,
+    )
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A folder of results of the Gaussians alone."""
+    folder = tmp_path / "results" / "gaussians"
+    folder.mkdir(parents=True)
+    gaussian_rows([5, 50], [0, 1]).to_csv(folder / "results.csv", index=False)
+    return tmp_path / "results"
+
+
+def test_what_was_not_run_is_said(results):
+    table = Results(results).tables["gaussians"]
+    said = not_run("gaussians", table)
+    assert said == (
+        "Of the full sweep not run: 10, 15, 20, 25, 30, 35, 40, 45 modes; run: 2 of 5 seeds at 5 modes, 2 of 5 seeds at 50 modes."
+    )
+    assert squeezed(said) in squeezed(Page(build(Results(results))).text)
+    full = table.__class__(table.folder, "gaussians", gaussian_rows(range(5, 55, 5), range(5)))
+    assert not_run("gaussians", full) == ""
+    quick = table.__class__(table.folder, "gaussians", gaussian_rows(range(5, 55, 5), range(5), preset="quick"))
+    assert "not run: 5, 10" in not_run("gaussians", quick)
+    assert not_run("grid_walker", None) == "Not run yet."
+
+
+def test_of_two_tables_the_larger_one_stands_for_its_task(results):
+    (results / "all").mkdir()
+    gaussian_rows([5, 10, 50], [0, 1], value=0.125).to_csv(results / "all" / "results.csv", index=False)
+    assert Results(results).tables["gaussians"].folder.name == "all"
+    assert "0.125" in Page(build(Results(results))).text
+
+
+def test_text_in_results_is_never_markup(results):
+    folder = results / "study <script>alert(1)<"
+    folder.mkdir()
+    pd.DataFrame({"column": ["<img src=x onerror=y>"], "candidate": ["a&b"], "value": [0.5]}).to_csv(folder / "values.csv")
+    content = build(Results(results))
+    assert "<script" not in content
+    assert "<img src=x" not in content
+    assert "&lt;img src=x onerror=y&gt;" in content
+    assert "a&amp;b" in content
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("other/results.csv", "a,b\n1,2\n", "not a results table of this version"),
+        ("other/results.csv", ",".join(COLUMNS) + "\nchess" + "," * 11 + "\n", r"it holds \['chess'\]"),
+        ("other/results.csv", ",".join([*COLUMNS, *WALK_COLUMNS]) + "\n", r"it holds \[\]"),
+        ("other/values.csv", "a,b\n1,2\n", "not a comparison made by"),
+        ("other/config.yaml", "a: [1", "config.yaml"),
+    ],
+)
+def test_damaged_results_are_one_clear_error(results, name, content, message, tmp_path):
+    (results / "other").mkdir()
+    (results / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        write_report(results, tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_folders_and_files_that_cannot_be_used_are_named(call, results, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for arguments, message in (
+        (["--results", tmp_path / "missing"], "no folder of results"),
+        (["--results", tmp_path / "empty"], "holds no results.csv"),
+        (["--results", results, "--out", tmp_path], f"cannot write {tmp_path}"),
+    ):
+        out = [] if "--out" in arguments else ["--out", tmp_path / "report.html"]
+        status, _, error = call("report", *arguments, *out)
+        assert status == 2
+        assert message in error
+        assert len(error.splitlines()) == 1
+
+
+def test_intervals_are_of_the_finite_values():
+    values = pd.Series([1.0, 2.0, 3.0, np.nan])
+    low, high = bootstrap_interval(np.array([1.0, 2.0, 3.0]))
+    assert mean_with_interval(values, 2) == f"2.00 [{low:.2f}, {high:.2f}], n\u00a0=\u00a03"
+    assert mean_with_interval(pd.Series([0.5])) == "0.500, n\u00a0=\u00a01"
+    assert mean_with_interval(pd.Series([np.nan])) == "-"
+
+
+def test_markup_escapes_everything_else():
+    assert (
+        markup.element("p", "a < b", markup.element("b", "&"), class_='"x"')
+        == '<p class="&quot;x&quot;">a &lt; b<b>&amp;</b></p>'
+    )
+    assert markup.inline("**a** `<b>` [text](file.md)") == "<strong>a</strong> <code>&lt;b&gt;</code> text"
+    with pytest.raises(ValueError, match="zip"):
+        markup.table(["a", "b"], [["only one"]])
+
+
+# --- in a browser -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="extra `browser`")
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+    with playwright.sync_playwright() as running:
+        try:
+            started = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        except playwright.Error as error:
+            pytest.skip(f"no Chromium to be had here: {error.message.splitlines()[0]}")
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def stored(committed, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(committed[0], encoding="utf-8")
+    return path
+
+
+TOO_WIDE = """() => [...document.querySelectorAll('td, pre, figure, img.square, p, li, h1, h2, h3')]
+    .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_it_renders_in_chromium(browser, stored, width):
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    said, asked = [], []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(stored.as_uri())
+    assert said == []
+    assert [url for url in asked if not url.startswith("data:")] == [stored.as_uri()]
+    assert page.evaluate("[...document.images].length") >= 8
+    assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 100)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(TOO_WIDE) == []
+    # On a phone a wide picture is not shrunk to nothing but scrolls in its figure.
+    widths = page.evaluate("[...document.querySelectorAll('img.wide')].map(image => image.getBoundingClientRect().width)")
+    assert min(widths) >= 600
+    smallest = page.evaluate(
+        "Math.min(...[...document.querySelectorAll('td')].map(e => parseFloat(getComputedStyle(e).fontSize)))"
+    )
+    assert smallest >= 12
+    labels = page.evaluate("getComputedStyle(document.querySelector('td:nth-child(2)'), '::before').content")
+    assert (labels != "none") == (width == 390), "cells name their column where the header is hidden"
+    page.close()
+
+
+@pytest.mark.slow
+def test_it_prints(browser, stored):
+    page = browser.new_page()
+    page.goto(stored.as_uri())
+    pages = page.pdf(format="A4").count(b"/Type /Page\n")
+    assert 8 <= pages <= 40
+    page.close()
