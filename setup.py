@@ -22,6 +22,7 @@ setup(
         "tensorflow-probability>=0.25",
         "tf-keras>=2.21",  # TFP does not import without it; the networks here are Keras 3
         "keras>=3.12",
+        "h5py>=3.14",
         "numpy>=2.0",
         "pandas>=2.2",
         "PyYAML>=6.0",

@@ -14,9 +14,14 @@ import tensorflow as tf
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, check_unpacked_size
 
-_DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error)
+# What reading a damaged .npz file raises. RuntimeError: its header asks for a password or an unknown compression; MemoryError:
+# for an impossible shape; TypeError: it is an .npy file.
+_DAMAGED = (
+    *(OSError, ValueError, TypeError, EOFError, KeyError, AttributeError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 FORMAT = 1  # of State files; a file of another format is refused
 
 
@@ -49,15 +54,33 @@ def save_arrays(path: Path, arrays: dict[str, Any]) -> None:
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read an .npz file. Raises InputError if it is missing, damaged, or holds pickled objects (which are never loaded)."""
+    """Read an .npz file; asking the result for an array that the file has not is an InputError.
+
+    Raises:
+        InputError: it is missing, damaged, a zip bomb, or holds pickled objects (which are never loaded).
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise TypeError("it holds other files")
+        return _Arrays(path, arrays)
     except FileNotFoundError as error:
         raise InputError(f"no file {path}.") from error
-    # RuntimeError: a damaged header may ask for a password or an unknown compression. TypeError: an .npy file.
-    except (OSError, ValueError, TypeError, EOFError, KeyError, AttributeError, RuntimeError, *_DAMAGED_ZIP) as error:
+class _Arrays(dict[str, np.ndarray]):
+    """The arrays of one file, which says what it lacks."""
+
+    def __init__(self, path: Path, arrays: dict[str, np.ndarray]):
+        super().__init__(arrays)
+        self.path = path
+
+    def __missing__(self, name: str) -> np.ndarray:
+        raise InputError(f"{self.path} holds no {name!r}, but {sorted(self)}: it is another file than its name says.")
+
+
+    except _DAMAGED as error:
         raise DamagedFileError(f"{path} is damaged or not an .npz file of plain arrays: {error}.") from error
+        check_unpacked_size(path)
 
 
 def save_state(path: Path, state: State) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -132,9 +133,15 @@ class RunFolder:
         path, text = self.path / name, io.StringIO()
         writer = csv.DictWriter(text, list(row), lineterminator="\n")
         writer.writeheader()
-        if path.is_file():
-            with path.open(newline="") as file:
-                writer.writerows(list(csv.DictReader(file))[:before])
+        try:
+            if before:
+                with path.open(newline="", encoding="utf-8") as file:
+                    rows = list(csv.DictReader(file))[:before]
+            writer.writerows(rows)
+        except (FileNotFoundError, ValueError, csv.Error) as error:
+            raise InputError(f"{path} is missing or damaged ({error}); give another folder to start anew.") from error
+        if len(rows) < before:
+            raise InputError(f"{path} has {len(rows)} of {before} rows; give another folder to start anew.")
         writer.writerow(row)
         write_text(path, text.getvalue())
 
@@ -174,8 +181,23 @@ class RunFolder:
 
     def history(self) -> pd.DataFrame:
         """metrics.csv and timings.csv side by side, a row per iteration."""
-        frames = [pd.read_csv(self.path / name, float_precision="round_trip") for name in ("metrics.csv", "timings.csv")]
-        return frames[0].merge(frames[1], on="t")
+        metrics, timings = self._table("metrics.csv"), self._table("timings.csv")
+        if list(metrics["t"]) != list(timings["t"]):
+            raise InputError(f"metrics.csv and timings.csv in {self.path} hold different iterations: one of them is damaged.")
+        return metrics.merge(timings, on="t")
+
+    def seconds(self) -> float:
+        """CPU seconds of the iterations done so far."""
+        return float(self._table("timings.csv").drop(columns="t").to_numpy().sum()) if self._checkpoints() else 0.0
+
+    def _table(self, name: str) -> pd.DataFrame:
+        try:
+            frame = pd.read_csv(self.path / name, float_precision="round_trip")
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.path / name} cannot be read: {error}.") from error
+        if "t" not in frame or not all(np.issubdtype(kind, np.number) for kind in frame.dtypes):
+            raise InputError(f"{self.path / name} is not a table of iterations.")
+        return frame
 
     # --- result ---------------------------------------------------------------------------------------------------------
 

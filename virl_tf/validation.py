@@ -1,7 +1,9 @@
 """Checks of what users hand in. Every refusal is one `InputError` that names what, where and what is allowed."""
 
 import difflib
+import zipfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,26 @@ def check_positive(what: str, value: Any) -> float:
 def check_seed(value: Any) -> int:
     """Return the seed as an int in [0, 2^63), else raise `InputError`."""
     return check_integer("seed", value, 0, 2**63 - 1)
+
+
+# Bytes to which a compressed file may unpack. Files written here are not compressed: they unpack to less than their own size.
+MOST_UNPACKED = 64 * 2**20
+
+
+def check_unpacked_size(path: Path) -> None:
+    """Refuse a zip file that would unpack to more than its own size and than `MOST_UNPACKED`, before anything is unpacked.
+
+    Raises:
+        InputError: a zip bomb. Also `zipfile.BadZipFile` and `OSError`: not a zip file, or one that cannot be read.
+    """
+    with zipfile.ZipFile(path) as file:
+        unpacked = sum(member.file_size for member in file.infolist())
+    most = max(MOST_UNPACKED, path.stat().st_size)
+    if unpacked > most:
+        raise InputError(f"{path} would unpack to {unpacked} bytes; at most {most} are read")
+
+
+_LARGEST = 1e100  # of a demonstration, and of its inverse spread: their squares are still numbers
 
 
 def check_demonstrations(demonstrations: Any) -> np.ndarray:
