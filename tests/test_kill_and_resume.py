@@ -114,7 +114,7 @@ def content(out: Path) -> dict[str, object]:
         **{name: (out / name).read_bytes() for name in names},
         "reward": [(a.shape, a.tobytes()) for a in map(np.asarray, tf.nest.flatten(load_reward(out / "reward.keras")))],
         "summary": summary,
-        "checkpoints": {p.name: p.read_bytes() for p in (out / "checkpoints").iterdir() if not p.name.startswith(".")},
+        "checkpoints": [p.read_bytes() for p in sorted((out / "checkpoints").glob("state-*.npz"))[-2:]],
     }
 
 

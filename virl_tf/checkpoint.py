@@ -1,5 +1,6 @@
 """Arrays <-> disk: atomically, restored into a template, never executing anything from a file."""
 
+import contextlib
 import os
 import tempfile
 import zipfile
@@ -31,16 +32,22 @@ class DamagedFileError(InputError):
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Call `write` on a temporary file beside `path`, then rename it: a reader sees the old file or the new one, never a part."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        try:
-            write(file)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+            try:
+                write(file)  # type: ignore[arg-type]
+                file.flush()
+                os.fsync(file.fileno())
+                os.chmod(file.name, 0o644)
+                os.replace(file.name, path)
+            except BaseException:
+                with contextlib.suppress(OSError):  # the folder may be gone or read-only: what happened first is what counts
+                    os.unlink(file.name)
+                raise
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # a full disk does not say whose write failed
+            error.filename = str(path)
+        raise
 
 
 def write_text(path: Path, text: str) -> None:
@@ -53,20 +60,6 @@ def save_arrays(path: Path, arrays: dict[str, Any]) -> None:
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **{k: np.asarray(v) for k, v in arrays.items()}))
 
 
-def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read an .npz file; asking the result for an array that the file has not is an InputError.
-
-    Raises:
-        InputError: it is missing, damaged, a zip bomb, or holds pickled objects (which are never loaded).
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-            raise TypeError("it holds other files")
-        return _Arrays(path, arrays)
-    except FileNotFoundError as error:
-        raise InputError(f"no file {path}.") from error
 class _Arrays(dict[str, np.ndarray]):
     """The arrays of one file, which says what it lacks."""
 
@@ -78,9 +71,23 @@ class _Arrays(dict[str, np.ndarray]):
         raise InputError(f"{self.path} holds no {name!r}, but {sorted(self)}: it is another file than its name says.")
 
 
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read an .npz file; asking the result for an array that the file has not is an InputError.
+
+    Raises:
+        InputError: it is missing, damaged, a zip bomb, or holds pickled objects (which are never loaded).
+    """
+    try:
+        check_unpacked_size(path)
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise TypeError("it holds other files")
+        return _Arrays(path, arrays)
+    except FileNotFoundError as error:
+        raise InputError(f"no file {path}.") from error
     except _DAMAGED as error:
         raise DamagedFileError(f"{path} is damaged or not an .npz file of plain arrays: {error}.") from error
-        check_unpacked_size(path)
 
 
 def save_state(path: Path, state: State) -> None:

@@ -118,7 +118,15 @@ class RunFolder:
     # --- iterations -----------------------------------------------------------------------------------------------------
 
     def record(self, state: State, row: Mapping[str, Any]) -> None:
-        """Store one iteration: its row, then the state after it. A kill in between costs one iteration, never more."""
+        """Store one iteration: its row, then the state after it. A kill in between costs one iteration, never more.
+
+        Raises:
+            InputError: it cannot be written (a full disk, say), or the rows before it are gone.
+        """
+        with self._writing():
+            self._record(state, row)
+
+    def _record(self, state: State, row: Mapping[str, Any]) -> None:
         timings = {key: value for key, value in row.items() if key == "t" or key.endswith("_seconds")}
         metrics = {key: value for key, value in row.items() if key == "t" or key not in timings}
         self._append("metrics.csv", metrics, state.t - 1)
@@ -130,7 +138,7 @@ class RunFolder:
 
     def _append(self, name: str, row: Mapping[str, Any], before: int) -> None:
         """Put `row` behind the first `before` rows; rows of iterations that are now done again are dropped."""
-        path, text = self.path / name, io.StringIO()
+        path, text, rows = self.path / name, io.StringIO(), []
         writer = csv.DictWriter(text, list(row), lineterminator="\n")
         writer.writeheader()
         try:
@@ -171,7 +179,9 @@ class RunFolder:
         Raises:
             InputError: another process works on it.
         """
-        with (self.path / ".lock").open("a") as file:
+        with self._writing():
+            file = (self.path / ".lock").open("a")
+        with file:
             if fcntl is not None:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -202,9 +212,20 @@ class RunFolder:
     # --- result ---------------------------------------------------------------------------------------------------------
 
     def write_result(self, reward: Reward, policy: Mixture) -> None:
-        """Write reward.keras and policy.npz; the run is finished then."""
-        save_reward(self.path / "reward.keras", reward)
-        save_policy(self.path / "policy.npz", policy)
+        """Write reward.keras and policy.npz; the run is finished then. Raises InputError if they cannot be written."""
+        with self._writing():
+            save_reward(self.path / "reward.keras", reward)
+            save_policy(self.path / "policy.npz", policy)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"cannot write to {self.path}: {error.strerror or error}. What was finished before is kept: the same call "
+                "continues once that is solved."
+            ) from error
 
     def reward(self) -> Reward:
         """The recovered reward."""
