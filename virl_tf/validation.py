@@ -80,8 +80,8 @@ def check_demonstrations(demonstrations: Any) -> np.ndarray:
     """Return demonstrations as float64 [N, D].
 
     Raises:
-        InputError: not numeric, not 2-D, empty, fewer than D + 2 rows, NaN or infinite entries, or a column that does not vary
-            (a density with no width in one direction has no finite reward).
+        InputError: not numeric, not 2-D, empty, fewer than D + 2 rows, NaN or infinite entries, a column that does not vary
+            (a density with no width in one direction has no finite reward), or one whose variance is beyond the floats.
     """
     try:
         x = np.asarray(demonstrations)
@@ -108,11 +108,20 @@ def check_demonstrations(demonstrations: Any) -> np.ndarray:
             "allowed are finite numbers."
         )
     # A constant column may still show a spread of a few rounding errors, so the bound is relative to the values' size.
-    spread = x.std(axis=0)
-    constant = np.flatnonzero(spread <= 1e-12 * np.abs(x).max(axis=0))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        spread = x.std(axis=0)
+    largest = np.abs(x).max(axis=0)
+    constant = np.flatnonzero((spread <= 1e-12 * largest) & (largest <= _LARGEST))
     if constant.size:
         raise InputError(
             f"demonstrations: column {constant[0]} is constant (value {x[0, constant[0]]:.6g}); "
             "every column must vary. Drop it or add the noise it really has."
+        )
+    extreme = np.flatnonzero(~((spread >= 1.0 / _LARGEST) & (largest <= _LARGEST)))
+    if extreme.size:
+        i = extreme[0]
+        raise InputError(
+            f"demonstrations: column {i} holds numbers up to {largest[i]:.3g} with a standard deviation of {spread[i]:.3g}; "
+            f"allowed are numbers up to {_LARGEST:g} and standard deviations from {1.0 / _LARGEST:g}. Change its unit."
         )
     return x
