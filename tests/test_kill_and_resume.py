@@ -41,10 +41,15 @@ class Running(NamedTuple):
 
     process: subprocess.Popen
     log: Path
+    out: Path
 
     def iterations(self) -> int:
         """Lines of progress so far."""
         return sum(line.startswith("t ") for line in self.log.read_text(encoding="utf-8").splitlines())
+
+    def did_all_iterations(self) -> bool:
+        """In this process or an earlier one."""
+        return (self.out / "checkpoints" / f"state-{ITERATIONS:05d}.npz").exists()
 
     def wait_until(self, condition):
         """Until `condition` holds or the process is at its end."""
@@ -61,8 +66,9 @@ class Whole(NamedTuple):
     """A run that nothing stopped, and how long it took."""
 
     out: Path
-    duration: float  # from its first output to its end
+    duration: float  # seconds from its first output to its end
     iteration: float
+    closing: float  # from its last iteration to its end
 
 
 def start(task: str, method: str, out: Path, number: int = 0) -> Running:
@@ -84,7 +90,7 @@ def start(task: str, method: str, out: Path, number: int = 0) -> Running:
     ]
     with log.open("wb") as file:
         process = subprocess.Popen([sys.executable, "-m", "experiments", *command], cwd=ROOT, stdout=file, stderr=file)
-    return Running(process, log)
+    return Running(process, log, out)
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +104,11 @@ def whole(tmp_path_factory):
         running.wait_until(lambda: running.iterations() >= 1)
         first_iteration = time.monotonic()
         running.wait_until(lambda: running.iterations() >= ITERATIONS)
-        iteration = (time.monotonic() - first_iteration) / (ITERATIONS - 1)
+        last_iteration = time.monotonic()
+        iteration = (last_iteration - first_iteration) / (ITERATIONS - 1)
         assert running.end() == 0, running.log.read_text(encoding="utf-8")
-        return Whole(out, time.monotonic() - first_output, iteration)
+        end = time.monotonic()
+        return Whole(out, end - first_output, iteration, end - last_iteration)
 
     return run
 
@@ -125,13 +133,17 @@ def same_content(found: Path, expected: Path):
 
 
 def random_moment(running: Running, rng: np.random.Generator, whole: Whole):
-    """Half of the moments: any time from the first output to the end. The other half: some time in the next three iterations."""
+    """Any time from the first output to the end, or in the next three iterations, or after the last one."""
     running.wait_until(lambda: running.log.stat().st_size > 0)
-    if rng.uniform() < 0.5:
+    kind = rng.choice(3, p=[0.4, 0.4, 0.2])
+    if kind == 0:
         time.sleep(rng.uniform(0.0, whole.duration))
-    else:
+    elif kind == 1:
         running.wait_until(lambda: running.iterations() >= 1)
         time.sleep(rng.uniform(0.0, 3.0 * whole.iteration))
+    else:
+        running.wait_until(running.did_all_iterations)
+        time.sleep(rng.uniform(0.0, whole.closing))
 
 
 @BOTH
@@ -153,8 +165,7 @@ def test_killed_runs_end_with_the_same_bytes(task, method, whole, tmp_path):
             running.process.kill()
             running.end()
             in_a_row += 1
-            last = (out / "checkpoints" / f"state-{ITERATIONS:05d}.npz").exists()
-            phases[list(phases)[2 if last else min(1, running.iterations())]] += 1
+            phases[list(phases)[2 if running.did_all_iterations() else min(1, running.iterations())]] += 1
         assert running.end() == 0, running.log.read_text(encoding="utf-8")
         same_content(out, expected.out)
     print(f"\n{task} {method}: {sum(phases.values())} kills in {chains} runs ({phases}); all bytes equal")
