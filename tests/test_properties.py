@@ -22,8 +22,8 @@ from hypothesis.extra import numpy as npst
 
 from experiments import cli
 from tests import tiny
-from tests.conftest import make_network, make_reward
-from virl_tf import InputError, fit, fit_policy, metrics
+from tests.conftest import make_mixture, make_network, make_reward
+from virl_tf import InputError, fit, fit_policy, metrics, tasks
 from virl_tf.hparams import DIRECTORY, SECTIONS, default_hparams, load_hparams, parse_yaml, to_yaml
 from virl_tf.importance import effective_sample_size, normalise
 from virl_tf.kde import fit_kde
@@ -386,6 +386,17 @@ def test_fit_policy():
 
     numbers = {"kl_bound": SCALES, "ridge": st.floats(0.0, 1.0), "seed": st.integers(-1, 2**63)}
     numbers = {name: mostly(usual, mostly(usual, ANYTHING)) for name, usual in numbers.items()}
+
+    def spoiled(policy, field, value):
+        arrays = [np.array(a) for a in policy]
+        arrays[field].flat[0] = value
+        return Mixture(*arrays)
+
+    starts = {k: make_mixture(k, 2) for k in (1, 3)}
+    spoils = st.builds(
+        spoiled, st.sampled_from([*starts.values()]), st.integers(0, 2), st.sampled_from([np.nan, 0.0, -1.0, 1e300])
+    )
+    numbers["initial_policy"] = st.none() | st.sampled_from([*starts.values()]) | spoils | ANYTHING
     explore(
         check,
         24,
@@ -440,6 +451,51 @@ def test_fit():
         x=usual,
         sections=HPARAMS,
         seed=st.integers(0, 2**63 - 1),
+    )
+
+
+# --- tasks ----------------------------------------------------------------------------------------------------------------------
+
+
+def check_task(task, in_support=True):
+    assert np.isfinite(task.mode_centers).all()
+    assert not np.isnan(task.log_prob(task.mode_centers)).any()
+    assert np.isfinite(task.log_prob(task.mode_centers)).all() or not in_support
+
+
+def test_random_gaussians():
+    def check(num_modes, seed, dim, widths):
+        task = tasks.RandomGaussians(num_modes, seed, dim=dim, **widths)
+        check_task(task)
+        assert_valid(task.mixture)
+        assert np.isfinite(task.exact_samples(3, 0)[0]).all()
+
+    numbers = mostly(SCALES, st.sampled_from([1e150, 1e-200, 0.0, -1.0, np.inf, "1", None]))
+    explore(
+        check,
+        60,
+        num_modes=mostly(st.sampled_from([1, 3]), st.sampled_from([0, 10**12, 2.0, "3", None])),
+        seed=mostly(st.integers(0, 2**63 - 1), ANYTHING),
+        dim=st.sampled_from([1, 2, 5]),
+        widths=st.fixed_dictionaries({}, optional={"extent": numbers, "spread": numbers, "min_variance": numbers}),
+    )
+
+
+def test_walks():
+    def check(kind, steps, numbers):
+        task = getattr(tasks, kind)(steps, **numbers)
+        check_task(task)
+        assert np.isfinite(task.log_normaliser)
+
+    variance = mostly(
+        st.floats(-6.0, 3.0).map(lambda e: 10.0**e), st.sampled_from([1e-10, 1e-12, 1e-300, 1e12, 0.0, np.nan, "x"])
+    )
+    explore(
+        check,
+        30,
+        kind=st.sampled_from(["GridWalker", "PathPlanning"]),
+        steps=mostly(st.sampled_from([2, 4]), st.sampled_from([0, 3, 11, 2.0, None])),
+        numbers=st.fixed_dictionaries({}, optional={"variance": variance, "spacing": st.floats(-0.1, 1.1)}),
     )
 
 

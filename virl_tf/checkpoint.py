@@ -13,8 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.irl import State
-from virl_tf.mixture import Mixture
-from virl_tf.numerics import DENSITY
+from virl_tf.mixture import Mixture, check_mixture
 from virl_tf.validation import InputError, check_unpacked_size
 
 # What reading a damaged .npz file raises. RuntimeError: its header asks for a password or an unknown compression; MemoryError:
@@ -129,9 +128,4 @@ def load_policy(path: Path | str) -> Mixture:
     arrays = load_arrays(Path(path))
     if set(arrays) != set(Mixture._fields):
         raise InputError(f"{path} is not a policy: it holds {sorted(arrays)}, a policy holds {sorted(Mixture._fields)}.")
-    mixture = Mixture(**{name: np.asarray(a) for name, a in arrays.items()})
-    k, d = mixture.means.shape if np.ndim(mixture.means) == 2 else (-1, -1)
-    floats = all(a.dtype == np.float64 and np.isfinite(a).all() for a in mixture)
-    if not floats or mixture.log_weights.shape != (k,) or mixture.scale_trils.shape != (k, d, d):
-        raise InputError(f"{path} is not a policy: expected finite float64 log_weights [K], means [K, D], scale_trils [K, D, D].")
-    return Mixture(*(tf.constant(a, DENSITY) for a in mixture))
+    return check_mixture(f"{path} is not a policy", [arrays[name] for name in Mixture._fields])
