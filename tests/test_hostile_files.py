@@ -275,7 +275,7 @@ def test_a_large_yaml_file_is_refused(tmp_path):
 # --- names -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped-absolute", "..\\escaped", "a/../../escaped"])
+@pytest.mark.parametrize("name", ["../escaped", "/escaped-absolute", "..\\escaped", "a/../../escaped"])
 def test_names_that_lead_elsewhere_write_nothing(tmp_path, name):
     inside = tmp_path / "inside"
     inside.mkdir()
@@ -289,7 +289,7 @@ def test_names_that_lead_elsewhere_write_nothing(tmp_path, name):
         load_reward(inside / "reward.keras")
     assert [path.name for path in tmp_path.iterdir()] == ["inside"]
     assert sorted(path.name for path in inside.iterdir()) == ["policy.npz", "reward.keras"]
-    assert not os.path.exists("/tmp/escaped-absolute")
+    assert not os.path.exists("/escaped-absolute")
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------------
@@ -306,12 +306,12 @@ def test_a_truncated_file_of_a_run_is_named(run, name, size):
         load(run)
 
 
-@pytest.mark.parametrize("other", [*FILES, "checkpoints/state-00003.npz"])
-@pytest.mark.parametrize("name", FILES)
+TABLES = {"metrics.csv", "timings.csv"}  # of one kind
+SWAPS = [(name, other) for name in FILES for other in [*FILES, "checkpoints/state-00003.npz"] if name != other]
+
+
+@pytest.mark.parametrize(("name", "other"), [pair for pair in SWAPS if not set(pair) <= TABLES])
 def test_a_file_in_the_place_of_another_is_named(run, name, other):
-    tables = {"metrics.csv", "timings.csv"}
-    if name == other or {name, other} <= tables:
-        pytest.skip("the same kind of file")
     shutil.copy(run / other, run / name)
     with pytest.raises(InputError, match=name.replace(".", r"\.")):
         load(run)
