@@ -22,6 +22,7 @@ setup(
         "tensorflow-probability>=0.25",
         "tf-keras>=2.21",  # TFP does not import without it; the networks here are Keras 3
         "keras>=3.12",
+        "h5py>=3.14",
         "numpy>=2.0",
         "pandas>=2.2",
         "PyYAML>=6.0",
@@ -40,6 +41,6 @@ setup(
         "browser": ["playwright>=1.50"],  # the test of the report in a headless Chromium
         "postgres": ["psycopg[binary]>=3.2"],  # studies in a PostgreSQL database
         "bench": ["gmmvi>=1.1"],  # the peer of `benchmark --peers`
-        "test": ["pytest>=8.4", "ruff>=0.14", "mypy>=1.18", "scipy>=1.15", "pandas-stubs", "types-PyYAML"],
+        "test": ["pytest>=8.4", "hypothesis>=6.140", "ruff>=0.14", "mypy>=1.18", "scipy>=1.15", "pandas-stubs", "types-PyYAML"],
     },
 )

@@ -353,9 +353,12 @@ def _interruptible() -> Iterator[None]:
 
 
 def main() -> None:
-    """Run a command; what is wrong with its input is one line on stderr and exit status 2."""
+    """Run a command; what is wrong with its input or its disk is one line on stderr and exit status 2."""
     try:
         app()
+    except OSError as error:
+        print(f"error: {error}. Nothing that was finished is lost: the same command continues.", file=sys.stderr)
+        sys.exit(2)
     except ValueError as error:
         from virl_tf.validation import InputError
 

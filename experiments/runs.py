@@ -1,15 +1,14 @@
 """One run: demonstrations, reward, metrics, summary, picture, all in one folder. What is special to a task is in `tasks`."""
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from rich.console import Console
 
+from experiments.result_files import read_summary
 from experiments.specification import Specification
 from experiments.tasks import Experiment, experiment_of
 from virl_tf.checkpoint import load_arrays, save_arrays
@@ -17,6 +16,7 @@ from virl_tf.fit import run
 from virl_tf.methods import METHODS
 from virl_tf.observers import Observer
 from virl_tf.run_folder import RunFolder, write_json
+from virl_tf.validation import InputError, check_demonstrations
 
 console = Console()
 
@@ -37,11 +37,11 @@ def execute(
     summary_file = out / "summary.json"
     if summary_file.is_file():
         console.print(f"{out}: finished before; nothing to do.")
-        summary = json.loads(summary_file.read_text())
+        summary = read_summary(out)
         experiment.print_summary(summary, console)
         return summary
 
-    start = time.process_time() - seconds_before(out)
+    start = time.process_time() - folder.seconds()
     console.print(f"[bold]{spec.name}[/bold] in {out}")
     train, test = demonstrations(experiment, spec, out)
     result = run(
@@ -81,12 +81,6 @@ def execute(
     return summary
 
 
-def seconds_before(out: Path) -> float:
-    """CPU seconds of the iterations that an earlier process did in this folder."""
-    path = out / "timings.csv"
-    return float(pd.read_csv(path).drop(columns="t").to_numpy().sum()) if path.is_file() else 0.0
-
-
 def demonstrations(experiment: Experiment, spec: Specification, out: Path) -> tuple[np.ndarray, np.ndarray]:
     """Training and test demonstrations, drawn once and kept in the folder."""
     path = out / "demonstrations.npz"
@@ -96,7 +90,10 @@ def demonstrations(experiment: Experiment, spec: Specification, out: Path) -> tu
             x = experiment.task.demonstrations(n, spec.seed)
         save_arrays(path, {"train": x[: spec.num_train], "test": x[spec.num_train :]})
     arrays = load_arrays(path)
-    return arrays["train"], arrays["test"]
+    train, test = arrays["train"], arrays["test"]
+    if [train.shape, test.shape] != [(spec.num_train, experiment.task.dim), (spec.num_test, experiment.task.dim)]:
+        raise InputError(f"{path} does not hold the demonstrations of this run; delete it, and they are drawn again.")
+    return check_demonstrations(train), test
 
 
 def print_costs(summary: dict[str, Any]) -> None:

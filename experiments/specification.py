@@ -17,7 +17,7 @@ TASKS = tuple(TABLES)
 DEFAULT_PRESETS = {"gaussians": "quick", "grid_walker": "paper", "path_planning": "paper"}
 DEFAULT_STEPS = {"grid_walker": 5, "path_planning": 6}
 DEFAULT_MODES = 50  # of the Gaussians' target
-MAX_STEPS = 10
+MAX_MODES, MAX_STEPS = 1_000_000, 10
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _size(task: str, modes: int | None, steps: int | None) -> tuple[int, int]:
     if task == "gaussians":
         if steps is not None:
             raise InputError("--steps is for grid_walker and path_planning; the size of a gaussians target is --modes.")
-        return check_integer("--modes", DEFAULT_MODES if modes is None else modes, 1), 0
+        return check_integer("--modes", DEFAULT_MODES if modes is None else modes, 1, MAX_MODES), 0
     if modes is not None:
         raise InputError(f"--modes is for gaussians; the size of a {task} target is --steps.")
     steps = check_integer("--steps", DEFAULT_STEPS[task] if steps is None else steps, 1, MAX_STEPS)

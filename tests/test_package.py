@@ -67,6 +67,13 @@ def test_readme_names_only_files_that_exist():
     assert missing == []
 
 
+def test_readme_names_only_tests_that_exist():
+    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "README.md").read_text()))
+    assert len(named) > 10
+    assert {name for name in named if f"def {name}(" not in tests} == set()
+
+
 @pytest.mark.slow
 def test_readme_python_example_runs(tmp_path):
     code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]

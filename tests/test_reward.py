@@ -181,7 +181,7 @@ def test_a_folder(tmp_path):
 
 def test_another_keras_model(tmp_path):
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "dense.keras")
-    with pytest.raises(InputError, match="is a Keras model, but not a reward saved by virl_tf"):
+    with pytest.raises(InputError, match="is not a reward saved by virl_tf"):
         load_reward(tmp_path / "dense.keras")
 
 

@@ -171,7 +171,7 @@ def test_record_keeps_two_checkpoints_and_all_rows(tmp_path):
 
 def test_checkpoints_are_sorted_by_number(tmp_path):
     folder = RunFolder.open(tmp_path, CONFIG)
-    record(folder, 9, 10, 11)
+    record(folder, *range(1, 12))
     assert folder.latest_state(make_state()).t == 11
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["state-00010.npz", "state-00011.npz"]
 

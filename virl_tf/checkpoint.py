@@ -1,5 +1,6 @@
 """Arrays <-> disk: atomically, restored into a template, never executing anything from a file."""
 
+import contextlib
 import os
 import tempfile
 import zipfile
@@ -12,11 +13,15 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.irl import State
-from virl_tf.mixture import Mixture
-from virl_tf.numerics import DENSITY
-from virl_tf.validation import InputError
+from virl_tf.mixture import Mixture, check_mixture
+from virl_tf.validation import InputError, check_unpacked_size
 
-_DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error)
+# What reading a damaged .npz file raises. RuntimeError: its header asks for a password or an unknown compression; MemoryError:
+# for an impossible shape; TypeError: it is an .npy file.
+_DAMAGED = (
+    *(OSError, ValueError, TypeError, EOFError, KeyError, AttributeError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 FORMAT = 1  # of State files; a file of another format is refused
 
 
@@ -26,16 +31,22 @@ class DamagedFileError(InputError):
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Call `write` on a temporary file beside `path`, then rename it: a reader sees the old file or the new one, never a part."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        try:
-            write(file)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+            try:
+                write(file)  # type: ignore[arg-type]
+                file.flush()
+                os.fsync(file.fileno())
+                os.chmod(file.name, 0o644)
+                os.replace(file.name, path)
+            except BaseException:
+                with contextlib.suppress(OSError):  # the folder may be gone or read-only: what happened first is what counts
+                    os.unlink(file.name)
+                raise
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # a full disk does not say whose write failed
+            error.filename = str(path)
+        raise
 
 
 def write_text(path: Path, text: str) -> None:
@@ -48,15 +59,33 @@ def save_arrays(path: Path, arrays: dict[str, Any]) -> None:
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **{k: np.asarray(v) for k, v in arrays.items()}))
 
 
+class _Arrays(dict[str, np.ndarray]):
+    """The arrays of one file, which says what it lacks."""
+
+    def __init__(self, path: Path, arrays: dict[str, np.ndarray]):
+        super().__init__(arrays)
+        self.path = path
+
+    def __missing__(self, name: str) -> np.ndarray:
+        raise InputError(f"{self.path} holds no {name!r}, but {sorted(self)}: it is another file than its name says.")
+
+
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read an .npz file. Raises InputError if it is missing, damaged, or holds pickled objects (which are never loaded)."""
+    """Read an .npz file; asking the result for an array that the file has not is an InputError.
+
+    Raises:
+        InputError: it is missing, damaged, a zip bomb, or holds pickled objects (which are never loaded).
+    """
     try:
+        check_unpacked_size(path)
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise TypeError("it holds other files")
+        return _Arrays(path, arrays)
     except FileNotFoundError as error:
         raise InputError(f"no file {path}.") from error
-    # RuntimeError: a damaged header may ask for a password or an unknown compression. TypeError: an .npy file.
-    except (OSError, ValueError, TypeError, EOFError, KeyError, AttributeError, RuntimeError, *_DAMAGED_ZIP) as error:
+    except _DAMAGED as error:
         raise DamagedFileError(f"{path} is damaged or not an .npz file of plain arrays: {error}.") from error
 
 
@@ -99,9 +128,4 @@ def load_policy(path: Path | str) -> Mixture:
     arrays = load_arrays(Path(path))
     if set(arrays) != set(Mixture._fields):
         raise InputError(f"{path} is not a policy: it holds {sorted(arrays)}, a policy holds {sorted(Mixture._fields)}.")
-    mixture = Mixture(**{name: np.asarray(a) for name, a in arrays.items()})
-    k, d = mixture.means.shape if np.ndim(mixture.means) == 2 else (-1, -1)
-    floats = all(a.dtype == np.float64 and np.isfinite(a).all() for a in mixture)
-    if not floats or mixture.log_weights.shape != (k,) or mixture.scale_trils.shape != (k, d, d):
-        raise InputError(f"{path} is not a policy: expected finite float64 log_weights [K], means [K, D], scale_trils [K, D, D].")
-    return Mixture(*(tf.constant(a, DENSITY) for a in mixture))
+    return check_mixture(f"{path} is not a policy", [arrays[name] for name in Mixture._fields])

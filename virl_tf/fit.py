@@ -26,7 +26,7 @@ from virl_tf.hparams import (
 )
 from virl_tf.irl import State
 from virl_tf.methods import METHODS, Method
-from virl_tf.mixture import Mixture, standard_normal_start
+from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.observers import Observer, ProgressBar
 from virl_tf.reward import Reward
@@ -379,7 +379,7 @@ def _checked_start(
         raise InputError(f"dim is {dim}, but the reward has dimension {log_prob.dim}.")
     start_seed = numpy_seed(seed, 0, "initial policy")
     if initial_policy is not None:
-        policy = initial_policy
+        policy = check_mixture("initial_policy is not a Mixture", initial_policy)
     elif isinstance(log_prob, Reward):
         policy = spread_start(log_prob, num_components, start_seed)
     else:

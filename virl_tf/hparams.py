@@ -219,7 +219,13 @@ def check_value(name: str, value: Any, source: str = "hparams") -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads 1e-3 as a number (as YAML 1.2 does) and refuses a key given twice."""
+    """SafeLoader that reads 1e-3 as a number (as YAML 1.2 does), and refuses a key given twice and aliases."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        # A few lines of aliases to aliases stand for billions of values, or for a value that contains itself.
+        if self.check_event(yaml.AliasEvent) and self.peek_event().anchor in self.anchors:
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", self.peek_event().start_mark)
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -230,7 +236,10 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """SafeDumper that quotes a string which `_Loader` would read as a number."""
+    """SafeDumper that writes no aliases, and quotes a string which `_Loader` would read as a number."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 for _class in (_Loader, _Dumper):
@@ -244,9 +253,14 @@ def to_yaml(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
 
 
+_MOST_YAML = 2**20  # bytes; ours have a few thousand, and parsing takes a second per megabyte
+
+
 def read_yaml(path: Path | str) -> Any:
     """The content of a YAML file; nothing in it is executed. Raises InputError with the file's name if unreadable."""
     try:
+        if Path(path).stat().st_size > _MOST_YAML:
+            raise InputError(f"cannot read {path}: it is larger than {_MOST_YAML} bytes.")
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}.") from error

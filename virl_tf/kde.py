@@ -6,7 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.numerics import DENSITY, LOG_2PI
+from virl_tf.validation import InputError
 
+# Squared distances of 1e12 squared bandwidths are exact to 1e-4 nats.
+_MOST_WIDTHS = 1e6
 # Distances held at once: 2^21 float64 numbers stay near the cache, and memory does not grow with the number of points.
 _CHUNK_ELEMENTS = 2**21
 
@@ -62,6 +65,9 @@ def fit_kde(points: np.ndarray, bandwidth: float | str, scale: str = "absolute",
         bandwidth: the kernel's standard deviation, or "silverman", or "held_out" (the likelihood of held-out points decides).
         scale: "absolute": in data units; "relative": times each column's standard deviation.
         seed: splits the points for "held_out".
+
+    Raises:
+        InputError: a bandwidth so narrow, against the spread of the points, that distances are lost in rounding.
     """
     spread = points.std(axis=0)
     unit = spread if scale == "relative" else np.ones_like(spread)
@@ -70,7 +76,16 @@ def fit_kde(points: np.ndarray, bandwidth: float | str, scale: str = "absolute",
         bandwidth = silverman_factor(*points.shape)
     elif bandwidth == "held_out":
         bandwidth = held_out_bandwidth(points, unit, seed)
-    return Kde(tf.constant(points, DENSITY), tf.constant(float(bandwidth) * unit, DENSITY))
+    widths = float(bandwidth) * unit
+    span = np.ptp(points, axis=0)
+    narrow = np.flatnonzero(span >= _MOST_WIDTHS * widths)
+    if narrow.size:
+        i = narrow[0]
+        raise InputError(
+            f"the KDE's bandwidth in column {i} is {widths[i]:.3g}, but the demonstrations span {span[i]:.3g} there; less than "
+            f"{_MOST_WIDTHS:g} bandwidths are allowed. Take a larger kde.bandwidth, or kde.bandwidth_scale: relative."
+        )
+    return Kde(tf.constant(points, DENSITY), tf.constant(widths, DENSITY))
 
 
 def silverman_factor(n: int, d: int) -> float:

@@ -7,6 +7,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from virl_tf.numerics import DENSITY, LOG_2PI
+from virl_tf.validation import InputError
 
 tfd = tfp.distributions
 
@@ -78,6 +79,28 @@ class Mixture(NamedTuple):
     def entropy(self, n: int, seed: Any) -> tf.Tensor:
         """Monte Carlo estimate of H(q~) from n draws: []."""
         return -tf.reduce_mean(self.log_prob(self.sample(n, seed)[0]))
+
+
+def check_mixture(what: str, arrays: Any) -> Mixture:
+    """Return the fields of a `Mixture` as one, of tensors.
+
+    Raises:
+        InputError: `what`, and what a mixture is.
+    """
+    try:
+        found = Mixture(*(np.asarray(a) for a in arrays))
+        k, d = found.means.shape
+        shapes = [a.shape for a in found] == [(k,), (k, d), (k, d, d)]
+        if shapes and all(a.dtype == np.float64 and np.isfinite(a).all() for a in found):
+            triangular = (np.triu(found.scale_trils, 1) == 0.0).all() and (np.diagonal(found.scale_trils, 0, 1, 2) > 0.0).all()
+            if triangular and abs(np.exp(found.log_weights).sum() - 1.0) < 1e-6:
+                return Mixture(*(tf.constant(a, DENSITY) for a in found))
+    except (TypeError, ValueError):  # not three arrays
+        pass
+    raise InputError(
+        f"{what}: expected finite float64 log_weights [K] of sum one, means [K, D], scale_trils [K, D, D], lower triangular with "
+        "positive diagonals."
+    )
 
 
 def gaussian(mean: np.ndarray, covariance: np.ndarray) -> Mixture:

@@ -1,10 +1,14 @@
 """The cumulative reward R(x) = log q*_0(x) + sum_i phi_i(x) (Eq. 2), as a value: arrays, no closures."""
 
 import functools
+import io
+import json
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import h5py
 import keras
 import numpy as np
 import tensorflow as tf
@@ -12,7 +16,7 @@ import tensorflow as tf
 from virl_tf.mixture import Mixture
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
 from virl_tf.numerics import DENSITY, compiled, specs_of, to_network
-from virl_tf.validation import InputError, check_integer
+from virl_tf.validation import InputError, check_integer, check_unpacked_size
 
 
 class Reward(NamedTuple):
@@ -39,8 +43,13 @@ class Reward(NamedTuple):
         return int(self.shift.shape[0])
 
     def __call__(self, x: Any) -> tf.Tensor:
-        """R(x): [..., D] -> [...], float64, differentiable in x. Raises InputError for another last axis."""
-        x = tf.convert_to_tensor(x)
+        """R(x): [..., D] -> [...], float64, differentiable in x. Raises InputError for another last axis or what is not real."""
+        try:
+            x = tf.convert_to_tensor(x)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"x must be an array of numbers [..., {self.dim}]: {error}") from error
+        if not (x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool):
+            raise InputError(f"x must be an array of real numbers [..., {self.dim}], got dtype {x.dtype.name}.")
         if x.shape.rank == 0 or x.shape[-1] != self.dim:
             raise InputError(f"x must have shape [..., {self.dim}] (this reward's dimension), got {tuple(x.shape)}.")
         x = tf.cast(x, DENSITY)
@@ -134,6 +143,8 @@ class CumulativeReward(keras.layers.Layer):
 def load_reward(path: Path | str) -> Reward:
     """The reward in a `.keras` file written by `Reward.as_keras().save(path)`.
 
+    Only the arrays are used: Keras, which would build whatever the file describes, is not asked.
+
     Raises:
         InputError: no such file, not a Keras file, or one that holds something else. Nothing in the file is executed.
     """
@@ -141,10 +152,44 @@ def load_reward(path: Path | str) -> Reward:
     if not path.is_file():
         raise InputError(f"no reward file {path}.")
     try:
-        model = keras.saving.load_model(path, compile=False, safe_mode=True)
-    except (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, zipfile.BadZipFile) as error:
+        check_unpacked_size(path)
+        with zipfile.ZipFile(path) as file:
+            _check_description(file)
+            content = file.read("model.weights.h5")
+        with h5py.File(io.BytesIO(content), "r") as weights:
+            arrays = [_read_array(weights, f"layers/cumulative_reward/vars/{i}", len(content)) for i in range(len(_FIELD_DTYPES))]
+        _check_arrays(arrays)
+    except (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path} is not a reward saved by virl_tf: {error}") from error
-    layers = [layer for layer in getattr(model, "layers", ()) if isinstance(layer, CumulativeReward)]
-    if len(layers) != 1:
-        raise InputError(f"{path} is a Keras model, but not a reward saved by virl_tf.")
-    return layers[0].reward
+    return _unflatten([tf.constant(a) for a in arrays])
+
+
+def _check_description(file: zipfile.ZipFile) -> None:
+    """Raise ValueError unless the members and the Keras classes are those of `Reward.as_keras`."""
+    classes = set()
+    json.loads(file.read("config.json"), object_hook=lambda item: classes.add(item.get("class_name", "")))
+    wanted = {"Functional", "InputLayer", "CumulativeReward", "DTypePolicy", "__keras_tensor__", ""}
+    if set(file.namelist()) != {"metadata.json", "config.json", "model.weights.h5"} or classes != wanted:
+        raise ValueError(f"it holds {file.namelist()[:9]} and describes {sorted(map(str, classes))[:9]}")
+
+
+def _read_array(weights: h5py.File, name: str, most: int) -> np.ndarray:
+    """One array of at most `most` bytes. HDF5 can also point to other files or declare data that it does not hold."""
+    parts = name.split("/")
+    links = [weights.get("/".join(parts[: i + 1]), getlink=True) for i in range(len(parts))]
+    dataset = weights[name] if all(isinstance(link, h5py.HardLink) for link in links) else None
+    if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual or dataset.nbytes > most:
+        raise ValueError(f"{name} is not an array within the file")
+    return dataset[()]
+
+
+def _check_arrays(arrays: list[np.ndarray]) -> None:
+    """Raise ValueError unless the dtypes and shapes are those of one reward, its mixture and scales are finite."""
+    means, kernels, hidden = (np.asarray(arrays[i]) for i in (1, 4, 6))
+    (k, d), (t, _, h), layers = means.shape, kernels.shape, hidden.shape[1]
+    mixture, scales = [(k,), (k, d), (k, d, d), ()], [(d,), (d,)]
+    networks = [(t, d, h), (t, h), (t, layers, h, h), (t, layers, h), (t, h, 1), (t, 1)]
+    if [a.shape for a in arrays] != [*mixture, *networks, (), *scales] or [str(a.dtype) for a in arrays] != _FIELD_DTYPES:
+        raise ValueError("its arrays have other shapes or dtypes")
+    if not all(np.isfinite(arrays[i]).all() for i in (0, 1, 2, 3, 11, 12)) or not 0 <= arrays[10] <= t:
+        raise ValueError("its mixture or scales are not finite, or its number of networks is impossible")

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -117,7 +118,15 @@ class RunFolder:
     # --- iterations -----------------------------------------------------------------------------------------------------
 
     def record(self, state: State, row: Mapping[str, Any]) -> None:
-        """Store one iteration: its row, then the state after it. A kill in between costs one iteration, never more."""
+        """Store one iteration: its row, then the state after it. A kill in between costs one iteration, never more.
+
+        Raises:
+            InputError: it cannot be written (a full disk, say), or the rows before it are gone.
+        """
+        with self._writing():
+            self._record(state, row)
+
+    def _record(self, state: State, row: Mapping[str, Any]) -> None:
         timings = {key: value for key, value in row.items() if key == "t" or key.endswith("_seconds")}
         metrics = {key: value for key, value in row.items() if key == "t" or key not in timings}
         self._append("metrics.csv", metrics, state.t - 1)
@@ -129,12 +138,18 @@ class RunFolder:
 
     def _append(self, name: str, row: Mapping[str, Any], before: int) -> None:
         """Put `row` behind the first `before` rows; rows of iterations that are now done again are dropped."""
-        path, text = self.path / name, io.StringIO()
+        path, text, rows = self.path / name, io.StringIO(), []
         writer = csv.DictWriter(text, list(row), lineterminator="\n")
         writer.writeheader()
-        if path.is_file():
-            with path.open(newline="") as file:
-                writer.writerows(list(csv.DictReader(file))[:before])
+        try:
+            if before:
+                with path.open(newline="", encoding="utf-8") as file:
+                    rows = list(csv.DictReader(file))[:before]
+            writer.writerows(rows)
+        except (FileNotFoundError, ValueError, csv.Error) as error:
+            raise InputError(f"{path} is missing or damaged ({error}); give another folder to start anew.") from error
+        if len(rows) < before:
+            raise InputError(f"{path} has {len(rows)} of {before} rows; give another folder to start anew.")
         writer.writerow(row)
         write_text(path, text.getvalue())
 
@@ -164,7 +179,9 @@ class RunFolder:
         Raises:
             InputError: another process works on it.
         """
-        with (self.path / ".lock").open("a") as file:
+        with self._writing():
+            file = (self.path / ".lock").open("a")
+        with file:
             if fcntl is not None:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,15 +191,41 @@ class RunFolder:
 
     def history(self) -> pd.DataFrame:
         """metrics.csv and timings.csv side by side, a row per iteration."""
-        frames = [pd.read_csv(self.path / name, float_precision="round_trip") for name in ("metrics.csv", "timings.csv")]
-        return frames[0].merge(frames[1], on="t")
+        metrics, timings = self._table("metrics.csv"), self._table("timings.csv")
+        if list(metrics["t"]) != list(timings["t"]):
+            raise InputError(f"metrics.csv and timings.csv in {self.path} hold different iterations: one of them is damaged.")
+        return metrics.merge(timings, on="t")
+
+    def seconds(self) -> float:
+        """CPU seconds of the iterations done so far."""
+        return float(self._table("timings.csv").drop(columns="t").to_numpy().sum()) if self._checkpoints() else 0.0
+
+    def _table(self, name: str) -> pd.DataFrame:
+        try:
+            frame = pd.read_csv(self.path / name, float_precision="round_trip")
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.path / name} cannot be read: {error}.") from error
+        if "t" not in frame or not all(np.issubdtype(kind, np.number) for kind in frame.dtypes):
+            raise InputError(f"{self.path / name} is not a table of iterations.")
+        return frame
 
     # --- result ---------------------------------------------------------------------------------------------------------
 
     def write_result(self, reward: Reward, policy: Mixture) -> None:
-        """Write reward.keras and policy.npz; the run is finished then."""
-        save_reward(self.path / "reward.keras", reward)
-        save_policy(self.path / "policy.npz", policy)
+        """Write reward.keras and policy.npz; the run is finished then. Raises InputError if they cannot be written."""
+        with self._writing():
+            save_reward(self.path / "reward.keras", reward)
+            save_policy(self.path / "policy.npz", policy)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"cannot write to {self.path}: {error.strerror or error}. What was finished before is kept: the same call "
+                "continues once that is solved."
+            ) from error
 
     def reward(self) -> Reward:
         """The recovered reward."""

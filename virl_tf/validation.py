@@ -1,7 +1,9 @@
 """Checks of what users hand in. Every refusal is one `InputError` that names what, where and what is allowed."""
 
 import difflib
+import zipfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,12 +56,32 @@ def check_seed(value: Any) -> int:
     return check_integer("seed", value, 0, 2**63 - 1)
 
 
+# Bytes to which a compressed file may unpack. Files written here are not compressed: they unpack to less than their own size.
+MOST_UNPACKED = 64 * 2**20
+
+
+def check_unpacked_size(path: Path) -> None:
+    """Refuse a zip file that would unpack to more than its own size and than `MOST_UNPACKED`, before anything is unpacked.
+
+    Raises:
+        InputError: a zip bomb. Also `zipfile.BadZipFile` and `OSError`: not a zip file, or one that cannot be read.
+    """
+    with zipfile.ZipFile(path) as file:
+        unpacked = sum(member.file_size for member in file.infolist())
+    most = max(MOST_UNPACKED, path.stat().st_size)
+    if unpacked > most:
+        raise InputError(f"{path} would unpack to {unpacked} bytes; at most {most} are read")
+
+
+_LARGEST = 1e100  # of a demonstration, and of its inverse spread: their squares are still numbers
+
+
 def check_demonstrations(demonstrations: Any) -> np.ndarray:
     """Return demonstrations as float64 [N, D].
 
     Raises:
-        InputError: not numeric, not 2-D, empty, fewer than D + 2 rows, NaN or infinite entries, or a column that does not vary
-            (a density with no width in one direction has no finite reward).
+        InputError: not numeric, not 2-D, empty, fewer than D + 2 rows, NaN or infinite entries, a column that does not vary
+            (a density with no width in one direction has no finite reward), or one whose variance is beyond the floats.
     """
     try:
         x = np.asarray(demonstrations)
@@ -86,11 +108,20 @@ def check_demonstrations(demonstrations: Any) -> np.ndarray:
             "allowed are finite numbers."
         )
     # A constant column may still show a spread of a few rounding errors, so the bound is relative to the values' size.
-    spread = x.std(axis=0)
-    constant = np.flatnonzero(spread <= 1e-12 * np.abs(x).max(axis=0))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        spread = x.std(axis=0)
+    largest = np.abs(x).max(axis=0)
+    constant = np.flatnonzero((spread <= 1e-12 * largest) & (largest <= _LARGEST))
     if constant.size:
         raise InputError(
             f"demonstrations: column {constant[0]} is constant (value {x[0, constant[0]]:.6g}); "
             "every column must vary. Drop it or add the noise it really has."
+        )
+    extreme = np.flatnonzero(~((spread >= 1.0 / _LARGEST) & (largest <= _LARGEST)))
+    if extreme.size:
+        i = extreme[0]
+        raise InputError(
+            f"demonstrations: column {i} holds numbers up to {largest[i]:.3g} with a standard deviation of {spread[i]:.3g}; "
+            f"allowed are numbers up to {_LARGEST:g} and standard deviations from {1.0 / _LARGEST:g}. Change its unit."
         )
     return x

@@ -73,7 +73,8 @@ def crosses(axes: Axes, x: np.ndarray, n: int = 500) -> None:
 
 def task_mixture(run: Path) -> Mixture:
     """The target of a run."""
-    return Mixture(**read(run, "task.npz"))
+    arrays = read(run, "task.npz")
+    return Mixture(*(arrays[name] for name in Mixture._fields))
 
 
 def save(figure: Figure, path: Path) -> None:

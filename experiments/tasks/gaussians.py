@@ -14,7 +14,7 @@ from experiments.references import expectation_maximisation
 from experiments.result_files import read_summary
 from experiments.tasks.base import average_reward, has_diverged
 from virl_tf import metrics
-from virl_tf.checkpoint import load_arrays, save_arrays
+from virl_tf.checkpoint import load_arrays, load_policy, save_arrays
 from virl_tf.fit import Evaluate, Result
 from virl_tf.hparams import default_hparams
 from virl_tf.irl import State, make_problem
@@ -123,7 +123,7 @@ class GaussiansInference:
         self._axes = grid["axes"]
         mesh = np.stack(np.meshgrid(*self._axes, indexing="ij"), axis=-1)
         self._points = tf.constant(mesh.reshape(-1, rewards[0].dim), DENSITY)
-        self._log_p = Mixture(**load_arrays(runs[0] / "task.npz")).log_prob(self._points)
+        self._log_p = load_policy(runs[0] / "task.npz").log_prob(self._points)
 
     def log_prob(self, x: Any) -> Any:
         """The average reward."""

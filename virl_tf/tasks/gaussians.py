@@ -11,6 +11,9 @@ from virl_tf.tasks.slice_sampling import slice_sample
 from virl_tf.validation import check_integer, check_positive, check_seed
 
 
+MAX_MODES = 1_000_000
+
+
 class RandomGaussians:
     """log p(x) = log sum_i w_i N(x; mean_i, A_i^T A_i + min_variance I).
 
@@ -36,14 +39,14 @@ class RandomGaussians:
         """Draw the target.
 
         Args:
-            num_modes: m >= 1.
+            num_modes: m, 1 to a million.
             seed: of the target; demonstrations have their own.
             burn_in: transitions of each slice-sampling chain before its draw.
 
         Raises:
             InputError: an argument out of its range.
         """
-        self.num_modes = check_integer("num_modes", num_modes, 1)
+        self.num_modes = check_integer("num_modes", num_modes, 1, MAX_MODES)
         self.seed = check_seed(seed)
         self.dim = check_integer("dim", dim, 1)
         self.burn_in = check_integer("burn_in", burn_in, 1)

@@ -1,0 +1,356 @@
+"""Files that want to execute something, fill the memory, write elsewhere, or are not what they are called: each is refused."""
+
+import io
+import json
+import os
+import pickle
+import shutil
+import sys
+import zipfile
+
+import h5py
+import keras
+import numpy as np
+import pytest
+
+from tests.conftest import make_mixture, make_network, make_reward, make_state
+from virl_tf import load
+from virl_tf.checkpoint import load_arrays, load_policy, load_state, save_arrays, save_policy, save_state
+from virl_tf.hparams import load_hparams, read_yaml
+from virl_tf.reward import load_reward
+from virl_tf.run_folder import RunFolder
+from virl_tf.validation import MOST_UNPACKED, InputError
+
+
+class Executes:
+    """Makes the canary, a folder, when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+@pytest.fixture
+def canary(tmp_path):
+    """A path that exists if anything in a file was executed."""
+    path = tmp_path / "canary"
+    yield path
+    assert not path.exists(), "something in the file was executed"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run's folder, made without computing anything."""
+    folder = RunFolder.open(tmp_path_factory.mktemp("runs") / "finished", {"method": "virl"})
+    for t in (1, 2, 3):
+        folder.record(make_state(t), {"t": t - 1, "loss": 0.5, "policy_seconds": 1.0})
+    folder.write_result(make_reward([make_network()]), make_mixture())
+    load(folder.path)
+    return folder.path
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of that folder, to spoil."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def npy(array, **options):
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, **options)
+    return file.getvalue()
+
+
+def header(shape, descr="<f8"):
+    """An .npy file that declares a shape and holds nothing of it."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def write_zip(path, members, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+
+
+def repacked(path, compression=zipfile.ZIP_STORED, **changed):
+    """Write the zip file again with some members changed; a key's __ stands for a dot."""
+    with zipfile.ZipFile(path) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    write_zip(path, members | {name.replace("__", "."): content for name, content in changed.items()}, compression)
+
+
+# --- execution ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["object array in .npz", "object .npy", "pickle", "pickle in .npz"])
+@pytest.mark.parametrize("name", ["policy.npz", "checkpoints/state-00003.npz", "reward.keras"])
+def test_pickles_are_not_opened(run, canary, kind, name):
+    objects = np.array([Executes(canary)], dtype=object)
+    content = {
+        "object array in .npz": None,
+        "object .npy": npy(objects, allow_pickle=True),
+        "pickle": pickle.dumps(Executes(canary)),
+        "pickle in .npz": None,
+    }[kind]
+    path = run / name
+    if content is not None:
+        path.write_bytes(content)
+    else:
+        inner = npy(objects, allow_pickle=True) if kind.startswith("object") else pickle.dumps(Executes(canary))
+        write_zip(path, {f"{field}.npy": inner for field in ("log_weights", "means", "scale_trils", "format", "array_000")})
+    read = {"policy.npz": load_policy, "reward.keras": load_reward}.get(name, lambda p: load_state(p, make_state()))
+    with pytest.raises(InputError, match=path.name):
+        read(path)
+
+
+def test_a_lambda_layer_is_not_built(tmp_path, canary, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    layer = keras.layers.Lambda(lambda x: [__import__("os").makedirs("canary", exist_ok=True), x][1])
+    keras.Sequential([keras.Input((2,)), layer]).save(tmp_path / "reward.keras")
+    canary.rmdir()  # building it here ran it
+    with pytest.raises(InputError, match="is not a reward saved by virl_tf"):
+        load_reward(tmp_path / "reward.keras")
+
+
+def keras_object(module, name, /, **config):
+    return {"module": module, "class_name": name, "config": config, "registered_name": name}
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        lambda canary: keras_object("os", "mkdir", path=str(canary)),
+        lambda canary: keras_object("canary_module", "Layer"),
+        lambda canary: keras_object("builtins", "function", name="exec", code=f"import os; os.mkdir({str(canary)!r})"),
+        lambda canary: keras_object("keras.config", "enable_unsafe_deserialization"),
+        lambda canary: keras_object("keras.utils", "get_file", fname="canary", origin=f"file://{__file__}"),
+        lambda canary: keras_object("keras.layers", "TFSMLayer", filepath=str(canary.parent), call_endpoint="serve"),
+    ],
+    ids=["os.mkdir", "own module", "function", "unsafe", "get_file", "TFSMLayer"],
+)
+@pytest.mark.parametrize("place", ["model", "layer"])
+def test_a_description_that_names_other_classes_is_refused(run, canary, monkeypatch, description, place):
+    (canary.parent / "canary_module.py").write_text(f"import os; os.mkdir({str(canary)!r})", encoding="utf-8")
+    monkeypatch.syspath_prepend(canary.parent)
+    changed = description(canary)
+    if place == "layer":
+        with zipfile.ZipFile(run / "reward.keras") as file:
+            whole = json.loads(file.read("config.json"))
+        whole["config"]["layers"].insert(1, changed)
+        changed = whole
+    repacked(run / "reward.keras", config__json=json.dumps(changed))
+    with pytest.raises(InputError, match=r"reward\.keras is not a reward saved by virl_tf"):
+        load(run)
+    assert "canary_module" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "tag", ["!!python/object/apply:os.mkdir", "!!python/object/new:os.mkdir", "!!python/name:os.mkdir", "!!python/module:os"]
+)
+def test_python_tags_in_yaml_are_refused(run, canary, tag):
+    text = f"config: {{method: {tag} ['{canary}']}}\n"
+    (run / "config.yaml").write_text(text, encoding="utf-8")
+    for read in (load, lambda path: RunFolder.open(path, {"method": "virl"}), lambda path: load_hparams(path / "config.yaml")):
+        with pytest.raises(InputError, match=r"config\.yaml is not valid YAML"):
+            read(run)
+
+
+# --- size ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["policy.npz", "reward.keras"])
+def test_a_zip_bomb_is_refused_before_it_unpacks(run, name):
+    path = run / name
+    member = {"policy.npz": "means.npy", "reward.keras": "model.weights.h5"}[name]
+    write_zip(path, {member: bytes(MOST_UNPACKED + 1)}, zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < MOST_UNPACKED / 500
+    with pytest.raises(InputError, match=rf"{name}.* would unpack to 67108865 bytes; at most 67108864 are read"):
+        load(run)
+
+
+def test_a_bomb_of_many_members_is_refused(tmp_path):
+    members = {f"{i}.npy": bytes(MOST_UNPACKED // 16) for i in range(17)}
+    write_zip(tmp_path / "a.npz", members, zipfile.ZIP_DEFLATED)
+    with pytest.raises(InputError, match="would unpack"):
+        load_arrays(tmp_path / "a.npz")
+
+
+def test_a_member_that_declares_less_than_it_unpacks_to_is_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    write_zip(path, {"x.npy": npy(np.zeros(2**20))}, zipfile.ZIP_DEFLATED)
+    content = path.read_bytes()
+    declared = (8 * 2**20 + 128).to_bytes(4, "little")
+    assert content.count(declared) == 2  # in the member's own header and in the directory
+    path.write_bytes(content.replace(declared, (200).to_bytes(4, "little")))
+    with pytest.raises(InputError, match="damaged"):
+        load_arrays(path)
+
+
+def test_small_compressed_files_and_large_uncompressed_ones_are_read(tmp_path):
+    np.savez_compressed(tmp_path / "small.npz", x=np.zeros(1000))
+    np.testing.assert_array_equal(load_arrays(tmp_path / "small.npz")["x"], np.zeros(1000))
+    save_arrays(tmp_path / "large.npz", {"x": np.zeros(MOST_UNPACKED // 8 + 1)})
+    assert load_arrays(tmp_path / "large.npz")["x"].size == MOST_UNPACKED // 8 + 1
+
+
+@pytest.mark.parametrize("shape", [(10**15,), (2**40, 2**40), (-1,), (0, 2**62), (10**9,)])
+def test_a_shape_beyond_the_files_content_is_refused(tmp_path, shape):
+    write_zip(tmp_path / "policy.npz", {f"{field}.npy": header(shape) for field in ("log_weights", "means", "scale_trils")})
+    with pytest.raises(InputError, match=r"policy\.npz"):
+        load_policy(tmp_path / "policy.npz")
+
+
+def h5(change):
+    """The weights of a reward file, changed by `change(group of the thirteen arrays)`."""
+
+    def apply(path):
+        with zipfile.ZipFile(path) as file:
+            content = io.BytesIO(file.read("model.weights.h5"))
+        with h5py.File(content, "r+") as weights:
+            change(weights["layers/cumulative_reward/vars"])
+        repacked(path, model__weights__h5=content.getvalue())
+
+    return apply
+
+
+def replaced(name, make):
+    def change(group):
+        del group[name]
+        make(group, name)
+
+    return h5(change)
+
+
+H5 = {
+    "shape bomb": replaced(
+        "4", lambda g, n: g.create_dataset(n, (10**6, 10**6, 8), "f4", chunks=(1, 1000, 8), compression="gzip")
+    ),
+    "external link": replaced("4", lambda g, n: g.__setitem__(n, h5py.ExternalLink("other.h5", "x"))),
+    "soft link": replaced("4", lambda g, n: g.__setitem__(n, h5py.SoftLink("/layers/cumulative_reward/vars/5"))),
+    "external storage": replaced(
+        "4", lambda g, n: g.create_dataset(n, (1, 2, 8), "f4", external=[("other.raw", 0, h5py.h5f.UNLIMITED)])
+    ),
+    "a group": replaced("4", lambda g, n: g.create_group(n)),
+    "missing": replaced("4", lambda g, n: None),
+    "text": replaced("4", lambda g, n: g.create_dataset(n, data="x")),
+    "wrong shape": replaced("4", lambda g, n: g.create_dataset(n, (1, 3, 8), "f4")),
+    "wrong dtype": replaced("4", lambda g, n: g.create_dataset(n, (1, 2, 8), "f8")),
+    "means are a number": replaced("1", lambda g, n: g.create_dataset(n, (), "f8")),
+    "nan": h5(lambda g: g["1"].__setitem__(Ellipsis, np.nan)),
+    "count below": h5(lambda g: g["10"].__setitem__(Ellipsis, -1)),
+    "count above": h5(lambda g: g["10"].__setitem__(Ellipsis, 2)),
+}
+
+
+@pytest.mark.parametrize("spoil", H5.values(), ids=H5)
+def test_weights_that_are_not_plain_arrays_of_one_reward_are_refused(run, spoil):
+    spoil(run / "reward.keras")
+    with pytest.raises(InputError, match=r"reward\.keras is not a reward saved by virl_tf"):
+        load(run)
+
+
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join(['*' + old] * 10)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize("text", [LAUGHS, "config: &a [*a]", "config: &a {b: *a}"], ids=["laughs", "list", "mapping"])
+def test_yaml_aliases_are_refused(run, text):
+    (run / "config.yaml").write_text(text, encoding="utf-8")
+    for read in (load, lambda path: load_hparams(path / "config.yaml")):
+        with pytest.raises(InputError, match=r"aliases \(\*name\) are not allowed"):
+            read(run)
+
+
+def test_a_large_yaml_file_is_refused(tmp_path):
+    (tmp_path / "mine.yaml").write_text("#" * (2**20 + 1), encoding="utf-8")
+    with pytest.raises(InputError, match=r"mine\.yaml: it is larger than 1048576 bytes"):
+        read_yaml(tmp_path / "mine.yaml")
+
+
+# --- names -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["../escaped", "/escaped-absolute", "..\\escaped", "a/../../escaped"])
+def test_names_that_lead_elsewhere_write_nothing(tmp_path, name):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    save_policy(inside / "policy.npz", make_mixture())
+    repacked(inside / "policy.npz", **{f"{name}.npy": npy(np.zeros(1))})
+    with pytest.raises(InputError, match="is not a policy"):
+        load_policy(inside / "policy.npz")
+    make_reward([make_network()]).as_keras().save(inside / "reward.keras")
+    repacked(inside / "reward.keras", **{name: "x", f"assets/{name}": "x"})
+    with pytest.raises(InputError, match="is not a reward"):
+        load_reward(inside / "reward.keras")
+    assert [path.name for path in tmp_path.iterdir()] == ["inside"]
+    assert sorted(path.name for path in inside.iterdir()) == ["policy.npz", "reward.keras"]
+    assert not os.path.exists("/escaped-absolute")
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------------
+
+FILES = ["config.yaml", "metrics.csv", "timings.csv", "policy.npz", "reward.keras"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 12])
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file_of_a_run_is_named(run, name, size):
+    content = (run / name).read_bytes()
+    (run / name).write_bytes(content[:size])
+    with pytest.raises(InputError, match=name.replace(".", r"\.")):
+        load(run)
+
+
+TABLES = {"metrics.csv", "timings.csv"}  # of one kind
+SWAPS = [(name, other) for name in FILES for other in [*FILES, "checkpoints/state-00003.npz"] if name != other]
+
+
+@pytest.mark.parametrize(("name", "other"), [pair for pair in SWAPS if not set(pair) <= TABLES])
+def test_a_file_in_the_place_of_another_is_named(run, name, other):
+    shutil.copy(run / other, run / name)
+    with pytest.raises(InputError, match=name.replace(".", r"\.")):
+        load(run)
+
+
+@pytest.mark.parametrize("other", FILES)
+def test_a_file_in_the_place_of_a_checkpoint_falls_back_or_is_named(run, other):
+    shutil.copy(run / other, run / "checkpoints" / "state-00003.npz")
+    if other == "policy.npz":  # a whole .npz file of something else: nothing that a crash can leave
+        with pytest.raises(InputError, match=r"state-00003\.npz is not a checkpoint"):
+            RunFolder(run).latest_state(make_state())
+    else:
+        with pytest.warns(UserWarning, match=r"state-00003\.npz is damaged.*Going back"):
+            assert RunFolder(run).latest_state(make_state()).t == 2
+
+
+def test_a_checkpoint_in_the_place_of_hyperparameters(run):
+    with pytest.raises(InputError, match="cannot read"):
+        load_hparams(run / "checkpoints" / "state-00003.npz")
+
+
+def test_a_state_of_strings_or_of_another_run_is_refused(tmp_path):
+    save_state(tmp_path / "state.npz", make_state(num_components=5))
+    with pytest.raises(InputError, match="belongs to a run with other shapes"):
+        load_state(tmp_path / "state.npz", make_state())
+
+
+@pytest.mark.parametrize("table", ["metrics.csv", "timings.csv"])
+@pytest.mark.parametrize("damage", ["missing", "a row less", "other columns", "not text"])
+def test_a_run_does_not_continue_on_a_damaged_table(run, table, damage):
+    path = run / table
+    content = path.read_bytes()
+    changed = {
+        "a row less": b"".join(content.splitlines(keepends=True)[:-1]),
+        "other columns": content.replace(b"t,", b"t,other,", 1),
+        "not text": content + b"\xff\xfe",
+    }
+    path.unlink() if damage == "missing" else path.write_bytes(changed[damage])
+    kept = sorted(p.name for p in (run / "checkpoints").iterdir())
+    with pytest.raises(InputError, match=rf"{table} (is missing or damaged|has 2 of 3 rows)"):
+        RunFolder(run).record(make_state(4), {"t": 3, "loss": 0.5, "policy_seconds": 1.0})
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == kept
