@@ -81,11 +81,11 @@ def test_a_cluster_that_is_running_already(tmp_path):
     dask = [sys.executable, "-m", "dask"]
     places = ["--scheduler-file", str(address)]
     scheduler = subprocess.Popen([*dask, "scheduler", *places, "--port", "0", "--dashboard-address", "127.0.0.1:0"], **options)
+    deadline = time.monotonic() + 60
+    while not (address.is_file() and address.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.05)
     worker = subprocess.Popen([*dask, "worker", *places, "--nthreads", "1", "--nworkers", "1"], **options)
     try:
-        deadline = time.monotonic() + 60
-        while not address.is_file() and time.monotonic() < deadline:
-            time.sleep(0.05)
         units = [FakeUnit(f"unit-{i}") for i in range(3)]
         tcp = json.loads(address.read_text())["address"]
         assert execute_sweep(units, tmp_path, tcp, 1, QUIET) == {}

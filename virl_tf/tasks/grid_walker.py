@@ -44,7 +44,7 @@ class GridWalker:
             num_steps: d, 1 to 10.
             spacing: distance of consecutive lines, in (0, 1): a step of length one must reach the next line.
             variance: of the Gaussian on each line.
-            burn_in: transitions of each slice-sampling chain before its draw (50 are too few: METHOD section 4).
+            burn_in: transitions of each slice-sampling chain before its draw (50 are too few).
 
         Raises:
             InputError: an argument out of its range.
