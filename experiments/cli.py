@@ -303,11 +303,12 @@ def benchmark_command(
 
 @app.command("figure")
 def figure_command(
-    number: Annotated[str, typer.Argument(help="1, 2a, 2b, 3, 4, 5, 6 or 7.")],
+    number: Annotated[str, typer.Argument(help="1, 2a, 2b, 3, 4, 5, 6, 7, or robot.")],
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RESULTS...", help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4, 7: a sweep's folder."
+            metavar="RESULTS...",
+            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4, 7: a sweep's; robot: a benchmark's.",
         ),
     ],
     inference: Annotated[Path | None, typer.Option(metavar="DIR", help="Figure 5c only: the result of `infer`.")] = None,

@@ -62,7 +62,7 @@ def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: 
     for name in names or (*PARTS, "vips"):
         with console.status(f"measuring {name}"):
             if name == "vips":
-                rows += vips(range(seeds), peers, functools.partial(_report, console))
+                rows += vips(range(seeds), peers, out, functools.partial(_report, console))
             else:
                 found = PARTS[name](repeats)
                 for row in found:

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from experiments.benchmark.timing import Row
+from virl_tf.checkpoint import save_arrays
 from virl_tf.fit import FIXED_STEPS, fit_policy
 from virl_tf.hparams import search_hparams
 from virl_tf.metrics import covered_modes
@@ -88,8 +90,8 @@ def _always(target: Target, seed: int) -> Target:
     return target
 
 
-def ours(target: Target, seed: int, search: bool) -> Row:
-    """`fit_policy` with its defaults."""
+def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
+    """`fit_policy` with its defaults: its measures, and the policy."""
     options, k = search_hparams(), target.components
     start_cpu = time.process_time()
     fitted = fit_policy(
@@ -102,7 +104,8 @@ def ours(target: Target, seed: int, search: bool) -> Row:
     else:
         evaluations = FIXED_STEPS * max(50, 3 * num_coefficients(target.dim)) * k
     who = "virl_tf" if search else "virl_tf, fixed components"
-    return {"who": who, "seed": seed, "evaluations": evaluations, "cpu_seconds": seconds, **target.measure(fitted.policy)}
+    row = {"who": who, "seed": seed, "evaluations": evaluations, "cpu_seconds": seconds, **target.measure(fitted.policy)}
+    return row, fitted.policy
 
 
 def gmmvi(target: Target, seed: int, design: str, evaluations: int) -> Row:
@@ -176,17 +179,33 @@ def _gmmvi_model(target: Target, seed: int, design: str) -> Any:
     return GMMVI.build_from_config(config=config, target_distribution=Wrapped(), model=wrapped)
 
 
-def vips(seeds: Sequence[int], peers: bool, report: Callable[[Row], None]) -> list[Row]:
-    """All targets, all seeds: with search, with fixed components, and gmmvi at as many evaluations as the search."""
-    rows = []
+def vips(seeds: Sequence[int], peers: bool, out: Path, report: Callable[[Row], None]) -> list[Row]:
+    """All targets, all seeds: with search, with fixed components, and gmmvi at as many evaluations as the search.
+
+    The robot's first policy goes to out/robot.npz, for `figure robot`.
+    """
+    rows: list[Row] = []
+
+    def add(target: Target, row: Row) -> None:
+        rows.append({"part": "policy fit", "case": target.name, **row})
+        report(rows[-1])
+
     for target, make in targets():
         for seed in seeds:
-            found = ours(make(seed), seed, True)
-            runs: list[Callable[[], Row]] = [partial(dict, found), partial(ours, make(seed), seed, False)]
-            if peers:
-                runs += [partial(gmmvi, make(seed), seed, design, found["evaluations"]) for design in PEERS]
-            for run in runs:
-                row = {"part": "policy fit", "case": target.name, **run()}
-                rows.append(row)
-                report(row)
+            found, policy = ours(make(seed), seed, True)
+            add(target, found)
+            if target.name.startswith("planar robot") and seed == seeds[0]:
+                save_robot(out / "robot.npz", policy)
+            add(target, ours(make(seed), seed, False)[0])
+            for design in PEERS if peers else ():
+                add(target, gmmvi(make(seed), seed, design, found["evaluations"]))
     return rows
+
+
+def save_robot(file: Path, policy: Mixture) -> None:
+    """The arms of the components' means and of some draws."""
+    robot = PlanarRobot()
+    draws, _ = policy.sample(200, split_seed(0, 0, "drawn arms"))
+    arms = {"means": robot.joints(policy.means), "draws": robot.joints(draws), "goals": robot.goals}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_arrays(file, {**arms, "weights": np.exp(policy.log_weights)})

@@ -1,0 +1,34 @@
+"""The planar robot: the arms of a policy, from `python -m experiments benchmark vips`."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+
+from experiments.figures.style import read, save
+
+
+def draw_figure_robot(results: Path, out: Path) -> None:
+    """Left the mean of every component, as opaque as it is heavy; right draws of the policy; crosses are the goals."""
+    arrays = read(results, "robot.npz")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.0, 4.2), layout="constrained", sharex=True, sharey=True)
+    weights = arrays["weights"] / arrays["weights"].max()
+    used = weights > 1e-3
+    arms(left, arrays["means"][used], list(0.15 + 0.85 * weights[used]), 1.2)
+    arms(right, arrays["draws"], [0.25] * len(arrays["draws"]), 0.7)
+    left.set_title(f"means of {used.sum()} components")
+    right.set_title(f"{len(arrays['draws'])} draws of the policy")
+    for axes in (left, right):
+        axes.scatter(*arrays["goals"].T, marker="x", s=50, color="red", zorder=3)
+        axes.plot(0.0, 0.0, "s", color="0.2", markersize=6)
+        axes.set_aspect("equal")
+        axes.set_xlim(-8.5, 8.5)
+        axes.set_ylim(-8.5, 8.5)
+    save(figure, out / "figure_robot")
+
+
+def arms(axes: Axes, joints: np.ndarray, opacity: list[float], width: float) -> None:
+    """Polylines [N, D + 1, 2]."""
+    axes.add_collection(LineCollection(list(joints), colors="C0", alpha=opacity, linewidths=width))

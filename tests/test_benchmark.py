@@ -1,0 +1,113 @@
+"""The benchmark measures what it says, and its commands run."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from experiments.benchmark import command, parts, vips
+from experiments.benchmark.timing import compare, exponent, rows_of
+from experiments.figures import draw
+from virl_tf import InputError
+from virl_tf.mixture import Mixture, gaussian
+
+
+def test_candidates_take_turns_and_the_first_round_is_not_counted():
+    calls = []
+    measured = compare({"a": lambda: calls.append("a"), "b": lambda: (calls.append("b"), time.sleep(0.01))}, repeats=3)
+    assert calls == ["a", "b"] * 4
+    assert measured["b"]["wall_seconds"] >= 0.01 > measured["a"]["wall_seconds"]
+    assert measured["b"]["cpu_lowest"] <= measured["b"]["cpu_seconds"] <= measured["b"]["cpu_highest"]
+
+
+def test_rows_are_per_unit():
+    measured = {"a": {"cpu_seconds": 2.0, "cpu_lowest": 1.0, "cpu_highest": 3.0, "wall_seconds": 4.0}}
+    (row,) = rows_of("part", "case", measured, units=4, gflop=10.0)
+    assert (row["cpu_seconds"], row["wall_seconds"], row["gflop_per_cpu_second"]) == (0.5, 1.0, 20.0)
+
+
+def test_exponents_are_slopes():
+    assert exponent([10, 100, 1000], [0.3, 30.0, 3000.0]) == pytest.approx(2.0)
+
+
+def test_operations_of_a_training_step_by_hand():
+    # One hidden layer of 4 units, two inputs, one row: forward 2 (2 * 4 + 4) = 24; backward 24 for the kernels, 8 for activations.
+    assert parts.training_gflop(1, 4, 2, 1) == pytest.approx(56e-9)
+
+
+def test_keras_own_loop_trains_the_same_network():
+    from virl_tf.hparams import default_hparams
+
+    hparams = default_hparams().override({"network": {"num_layers": 2, "layer_size": 8}, "training": {"batch_size": 50}})
+    x = np.concatenate([np.full((400, 2), -1.0), np.full((400, 2), 1.0)]).astype("float32")
+    history = [parts.keras_fit(hparams, x, 8)().history["loss"][0]]
+    assert 0.0 < history[0] < 0.8
+
+
+def test_a_perfect_policy_has_no_distance_and_all_modes():
+    policy = gaussian(np.zeros(2), np.eye(2))
+    target = vips.Target("normal", 2, 1, policy.log_prob, np.ones(2), lambda x: np.zeros(len(x), int), 1)
+    assert target.measure(policy) == {"kl": 0.0, "modes": 1}
+    half = vips.Target(
+        "half",
+        2,
+        1,
+        lambda x: np.where(np.asarray(x)[:, 0] > 0.0, policy.log_prob(x) + np.log(2.0), -np.inf),
+        np.ones(2),
+        None,
+        0,
+    )
+    assert half.measure(policy)["kl"] == pytest.approx(0.0, abs=0.02)
+
+
+def test_the_command_writes_numbers_and_a_table(tmp_path, monkeypatch):
+    row = {"part": "p", "case": "c", "cpu_seconds": 1.0, "wall_seconds": 1.0, "gflop_per_cpu_second": 5.0}
+    monkeypatch.setitem(
+        command.PARTS, "training", lambda repeats: [{**row, "who": "virl_tf"}, {**row, "who": "x", "cpu_seconds": 3.0}]
+    )
+    monkeypatch.setattr(command, "ceiling", lambda: 10.0)
+    command.benchmark(["training"], False, 1, 1, tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "benchmark.json").read_text())
+    assert written["rows"][0]["share_of_ceiling"] == 0.5
+    assert written["rows"][1]["times_ours"] == 3.0
+    assert {"machine", "versions", "ceiling", "peak_memory_gib"} <= set(written)
+    assert (tmp_path / "out" / "benchmark.md").read_text().count("\n") == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((["trainings"], 5, 5), "part"), ((["training"], 0, 5), "--repeats"), ((["training"], 5, 0), "--seeds")],
+)
+def test_bad_arguments_are_refused(tmp_path, arguments, message):
+    names, repeats, seeds = arguments
+    with pytest.raises(InputError, match=message):
+        command.benchmark(names, False, repeats, seeds, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_peers_that_are_not_installed_are_named(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "gmmvi", None)
+    monkeypatch.setitem(sys.modules, "gmmvi.configs", None)
+    target = vips.Target("normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0)
+    with pytest.raises(InputError, match=r"virl_tf\[bench\]"):
+        vips.gmmvi(target, 0, "SAMTRON", 100)
+
+
+def test_the_figure_of_the_arms(tmp_path):
+    means = np.random.default_rng(0).normal(0.0, 0.2, (3, 10))
+    policy = Mixture(np.log(np.full(3, 1 / 3)), means, np.tile(0.01 * np.eye(10), (3, 1, 1)))
+    vips.save_robot(tmp_path / "robot.npz", policy)
+    draw("robot", [tmp_path], None, tmp_path / "figures")
+    assert (tmp_path / "figures" / "figure_robot.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["training", "reward", "steps", "kde", "growth"])
+def test_every_part_runs(part, tmp_path):
+    command.benchmark([part], False, 1, 1, tmp_path)
+    rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
+    assert rows
+    assert all(row["cpu_seconds"] > 0.0 for row in rows)
