@@ -41,6 +41,15 @@ setup(
         "browser": ["playwright>=1.50"],  # the test of the report in a headless Chromium
         "postgres": ["psycopg[binary]>=3.2"],  # studies in a PostgreSQL database
         "bench": ["gmmvi>=1.1"],  # the peer of `benchmark --peers`
-        "test": ["pytest>=8.4", "hypothesis>=6.140", "ruff>=0.14", "mypy>=1.18", "scipy>=1.15", "pandas-stubs", "types-PyYAML"],
+        "test": [
+            "pytest>=8.4",
+            "pytest-xdist>=3.8",
+            "hypothesis>=6.140",
+            "ruff>=0.14",
+            "mypy>=1.18",
+            "scipy>=1.15",
+            "pandas-stubs",
+            "types-PyYAML",
+        ],
     },
 )

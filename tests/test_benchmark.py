@@ -32,7 +32,7 @@ def test_exponents_are_slopes():
 
 
 def test_operations_of_a_training_step_by_hand():
-    # One hidden layer of 4 units, two inputs, one row: forward 2 (2 * 4 + 4) = 24; backward 24 for the kernels, 8 for activations.
+    # One hidden layer of 4 units, two inputs, one row: forward 2 (2 * 4 + 4) = 24; backward 24 for kernels, 8 for the units.
     assert parts.training_gflop(1, 4, 2, 1) == pytest.approx(56e-9)
 
 
