@@ -10,7 +10,6 @@ from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.tasks.slice_sampling import slice_sample
 from virl_tf.validation import check_integer, check_positive, check_seed
 
-
 MAX_MODES = 1_000_000
 
 
