@@ -53,7 +53,7 @@ def test_lock_file_pins_every_dependency():
     pinned = set(re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
     text = re.search(r"install_requires=\[(.*)\]", (ROOT / "setup.py").read_text(), re.DOTALL)[1]
     # Extras that a user adds; their tests are skipped without them.
-    text = re.sub(r'"(parquet|tensorboard|gymnasium|browser)": \[.*?\]', "", text)
+    text = re.sub(r'"(parquet|tensorboard|gymnasium|browser|bench)": \[.*?\]', "", text)
     wanted = re.findall(r'"([A-Za-z0-9_.-]+)(?:>=[^"]*)?"(?!:)', text)
     assert {"tensorflow", "tf-keras", "distributed", "pytest"} <= set(wanted)
     assert {name.lower() for name in wanted} <= {name.lower() for name in pinned}
