@@ -151,7 +151,7 @@ def test_run_again_leaves_a_finished_run_alone(call, walker):
     before = digest(walker)
     status, shown, _ = call("run", "grid_walker", *TINY, "--steps", "3", "--out", walker)
     assert status == 0
-    assert "finished before" in shown
+    assert "finished before" in " ".join(shown.split())  # a long path breaks the line
     assert digest(walker) == before
 
 
@@ -200,7 +200,7 @@ def test_infer_again_leaves_it_alone(call, inferred, walker):
     before = digest(inferred)
     status, shown, _ = call("infer", walker, "--components", "6", *FEW_STEPS)
     assert status == 0
-    assert "finished before" in shown
+    assert "finished before" in " ".join(shown.split())  # a long path breaks the line
     status, _, error = call("infer", walker, "--components", "7", *FEW_STEPS)
     assert status == 2
     assert "components: 6 there, 7 now" in error

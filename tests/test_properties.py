@@ -577,7 +577,7 @@ GOOD = st.sampled_from(
 
 def test_any_command_line_is_a_run_or_one_clear_error(monkeypatch, tmp_path):
     started = []
-    monkeypatch.setattr("experiments.runs.execute", lambda spec, out: started.append((spec, out)))
+    monkeypatch.setattr("experiments.runs.execute", lambda spec, out, **options: started.append((spec, out)))
     monkeypatch.chdir(DIRECTORY.parent)
 
     def check(task, arguments):

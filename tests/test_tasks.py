@@ -11,6 +11,7 @@ EXAMPLES = {
     "RandomGaussians": lambda: tasks.RandomGaussians(3, seed=1, burn_in=5),
     "GridWalker": lambda: tasks.GridWalker(2, burn_in=5),
     "PathPlanning": lambda: tasks.PathPlanning(2),
+    "PlanarRobot": lambda: tasks.PlanarRobot(3, goals=[[2.0, 0.0], [0.0, 2.0]], likelihood_std=0.1),
 }
 
 

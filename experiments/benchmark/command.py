@@ -3,8 +3,9 @@
 import functools
 import platform
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -70,14 +71,18 @@ def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: 
                         row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
                     _report(console, row)
                 rows += found
+        write(rows, out, {"ceiling": best, "repeats": repeats, "seeds": seeds})  # after each part: a later one may fail
+    console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
+
+
+def write(rows: list[Row], out: Path, settings: Mapping[str, Any]) -> None:
+    """benchmark.json and benchmark.md in `out`."""
     _compare_with_ours(rows)
-    # After the rest: what the machine gave at the end, should it have changed.
-    about = {"machine": machine(), "versions": versions(), "ceiling": [best, ceiling()], "repeats": repeats, "seeds": seeds}
+    about = {"machine": machine(), "versions": versions(), **settings}
     about["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "benchmark.json", {**about, "rows": rows})
     write_text(out / "benchmark.md", markdown(rows))
-    console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
 
 
 def machine() -> str:

@@ -84,7 +84,7 @@ def _value(reward: Reward, x: tf.Tensor) -> np.ndarray:
     return evaluate(reward, x).numpy()
 
 
-@tf.function(reduce_retracing=True)
+@tf.function
 def _gradient(reward: Reward, x: tf.Tensor) -> tf.Tensor:
     with tf.GradientTape() as tape:
         tape.watch(x)
