@@ -14,7 +14,7 @@ from rich.console import Console
 import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
 from experiments.benchmark import parts as part_functions
 from experiments.benchmark.timing import Row, ceiling
-from experiments.benchmark.vips import vips
+from experiments.benchmark.vips import steps_beside_gmmvi, vips
 from experiments.result_files import to_markdown
 from virl_tf.checkpoint import write_text
 from virl_tf.run_folder import versions, write_json
@@ -62,6 +62,10 @@ def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: 
     rows: list[Row] = []
     for name in names or (*PARTS, "vips"):
         with console.status(f"measuring {name}"):
+            if name == "vips" and peers:
+                rows += steps_beside_gmmvi()
+                for row in rows[-6:]:
+                    _report(console, row)
             if name == "vips":
                 rows += vips(range(seeds), peers, out, functools.partial(_report, console))
             else:

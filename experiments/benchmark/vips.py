@@ -4,7 +4,7 @@ import contextlib
 import io
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from experiments.benchmark.timing import Row
+from experiments.benchmark.timing import Row, compare
 from virl_tf.checkpoint import save_arrays
 from virl_tf.fit import FIXED_STEPS, fit_policy
 from virl_tf.hparams import search_hparams
 from virl_tf.metrics import covered_modes
 from virl_tf.mixture import Mixture, standard_normal_start
-from virl_tf.numerics import DENSITY, numpy_seed, split_seed
+from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.tasks import GridWalker, PlanarRobot, RandomGaussians
 from virl_tf.validation import InputError
 from virl_tf.vips.adaptive import num_evaluations
 from virl_tf.vips.surrogate import num_coefficients
+from virl_tf.vips.vips import vips_steps
 
 SAMPLES = 20_000
 PEERS = ("SAMTRON", "SEMTRON", "ZAMTRUX")  # gmmvi's recommended design, the same with fixed components, and VIPS itself
@@ -108,13 +109,13 @@ def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
     return row, fitted.policy
 
 
-def gmmvi(target: Target, seed: int, design: str, evaluations: int) -> Row:
+def gmmvi(target: Target, seed: int, design: str, evaluations: int, options: Mapping[str, Any] | None = None) -> Row:
     """The same target, start and number of evaluations; gmmvi adds as many components as we may have, and no more.
 
     Raises:
         InputError: gmmvi is not installed.
     """
-    model = _gmmvi_model(target, seed, design)
+    model = _gmmvi_model(target, seed, design, options or {})
     start_cpu = time.process_time()
     iterations, first = 0, 0.0
     while int(model.sample_db.num_samples_written) < evaluations:
@@ -131,7 +132,7 @@ def gmmvi(target: Target, seed: int, design: str, evaluations: int) -> Row:
     return {**row, "cpu_ms_per_iteration": 1e3 * (seconds - first) / max(1, iterations - 1), **target.measure(policy)}
 
 
-def _gmmvi_model(target: Target, seed: int, design: str) -> Any:
+def _gmmvi_model(target: Target, seed: int, design: str, options: Mapping[str, Any]) -> Any:
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     try:
         from gmmvi.configs import get_default_algorithm_config, update_config
@@ -170,6 +171,7 @@ def _gmmvi_model(target: Target, seed: int, design: str) -> Any:
             },
         },
     )
+    config = update_config(config, dict(options))
     if config["num_component_adapter_type"] == "adaptive":
         config["num_component_adapter_config"] |= {"max_components": target.components, "add_iters": 5}
     covariances = tf.matmul(start.scale_trils, start.scale_trils, transpose_b=True)
@@ -209,3 +211,36 @@ def save_robot(file: Path, policy: Mixture) -> None:
     arms = {"means": robot.joints(policy.means), "draws": robot.joints(draws), "goals": robot.goals}
     file.parent.mkdir(parents=True, exist_ok=True)
     save_arrays(file, {**arms, "weights": np.exp(policy.log_weights)})
+
+
+def steps_beside_gmmvi(num_steps: int = 300) -> list[Row]:
+    """Iterations of a fixed set of components, 100 new evaluations for each of them: time, and KL after as many evaluations.
+
+    gmmvi: the designs with fixed components and its two estimators, without reuse of samples, which would be fewer evaluations.
+    """
+    rows: list[Row] = []
+    bounds = [tf.constant(v, DENSITY) for v in (0.05, 0.05, 1e-6)]
+    cases = (targets_by_name("mixture of 30, K = 30"), targets_by_name("walker d = 5, K = 25"))
+    for target in cases:
+        start, seed = target.start(0), tf.constant(split_seed(0, 0, "policy"))
+
+        def run(policy: Mixture, seed: Any, target: Target = target) -> Any:
+            return vips_steps(policy, target.log_prob, seed, *bounds, num_steps=num_steps, num_samples=100)[0]
+
+        function = compiled(run, *specs_of((start, seed)))
+        measured = compare({"virl_tf": partial(function, start, seed)}, 3)["virl_tf"]["cpu_seconds"]
+        evaluations = num_steps * 100 * target.components
+        row = {"part": "fixed components", "case": target.name, "evaluations": evaluations}
+        ours = {"who": "virl_tf", "cpu_seconds": measured / num_steps, **target.measure(function(start, seed))}
+        rows.append({**row, **ours})
+        for design in ("SEMTRON", "ZEMTRON"):
+            fresh = {"sample_selector_config": {"desired_samples_per_component": 100, "ratio_reused_samples_to_desired": 0.0}}
+            found = gmmvi(target, 0, design, evaluations, fresh)
+            rows.append({**row, **found, "cpu_seconds": found["cpu_ms_per_iteration"] / 1e3})
+            rows[-1].pop("seed")
+    return rows
+
+
+def targets_by_name(name: str) -> Target:
+    """One of `targets`, at seed 0."""
+    return next(target for target, _ in targets() if target.name == name)
