@@ -219,15 +219,10 @@ def steps_beside_gmmvi(num_steps: int = 300) -> list[Row]:
     gmmvi: the designs with fixed components and its two estimators, without reuse of samples, which would be fewer evaluations.
     """
     rows: list[Row] = []
-    bounds = [tf.constant(v, DENSITY) for v in (0.05, 0.05, 1e-6)]
     cases = (targets_by_name("mixture of 30, K = 30"), targets_by_name("walker d = 5, K = 25"))
     for target in cases:
         start, seed = target.start(0), tf.constant(split_seed(0, 0, "policy"))
-
-        def run(policy: Mixture, seed: Any, target: Target = target) -> Any:
-            return vips_steps(policy, target.log_prob, seed, *bounds, num_steps=num_steps, num_samples=100)[0]
-
-        function = compiled(run, *specs_of((start, seed)))
+        function = _fixed_steps(target, num_steps, start, seed)
         measured = compare({"virl_tf": partial(function, start, seed)}, 3)["virl_tf"]["cpu_seconds"]
         evaluations = num_steps * 100 * target.components
         row = {"part": "fixed components", "case": target.name, "evaluations": evaluations}
@@ -239,6 +234,15 @@ def steps_beside_gmmvi(num_steps: int = 300) -> list[Row]:
             rows.append({**row, **found, "cpu_seconds": found["cpu_ms_per_iteration"] / 1e3})
             rows[-1].pop("seed")
     return rows
+
+
+def _fixed_steps(target: Target, num_steps: int, start: Mixture, seed: tf.Tensor) -> Any:
+    bounds = [tf.constant(v, DENSITY) for v in (0.05, 0.05, 1e-6)]
+
+    def run(policy: Mixture, seed: Any) -> Mixture:
+        return vips_steps(policy, target.log_prob, seed, *bounds, num_steps=num_steps, num_samples=100)[0]
+
+    return compiled(run, *specs_of((start, seed)))
 
 
 def targets_by_name(name: str) -> Target:
