@@ -1,3 +1,6 @@
+import virl_tf  # noqa: F401  (first: it keeps TensorFlow's start-up lines off the screen)
+
+# isort: split
 import contextlib
 import io
 import sys
@@ -7,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import virl_tf  # noqa: F401  (first: it keeps TensorFlow's start-up lines off the screen)
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.network_stack import FrozenNetwork, empty_stack
