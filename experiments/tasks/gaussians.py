@@ -21,7 +21,7 @@ from virl_tf.irl import State, make_problem
 from virl_tf.kde import fit_kde
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, numpy_seed
-from virl_tf.reward import Reward, evaluate
+from virl_tf.reward import CumulativeValues, Reward
 from virl_tf.tasks import RandomGaussians
 from virl_tf.validation import InputError
 
@@ -39,11 +39,11 @@ class GaussiansExperiment:
     def evaluator(self, train: np.ndarray, test: np.ndarray) -> Evaluate:
         """I-projections of reward and policy, and the policy's likelihood of the test demonstrations."""
         points = tf.constant(metrics.grid_around(train).points, DENSITY)
-        log_p = self.task.log_prob(points)
+        log_p, rewards = self.task.log_prob(points), CumulativeValues(points)
 
         def measure(state: State) -> dict[str, float]:
             return {
-                "i_projection_reward": metrics.i_projection(evaluate(state.reward, points), log_p),
+                "i_projection_reward": metrics.i_projection(rewards(state.reward), log_p),
                 "i_projection_policy": metrics.i_projection(state.policy.log_prob(points), log_p),
                 "test_log_likelihood_policy": float(tf.reduce_mean(state.policy.log_prob(test))),
             }
