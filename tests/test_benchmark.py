@@ -70,6 +70,11 @@ def test_the_parts_of_a_run_are_all_of_it():
     assert np.isfinite(summary["i_projection"]["reward"]["reported"])
 
 
+def test_compilation_is_what_the_first_iteration_costs_beyond_the_line_of_the_others():
+    assert whole_run.first_excess([9.0, 3.0, 4.0, 5.0]) == pytest.approx(7.0)
+    assert whole_run.first_excess([1.0, 3.0, 4.0, 5.0]) == 0.0
+
+
 def test_memory_is_that_of_the_process():
     assert whole_run.in_a_process(os.getpid) != os.getpid()
     np.ones(2**27)  # 1 GiB, and gone

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import os
 import platform
 import resource
 from collections.abc import Callable, Mapping, Sequence
@@ -97,7 +98,8 @@ def check_gmmvi() -> None:
 def write(rows: list[Row], out: Path, settings: Mapping[str, Any]) -> None:
     """benchmark.json and benchmark.md in `out`."""
     _compare_with_ours(rows)
-    about = {"machine": machine(), "versions": versions(), **settings}
+    threads = os.environ.get("TF_NUM_INTRAOP_THREADS", "as many as cores")
+    about = {"machine": machine(), "threads": threads, "versions": versions(), **settings}
     about["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "benchmark.json", {**about, "rows": rows})
