@@ -312,7 +312,7 @@ def study_plots_command(
 @app.command("claims")
 def claims_command(
     task: Task,
-    results: Annotated[Path, typer.Argument(help="A sweep's folder or results.csv.")],
+    results: Annotated[list[Path], typer.Argument(metavar="SWEEP...", help="Sweeps, by folder or results.csv.")],
 ) -> None:
     """What the paper says about a task's results, the numbers that speak to it, and a verdict."""
     import virl_tf  # noqa: F401
@@ -348,7 +348,7 @@ def figure_command(
         list[Path],
         typer.Argument(
             metavar="RESULTS...",
-            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4, 7: a sweep's; robot: a benchmark's.",
+            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4: sweeps; 7: a sweep; robot: a benchmark.",
         ),
     ],
     inference: Annotated[Path | None, typer.Option(metavar="DIR", help="Figure 5c only: the result of `infer`.")] = None,
@@ -374,6 +374,17 @@ def report_command(
     from experiments.report.report import write_report
 
     write_report(results, out)
+
+
+@app.command("docs")
+def docs_command(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the pages go.")] = Path("reference"),
+) -> None:
+    """The API reference as HTML pages, from the docstrings (extra `docs`)."""
+    import virl_tf  # noqa: F401
+    from experiments.docs_command import write_reference
+
+    write_reference(out)
 
 
 REPEAT_SECONDS = 10.0

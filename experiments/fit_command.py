@@ -17,9 +17,9 @@ from experiments.demonstration_files import Demonstrations, load_demonstrations
 from experiments.specification import parse_assignment
 from virl_tf import metrics
 from virl_tf.checkpoint import save_arrays
-from virl_tf.fit import Result
+from virl_tf.fit import Result, resolve_hparams
 from virl_tf.fusion import Fusion
-from virl_tf.hparams import Hparams, own_data_hparams, read_yaml
+from virl_tf.hparams import Hparams
 from virl_tf.irl import density_estimate
 from virl_tf.kde import Kde
 from virl_tf.methods import METHODS
@@ -113,16 +113,13 @@ def split(x: np.ndarray, held_out: float, seed: int) -> tuple[np.ndarray, np.nda
 
 
 def user_hparams(method: str, hparams_file: Path | None, assignments: Sequence[str]) -> Hparams:
-    """The library's defaults, the user's file over them, then the single assignments.
+    """What `virl_tf.fit` takes by default, the user's file over it, then the single assignments.
 
     The batches of 250 stay for few rows, too. Smaller ones were tried, KL(p || reward) on two seeds each: four Gaussians in 5-D,
     270 rows: 0.49 and 0.64 with 250, 0.62 and 0.73 with 50, 0.68 and 1.91 with 13; 1,000 rows: 0.20 and 0.23 with 250, 0.36 and
     0.33 with 50. Ten Gaussians in 2-D, 1,000 rows: 0.17 and 0.18 with 250, 0.12 and 0.11 with 50, but one policy at 1.5, not 0.2.
     """
-    values = own_data_hparams(method)
-    if hparams_file is not None:
-        content = read_yaml(hparams_file)
-        values = values.override({} if content is None else content, str(hparams_file))
+    values = resolve_hparams(hparams_file, method)
     for assignment in assignments:
         values = values.override(parse_assignment(assignment), f"--set {assignment}")
     return values

@@ -77,10 +77,10 @@ def call():
     """The experiments' command line inside this process, which has TensorFlow loaded: (exit status, stdout, stderr)."""
     from experiments.cli import main
 
-    def run(*arguments):
+    def run(*arguments, cwd=Path(__file__).parent.parent):
         out, error = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-            patch.chdir(Path(__file__).parent.parent)
+            patch.chdir(cwd)
             patch.setattr(sys, "argv", ["experiments", *map(str, arguments)])
             with pytest.raises(SystemExit) as ended:
                 main()

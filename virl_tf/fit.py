@@ -59,7 +59,7 @@ class Result:
     config: dict[str, Any]
 
     def save(self, path: Path | str) -> None:
-        """Write the result to a new or empty folder: config.yaml, metrics.csv, timings.csv, reward.keras, policy.npz.
+        """Write the result to the folder `path`, new or empty: config.yaml, metrics.csv, timings.csv, reward.keras, policy.npz.
 
         Raises:
             InputError: the folder holds files already (nothing is overwritten), or cannot be written.
@@ -156,7 +156,7 @@ def check_num_components(num_components: Any, num_demonstrations: int) -> int:
 
 
 def resolve_hparams(hparams: Hparams | Mapping[str, Any] | str | Path | None, method: str) -> Hparams:
-    """A full `Hparams` from whatever `fit` accepts."""
+    """A full `Hparams` from whatever `fit` accepts; None: the default of `fit` and of `python -m experiments fit`."""
     if isinstance(hparams, Hparams):
         return default_hparams(method).override(hparams.to_dict())
     if isinstance(hparams, (str, Path)):

@@ -143,7 +143,13 @@ class SearchHparams:
 
 @dataclass(frozen=True)
 class Hparams:
-    """All hyperparameters of one run, by section."""
+    """All hyperparameters of one run.
+
+    Attributes:
+        network, training: of the discriminators.
+        kde: of the demonstrations' density estimate.
+        policy, loop: of the policy's updates and the iterations.
+    """
 
     network: NetworkHparams
     training: TrainingHparams
@@ -385,7 +391,7 @@ def search_hparams(overrides: Mapping[str, Any] | None = None) -> SearchHparams:
 
 
 def load_hparams(path: Path | str, method: str = "virl") -> Hparams:
-    """`own_data_hparams` of `method` with the values of a YAML file {section: {key: value}} put over them."""
+    """`own_data_hparams` of `method` with the values of the YAML file `path`, {section: {key: value}}, put over them."""
     content = read_yaml(path)
     return own_data_hparams(method).override({} if content is None else content, str(path))
 
