@@ -102,8 +102,9 @@ def _frequencies(x: np.ndarray, density: Kde | Mixture, hparams: Hparams, seed: 
     """Random frequencies, in radians per standard deviation of the data, whose size follows from the data.
 
     A kernel estimate's best bandwidth is Silverman's factor times the width of what the density is made of. So the held-out
-    bandwidth tells that width, l, and frequencies ~ N(0, (frequency_scale / l)^2) stand for smooth functions of that scale: their
-    features' inner products approximate a Gaussian kernel (Rahimi and Recht 2007).
+    bandwidth tells that width, l, and frequencies ~ N(0, (frequency_scale / (D l))^2) stand for smooth functions of that scale:
+    their features' inner products approximate a Gaussian kernel (Rahimi and Recht 2007). With D because a wave that runs through
+    many coordinates changes with each of them.
     """
     number = hparams.network.num_frequencies
     if number == 0:
@@ -115,7 +116,7 @@ def _frequencies(x: np.ndarray, density: Kde | Mixture, hparams: Hparams, seed: 
         width = held_out_bandwidth(x, spread, numpy_seed(seed, 0, "bandwidth")) * np.ones_like(spread)
     length = width / silverman_factor(*x.shape)
     normal = np.random.default_rng(numpy_seed(seed, 0, "frequencies")).standard_normal((x.shape[1], number))
-    return (hparams.network.frequency_scale / length[:, None] * normal).astype(np.float32)
+    return (hparams.network.frequency_scale / (x.shape[1] * length[:, None]) * normal).astype(np.float32)
 
 
 def init(problem: Problem, method: Method, num_components: int, hparams: Hparams) -> State:
@@ -128,7 +129,10 @@ def init(problem: Problem, method: Method, num_components: int, hparams: Hparams
     }[hparams.policy.start]()
     size = hparams.training.ensemble_size
     if method.base == "reward":
-        prior = policy if hparams.loop.prior == "initial_policy" else moments(x)
+        prior = {
+            "initial_policy": lambda: policy,
+            "mixture": lambda: bic_mixture(x, numpy_seed(problem.seed, 0, "bandwidth")),
+        }.get(hparams.loop.prior, lambda: moments(x))()
         reward = _reward(problem, prior, hparams.loop.prior != "flat", hparams, size * hparams.loop.num_iterations)
     else:
         reward = _reward(problem, policy, True, hparams, size)
