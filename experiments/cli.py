@@ -324,17 +324,21 @@ def claims_command(
 @app.command("benchmark")
 def benchmark_command(
     parts: Annotated[
-        list[str] | None, typer.Argument(metavar="PART...", help="training, reward, steps, kde, sampling, growth, run, vips.")
+        list[str] | None,
+        typer.Argument(metavar="PART...", help="training, reward, steps, kde, sampling, growth, run, vips, peers."),
     ] = None,
-    peers: Annotated[bool, typer.Option("--peers", help="vips: gmmvi beside ours (pip install 'virl_tf[bench]').")] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="vips: gmmvi beside ours (pip install 'virl_tf[bench]'); without PART also peers.")
+    ] = False,
     repeats: Annotated[int, typer.Option(help="Measurements of each candidate.")] = 5,
     seeds: Annotated[int, typer.Option(help="vips: seeds.")] = 5,
+    preset: Annotated[str, typer.Option(help="run: paper (ten minutes) or smoke.")] = "paper",
     out: Annotated[Path, typer.Option(metavar="DIR", help="For benchmark.json and benchmark.md.")] = Path("benchmark"),
 ) -> None:
-    """Measure what the parts cost, against the machine's ceiling and public peers. Default: all parts."""
+    """Measure what the parts cost, against the machine's ceiling and public peers. Default: all parts but peers."""
     from experiments.benchmark.command import benchmark
 
-    benchmark(parts or [], peers, repeats, seeds, out)
+    benchmark(parts or [], peers, repeats, seeds, out, preset)
 
 
 @app.command("figure")

@@ -10,7 +10,8 @@ import tensorflow_probability as tfp
 
 from tests.conftest import make_mixture, make_network, make_reward
 from tests.reference import reward as reference
-from virl_tf.reward import CumulativeReward, load_reward
+from virl_tf import reward as reward_module
+from virl_tf.reward import CumulativeReward, CumulativeValues, load_reward
 from virl_tf.validation import InputError
 
 # Rewards are about 10 in size and their networks are float32.
@@ -158,6 +159,54 @@ def test_truncate_to_an_impossible_number(reward, count):
 @pytest.mark.parametrize("integer", [np.int64, np.int32])
 def test_truncate_takes_numpy_integers(reward, points, integer):
     np.testing.assert_array_equal(reward.truncate(integer(2))(points), reward.truncate(2)(points))
+
+
+# --- values at fixed points ---------------------------------------------------------------------------------------------------
+
+
+def grown(reward, points):
+    """The cached values after each network."""
+    values = CumulativeValues(points)
+    return values, [values(reward.truncate(count)).numpy() for count in range(int(reward.networks.count) + 1)]
+
+
+@pytest.mark.parametrize("base_scale", [0.0, 0.5, 1.0])
+def test_cached_values_are_the_reward(points, networks, base_scale):
+    reward = make_reward(networks, base_scale=base_scale)
+    for count, found in enumerate(grown(reward, points)[1]):
+        assert found.dtype == np.float64
+        np.testing.assert_allclose(found, reward.truncate(count)(points), rtol=1e-6, atol=1e-6)
+
+
+def test_a_network_is_evaluated_once(points, reward, monkeypatch):
+    evaluated, logits = [], reward_module._compiled_logits
+    monkeypatch.setattr(reward_module, "_compiled_logits", lambda specs: evaluated.append(specs) or logits(specs))
+    values, found = grown(reward, points)
+    assert len(evaluated) == 3
+    np.testing.assert_array_equal(values(reward), found[-1])
+    assert len(evaluated) == 3
+
+
+def test_values_of_a_resumed_run_have_the_same_bytes(points, reward):
+    grew = grown(reward, points)[1]
+    for count in range(4):
+        assert CumulativeValues(points)(reward.truncate(count)).numpy().tobytes() == grew[count].tobytes()
+
+
+def test_a_reward_that_does_not_go_on_from_the_one_before_is_evaluated_from_its_start(points, networks, reward):
+    values = CumulativeValues(points)
+    others = [
+        reward.truncate(1),
+        make_reward([*networks[:2], make_network(seed=9)]),
+        make_reward(networks, base_scale=0.5),
+        reward._replace(base=make_mixture(2, seed=5)),
+        reward._replace(shift=reward.shift + 1.0),
+        reward._replace(scale=2.0 * reward.scale),
+    ]
+    for other in others:
+        values(reward)
+        np.testing.assert_array_equal(values(other), CumulativeValues(points)(other))
+        assert not np.array_equal(values(other), values(reward))
 
 
 # --- files --------------------------------------------------------------------------------------------------------------

@@ -45,6 +45,10 @@ class NetworkStack(NamedTuple):
         """T_max."""
         return int(self.networks.input_kernel.shape[0])
 
+    def network(self, i: Any) -> FrozenNetwork:
+        """phi_i; `i` may be a tensor."""
+        return tf.nest.map_structure(lambda stacked: stacked[i], self.networks)
+
     def append(self, network: FrozenNetwork) -> "NetworkStack":
         """A stack with `network` at the end. Raises ValueError if it is full."""
         if int(self.count) >= self.capacity:
@@ -71,9 +75,6 @@ def empty_stack(capacity: int, num_inputs: int, num_layers: int, layer_size: int
 
 
 def _sum_logits(stack: NetworkStack, z: tf.Tensor) -> tf.Tensor:
-    def network(i: tf.Tensor) -> FrozenNetwork:
-        return tf.nest.map_structure(lambda stacked: stacked[i], stack.networks)
-
     def loop(add: Any, start: tf.Tensor) -> tf.Tensor:
         return tf.while_loop(
             lambda i, _: i < stack.count,
@@ -90,12 +91,12 @@ def _sum_logits(stack: NetworkStack, z: tf.Tensor) -> tf.Tensor:
             def add(i: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
                 with tf.GradientTape() as tape:
                     tape.watch(z)
-                    logits = network(i).logits(z)
+                    logits = stack.network(i).logits(z)
                 return gradient + tape.gradient(logits, z, tf.cast(upstream, NETWORK))
 
             return loop(add, tf.zeros_like(z))
 
-        forward = loop(lambda i, total: total + from_network(network(i).logits(z)), tf.zeros_like(z[:, 0], DENSITY))
+        forward = loop(lambda i, total: total + from_network(stack.network(i).logits(z)), tf.zeros_like(z[:, 0], DENSITY))
         return forward, backward
 
     return total(z)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from virl_tf.mixture import Mixture
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
-from virl_tf.numerics import DENSITY, compiled, specs_of, to_network
+from virl_tf.numerics import DENSITY, NETWORK, compiled, from_network, specs_of, to_network
 from virl_tf.validation import InputError, check_integer, check_unpacked_size
 
 
@@ -110,6 +110,52 @@ def compiled_log_prob(specs: Reward) -> Any:
     """The function behind `evaluate` for rewards of these shapes."""
     points = tf.TensorSpec([None, specs.dim], DENSITY)
     return compiled(lambda reward, x: reward.log_prob(x), specs, points, jit_compile=False)
+
+
+class CumulativeValues:
+    """R at points that stay the same during a run: a reward that goes on from the one before costs its new networks alone.
+
+    Any other reward (another base, fewer networks) is evaluated from its start. Both ways the networks are added one by one in
+    their order, so a resumed run, which has nothing to go on from, gets the bytes of one that was never stopped.
+    """
+
+    def __init__(self, points: Any):
+        """For `points` [N, D]."""
+        self.points = tf.constant(points, DENSITY)
+        self._count = 0  # networks in the sum
+        self._known: list[np.ndarray] | None = None  # what identifies the reward of the last call
+
+    def __call__(self, reward: Reward) -> tf.Tensor:
+        """R(points), float64 [N]: `evaluate` up to rounding."""
+        count = int(reward.networks.count)
+        if not self._goes_on(reward):
+            self._count, self._inputs, self._base = 0, reward.inputs(self.points), reward.log_base(self.points)
+            self._sum = tf.zeros_like(self._base)
+        for i in range(self._count, count):
+            network = reward.networks.network(i)
+            self._sum += from_network(_compiled_logits(specs_of(network))(network, self._inputs))
+        self._count, self._known = count, _identity(reward, count)
+        return self._base + self._sum
+
+    def _goes_on(self, reward: Reward) -> bool:
+        """Whether the reward of the last call is this one, or was before its last networks were added."""
+        if self._known is None or int(reward.networks.count) < self._count:
+            return False
+        return all(map(np.array_equal, self._known, _identity(reward, self._count)))
+
+
+def _identity(reward: Reward, count: int) -> list[np.ndarray]:
+    """Base, scales and the last of the first `count` networks: as many numbers to compare whatever T."""
+    last = reward.networks.network(count - 1) if count else ()
+    scales = reward.base_scale, reward.shift, reward.scale, reward.frequencies
+    return [np.asarray(array) for array in tf.nest.flatten((reward.base, *scales, last))]
+
+
+@functools.cache
+def _compiled_logits(specs: FrozenNetwork) -> Any:
+    """The logits of networks of these shapes, whatever the number of points."""
+    points = tf.TensorSpec([None, specs.input_kernel.shape[0]], NETWORK)
+    return compiled(lambda network, z: network.logits(z), specs, points, jit_compile=False)
 
 
 _FIELD_DTYPES = ["float64"] * 4 + ["float32"] * 6 + ["int32"] + ["float64"] * 2 + ["float32"]

@@ -1,6 +1,8 @@
 """`python -m experiments benchmark`: measure, and write benchmark.json and a table."""
 
 import functools
+import importlib.util
+import os
 import platform
 import resource
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +15,13 @@ from rich.console import Console
 
 import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
 from experiments.benchmark import parts as part_functions
+from experiments.benchmark import whole_run
 from experiments.benchmark.timing import Row, ceiling
 from experiments.benchmark.vips import steps_beside_gmmvi, vips
 from experiments.result_files import to_markdown
 from virl_tf.checkpoint import write_text
 from virl_tf.run_folder import versions, write_json
-from virl_tf.validation import check_choice, check_integer
+from virl_tf.validation import InputError, check_choice, check_integer
 
 PARTS: dict[str, Callable[[int], list[Row]]] = {
     "training": part_functions.training,
@@ -27,8 +30,8 @@ PARTS: dict[str, Callable[[int], list[Row]]] = {
     "kde": part_functions.kde,
     "sampling": part_functions.slice_sampling,
     "growth": part_functions.growth,
-    "run": part_functions.run,
 }
+OTHER_PARTS = ("run", "vips", "peers")
 COLUMNS = {
     "part": "part",
     "case": "case",
@@ -43,46 +46,60 @@ COLUMNS = {
     "kl": "KL",
     "modes": "modes",
     "i_projection": "I-projection",
+    "least_seconds": "counted products at the ceiling, s",
+    "peak_gib": "peak GiB",
 }
 
 
-def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: Path) -> None:
-    """Measure the named parts (all of them if none is named), one after the other.
+def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: Path, preset: str = "paper") -> None:
+    """Measure the named parts, one after the other; if none is named, all of them, `peers` only if asked for.
 
     Raises:
-        InputError: an unknown part, numbers out of range, or peers that are not installed.
+        InputError: an unknown part or preset, numbers out of range, or peers that are not installed.
     """
     console = Console()
     for name in names:
-        check_choice("part", name, (*PARTS, "vips"))
+        check_choice("part", name, (*PARTS, *OTHER_PARTS))
     check_integer("--repeats", repeats, 1)
     check_integer("--seeds", seeds, 1)
-    best = ceiling()
+    check_choice("--preset", preset, whole_run.MANY)
+    if peers or "peers" in names:
+        check_gmmvi()
+    best, report = ceiling(), functools.partial(_report, console)
     console.print(f"ceiling: {best:.0f} GFLOP per CPU second (float32 products of 500 x 256 with 256 x 256)", highlight=False)
     rows: list[Row] = []
-    for name in names or (*PARTS, "vips"):
+    for name in names or (*PARTS, *(part for part in OTHER_PARTS if peers or part != "peers")):
         with console.status(f"measuring {name}"):
-            if name == "vips" and peers:
-                rows += steps_beside_gmmvi()
-                for row in rows[-6:]:
-                    _report(console, row)
-            if name == "vips":
-                rows += vips(range(seeds), peers, out, functools.partial(_report, console))
+            if name == "run":
+                rows += whole_run.run(preset, report)
+            elif name == "vips":
+                rows += vips(range(seeds), peers, out, report)
             else:
-                found = PARTS[name](repeats)
-                for row in found:
-                    if "gflop_per_cpu_second" in row:
-                        row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
-                    _report(console, row)
-                rows += found
-        write(rows, out, {"ceiling": best, "repeats": repeats, "seeds": seeds})  # after each part: a later one may fail
+                rows += _measured(steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats), best, report)
+        write(rows, out, {"ceiling": best, "repeats": repeats, "seeds": seeds, "preset": preset})  # a later part may fail
     console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
+
+
+def _measured(rows: list[Row], best: float, report: Callable[[Row], None]) -> list[Row]:
+    """The rows, reported and with their share of the ceiling."""
+    for row in rows:
+        if "gflop_per_cpu_second" in row:
+            row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
+        report(row)
+    return rows
+
+
+def check_gmmvi() -> None:
+    """Raise InputError unless gmmvi is installed."""
+    if importlib.util.find_spec("gmmvi") is None:
+        raise InputError("the peers need gmmvi, which is not installed: pip install 'virl_tf[bench]'.")
 
 
 def write(rows: list[Row], out: Path, settings: Mapping[str, Any]) -> None:
     """benchmark.json and benchmark.md in `out`."""
     _compare_with_ours(rows)
-    about = {"machine": machine(), "versions": versions(), **settings}
+    threads = os.environ.get("TF_NUM_INTRAOP_THREADS", "as many as cores")
+    about = {"machine": machine(), "threads": threads, "versions": versions(), **settings}
     about["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "benchmark.json", {**about, "rows": rows})

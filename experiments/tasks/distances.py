@@ -9,7 +9,7 @@ from virl_tf import metrics
 from virl_tf.kde import Kde
 from virl_tf.mixture import Mixture, moments
 from virl_tf.numerics import DENSITY, split_seed
-from virl_tf.reward import Reward, evaluate
+from virl_tf.reward import CumulativeValues, Reward, evaluate
 from virl_tf.tasks import RandomGaussians
 
 DRAWS = 20_000  # of a density, or of the proposal for a reward
@@ -32,11 +32,11 @@ class GridDistances:
     def __init__(self, task: RandomGaussians, train: np.ndarray):
         """For a target in 2-D and its demonstrations [N, 2]."""
         self._points = tf.constant(metrics.grid_around(train).points, DENSITY)
-        self._log_p = task.log_prob(self._points)
+        self._log_p, self._rewards = task.log_prob(self._points), CumulativeValues(self._points)
 
     def of_reward(self, reward: Reward, policy: Mixture) -> float:
         """On the grid."""
-        return metrics.i_projection(evaluate(reward, self._points), self._log_p)
+        return metrics.i_projection(self._rewards(reward), self._log_p)
 
     def of_density(self, density: Mixture | Kde) -> float:
         """On the grid."""
@@ -56,20 +56,18 @@ class SampledDistances:
         self._task = task
         wide = moments(train)
         self._wide = wide._replace(scale_trils=WIDENING * wide.scale_trils)
-        self._fixed = tf.concat(
-            [
-                task.mixture.sample(DRAWS // 2, split_seed(0, 0, "distance of target"))[0],
-                self._wide.sample(DRAWS // 4, split_seed(0, 0, "distance of wide part"))[0],
-            ],
-            axis=0,
-        )
+        target_draws, _ = task.mixture.sample(DRAWS // 2, split_seed(0, 0, "distance of target"))
+        wide_draws, _ = self._wide.sample(DRAWS // 4, split_seed(0, 0, "distance of wide part"))
+        self._rewards = CumulativeValues(tf.concat([target_draws, wide_draws], axis=0))
 
     def of_reward(self, reward: Reward, policy: Mixture) -> float:
         """By importance sampling."""
-        x = tf.concat([self._fixed, policy.sample(DRAWS // 4, split_seed(0, 0, "distance of policy"))[0]], axis=0)
+        policy_draws, _ = policy.sample(DRAWS // 4, split_seed(0, 0, "distance of policy"))
+        x = tf.concat([self._rewards.points, policy_draws], axis=0)
+        log_q = tf.concat([self._rewards(reward), evaluate(reward, policy_draws)], axis=0)
         parts = [(0.5, self._task.mixture), (0.25, self._wide), (0.25, policy)]
         log_proposal = tf.reduce_logsumexp(tf.stack([np.log(share) + part.log_prob(x) for share, part in parts]), axis=0)
-        return metrics.sampled_i_projection(evaluate(reward, x), self._task.log_prob(x), log_proposal)
+        return metrics.sampled_i_projection(log_q, self._task.log_prob(x), log_proposal)
 
     def of_density(self, density: Mixture | Kde) -> float:
         """The mean of log q - log p over draws of q."""

@@ -135,9 +135,8 @@ class PlanarRobot:
         log_ratio += (self.dim - 2) * np.log(_WIDER)
         x[:, middle] = np.angle(np.exp(1j * bend) * a * np.conj(b))  # the joint's angle, in the turn that its prior could reach
         turned = np.angle(end * np.conj(bent))[:, None] + 2.0 * np.pi * _TURNS
-        first = np.cumsum(
-            np.exp(-0.5 * turned**2 - 0.5 * LOG_2PI), axis=1
-        )  # the prior N(0, 1) of the first joint chooses the turn
+        # The prior N(0, 1) of the first joint chooses the turn.
+        first = np.cumsum(np.exp(-0.5 * turned**2 - 0.5 * LOG_2PI), axis=1)
         chosen = np.sum(rng.uniform(size=(n, 1)) * first[:, -1:] > first, axis=1)
         x[:, 0] = turned[np.arange(n), chosen]
         area = np.abs(a) * np.abs(b) * np.abs(np.sin(bend))
