@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,10 +37,14 @@ class Unit(Protocol):
 
 @dataclass(frozen=True)
 class RunUnit:
-    """A training run, followed by inference with `inference_components` on its reward (0: none)."""
+    """A training run, followed by inference with `inference_components` on its reward (0: none).
+
+    Inference is the paper's, with a fixed set of components; with `search` also that with components that come and go.
+    """
 
     spec: Specification
     inference_components: int
+    search: bool = False
 
     @property
     def name(self) -> str:
@@ -58,20 +62,25 @@ class RunUnit:
         from experiments.runs import execute
 
         execute(self.spec, folder, progress=False)
-        for name, obstacles in self._inferences.items():
-            # The paper's inference: a fixed set of components.
-            infer([folder], self.inference_components, search=False, obstacles=obstacles, out=folder / name, quiet=True)
+        for name, options in self._inferences.items():
+            infer([folder], self.inference_components, **options, out=folder / name, quiet=True)
 
     def finished(self, folder: Path) -> bool:
         """Each summary is written last."""
         return all((folder / name / "summary.json").is_file() for name in (".", *self._inferences))
 
     @property
-    def _inferences(self) -> dict[str, float | None]:
-        """Folder in the run's -> share of the paths that obstacles block."""
+    def _inferences(self) -> dict[str, dict[str, Any]]:
+        """Folder in the run's -> options of `infer`: with search or not, the share of the paths that obstacles block."""
         if not self.inference_components:
             return {}
-        return {"inference": None, **({"obstacles": BLOCKED} if self.spec.task == "path_planning" else {})}
+        shares = {"inference": None, **({"obstacles": BLOCKED} if self.spec.task == "path_planning" else {})}
+        kinds = {"": False, "_search": True} if self.search else {"": False}
+        return {
+            f"{name}{suffix}": {"search": search, "obstacles": share}
+            for suffix, search in kinds.items()
+            for name, share in shares.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -106,12 +115,24 @@ SMOKE_STEPS = {"grid_walker": 3, "path_planning": 4}
 
 
 def units_of(
-    task: str, preset: str, assignments: list[str], sizes: Sequence[int] | None = None, seeds: Sequence[int] | None = None
+    task: str,
+    preset: str,
+    assignments: list[str],
+    sizes: Sequence[int] | None = None,
+    seeds: Sequence[int] | None = None,
+    search: bool = False,
 ) -> list[Any]:
-    """The units of a task's sweep. `sizes`: m of the Gaussians, d of a walk; with `seeds`, instead of the preset's."""
+    """The units of a task's sweep.
+
+    Args:
+        sizes: m of the Gaussians, d of a walk; with `seeds`, instead of the preset's.
+        search: infer also with components that come and go.
+    """
     if task == "gaussians":
-        return gaussian_units(preset, assignments, sizes, seeds)
-    return walk_units(task, preset, assignments, sizes, seeds)
+        units: list[Any] = list(gaussian_units(preset, assignments, sizes, seeds))
+    else:
+        units = list(walk_units(task, preset, assignments, sizes, seeds))
+    return [replace(unit, search=True) if search and isinstance(unit, RunUnit) else unit for unit in units]
 
 
 def inference_components(task: str, steps: int) -> int:

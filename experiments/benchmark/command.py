@@ -1,9 +1,8 @@
 """`python -m experiments benchmark`: measure, and write benchmark.json and a table."""
 
-import functools
 import platform
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ from rich.console import Console
 import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
 from experiments.benchmark import parts as part_functions
 from experiments.benchmark.timing import Row, ceiling
-from experiments.benchmark.vips import steps_beside_gmmvi, vips
+from experiments.benchmark.vips import TIMES_OURS, steps_beside_gmmvi, vips
 from experiments.result_files import to_markdown
 from virl_tf.checkpoint import write_text
 from virl_tf.run_folder import versions, write_json
-from virl_tf.validation import check_choice, check_integer
+from virl_tf.validation import check_choice, check_integer, check_positive
 
 PARTS: dict[str, Callable[[int], list[Row]]] = {
     "training": part_functions.training,
@@ -34,6 +33,7 @@ COLUMNS = {
     "case": "case",
     "who": "who",
     "cpu_seconds": "CPU s",
+    "cpu_after_tracing": "CPU s after tracing",
     "wall_seconds": "wall s",
     "gflop_per_cpu_second": "GFLOP per CPU s",
     "share_of_ceiling": "of the ceiling",
@@ -42,11 +42,12 @@ COLUMNS = {
     "evaluations": "evaluations",
     "kl": "KL",
     "modes": "modes",
+    "stopped": "stopped by the clock",
     "i_projection": "I-projection",
 }
 
 
-def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: Path) -> None:
+def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: Path, peer_seconds: float | None = None) -> None:
     """Measure the named parts (all of them if none is named), one after the other.
 
     Raises:
@@ -57,26 +58,33 @@ def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: 
         check_choice("part", name, (*PARTS, "vips"))
     check_integer("--repeats", repeats, 1)
     check_integer("--seeds", seeds, 1)
+    if peer_seconds is not None:
+        check_positive("--peer-seconds", peer_seconds)
     best = ceiling()
     console.print(f"ceiling: {best:.0f} GFLOP per CPU second (float32 products of 500 x 256 with 256 x 256)", highlight=False)
     rows: list[Row] = []
+    settings: dict[str, Any] = {"ceiling": best, "repeats": repeats, "seeds": seeds}
+    if peers:
+        settings["peer_seconds"] = peer_seconds or f"{TIMES_OURS:.0f} times ours"
     for name in names or (*PARTS, "vips"):
         with console.status(f"measuring {name}"):
-            if name == "vips" and peers:
-                rows += steps_beside_gmmvi()
-                for row in rows[-6:]:
-                    _report(console, row)
-            if name == "vips":
-                rows += vips(range(seeds), peers, out, functools.partial(_report, console))
-            else:
-                found = PARTS[name](repeats)
-                for row in found:
-                    if "gflop_per_cpu_second" in row:
-                        row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
-                    _report(console, row)
-                rows += found
-        write(rows, out, {"ceiling": best, "repeats": repeats, "seeds": seeds})  # after each part: a later one may fail
+            for row in measure(name, peers, peer_seconds, repeats, seeds, out):
+                if "gflop_per_cpu_second" in row:
+                    row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
+                _report(console, row)
+                rows.append(row)
+                write(rows, out, settings)  # after each row: a later one may fail, and policies with peers take hours
     console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
+
+
+def measure(name: str, peers: bool, peer_seconds: float | None, repeats: int, seeds: int, out: Path) -> Iterator[Row]:
+    """The rows of one part."""
+    if name != "vips":
+        yield from PARTS[name](repeats)
+        return
+    if peers:
+        yield from steps_beside_gmmvi()
+    yield from vips(range(seeds), peers, peer_seconds, out)
 
 
 def write(rows: list[Row], out: Path, settings: Mapping[str, Any]) -> None:
@@ -100,8 +108,9 @@ def _compare_with_ours(rows: list[Row]) -> None:
     """Put into every row how many times our CPU seconds it takes."""
     own = {(row["part"], row["case"], row.get("seed")): row["cpu_seconds"] for row in rows if row["who"] == "virl_tf"}
     for row in rows:
-        if row["who"] != "virl_tf":
-            row["times_ours"] = row["cpu_seconds"] / own[row["part"], row["case"], row.get("seed")]
+        mine = own.get((row["part"], row["case"], row.get("seed")))
+        if mine is not None and row["who"] != "virl_tf":
+            row["times_ours"] = row["cpu_seconds"] / mine
 
 
 def _report(console: Console, row: Row) -> None:
