@@ -1,11 +1,10 @@
 """`python -m experiments benchmark`: measure, and write benchmark.json and a table."""
 
-import functools
 import importlib.util
 import os
 import platform
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
 from experiments.benchmark import parts as part_functions
 from experiments.benchmark import whole_run
 from experiments.benchmark.timing import Row, ceiling
-from experiments.benchmark.vips import steps_beside_gmmvi, vips
+from experiments.benchmark.vips import TIMES_OURS, steps_beside_gmmvi, vips
 from experiments.result_files import to_markdown
 from virl_tf.checkpoint import write_text
 from virl_tf.run_folder import versions, write_json
-from virl_tf.validation import InputError, check_choice, check_integer
+from virl_tf.validation import InputError, check_choice, check_integer, check_positive
 
 PARTS: dict[str, Callable[[int], list[Row]]] = {
     "training": part_functions.training,
@@ -37,6 +36,7 @@ COLUMNS = {
     "case": "case",
     "who": "who",
     "cpu_seconds": "CPU s",
+    "cpu_after_tracing": "CPU s after tracing",
     "wall_seconds": "wall s",
     "gflop_per_cpu_second": "GFLOP per CPU s",
     "share_of_ceiling": "of the ceiling",
@@ -45,13 +45,22 @@ COLUMNS = {
     "evaluations": "evaluations",
     "kl": "KL",
     "modes": "modes",
+    "stopped": "stopped by the clock",
     "i_projection": "I-projection",
     "least_seconds": "counted products at the ceiling, s",
     "peak_gib": "peak GiB",
 }
 
 
-def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: Path, preset: str = "paper") -> None:
+def benchmark(
+    names: Sequence[str],
+    peers: bool,
+    repeats: int,
+    seeds: int,
+    out: Path,
+    preset: str = "paper",
+    peer_seconds: float | None = None,
+) -> None:
     """Measure the named parts, one after the other; if none is named, all of them, `peers` only if asked for.
 
     Raises:
@@ -63,30 +72,37 @@ def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: 
     check_integer("--repeats", repeats, 1)
     check_integer("--seeds", seeds, 1)
     check_choice("--preset", preset, whole_run.MANY)
+    if peer_seconds is not None:
+        check_positive("--peer-seconds", peer_seconds)
     if peers or "peers" in names:
         check_gmmvi()
-    best, report = ceiling(), functools.partial(_report, console)
+    best = ceiling()
     console.print(f"ceiling: {best:.0f} GFLOP per CPU second (float32 products of 500 x 256 with 256 x 256)", highlight=False)
     rows: list[Row] = []
+    settings: dict[str, Any] = {"ceiling": best, "repeats": repeats, "seeds": seeds, "preset": preset}
+    if peers:
+        settings["peer_seconds"] = peer_seconds or f"{TIMES_OURS:.0f} times ours"
     for name in names or (*PARTS, *(part for part in OTHER_PARTS if peers or part != "peers")):
         with console.status(f"measuring {name}"):
-            if name == "run":
-                rows += whole_run.run(preset, report)
-            elif name == "vips":
-                rows += vips(range(seeds), peers, out, report)
-            else:
-                rows += _measured(steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats), best, report)
-        write(rows, out, {"ceiling": best, "repeats": repeats, "seeds": seeds, "preset": preset})  # a later part may fail
+            for row in measure(name, peers, peer_seconds, repeats, seeds, preset, out):
+                if "gflop_per_cpu_second" in row:
+                    row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
+                _report(console, row)
+                rows.append(row)
+                write(rows, out, settings)  # after each row: a later one may fail, and policies with peers take hours
     console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
 
 
-def _measured(rows: list[Row], best: float, report: Callable[[Row], None]) -> list[Row]:
-    """The rows, reported and with their share of the ceiling."""
-    for row in rows:
-        if "gflop_per_cpu_second" in row:
-            row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
-        report(row)
-    return rows
+def measure(
+    name: str, peers: bool, peer_seconds: float | None, repeats: int, seeds: int, preset: str, out: Path
+) -> Iterator[Row]:
+    """The rows of one part."""
+    if name == "run":
+        yield from whole_run.run(preset, lambda row: None)
+    elif name == "vips":
+        yield from vips(range(seeds), peers, peer_seconds, out)
+    else:
+        yield from steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats)
 
 
 def check_gmmvi() -> None:
@@ -117,8 +133,9 @@ def _compare_with_ours(rows: list[Row]) -> None:
     """Put into every row how many times our CPU seconds it takes."""
     own = {(row["part"], row["case"], row.get("seed")): row["cpu_seconds"] for row in rows if row["who"] == "virl_tf"}
     for row in rows:
-        if row["who"] != "virl_tf":
-            row["times_ours"] = row["cpu_seconds"] / own[row["part"], row["case"], row.get("seed")]
+        mine = own.get((row["part"], row["case"], row.get("seed")))
+        if mine is not None and row["who"] != "virl_tf":
+            row["times_ours"] = row["cpu_seconds"] / mine
 
 
 def _report(console: Console, row: Row) -> None:
