@@ -10,6 +10,7 @@ from virl_tf import irl
 from virl_tf.checkpoint import load_state, save_state
 from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo
 from virl_tf.methods import EIM, METHODS, PAPER_METHODS, VIRL
+from virl_tf.mixture import bic_mixture
 from virl_tf.reward import evaluate
 from virl_tf.vips.vips import VipsHistory
 
@@ -84,6 +85,14 @@ def test_priors_of_virl():
     np.testing.assert_allclose(evaluate(moments.reward, GRID), expected, rtol=1e-6)
     _, flat, _ = start(VIRL, loop={"prior": "flat"})
     np.testing.assert_array_equal(evaluate(flat.reward, GRID), np.zeros(len(GRID)))
+
+
+def test_the_mixture_prior_is_the_em_mixture_of_lowest_bic():
+    _, state, _ = start(VIRL, loop={"prior": "mixture"})
+    rows = np.random.default_rng(1).permutation(len(X))  # EM sees the rows in another order: the same up to its tolerance
+    expected = bic_mixture(X[rows], 0)
+    assert expected.num_components == state.reward.base.num_components == 2  # X has two clusters
+    np.testing.assert_allclose(evaluate(state.reward, X), mixture_log_prob(expected, X), atol=0.05)
 
 
 def test_virl_with_the_initial_policy_as_prior_starts_where_eim_does():
@@ -378,6 +387,9 @@ def test_without_min_gain_nothing_is_dropped():
 
 
 OPTIONS = {
+    "prior": {"loop": {"prior": "mixture"}},
+    "wide part": {"loop": {"wide_share": 0.3}},
+    "wide part of a pool": {"loop": {"wide_share": 0.3, "fixed_pool": True}},
     "features": {"network": {"num_frequencies": 5}},
     "weight average": {"training": {"weight_average": 0.9}},
     "ensemble": {"training": {"ensemble_size": 2}},

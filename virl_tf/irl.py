@@ -129,10 +129,8 @@ def init(problem: Problem, method: Method, num_components: int, hparams: Hparams
     }[hparams.policy.start]()
     size = hparams.training.ensemble_size
     if method.base == "reward":
-        prior = {
-            "initial_policy": lambda: policy,
-            "mixture": lambda: bic_mixture(x, numpy_seed(problem.seed, 0, "bandwidth")),
-        }.get(hparams.loop.prior, lambda: moments(x))()
+        priors = {"initial_policy": lambda: policy, "mixture": lambda: bic_mixture(x, numpy_seed(problem.seed, 0, "bandwidth"))}
+        prior = priors.get(hparams.loop.prior, lambda: moments(x))()
         reward = _reward(problem, prior, hparams.loop.prior != "flat", hparams, size * hparams.loop.num_iterations)
     else:
         reward = _reward(problem, policy, True, hparams, size)
