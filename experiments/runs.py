@@ -12,7 +12,8 @@ from experiments.result_files import read_summary
 from experiments.specification import Specification
 from experiments.tasks import Experiment, experiment_of
 from virl_tf.checkpoint import load_arrays, save_arrays
-from virl_tf.fit import run
+from virl_tf.fit import Evaluate, run
+from virl_tf.irl import State
 from virl_tf.methods import METHODS
 from virl_tf.observers import Observer
 from virl_tf.run_folder import RunFolder, write_json
@@ -52,7 +53,7 @@ def execute(
         spec.hparams,
         config,
         folder=folder,
-        evaluate=experiment.evaluator(train, test),
+        evaluate=_timed(experiment.evaluator(train, test)),
         observers=observers,
         progress=progress,
         tensorboard=tensorboard,
@@ -79,6 +80,16 @@ def execute(
     picture = f"figure: {out / 'overview.png'}   " if progress else ""
     console.print(f"{picture}numbers: {out / 'metrics.csv'}, {summary_file}")
     return summary
+
+
+def _timed(evaluate: Evaluate) -> Evaluate:
+    """The same with its CPU seconds."""
+
+    def measure(state: State) -> dict[str, float]:
+        start = time.process_time()
+        return {**evaluate(state), "evaluation_seconds": time.process_time() - start}
+
+    return measure
 
 
 def demonstrations(experiment: Experiment, spec: Specification, out: Path) -> tuple[np.ndarray, np.ndarray]:

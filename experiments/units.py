@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments.specification import DEFAULT_STEPS, Specification, make_specification, read_presets
+from experiments.specification import DEFAULT_STEPS, Specification, make_specification
+from virl_tf.hparams import read_preset
 
 BLOCKED = 1 / 3  # of the paths of path planning, in a sweep's inference with obstacles
 PAPER_MODES = tuple(range(5, 55, 5))
@@ -14,6 +15,7 @@ GRIDS: dict[str, dict[str, tuple[int, ...]]] = {
     "paper": {"modes": PAPER_MODES, "seeds": (0, 1, 2, 3, 4)},
     "quick": {"modes": (5, 20, 50), "seeds": (0, 1)},
     "smoke": {"modes": (5,), "seeds": (0,)},
+    "best": {"modes": (10, 30, 50), "seeds": (0, 1, 2, 3, 4)},
 }
 
 
@@ -39,12 +41,13 @@ class Unit(Protocol):
 class RunUnit:
     """A training run, followed by inference with `inference_components` on its reward (0: none).
 
-    Inference is the paper's, with a fixed set of components; with `search` also that with components that come and go.
+    Inference is the paper's, with a fixed set of components; with `search_too` also that with components that come and go.
     """
 
     spec: Specification
     inference_components: int
-    search: bool = False
+    search: bool = False  # components come and go in inference; the paper's has a fixed set
+    search_too: bool = False
 
     @property
     def name(self) -> str:
@@ -75,7 +78,7 @@ class RunUnit:
         if not self.inference_components:
             return {}
         shares = {"inference": None, **({"obstacles": BLOCKED} if self.spec.task == "path_planning" else {})}
-        kinds = {"": False, "_search": True} if self.search else {"": False}
+        kinds = {"": self.search, **({"_search": True} if self.search_too else {})}
         return {
             f"{name}{suffix}": {"search": search, "obstacles": share}
             for suffix, search in kinds.items()
@@ -110,7 +113,7 @@ class ReferenceUnit:
         return (folder / "summary.json").is_file()
 
 
-WALK_SEEDS = {"paper": (0, 1, 2, 3, 4), "quick": (0, 1), "smoke": (0,)}
+WALK_SEEDS = {"paper": (0, 1, 2, 3, 4), "quick": (0, 1), "smoke": (0,), "best": (0, 1, 2, 3, 4)}
 SMOKE_STEPS = {"grid_walker": 3, "path_planning": 4}
 
 
@@ -132,7 +135,9 @@ def units_of(
         units: list[Any] = list(gaussian_units(preset, assignments, sizes, seeds))
     else:
         units = list(walk_units(task, preset, assignments, sizes, seeds))
-    return [replace(unit, search=True) if search and isinstance(unit, RunUnit) else unit for unit in units]
+    return [
+        replace(unit, search_too=True) if search and isinstance(unit, RunUnit) and not unit.search else unit for unit in units
+    ]
 
 
 def inference_components(task: str, steps: int) -> int:
@@ -146,7 +151,7 @@ def walk_units(
     task: str, preset: str, assignments: list[str], steps: Sequence[int] | None = None, seeds: Sequence[int] | None = None
 ) -> list[RunUnit]:
     """Figures 3 and 7, and the obstacles of Figure 1: {EIM, V-IRL, G-EIM} x seeds, each with inference; long runs first."""
-    read_presets(preset)
+    read_preset(preset)
     lengths = steps or ((SMOKE_STEPS if preset == "smoke" else DEFAULT_STEPS)[task],)
     units = []
     for method in ("eim", "virl", "geim"):
@@ -155,7 +160,7 @@ def walk_units(
                 spec = make_specification(
                     task=task, method=method, steps=length, seed=seed, preset=preset, assignments=assignments
                 )
-                units.append(RunUnit(spec, inference_components(task, length)))
+                units.append(RunUnit(spec, inference_components(task, length), search=preset == "best"))
     return units
 
 
@@ -166,7 +171,7 @@ def gaussian_units(
 
     Long runs come first, so that the last minutes keep all workers busy. `modes`, `seeds`: instead of the preset's.
     """
-    read_presets(preset)
+    read_preset(preset)
     grid = {"modes": modes or GRIDS[preset]["modes"], "seeds": seeds or GRIDS[preset]["seeds"]}
     units: list[RunUnit | ReferenceUnit] = []
     for method in ("eim", "geim", "virl"):
@@ -182,6 +187,7 @@ def gaussian_units(
                         preset=preset,
                         assignments=assignments,
                     )
-                    units.append(RunUnit(spec, num_modes if components == 10 and method != "eim" else 0))
+                    infer = num_modes if components == 10 and method != "eim" else 0
+                    units.append(RunUnit(spec, infer, search=preset == "best"))
     targets = {(unit.spec.modes, unit.spec.seed): unit.spec for unit in units if unit.spec.method == "virl"}
     return [*units, *(ReferenceUnit(spec) for spec in targets.values())]

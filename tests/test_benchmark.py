@@ -1,14 +1,19 @@
 """The benchmark measures what it says, and its commands run."""
 
 import json
+import os
+import resource
+import sys
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from experiments.benchmark import command, parts, vips
-from experiments.benchmark.timing import compare, exponent, rows_of
+from experiments.benchmark import command, parts, vips, whole_run
+from experiments.benchmark.timing import compare, exponent, rows_of, training_gflop
 from experiments.figures import draw
+from experiments.specification import make_specification
 from virl_tf import InputError
 from virl_tf.mixture import Mixture, gaussian
 
@@ -33,7 +38,47 @@ def test_exponents_are_slopes():
 
 def test_operations_of_a_training_step_by_hand():
     # One hidden layer of 4 units, two inputs, one row: forward 2 (2 * 4 + 4) = 24; backward 24 for kernels, 8 for the units.
-    assert parts.training_gflop(1, 4, 2, 1) == pytest.approx(56e-9)
+    assert training_gflop(1, 4, 2, 1) == pytest.approx(56e-9)
+
+
+def smoke(method, *assignments, modes=50):
+    return make_specification(task="gaussians", method=method, modes=modes, preset="smoke", assignments=assignments)
+
+
+@pytest.mark.parametrize(
+    ("method", "sample", "policy", "evaluation"),
+    [("virl", 8000, 3 * 162 * 500, 20_000), ("geim", 0, 2 * 5 * 500, 20_000), ("eim", 0, 2 * 500, 0)],
+)
+def test_operations_of_a_run_by_hand(method, sample, policy, evaluation):
+    # Two iterations of 60 epochs; 3 x 64: 2 (2 * 64 + 2 * 64^2 + 64) per point; 36 steps of 200 points and 1,200 held out.
+    point = 16_768e-9
+    epoch = 36 * (3 * 200 * point - 200 * 256e-9) + 1200 * point
+    counted = whole_run.counted_gflop(smoke(method), pd.DataFrame({"epochs": [60, 60]}))
+    expected = {"training": 120 * epoch, "sample": sample * point, "policy": policy * point, "evaluation": evaluation * point}
+    assert counted == pytest.approx(expected)
+
+
+def test_the_parts_of_a_run_are_all_of_it():
+    spec = smoke("virl", "loop.num_iterations=2", "network.layer_size=8", "training.num_epochs=1", modes=2)
+    start = time.process_time()
+    seconds, history, summary = whole_run._timed_run(spec)
+    total = time.process_time() - start
+    assert set(seconds) == set(whole_run.NAMES)
+    assert all(value > 0.0 for part in seconds.values() for value in part)
+    assert 0.9 * total < sum(map(sum, seconds.values())) <= total
+    assert len(history) == len(seconds["policy"]) == 2
+    assert np.isfinite(summary["i_projection"]["reward"]["reported"])
+
+
+def test_compilation_is_what_the_first_iteration_costs_beyond_the_line_of_the_others():
+    assert whole_run.first_excess([9.0, 3.0, 4.0, 5.0]) == pytest.approx(7.0)
+    assert whole_run.first_excess([1.0, 3.0, 4.0, 5.0]) == 0.0
+
+
+def test_memory_is_that_of_the_process():
+    assert whole_run.in_a_process(os.getpid) != os.getpid()
+    np.ones(2**27)  # 1 GiB, and gone
+    assert 1.0 < whole_run.peak_gib() <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20 + 0.01
 
 
 def test_keras_own_loop_trains_the_same_network():
@@ -82,24 +127,46 @@ def test_the_command_writes_numbers_and_a_table(tmp_path, monkeypatch):
         ((["trainings"], 5, 5), "part"),
         ((["training"], 0, 5), "--repeats"),
         ((["training"], 5, 0), "--seeds"),
-        ((["vips"], 5, 5, 0.0), "--peer-seconds"),
+        ((["run"], 5, 5, "quick"), "--preset"),
+        ((["vips"], 5, 5, "paper", 0.0), "--peer-seconds"),
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, arguments, message):
-    names, repeats, seeds, *budget = arguments
+    names, repeats, seeds, *others = arguments
     with pytest.raises(InputError, match=message):
-        command.benchmark(names, False, repeats, seeds, tmp_path, *budget)
+        command.benchmark(names, False, repeats, seeds, tmp_path, *others)
     assert not list(tmp_path.iterdir())
 
 
 def test_peers_that_are_not_installed_are_named(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "gmmvi", None)
     monkeypatch.setitem(sys.modules, "gmmvi.configs", None)
     target = vips.Target("normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0)
     with pytest.raises(InputError, match=r"virl_tf\[bench\]"):
         vips.gmmvi(target, 0, "SAMTRON", 100)
+
+
+@pytest.mark.parametrize(("names", "peers"), [(["peers"], False), (["kde"], True), ([], True)])
+def test_peers_are_refused_before_anything_is_measured(tmp_path, monkeypatch, names, peers):
+    monkeypatch.setitem(sys.modules, "gmmvi", None)
+    monkeypatch.setattr(command, "ceiling", lambda: pytest.fail("measured"))
+    with pytest.raises(InputError, match=r"virl_tf\[bench\]"):
+        command.benchmark(names, peers, 1, 1, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("peers", [False, True])
+def test_peers_are_a_part_that_is_asked_for(tmp_path, monkeypatch, peers):
+    row = {"case": "c", "who": "virl_tf", "cpu_seconds": 1.0}
+    monkeypatch.setattr(command, "PARTS", {"kde": lambda repeats: [{**row, "part": "kde"}]})
+    monkeypatch.setattr(command, "steps_beside_gmmvi", lambda: [{**row, "part": "peers"}])
+    monkeypatch.setattr(command, "vips", lambda *arguments: [{**row, "part": "vips"}])
+    monkeypatch.setattr(command.whole_run, "run", lambda *arguments: [{**row, "part": "run"}])
+    monkeypatch.setattr(command, "ceiling", lambda: 10.0)
+    monkeypatch.setattr(command, "check_gmmvi", lambda: None)
+    for names, expected in (([], ["kde", "run", "vips"] + ["peers"] * peers), (["peers"], ["peers"])):
+        command.benchmark(names, peers, 1, 1, tmp_path)
+        assert [row["part"] for row in json.loads((tmp_path / "benchmark.json").read_text())["rows"]] == expected
 
 
 class FakePeer:
@@ -157,9 +224,9 @@ def test_the_figure_of_the_arms(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["training", "reward", "steps", "kde", "growth"])
+@pytest.mark.parametrize("part", ["training", "reward", "steps", "kde", "growth", "run"])
 def test_every_part_runs(part, tmp_path):
-    command.benchmark([part], False, 1, 1, tmp_path)
+    command.benchmark([part], False, 1, 1, tmp_path, "smoke")
     rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
     assert rows
     assert all(row["cpu_seconds"] > 0.0 for row in rows)

@@ -7,6 +7,7 @@ import virl_tf
 from tests import tiny
 from virl_tf import InputError, fit, load
 from virl_tf.irl import Info
+from virl_tf.reward import CumulativeValues
 
 X = tiny.demonstrations()
 METHODS = ["virl", "geim", "eim"]
@@ -181,6 +182,25 @@ def test_an_interrupted_run_continues_to_the_same_bytes(fitted, tmp_path):
     assert result_bytes(found) == result_bytes(expected)
     assert list(found.history.t) == list(range(ITERATIONS))
     np.testing.assert_array_equal(metrics(found).to_numpy(float), metrics(expected).to_numpy(float))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_cached_values_of_a_continued_run_have_the_same_bytes(method, tmp_path):
+    def values(stop):
+        cached = CumulativeValues(X)
+
+        def evaluate(state):
+            if state.t == stop:
+                raise KeyboardInterrupt
+            return {f"reward_{i}": float(value) for i, value in enumerate(cached(state.reward)[:5])}
+
+        return evaluate
+
+    tiny_fit(method, directory=tmp_path / "whole", evaluate=values(None))
+    with pytest.raises(KeyboardInterrupt):
+        tiny_fit(method, directory=tmp_path / "run", evaluate=values(3))
+    tiny_fit(method, directory=tmp_path / "run", evaluate=values(None))
+    assert (tmp_path / "run" / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["policy.npz", "metrics.csv"])

@@ -1,5 +1,7 @@
+import io
 import zipfile
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ import tensorflow_probability as tfp
 
 from tests.conftest import make_mixture, make_network, make_reward
 from tests.reference import reward as reference
-from virl_tf.reward import CumulativeReward, load_reward
+from virl_tf import reward as reward_module
+from virl_tf.reward import CumulativeReward, CumulativeValues, load_reward
 from virl_tf.validation import InputError
 
 # Rewards are about 10 in size and their networks are float32.
@@ -70,9 +73,52 @@ def test_lists_and_tensors(reward):
 
 def test_inputs_of_the_networks_are_standardised(reward):
     x = np.random.default_rng(0).standard_normal((10, 2)) * 100.0
-    z = reward.standardise(tf.constant(x))
+    z = reward.inputs(tf.constant(x))
     assert z.dtype == tf.float32
     np.testing.assert_allclose(z, (x - [0.5, 1.5]) / [2.0, 3.0], rtol=1e-6)
+
+
+@pytest.fixture
+def with_features():
+    """A reward of two networks on 2 inputs and 3 frequencies, the frequencies and the networks."""
+    frequencies = np.random.default_rng(3).standard_normal((2, 3))
+    networks = [make_network(dim=8, seed=seed) for seed in (5, 6)]
+    return make_reward(networks, frequencies=frequencies), frequencies, networks
+
+
+def test_fourier_features_stand_beside_the_standardised_inputs(with_features, points):
+    reward, frequencies, networks = with_features
+    z = (points - [0.5, 1.5]) / [2.0, 3.0]
+    features = np.hstack([z, np.sqrt(2.0) * np.sin(z @ frequencies), np.sqrt(2.0) * np.cos(z @ frequencies)])
+    np.testing.assert_allclose(reward.inputs(tf.constant(points)), features, atol=1e-5)
+    total = reference.sum_of_mlps(networks, features) + reward.base.log_prob(tf.constant(points)).numpy()
+    np.testing.assert_allclose(reward(points), total, **TOLERANCE)
+    assert reward.num_inputs == 8
+
+
+def test_gradient_through_the_features_is_that_of_differences(with_features, points):
+    reward, step = with_features[0], 1e-3
+    steps = [(reward(points + step * e) - reward(points - step * e)) / (2.0 * step) for e in np.eye(2)]
+    np.testing.assert_allclose(gradient(reward, points), np.stack(steps, axis=1), atol=0.02)
+
+
+def test_a_reward_with_features_comes_back_from_its_file(with_features, points, tmp_path):
+    loaded = load_reward(saved(with_features[0], tmp_path))
+    np.testing.assert_array_equal(loaded(points), with_features[0](points))
+
+
+def test_a_file_written_before_there_were_features_is_read(reward, points, tmp_path):
+    path = saved(reward, tmp_path)
+    with zipfile.ZipFile(path) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    content = io.BytesIO(members["model.weights.h5"])
+    with h5py.File(content, "r+") as weights:
+        del weights["layers/cumulative_reward/vars/13"]
+    members["model.weights.h5"] = content.getvalue()
+    with zipfile.ZipFile(tmp_path / "old.keras", "w") as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    np.testing.assert_array_equal(load_reward(tmp_path / "old.keras")(points), reward(points))
 
 
 def test_a_base_that_is_left_out_does_not_matter_even_where_it_is_minus_infinity(networks, points):
@@ -113,6 +159,54 @@ def test_truncate_to_an_impossible_number(reward, count):
 @pytest.mark.parametrize("integer", [np.int64, np.int32])
 def test_truncate_takes_numpy_integers(reward, points, integer):
     np.testing.assert_array_equal(reward.truncate(integer(2))(points), reward.truncate(2)(points))
+
+
+# --- values at fixed points ---------------------------------------------------------------------------------------------------
+
+
+def grown(reward, points):
+    """The cached values after each network."""
+    values = CumulativeValues(points)
+    return values, [values(reward.truncate(count)).numpy() for count in range(int(reward.networks.count) + 1)]
+
+
+@pytest.mark.parametrize("base_scale", [0.0, 0.5, 1.0])
+def test_cached_values_are_the_reward(points, networks, base_scale):
+    reward = make_reward(networks, base_scale=base_scale)
+    for count, found in enumerate(grown(reward, points)[1]):
+        assert found.dtype == np.float64
+        np.testing.assert_allclose(found, reward.truncate(count)(points), rtol=1e-6, atol=1e-6)
+
+
+def test_a_network_is_evaluated_once(points, reward, monkeypatch):
+    evaluated, logits = [], reward_module._compiled_logits
+    monkeypatch.setattr(reward_module, "_compiled_logits", lambda specs: evaluated.append(specs) or logits(specs))
+    values, found = grown(reward, points)
+    assert len(evaluated) == 3
+    np.testing.assert_array_equal(values(reward), found[-1])
+    assert len(evaluated) == 3
+
+
+def test_values_of_a_resumed_run_have_the_same_bytes(points, reward):
+    grew = grown(reward, points)[1]
+    for count in range(4):
+        assert CumulativeValues(points)(reward.truncate(count)).numpy().tobytes() == grew[count].tobytes()
+
+
+def test_a_reward_that_does_not_go_on_from_the_one_before_is_evaluated_from_its_start(points, networks, reward):
+    values = CumulativeValues(points)
+    others = [
+        reward.truncate(1),
+        make_reward([*networks[:2], make_network(seed=9)]),
+        make_reward(networks, base_scale=0.5),
+        reward._replace(base=make_mixture(2, seed=5)),
+        reward._replace(shift=reward.shift + 1.0),
+        reward._replace(scale=2.0 * reward.scale),
+    ]
+    for other in others:
+        values(reward)
+        np.testing.assert_array_equal(values(other), CumulativeValues(points)(other))
+        assert not np.array_equal(values(other), values(reward))
 
 
 # --- files --------------------------------------------------------------------------------------------------------------

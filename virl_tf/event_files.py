@@ -14,7 +14,7 @@ import tensorflow as tf
 from virl_tf.irl import State
 from virl_tf.metrics import grid_around
 from virl_tf.mixture import Mixture
-from virl_tf.reward import evaluate
+from virl_tf.reward import CumulativeValues
 
 PIXELS = 64  # side of the image of the reward
 DEPTH = 12.0  # nats below its maximum that it shows
@@ -25,7 +25,7 @@ _GROUPS = {
     **dict.fromkeys(("train_loss", "validation_loss", "accuracy", "best_epoch", "epochs"), "discriminator"),
     **dict.fromkeys(("effective_sample_size", "num_negatives"), "importance_weights"),
     **dict.fromkeys(("elbo", "component_kl", "effective_components", "rejected_samples"), "policy"),
-    **dict.fromkeys(("sample_seconds", "training_seconds", "policy_seconds"), "cpu"),
+    **dict.fromkeys(("sample_seconds", "training_seconds", "policy_seconds", "evaluation_seconds"), "cpu"),
 }
 _PATTERN = "events.out.tfevents.*"
 
@@ -41,7 +41,7 @@ class EventFiles:
         path.mkdir(parents=True, exist_ok=True)
         drop_steps(path, start.t)
         self._policy = start.policy
-        self._points = tf.constant(grid_around(demonstrations, PIXELS).points) if demonstrations.shape[1] == 2 else None
+        self._values = CumulativeValues(grid_around(demonstrations, PIXELS).points) if demonstrations.shape[1] == 2 else None
         self._writer = tf.summary.create_file_writer(str(path))
 
     def __enter__(self) -> "EventFiles":
@@ -63,8 +63,8 @@ class EventFiles:
             for o, (divergence, weight) in enumerate(zip(divergences, weights, strict=True)):
                 _write_scalar(f"component_kl/{o:02d}", divergence, step)
                 _write_scalar(f"component_weight/{o:02d}", weight, step)
-            if self._points is not None:
-                _write_image("reward", heat_map(evaluate(state.reward, self._points).numpy()), step)
+            if self._values is not None:
+                _write_image("reward", heat_map(self._values(state.reward).numpy()), step)
         self._writer.flush()
         self._policy = state.policy
 

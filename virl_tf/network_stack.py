@@ -8,9 +8,9 @@ from virl_tf.numerics import DENSITY, NETWORK, from_network
 
 
 class FrozenNetwork(NamedTuple):
-    """One ReLU network [N, D] -> [N] without batch norm or dropout, float32. L hidden layers of H units."""
+    """One ReLU network [N, inputs] -> [N] without batch norm or dropout, float32. L hidden layers of H units."""
 
-    input_kernel: Any  # [D, H]
+    input_kernel: Any  # [inputs, H]
     input_bias: Any  # [H]
     hidden_kernels: Any  # [L - 1, H, H]
     hidden_biases: Any  # [L - 1, H]
@@ -23,6 +23,10 @@ class FrozenNetwork(NamedTuple):
         for layer in range(self.hidden_kernels.shape[0]):
             h = tf.nn.relu(tf.matmul(h, self.hidden_kernels[layer]) + self.hidden_biases[layer])
         return tf.squeeze(tf.matmul(h, self.output_kernel) + self.output_bias, axis=-1)
+
+    def scale(self, factor: float) -> "FrozenNetwork":
+        """The network whose output is `factor` times as large."""
+        return self._replace(output_kernel=factor * self.output_kernel, output_bias=factor * self.output_bias)
 
 
 class NetworkStack(NamedTuple):
@@ -40,6 +44,10 @@ class NetworkStack(NamedTuple):
     def capacity(self) -> int:
         """T_max."""
         return int(self.networks.input_kernel.shape[0])
+
+    def network(self, i: Any) -> FrozenNetwork:
+        """phi_i; `i` may be a tensor."""
+        return tf.nest.map_structure(lambda stacked: stacked[i], self.networks)
 
     def append(self, network: FrozenNetwork) -> "NetworkStack":
         """A stack with `network` at the end. Raises ValueError if it is full."""
@@ -59,17 +67,14 @@ class NetworkStack(NamedTuple):
         return _sum_logits(self, z)
 
 
-def empty_stack(capacity: int, dim: int, num_layers: int, layer_size: int) -> NetworkStack:
+def empty_stack(capacity: int, num_inputs: int, num_layers: int, layer_size: int) -> NetworkStack:
     """A stack with room for `capacity` networks and none in use."""
-    d, h, t = dim, layer_size, capacity
+    d, h, t = num_inputs, layer_size, capacity
     shapes = [(t, d, h), (t, h), (t, num_layers - 1, h, h), (t, num_layers - 1, h), (t, h, 1), (t, 1)]
     return NetworkStack(FrozenNetwork(*(tf.zeros(shape, NETWORK) for shape in shapes)), tf.constant(0))
 
 
 def _sum_logits(stack: NetworkStack, z: tf.Tensor) -> tf.Tensor:
-    def network(i: tf.Tensor) -> FrozenNetwork:
-        return tf.nest.map_structure(lambda stacked: stacked[i], stack.networks)
-
     def loop(add: Any, start: tf.Tensor) -> tf.Tensor:
         return tf.while_loop(
             lambda i, _: i < stack.count,
@@ -86,12 +91,12 @@ def _sum_logits(stack: NetworkStack, z: tf.Tensor) -> tf.Tensor:
             def add(i: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
                 with tf.GradientTape() as tape:
                     tape.watch(z)
-                    logits = network(i).logits(z)
+                    logits = stack.network(i).logits(z)
                 return gradient + tape.gradient(logits, z, tf.cast(upstream, NETWORK))
 
             return loop(add, tf.zeros_like(z))
 
-        forward = loop(lambda i, total: total + from_network(network(i).logits(z)), tf.zeros_like(z[:, 0], DENSITY))
+        forward = loop(lambda i, total: total + from_network(stack.network(i).logits(z)), tf.zeros_like(z[:, 0], DENSITY))
         return forward, backward
 
     return total(z)

@@ -1,8 +1,11 @@
 """`python -m experiments benchmark`: measure, and write benchmark.json and a table."""
 
+import functools
+import importlib.util
+import os
 import platform
 import resource
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,13 @@ from rich.console import Console
 
 import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
 from experiments.benchmark import parts as part_functions
+from experiments.benchmark import whole_run
 from experiments.benchmark.timing import Row, ceiling
 from experiments.benchmark.vips import TIMES_OURS, steps_beside_gmmvi, vips
 from experiments.result_files import to_markdown
 from virl_tf.checkpoint import write_text
 from virl_tf.run_folder import versions, write_json
-from virl_tf.validation import check_choice, check_integer, check_positive
+from virl_tf.validation import InputError, check_choice, check_integer, check_positive
 
 PARTS: dict[str, Callable[[int], list[Row]]] = {
     "training": part_functions.training,
@@ -26,8 +30,8 @@ PARTS: dict[str, Callable[[int], list[Row]]] = {
     "kde": part_functions.kde,
     "sampling": part_functions.slice_sampling,
     "growth": part_functions.growth,
-    "run": part_functions.run,
 }
+OTHER_PARTS = ("run", "vips", "peers")
 COLUMNS = {
     "part": "part",
     "case": "case",
@@ -44,53 +48,70 @@ COLUMNS = {
     "modes": "modes",
     "stopped": "stopped by the clock",
     "i_projection": "I-projection",
+    "least_seconds": "counted products at the ceiling, s",
+    "peak_gib": "peak GiB",
 }
 
 
-def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: Path, peer_seconds: float | None = None) -> None:
-    """Measure the named parts (all of them if none is named), one after the other.
+def benchmark(
+    names: Sequence[str],
+    peers: bool,
+    repeats: int,
+    seeds: int,
+    out: Path,
+    preset: str = "paper",
+    peer_seconds: float | None = None,
+    only: str = "",
+) -> None:
+    """Measure the named parts, one after the other; if none is named, all of them, `peers` only if asked for.
 
     Raises:
-        InputError: an unknown part, numbers out of range, or peers that are not installed.
+        InputError: an unknown part or preset, numbers out of range, or peers that are not installed.
     """
     console = Console()
     for name in names:
-        check_choice("part", name, (*PARTS, "vips"))
+        check_choice("part", name, (*PARTS, *OTHER_PARTS))
     check_integer("--repeats", repeats, 1)
     check_integer("--seeds", seeds, 1)
+    check_choice("--preset", preset, whole_run.MANY)
     if peer_seconds is not None:
         check_positive("--peer-seconds", peer_seconds)
+    if peers or "peers" in names:
+        check_gmmvi()
     best = ceiling()
     console.print(f"ceiling: {best:.0f} GFLOP per CPU second (float32 products of 500 x 256 with 256 x 256)", highlight=False)
-    rows: list[Row] = []
-    settings: dict[str, Any] = {"ceiling": best, "repeats": repeats, "seeds": seeds}
+    measured: dict[str, Callable[[], Iterable[Row]]] = {
+        **{name: functools.partial(part, repeats) for name, part in PARTS.items()},
+        "run": lambda: whole_run.run(preset, lambda row: None),
+        "vips": lambda: vips(range(seeds), peers, peer_seconds, out, only),
+        "peers": steps_beside_gmmvi,
+    }
+    settings: dict[str, Any] = {"ceiling": best, "repeats": repeats, "seeds": seeds, "preset": preset}
     if peers:
         settings["peer_seconds"] = peer_seconds or f"{TIMES_OURS:.0f} times ours"
-    for name in names or (*PARTS, "vips"):
+    rows: list[Row] = []
+    for name in names or (*PARTS, *(part for part in OTHER_PARTS if peers or part != "peers")):
         with console.status(f"measuring {name}"):
-            for row in measure(name, peers, peer_seconds, repeats, seeds, out):
+            for row in measured[name]():
                 if "gflop_per_cpu_second" in row:
                     row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
                 _report(console, row)
                 rows.append(row)
-                write(rows, out, settings)  # after each row: a later one may fail, and policies with peers take hours
+                write(rows, out, settings)  # a later one may fail, and policies with peers take an hour
     console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
 
 
-def measure(name: str, peers: bool, peer_seconds: float | None, repeats: int, seeds: int, out: Path) -> Iterator[Row]:
-    """The rows of one part."""
-    if name != "vips":
-        yield from PARTS[name](repeats)
-        return
-    if peers:
-        yield from steps_beside_gmmvi()
-    yield from vips(range(seeds), peers, peer_seconds, out)
+def check_gmmvi() -> None:
+    """Raise InputError unless gmmvi is installed."""
+    if importlib.util.find_spec("gmmvi") is None:
+        raise InputError("the peers need gmmvi, which is not installed: pip install 'virl_tf[bench]'.")
 
 
 def write(rows: list[Row], out: Path, settings: Mapping[str, Any]) -> None:
     """benchmark.json and benchmark.md in `out`."""
     _compare_with_ours(rows)
-    about = {"machine": machine(), "versions": versions(), **settings}
+    threads = os.environ.get("TF_NUM_INTRAOP_THREADS", "as many as cores")
+    about = {"machine": machine(), "threads": threads, "versions": versions(), **settings}
     about["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "benchmark.json", {**about, "rows": rows})

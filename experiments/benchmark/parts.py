@@ -1,20 +1,17 @@
 """The parts of a run, each beside an obvious alternative."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.benchmark.timing import Row, compare, exponent, rows_of
-from experiments.runs import execute
-from experiments.specification import make_specification
-from virl_tf import metrics
+import virl_tf
+from experiments.benchmark.timing import Row, compare, exponent, forward_gflop, rows_of, training_gflop
+from experiments.specification import published_column
 from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData
 from virl_tf.discriminator.network import build_network
 from virl_tf.hparams import Hparams, default_hparams
@@ -22,18 +19,11 @@ from virl_tf.kde import Kde
 from virl_tf.mixture import gaussian, standard_normal_start
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
 from virl_tf.numerics import DENSITY, NETWORK, compiled, specs_of, split_seed
-from virl_tf.reward import Reward, evaluate
-from virl_tf.run_folder import RunFolder
+from virl_tf.reward import CumulativeValues, Reward, evaluate
 from virl_tf.tasks import GridWalker, RandomGaussians, Task
 from virl_tf.vips.vips import default_samples, vips_steps
 
 NETWORKS = ((4, 256, 0.0, False), (4, 256, 0.01, False), (4, 256, 0.0, True), (3, 128, 0.0, False), (3, 128, 0.01, False))
-
-
-def training_gflop(layers: int, size: int, dim: int, rows: int) -> float:
-    """Of the matrix products of one step: forward, and twice that backward; the input needs no gradient."""
-    forward = 2 * rows * (dim * size + (layers - 1) * size**2 + size)
-    return (3 * forward - 2 * rows * dim * size) / 1e9
 
 
 def training(repeats: int) -> list[Row]:
@@ -77,7 +67,8 @@ def reward_of(count: int, layers: int = 4, size: int = 256, dim: int = 2, seed: 
     arrays = (tf.constant(rng.normal(size=(count, *shape)) / np.sqrt(size), NETWORK) for shape in shapes)
     stack = NetworkStack(FrozenNetwork(*arrays), tf.constant(count))
     zeros, ones = tf.zeros([dim], DENSITY), tf.ones([dim], DENSITY)
-    return Reward(gaussian(np.zeros(dim), np.eye(dim)), tf.constant(1.0, DENSITY), stack, zeros, ones)
+    plain = tf.zeros([dim, 0], NETWORK)
+    return Reward(gaussian(np.zeros(dim), np.eye(dim)), tf.constant(1.0, DENSITY), stack, zeros, ones, plain)
 
 
 def _value(reward: Reward, x: tf.Tensor) -> np.ndarray:
@@ -96,7 +87,7 @@ def reward(repeats: int) -> list[Row]:
     """The cumulative reward of 4 x 256 networks at 4,000 points, and its gradient, for growing T."""
     rows, points, dim = [], 4000, 2
     x = tf.random.stateless_normal([points, dim], [1, 2], dtype=DENSITY)
-    forward = 2 * points * (dim * 256 + 3 * 256**2 + 256) / 1e9
+    forward = forward_gflop(4, 256, dim, points)
     for count in (1, 10, 50, 100):
         value = reward_of(count)
         measured = compare({"virl_tf": partial(_value, value, x)}, repeats)
@@ -163,46 +154,29 @@ def slice_sampling(repeats: int) -> list[Row]:
     return rows
 
 
-def run(repeats: int) -> list[Row]:
-    """A whole run of each method with 10 components at m = 50, Table 2's hyperparameters, once each, with its parts."""
-    rows = []
-    for method in ("virl", "geim", "eim"):
-        spec = make_specification(task="gaussians", method=method, components=10, modes=50, seed=0, preset="paper")
-        with TemporaryDirectory(prefix="virl_tf-benchmark-") as folder:
-            start_cpu, start_wall = time.process_time(), time.perf_counter()
-            execute(spec, Path(folder) / "run", progress=False)
-            seconds, wall = time.process_time() - start_cpu, time.perf_counter() - start_wall
-            history = RunFolder(Path(folder) / "run").history()
-        parts = {name: float(history[f"{name}_seconds"].sum()) for name in ("sample", "training", "policy")}
-        reported = metrics.best_final_reported(history["i_projection_reward"])["reported"]
-        row = {
-            "part": "whole run",
-            "case": f"{method} 10c, m = 50",
-            "who": "virl_tf",
-            "cpu_seconds": seconds,
-            "wall_seconds": wall,
-        }
-        rows.append({**row, **{f"share_{name}": value / seconds for name, value in parts.items()}, "i_projection": reported})
-    return rows
-
-
 def growth(repeats: int) -> list[Row]:
     """Exponents of the cost in T, N, K and D."""
-
-    def seconds(function: Callable[[], Any]) -> float:
-        return compare({"it": function}, repeats)["it"]["cpu_seconds"]
-
-    x = tf.random.stateless_normal([4000, 2], [1, 2], dtype=DENSITY)
     rng, rows = np.random.default_rng(0), []
 
-    def fit(part: str, what: str, sizes: list[int], make: Callable[[int], Callable[[], Any]]) -> None:
-        measured = [seconds(make(size)) for size in sizes]
+    def add(part: str, what: str, sizes: Sequence[int], seconds: Callable[[int], float]) -> None:
+        measured = [seconds(size) for size in sizes]
         row = {"part": part, "case": f"{what} = {sizes[0]:,} to {sizes[-1]:,}", "who": "virl_tf"}
         rows.append({**row, "cpu_seconds": measured[-1], "exponent": exponent(sizes, measured)})
 
+    def median(make: Callable[[int], Callable[[], Any]]) -> Callable[[int], float]:
+        return lambda size: compare({"it": make(size)}, repeats)["it"]["cpu_seconds"]
+
+    x = tf.random.stateless_normal([4000, 2], [1, 2], dtype=DENSITY)
+    grid = tf.random.stateless_normal([10_000, 2], [1, 3], dtype=DENSITY)
+
     def reward_at(count: int) -> Callable[[], Any]:
-        value = reward_of(count)
-        return lambda: evaluate(value, x).numpy()
+        return partial(_value, reward_of(count), x)
+
+    def next_at(count: int) -> Callable[[], Any]:
+        """What iteration `count` adds where the networks before it are summed already."""
+        value, known = reward_of(count), CumulativeValues(grid)
+        known(value.truncate(count - 1))
+        return lambda: copy(known)(value).numpy()
 
     def kde_at(n: int) -> Callable[[], Any]:
         value = Kde(tf.constant(rng.normal(size=(n, 2)), DENSITY), tf.ones([2], DENSITY))
@@ -218,8 +192,26 @@ def growth(repeats: int) -> list[Row]:
         )
         return lambda: function(start, seed).means.numpy()
 
-    fit("cumulative reward", "T", [10, 20, 50, 100], reward_at)
-    fit("KDE", "N", [4000, 16_000, 64_000], kde_at)
-    fit("policy step, D = 2", "K", [25, 50, 100, 200], lambda k: steps_at(k, 2))
-    fit("policy step, K = 10", "D", [5, 10, 20], lambda dim: steps_at(10, dim))
+    counts = [10, 20, 50, 100]
+    add("cumulative reward", "T", counts, median(reward_at))
+    add("the same at fixed points, in iteration T", "T", counts, median(next_at))
+    add("KDE", "N", [4000, 16_000, 64_000], median(kde_at))
+    add("iteration of a run", "N", [2000, 4000, 8000, 16_000], iteration_seconds)
+    add("policy step, D = 2", "K", [25, 50, 100, 200], median(lambda k: steps_at(k, 2)))
+    add("policy step, K = 10", "D", [5, 10, 20], median(lambda dim: steps_at(10, dim)))
     return rows
+
+
+def iteration_seconds(n: int) -> float:
+    """CPU seconds of an iteration with n demonstrations: V-IRL 10c of Table 2, a quarter of its epochs, steps and negatives."""
+    column, base = published_column("gaussians", "virl", 10), default_hparams()
+    hparams = base.override(column).override(
+        {
+            "training": {"num_epochs": base.training.num_epochs // 4},
+            "policy": {"update_steps": column["policy"]["update_steps"] // 4},
+            "loop": {"num_iterations": 4, "num_negatives": base.loop.num_negatives // 4},
+        }
+    )
+    history = virl_tf.fit(RandomGaussians(50, 0).mixture.sample(n, [0, 1])[0], hparams=hparams).history
+    seconds = history[[f"{part}_seconds" for part in ("sample", "training", "policy")]].sum(axis=1)
+    return float(seconds.iloc[1:].median())  # the first one compiles

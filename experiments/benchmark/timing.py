@@ -1,7 +1,7 @@
 """Paired measurements: all candidates in turn, several times, in CPU and wall seconds."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,16 @@ def ceiling(rows: int = 500, size: int = 256, repeats: int = 5) -> float:
     return steps * 2 * rows * size**2 / measured["cpu_seconds"] / 1e9
 
 
-def exponent(sizes: list[int], seconds: list[float]) -> float:
+def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
     """The slope of log seconds against log size."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def forward_gflop(layers: int, size: int, dim: int, rows: int) -> float:
+    """Of the matrix products of a network with `layers` hidden layers at `rows` points."""
+    return 2 * rows * (dim * size + (layers - 1) * size**2 + size) / 1e9
+
+
+def training_gflop(layers: int, size: int, dim: int, rows: int) -> float:
+    """Of one training step: forward, and twice that backward; the input needs no gradient."""
+    return 3 * forward_gflop(layers, size, dim, rows) - 2 * rows * dim * size / 1e9

@@ -244,7 +244,7 @@ def _gmmvi_model(target: Target, seed: int, design: str, options: Mapping[str, A
     return GMMVI.build_from_config(config=config, target_distribution=Wrapped(), model=wrapped)
 
 
-def vips(seeds: Sequence[int], peers: bool, peer_seconds: float | None, out: Path) -> Iterator[Row]:
+def vips(seeds: Sequence[int], peers: bool, peer_seconds: float | None, out: Path, only: str = "") -> Iterator[Row]:
     """All targets, all seeds: with search, with fixed components, and gmmvi at as many evaluations as the search.
 
     All of gmmvi's designs run on the first seed, and on the others the one that was best there. The robot's first policy goes to
@@ -252,9 +252,13 @@ def vips(seeds: Sequence[int], peers: bool, peer_seconds: float | None, out: Pat
 
     Args:
         peer_seconds: CPU seconds after which a run of gmmvi has to stop; None: TIMES_OURS of what the search takes.
+        only: a part of the names of the targets that are wanted.
     """
     for target, make in targets():
-        case, designs = {"part": "policy fit", "case": target.name}, PEERS if peers else ()
+        if only not in target.name:
+            continue
+        case = {"part": "policy fit", "case": target.name}
+        designs: tuple[str, ...] = PEERS if peers else ()
         after_tracing = seconds_after_tracing(make(seeds[0]), seeds[0])
         most = TIMES_OURS * after_tracing if peer_seconds is None else peer_seconds
         for seed in seeds:

@@ -1,6 +1,8 @@
 """Figure 4: policies inferred on the recovered rewards against the policies that produced them."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 
@@ -15,21 +17,23 @@ CURVES = (
 )
 
 
-def draw_figure_4(path: Path, out: Path) -> None:
+def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
     """Training policy (10 components, dashed) and inference policies (as many components as modes) of V-IRL and G-EIM.
 
-    Solid: a fixed set of components, as in the paper; dash-dotted, where the sweep has it: components that come and go.
+    Solid: a fixed set of components, as in the paper; dash-dotted, where a sweep has it: components that come and go.
     """
-    results = read_results(path)
+    results = read_results(sweeps)
     figure, axes = plt.subplots(figsize=(6.0, 3.6), layout="constrained")
     for method in ("virl", "geim"):
         for stage, style, marker, label in CURVES:
             chosen = select(results, stage, method, 10)
             if len(chosen):
                 curve(axes, chosen, COLOURS[method], style, marker, f"{LABELS[method]} {label}")
-    for method, label, style in (("best_10c", "best possible 10c", (0, (5, 4))), ("em", "EM, m components", "-.")):
+    references: tuple[tuple[str, str, Any], ...]
+    references = (("best_10c", "best possible 10c", (0, (5, 4))), ("em", "EM, m components", "-."))
+    for method, label, dashes in references:
         means = select(results, "reference", method, 0).groupby("modes")["reported"].mean()
-        axes.plot(means.index, means, color="0.45", linewidth=0.8, linestyle=style, label=label, zorder=1)
+        axes.plot(means.index, means, color="0.45", linewidth=0.8, linestyle=dashes, label=label, zorder=1)
     finish(
         axes, results[results["components"].isin([0, 10]) & (results["method"] != "eim")], tuple(stage for stage, *_ in CURVES)
     )

@@ -16,7 +16,7 @@ from virl_tf.fit import Evaluate, Result, fit_policy, spread_start
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed, split_seed
-from virl_tf.reward import Reward, evaluate
+from virl_tf.reward import CumulativeValues, Reward
 from virl_tf.tasks import GridWalker, PathPlanning
 from virl_tf.validation import InputError
 
@@ -39,10 +39,10 @@ class WalkExperiment:
 
     def evaluator(self, train: np.ndarray, test: np.ndarray) -> Evaluate:
         """The policy's distance, modes and good walks; the reward's correlation with log p on the test demonstrations."""
-        log_p = self.task.log_prob(test).numpy()
+        log_p, rewards = self.task.log_prob(test).numpy(), CumulativeValues(test)
 
         def measure(state: State) -> dict[str, float]:
-            reward = evaluate(state.reward, tf.constant(test)).numpy()
+            reward = rewards(state.reward).numpy()
             policy, _ = measure_policy(self.task, state.policy, self._config["seed"])
             return {**policy, "reward_correlation": float(np.corrcoef(reward, log_p)[0, 1])}
 

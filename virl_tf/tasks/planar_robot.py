@@ -37,6 +37,12 @@ class PlanarRobot:
     def __init__(self, num_links: int = 10, *, goals: Any = GOALS, prior_std: float = 0.2, likelihood_std: float = 0.01) -> None:
         """Build the task.
 
+        Args:
+            num_links: D, at least 2.
+            goals: [G, 2], no farther from the origin than the arm is long.
+            prior_std: s.
+            likelihood_std: standard deviation of the end effector around a goal.
+
         Raises:
             InputError: an argument out of its range, a goal at the origin or beyond the arm's length.
         """
@@ -84,7 +90,7 @@ class PlanarRobot:
         return self.reward(x) - tf.constant(self.log_normaliser, DENSITY)
 
     def goals_of(self, x: Any, num_deviations: float = 4.0) -> np.ndarray:
-        """The goal each arm's end effector is at, within that many standard deviations, or -1: [N, D] -> [N] int."""
+        """The goal each arm's end effector is at, within `num_deviations` standard deviations, or -1: [N, D] -> [N] int."""
         distances = self._goal_distances(self._angles(x)).numpy()
         near = distances.min(axis=-1) <= num_deviations * self.likelihood_std
         return np.where(near, distances.argmin(axis=-1), -1)
@@ -129,9 +135,8 @@ class PlanarRobot:
         log_ratio += (self.dim - 2) * np.log(_WIDER)
         x[:, middle] = np.angle(np.exp(1j * bend) * a * np.conj(b))  # the joint's angle, in the turn that its prior could reach
         turned = np.angle(end * np.conj(bent))[:, None] + 2.0 * np.pi * _TURNS
-        first = np.cumsum(
-            np.exp(-0.5 * turned**2 - 0.5 * LOG_2PI), axis=1
-        )  # the prior N(0, 1) of the first joint chooses the turn
+        # The prior N(0, 1) of the first joint chooses the turn.
+        first = np.cumsum(np.exp(-0.5 * turned**2 - 0.5 * LOG_2PI), axis=1)
         chosen = np.sum(rng.uniform(size=(n, 1)) * first[:, -1:] > first, axis=1)
         x[:, 0] = turned[np.arange(n), chosen]
         area = np.abs(a) * np.abs(b) * np.abs(np.sin(bend))

@@ -1,0 +1,188 @@
+"""Whole runs, each in a process of its own: imports, tracing and compilation count, and the peak of memory is the run's."""
+
+import contextlib
+import io
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import virl_tf
+from experiments.benchmark.timing import Row, ceiling, forward_gflop, training_gflop
+from experiments.runs import demonstrations, execute
+from experiments.specification import Specification, make_specification
+from experiments.tasks import experiment_of
+from virl_tf.metrics import grid_around
+from virl_tf.run_folder import RunFolder
+from virl_tf.tasks import RandomGaussians
+from virl_tf.vips.vips import samples_per_component
+
+METHODS = ("virl", "geim", "eim")
+LOOP = ("sample", "training", "policy", "evaluation")  # timed in every iteration
+NAMES = {
+    "demonstrations": "demonstrations",
+    **dict(zip(LOOP, ("drawing and weighting", "training", "policy", "evaluation"), strict=True)),
+    "rest": "files, references, pictures",
+}
+# The shapes of a run and hardly any of its work: what such a run costs at first, and not when it is done again, is compilation.
+LITTLE = ("loop.num_iterations=2", "training.num_epochs=1")
+MANY = {"paper": 100_000, "smoke": 2_000}  # demonstrations in 10 dimensions, for the peak of memory
+
+
+def run(preset: str, report: Callable[[Row], None]) -> list[Row]:
+    """A run of each method (10 components, m = 50) with its parts, start-up, and the memory that many demonstrations need."""
+    rows: list[Row] = []
+
+    def add(part: str, case: str, cpu_seconds: float, **values: float) -> None:
+        rows.append({"part": part, "case": case, "who": "virl_tf", "cpu_seconds": cpu_seconds, **values})
+        report(rows[-1])
+
+    add("start-up", "--help", _help_seconds())
+    for method in METHODS:
+        start = in_a_process(start_up, method, preset)
+        whole = in_a_process(whole_run, method, preset, time.time())
+        case, ceiling = f"{method} 10c, m = 50", whole["ceiling"]
+        add("start-up", case, start["imports"] + sum(start["compilation"].values()))
+        compilation = {**start["compilation"], **whole["compilation"]}
+        about = {key: whole[key] for key in ("wall_seconds", "peak_gib", "i_projection")}
+        about |= _counted(sum(whole["gflop"].values()), ceiling, whole["cpu_seconds"])
+        add("whole run", case, whole["cpu_seconds"], **about)
+        add("whole run", f"{case}: imports", whole["imports"])
+        add("whole run", f"{case}: tracing, compilation, later imports", sum(compilation.values()))
+        for part, name in NAMES.items():
+            seconds = whole["seconds"][part] - compilation[part]
+            add("whole run", f"{case}: {name}", seconds, **_counted(whole["gflop"].get(part, 0.0), ceiling, seconds))
+    many = in_a_process(many_demonstrations, MANY[preset])
+    add("2 iterations, D = 10", f"N = {MANY[preset]:,}", many["cpu_seconds"], peak_gib=many["peak_gib"])
+    return rows
+
+
+def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of this module returns in a new Python process."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def _counted(gflop: float, ceiling: float, seconds: float) -> dict[str, float]:
+    """Counted operations, the CPU seconds they would take at the ceiling, and their share; nothing where none were counted."""
+    least = gflop / ceiling
+    return {"gflop": gflop, "least_seconds": least, "share_of_ceiling": least / seconds} if gflop else {}
+
+
+def _help_seconds() -> float:
+    """CPU seconds of `python -m experiments --help`."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "experiments", "--help"], check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+# --- in processes of their own ----------------------------------------------------------------------------------------------
+
+
+def whole_run(method: str, preset: str, started: float) -> dict[str, Any]:
+    """The command `run gaussians`: CPU seconds by part, counted operations, memory, and how close the reward came.
+
+    `started`: time.time() before this process was there.
+    """
+    imports = time.process_time()
+    spec = _specification(method, preset)
+    seconds, history, summary = _timed_run(spec)
+    measured = {"imports": imports, "cpu_seconds": time.process_time(), "wall_seconds": time.time() - started}
+    measured |= {"peak_gib": peak_gib(), "i_projection": summary["i_projection"]["reward"]["reported"]}
+    sums = {part: sum(values) for part, values in seconds.items()}
+    compilation = {part: first_excess(seconds[part]) for part in LOOP}
+    counted = counted_gflop(spec, history)
+    return {**measured, "seconds": sums, "compilation": compilation, "gflop": counted, "ceiling": ceiling()}
+
+
+def start_up(method: str, preset: str) -> dict[str, Any]:
+    """CPU seconds of the imports, and of tracing and compilation by part of the run."""
+    imports = time.process_time()
+    spec = _specification(method, preset, *LITTLE)
+    first, second = (_timed_run(spec)[0] for _ in range(2))
+    # What is compiled is kept for the second run, but each run traces its own training.
+    found = {part: first[part][0] - second[part][part == "training"] for part in LOOP}
+    found["rest"] = first["rest"][0] - second["rest"][0]
+    # The sampler is compiled at every call, and draws in blocks of 1,000.
+    task, block = RandomGaussians(spec.modes, spec.task_seed), []
+    for n in (1000, 2000):
+        start = time.process_time()
+        task.demonstrations(n, spec.seed)
+        block.append(time.process_time() - start)
+    found["demonstrations"] = 2.0 * block[0] - block[1]
+    return {"imports": imports, "compilation": found}
+
+
+def first_excess(seconds: Sequence[float]) -> float:
+    """What the first iteration costs more than the others let expect, on a line: tracing and compilation."""
+    _, expected = np.polyfit(np.arange(1, len(seconds)), seconds[1:], 1)
+    return max(0.0, seconds[0] - float(expected))
+
+
+def many_demonstrations(n: int) -> dict[str, float]:
+    """Two iterations of `fit` on n demonstrations in 10 dimensions, with the network of Table 2."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-5.0, 5.0, (10, 10))[rng.integers(10, size=n)] + rng.normal(size=(n, 10))
+    hparams = {"network": {"num_layers": 4, "layer_size": 256}, "training": {"num_epochs": 2}, "loop": {"num_iterations": 2}}
+    virl_tf.fit(x, hparams=hparams)
+    return {"cpu_seconds": time.process_time(), "peak_gib": peak_gib()}
+
+
+def _specification(method: str, preset: str, *assignments: str) -> Specification:
+    return make_specification(task="gaussians", method=method, modes=50, preset=preset, assignments=assignments)
+
+
+def _timed_run(spec: Specification) -> tuple[dict[str, list[float]], pd.DataFrame, dict[str, Any]]:
+    """CPU seconds by part (those of the loop by iteration), history and summary of a run as the command line does it."""
+    experiment = experiment_of(spec.to_config())
+    with TemporaryDirectory(prefix="virl_tf-benchmark-") as folder, contextlib.ExitStack() as silent:
+        silent.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        silent.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        out = Path(folder) / "run"
+        start = time.process_time()
+        RunFolder.open(out, spec.to_config())
+        demonstrations(experiment, spec, out)
+        drawn = time.process_time() - start
+        summary = execute(spec, out)
+        total, history = time.process_time() - start, RunFolder(out).history()
+    seconds = {part: history[f"{part}_seconds"].tolist() for part in LOOP}
+    rest = total - drawn - sum(map(sum, seconds.values()))
+    return {"demonstrations": [drawn], **seconds, "rest": [rest]}, history, summary
+
+
+def counted_gflop(spec: Specification, history: pd.DataFrame) -> dict[str, float]:
+    """Of the networks' matrix products in a run of V-IRL, G-EIM or EIM on the Gaussians, by part."""
+    network, training = spec.hparams.network, spec.hparams.training
+    dim, negatives, iterations = 2, spec.hparams.loop.num_negatives, np.arange(len(history))
+    held = [max(1, int(training.validation_fraction * n)) for n in (spec.num_train, negatives)]
+    batch = min(training.batch_size, spec.num_train - held[0])
+    step = training_gflop(network.num_layers, network.layer_size, dim, 2 * batch)
+    row = forward_gflop(network.num_layers, network.layer_size, dim, 1)
+    epoch = (spec.num_train - held[0]) // batch * step + sum(held) * row
+    cumulative, draws = spec.method == "virl", samples_per_component(spec.hparams.policy, dim) * spec.components
+    grid = len(grid_around(np.eye(2)).points)
+    networks = iterations + 1 if cumulative else np.ones_like(iterations)  # in the policy's target
+    return {
+        "training": float(history["epochs"].sum()) * epoch,
+        "sample": float(iterations.sum()) * negatives * row if cumulative else 0.0,
+        "policy": float(networks.sum()) * spec.hparams.policy.update_steps * draws * row,
+        "evaluation": 0.0 if spec.method == "eim" else len(history) * grid * row,
+    }
+
+
+def peak_gib() -> float:
+    """The most memory that this process has had. Not getrusage: it counts what the process was forked from."""
+    status = Path("/proc/self/status")
+    if not status.is_file():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 2**20
