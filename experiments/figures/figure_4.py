@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 
-from experiments.figures.figure_2b import COLOURS, LABELS, curve, finish, select
+from experiments.figures.figure_2b import COLOURS, LABELS, curve, finish, reference, select
 from experiments.figures.style import save
 from experiments.result_files import read_results
 
@@ -29,12 +28,8 @@ def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
             chosen = select(results, stage, method, 10)
             if len(chosen):
                 curve(axes, chosen, COLOURS[method], style, marker, f"{LABELS[method]} {label}")
-    references: tuple[tuple[str, str, Any], ...]
-    references = (("best_10c", "best possible 10c", (0, (5, 4))), ("em", "EM, m components", "-."))
-    for method, label, dashes in references:
-        means = select(results, "reference", method, 0).groupby("modes")["reported"].mean()
-        axes.plot(means.index, means, color="0.45", linewidth=0.8, linestyle=dashes, label=label, zorder=1)
-    finish(
-        axes, results[results["components"].isin([0, 10]) & (results["method"] != "eim")], tuple(stage for stage, *_ in CURVES)
-    )
+    for method, label, dashes in (("best_10c", "best possible 10c", (0, (5, 4))), ("em", "EM, m components", "-.")):
+        reference(axes, results, method, dashes, label)
+    stages = tuple(stage for stage, *_ in CURVES)
+    finish(axes, results[results["components"].isin([0, 10]) & (results["method"] != "eim")], stages)
     save(figure, out / "figure_4")
