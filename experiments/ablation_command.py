@@ -56,11 +56,6 @@ class Ablation(RunUnit):
         """Its row of the live table."""
         return self.label
 
-    @property
-    def _inferences(self) -> dict[str, dict[str, Any]]:
-        """With search alone."""
-        return {name: options for name, options in super()._inferences.items() if options["search"]}
-
     def execute(self, folder: Path) -> None:
         """Train, infer, draw from the recovered density; with `best` also EM with the components that BIC chooses."""
         super().execute(folder)
@@ -118,7 +113,7 @@ def ablation_units(
                 task=task, modes=modes, steps=steps, dim=dim, seed=seed, preset=preset, assignments=[*assignments, *change]
             )
             components = inference_components(task, spec.steps) or spec.modes
-            units.append(Ablation(spec, components, search=True, label=name))
+            units.append(Ablation(spec, components, searches=(True,), label=name))
     return units
 
 

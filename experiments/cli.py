@@ -337,6 +337,7 @@ def benchmark_command(
     peer_seconds: Annotated[
         float | None, typer.Option(help="vips: CPU seconds after which a run of gmmvi stops; default: 20 times ours.")
     ] = None,
+    only: Annotated[str, typer.Option(metavar="TEXT", help="vips: the targets with this in their names, e.g. mixture.")] = "",
     repeats: Annotated[int, typer.Option(help="Measurements of each candidate.")] = 5,
     seeds: Annotated[int, typer.Option(help="vips: seeds.")] = 5,
     preset: Annotated[str, typer.Option(help="run: paper (ten minutes) or smoke.")] = "paper",
@@ -345,7 +346,7 @@ def benchmark_command(
     """Measure what the parts cost, against the machine's ceiling and public peers. Default: all parts but peers."""
     from experiments.benchmark.command import benchmark
 
-    benchmark(parts or [], peers, repeats, seeds, out, preset, peer_seconds)
+    benchmark(parts or [], peers, repeats, seeds, out, preset, peer_seconds, only)
 
 
 @app.command("figure")

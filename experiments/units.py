@@ -41,12 +41,12 @@ class Unit(Protocol):
 class RunUnit:
     """A training run, followed by inference with `inference_components` on its reward (0: none).
 
-    Inference is the paper's, with a fixed set of components; with `search` also that with components that come and go.
+    `searches`: the kinds of inference, False with a fixed set of components as in the paper, True with components that come and go.
     """
 
     spec: Specification
     inference_components: int
-    search: bool = False
+    searches: tuple[bool, ...] = (False,)
 
     @property
     def name(self) -> str:
@@ -77,10 +77,9 @@ class RunUnit:
         if not self.inference_components:
             return {}
         shares = {"inference": None, **({"obstacles": BLOCKED} if self.spec.task == "path_planning" else {})}
-        kinds = {"": False, "_search": True} if self.search else {"": False}
         return {
-            f"{name}{suffix}": {"search": search, "obstacles": share}
-            for suffix, search in kinds.items()
+            f"{name}_search" if search else name: {"search": search, "obstacles": share}
+            for search in self.searches
             for name, share in shares.items()
         }
 
@@ -134,7 +133,8 @@ def units_of(
         units: list[Any] = list(gaussian_units(preset, assignments, sizes, seeds))
     else:
         units = list(walk_units(task, preset, assignments, sizes, seeds))
-    return [replace(unit, search=True) if search and isinstance(unit, RunUnit) else unit for unit in units]
+    kinds = (True,) if preset == "best" else (False, True) if search else (False,)
+    return [replace(unit, searches=kinds) if isinstance(unit, RunUnit) else unit for unit in units]
 
 
 def inference_components(task: str, steps: int) -> int:

@@ -36,7 +36,7 @@ def test_every_ablation_is_best_with_its_change_alone():
 def test_units_have_folders_of_their_own_and_search_in_inference():
     found = units(seeds=[1, 2], only=["best", "silverman"])
     assert len({unit.name for unit in found}) == 4
-    assert all(unit.search and unit.inference_components == 5 for unit in found)
+    assert all(unit.searches == (True,) and unit.inference_components == 5 for unit in found)
     (walk,) = units(task="grid_walker", only=["best"], modes=None)
     assert walk.inference_components == 25
 

@@ -11,7 +11,7 @@ from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, compiled, specs_of, split_seed
 from virl_tf.tasks import GridWalker
 from virl_tf.vips import adaptive
-from virl_tf.vips.adaptive import Store, _candidates, _gaps, _local_scales, num_evaluations, prune, search
+from virl_tf.vips.adaptive import Store, _candidates, _gaps, _local_scales, num_evaluations, num_rounds, prune, search
 from virl_tf.vips.vips import Draws
 
 SEED = tf.constant([3, 4])
@@ -196,6 +196,28 @@ def test_evaluations_are_counted():
     start = isotropic([[0.0, 0.0], [1.0, 0.0]], [1.0] * 2, [1.0] * 2)
     search(start, target, SEED, tf.constant(0.05, DENSITY), tf.constant(1e-6, DENSITY), hparams)
     assert sum(seen) == num_evaluations(2, 2, hparams)
+
+
+@pytest.mark.parametrize("reused", [1, 3])
+def test_samples_used_again_are_evaluated_once(reused):
+    hparams = search_hparams({**SMALL, "num_rounds": 2, "steps_per_round": 2, "reused_steps": reused})
+    seen = []
+
+    def target(x):
+        return four_modes(x) + tf.py_function(lambda x: seen.append(len(x)) or np.float64(0.0), [x], tf.float64)
+
+    start = isotropic([[0.0, 0.0], [1.0, 0.0]], [1.0] * 2, [1.0] * 2)
+    policy, _ = search(start, target, SEED, tf.constant(0.05, DENSITY), tf.constant(1e-6, DENSITY), hparams)
+    assert sum(seen) == num_evaluations(2, 2, hparams)
+    assert num_evaluations(2, 2, hparams) < num_evaluations(
+        2, 2, search_hparams({**SMALL, "num_rounds": 2, "steps_per_round": 2})
+    )
+    assert all(np.isfinite(a).all() for a in policy)
+
+
+def test_few_components_have_more_rounds_and_so_do_many():
+    rounds = {k: num_rounds(k, search_hparams()) for k in (1, 10, 25, 64)}
+    assert rounds == {1: 30, 10: 25, 25: 10, 64: 26}
 
 
 def test_the_support_is_respected():

@@ -11,7 +11,16 @@ from tests.reference import vips as reference
 from virl_tf.mixture import Mixture, gaussian
 from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.vips import vips
-from virl_tf.vips.vips import VipsHistory, default_samples, improve, samples_per_component, vips_step, vips_steps
+from virl_tf.vips.vips import (
+    VipsHistory,
+    _pool,
+    default_samples,
+    draw_past,
+    improve,
+    samples_per_component,
+    vips_step,
+    vips_steps,
+)
 
 SEED = split_seed(0, 0, "vips test")
 
@@ -309,3 +318,46 @@ def test_default_number_of_samples(dim, expected):
     assert default_samples(dim) == expected
     assert samples_per_component(tiny.hparams(policy={"samples_per_component": None}).policy, dim) == expected
     assert samples_per_component(tiny.hparams().policy, dim) == 12
+
+
+# --- samples used again ------------------------------------------------------------------------------------------------------
+
+
+def pool_of(policy, past_policy, num_past=2, num_samples=4000):
+    """New draws of `policy` with those that `past_policy` made: the points [K, N, D] and what `_pool` says of them."""
+    k, d = policy.means.shape
+    past = draw_past(past_policy, wavy, SEED, num_past, num_samples)
+    x = policy.means[:, None] + tf.einsum("kij,ksj->ksi", policy.scale_trils, draws(policy, num_samples))
+    values = tf.reshape(wavy(tf.reshape(x, [-1, d])), [k, num_samples])
+    both, z, log_own, weights = _pool(policy, past, x, values)
+    return tf.reshape(both.points, [k, -1, d]), z, log_own, weights
+
+
+def test_draws_of_the_same_component_weigh_the_same():
+    policy = make_mixture(3)
+    points, z, log_own, weights = pool_of(policy, policy, num_samples=20)
+    np.testing.assert_allclose(weights, 1.0, atol=1e-12)
+    for o in range(3):
+        np.testing.assert_allclose(log_own[o], policy.component_log_prob(points[o])[:, o], atol=1e-10)
+        np.testing.assert_allclose(policy.means[o] + z[o].numpy() @ policy.scale_trils[o].numpy().T, points[o], atol=1e-10)
+
+
+def test_weighted_means_are_those_under_the_present_component():
+    policy = make_mixture(3)
+    past = policy._replace(means=policy.means + 0.5, scale_trils=1.3 * policy.scale_trils)
+    points, _, _, weights = pool_of(policy, past)
+    mean = tf.reduce_mean(weights[..., None] * points, axis=1)
+    error = np.abs((mean - policy.means).numpy()) / np.sqrt(np.diagonal(covariances(policy), 0, 1, 2))
+    assert error.max() < 5.0 / np.sqrt(4000)  # the new draws alone have 1 / sqrt(4000)
+
+
+@pytest.mark.parametrize("distance", [1e2, 1e50])
+def test_a_past_that_is_far_away_counts_for_nothing(distance):
+    policy = make_mixture(2)
+    _, _, _, weights = pool_of(policy, policy._replace(means=policy.means + distance), num_samples=10)
+    np.testing.assert_allclose(weights[:, :20], 0.0, atol=1e-300)
+    np.testing.assert_allclose(weights[:, 20:], 3.0, atol=1e-12)
+    past = draw_past(policy._replace(means=policy.means + distance), wavy, SEED, 2, 10)
+    new, info, drawn = vips_step(policy, wavy, SEED, *constants(0.05, 0.02, 1e-6), 10, past)
+    assert all(np.isfinite(a).all() for a in (*new, *info))
+    np.testing.assert_array_equal(drawn.past.points[:, 1], drawn.points)  # the oldest went, the newest came

@@ -1,10 +1,11 @@
 """`python -m experiments benchmark`: measure, and write benchmark.json and a table."""
 
+import functools
 import importlib.util
 import os
 import platform
 import resource
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def benchmark(
     out: Path,
     preset: str = "paper",
     peer_seconds: float | None = None,
+    only: str = "",
 ) -> None:
     """Measure the named parts, one after the other; if none is named, all of them, `peers` only if asked for.
 
@@ -78,31 +80,25 @@ def benchmark(
         check_gmmvi()
     best = ceiling()
     console.print(f"ceiling: {best:.0f} GFLOP per CPU second (float32 products of 500 x 256 with 256 x 256)", highlight=False)
-    rows: list[Row] = []
+    measured: dict[str, Callable[[], Iterable[Row]]] = {
+        **{name: functools.partial(part, repeats) for name, part in PARTS.items()},
+        "run": lambda: whole_run.run(preset, lambda row: None),
+        "vips": lambda: vips(range(seeds), peers, peer_seconds, out, only),
+        "peers": steps_beside_gmmvi,
+    }
     settings: dict[str, Any] = {"ceiling": best, "repeats": repeats, "seeds": seeds, "preset": preset}
     if peers:
         settings["peer_seconds"] = peer_seconds or f"{TIMES_OURS:.0f} times ours"
+    rows: list[Row] = []
     for name in names or (*PARTS, *(part for part in OTHER_PARTS if peers or part != "peers")):
         with console.status(f"measuring {name}"):
-            for row in measure(name, peers, peer_seconds, repeats, seeds, preset, out):
+            for row in measured[name]():
                 if "gflop_per_cpu_second" in row:
                     row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
                 _report(console, row)
                 rows.append(row)
-                write(rows, out, settings)  # after each row: a later one may fail, and policies with peers take hours
+                write(rows, out, settings)  # a later one may fail, and policies with peers take an hour
     console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
-
-
-def measure(
-    name: str, peers: bool, peer_seconds: float | None, repeats: int, seeds: int, preset: str, out: Path
-) -> Iterator[Row]:
-    """The rows of one part."""
-    if name == "run":
-        yield from whole_run.run(preset, lambda row: None)
-    elif name == "vips":
-        yield from vips(range(seeds), peers, peer_seconds, out)
-    else:
-        yield from steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats)
 
 
 def check_gmmvi() -> None:

@@ -19,7 +19,7 @@ CURVES = (
 def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
     """Training policy (10 components, dashed) and inference policies (as many components as modes) of V-IRL and G-EIM.
 
-    Solid: a fixed set of components, as in the paper; dash-dotted, where the sweep has it: components that come and go.
+    Solid: a fixed set of components, as in the paper; dash-dotted, where a sweep has it: components that come and go.
     """
     results = read_results(sweeps)
     figure, axes = plt.subplots(figsize=(6.0, 3.6), layout="constrained")
@@ -30,6 +30,6 @@ def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
                 curve(axes, chosen, COLOURS[method], style, marker, f"{LABELS[method]} {label}")
     for method, label, dashes in (("best_10c", "best possible 10c", (0, (5, 4))), ("em", "EM, m components", "-.")):
         reference(axes, results, method, dashes, label)
-    shown = results[results["components"].isin([0, 10]) & (results["method"] != "eim")]
-    finish(axes, shown, tuple(stage for stage, *_ in CURVES))
+    stages = tuple(stage for stage, *_ in CURVES)
+    finish(axes, results[results["components"].isin([0, 10]) & (results["method"] != "eim")], stages)
     save(figure, out / "figure_4")

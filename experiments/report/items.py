@@ -185,9 +185,8 @@ FIGURES = (
             ("d = 5 line segments", "five segments from the diamond on"),
             (
                 "a) - d) 10-component sampling, 25-component inference policies",
-                "the same four panels; above each: modes covered",
+                "the same panels, for each method a third with components that come and go; above each: modes covered",
             ),
-            ("(not in the paper)", "for each method a third: inference with components that come and go"),
             ("component means solid, samples dotted", "the same"),
             ("higher opacity for a higher recovered reward", "one scale for each reward"),
             ("intermediate targets as vertical dotted lines", "the same"),

@@ -32,10 +32,12 @@ def fit_quadratic(
     quadratic = tf.gather(z, rows, axis=-1) * tf.gather(z, columns, axis=-1)
     features = tf.concat([tf.ones_like(z[..., :1]), z, quadratic], axis=-1)  # [K, S, M]
 
+    def average(values: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(values if weights is None else weights * values, axis=-1, keepdims=True)
+
+    mean = average(rewards)
+    scale = tf.sqrt(average((rewards - mean) ** 2))
     weighted = features if weights is None else weights[..., None] * features
-    share = weighted[..., 0]  # the weights, or ones
-    mean = tf.reduce_mean(share * rewards, axis=-1, keepdims=True)
-    scale = tf.sqrt(tf.reduce_mean(share * (rewards - mean) ** 2, axis=-1, keepdims=True))
     standardised = tf.math.divide_no_nan(rewards - mean, scale)
     gram = tf.matmul(weighted, features, transpose_a=True) / num_samples
     gram += ridge * tf.eye(num_coefficients(dim), dtype=DENSITY)

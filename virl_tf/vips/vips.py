@@ -115,7 +115,7 @@ def _pool(policy: Mixture, past: Past, points: tf.Tensor, values: tf.Tensor) -> 
     z = tf.matmul(x - both.means[:, :, None], both.inverses, transpose_b=True)  # [K, P + 1, N, D]
     log_q = -0.5 * tf.reduce_sum(z * z, axis=-1) - both.log_normalisers[:, :, None]
     log_own = log_q[:, -1]
-    weights = 1.0 / tf.reduce_sum(tf.exp(tf.minimum(log_q - log_own[:, None], 700.0)), axis=1)
+    weights = 1.0 / (1.0 + tf.reduce_sum(tf.exp(tf.minimum(log_q[:, :-1] - log_own[:, None], 700.0)), axis=1))
     return both, z[:, -1], log_own, weights / tf.reduce_mean(weights, axis=1, keepdims=True)
 
 
