@@ -159,8 +159,8 @@ def test_peers_are_a_part_that_is_asked_for(tmp_path, monkeypatch, peers):
     row = {"case": "c", "who": "virl_tf", "cpu_seconds": 1.0}
     monkeypatch.setattr(command, "PARTS", {"kde": lambda repeats: [{**row, "part": "kde"}]})
     monkeypatch.setattr(command, "steps_beside_gmmvi", lambda: [{**row, "part": "peers"}])
-    monkeypatch.setattr(command, "vips", lambda *arguments: [{**row, "part": "vips"}])
-    monkeypatch.setattr(command.whole_run, "run", lambda *arguments: [{**row, "part": "run"}])
+    monkeypatch.setattr(command, "vips", lambda seeds, peers, out, add: add({**row, "part": "vips"}))
+    monkeypatch.setattr(command.whole_run, "run", lambda preset, add: add({**row, "part": "run"}))
     monkeypatch.setattr(command, "ceiling", lambda: 10.0)
     monkeypatch.setattr(command, "check_gmmvi", lambda: None)
     for names, expected in (([], ["kde", "run", "vips"] + ["peers"] * peers), (["peers"], ["peers"])):

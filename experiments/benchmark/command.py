@@ -1,6 +1,5 @@
 """`python -m experiments benchmark`: measure, and write benchmark.json and a table."""
 
-import functools
 import importlib.util
 import os
 import platform
@@ -65,28 +64,26 @@ def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: 
     check_choice("--preset", preset, whole_run.MANY)
     if peers or "peers" in names:
         check_gmmvi()
-    best, report = ceiling(), functools.partial(_report, console)
+    best, rows = ceiling(), list[Row]()
     console.print(f"ceiling: {best:.0f} GFLOP per CPU second (float32 products of 500 x 256 with 256 x 256)", highlight=False)
-    rows: list[Row] = []
+
+    def add(row: Row) -> None:
+        rows.append(row)
+        _report(console, row)
+        write(rows, out, {"ceiling": best, "repeats": repeats, "seeds": seeds, "preset": preset})  # what comes later may fail
+
     for name in names or (*PARTS, *(part for part in OTHER_PARTS if peers or part != "peers")):
         with console.status(f"measuring {name}"):
             if name == "run":
-                rows += whole_run.run(preset, report)
+                whole_run.run(preset, add)
             elif name == "vips":
-                rows += vips(range(seeds), peers, out, report)
+                vips(range(seeds), peers, out, add)
             else:
-                rows += _measured(steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats), best, report)
-        write(rows, out, {"ceiling": best, "repeats": repeats, "seeds": seeds, "preset": preset})  # a later part may fail
+                for row in steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats):
+                    if "gflop_per_cpu_second" in row:
+                        row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
+                    add(row)
     console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
-
-
-def _measured(rows: list[Row], best: float, report: Callable[[Row], None]) -> list[Row]:
-    """The rows, reported and with their share of the ceiling."""
-    for row in rows:
-        if "gflop_per_cpu_second" in row:
-            row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
-        report(row)
-    return rows
 
 
 def check_gmmvi() -> None:

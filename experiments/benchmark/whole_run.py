@@ -38,13 +38,11 @@ LITTLE = ("loop.num_iterations=2", "training.num_epochs=1")
 MANY = {"paper": 100_000, "smoke": 2_000}  # demonstrations in 10 dimensions, for the peak of memory
 
 
-def run(preset: str, report: Callable[[Row], None]) -> list[Row]:
+def run(preset: str, report: Callable[[Row], None]) -> None:
     """A run of each method (10 components, m = 50) with its parts, start-up, and the memory that many demonstrations need."""
-    rows: list[Row] = []
 
     def add(part: str, case: str, cpu_seconds: float, **values: float) -> None:
-        rows.append({"part": part, "case": case, "who": "virl_tf", "cpu_seconds": cpu_seconds, **values})
-        report(rows[-1])
+        report({"part": part, "case": case, "who": "virl_tf", "cpu_seconds": cpu_seconds, **values})
 
     add("start-up", "--help", _help_seconds())
     for method in METHODS:
@@ -63,7 +61,6 @@ def run(preset: str, report: Callable[[Row], None]) -> list[Row]:
             add("whole run", f"{case}: {name}", seconds, **_counted(whole["gflop"].get(part, 0.0), ceiling, seconds))
     many = in_a_process(many_demonstrations, MANY[preset])
     add("2 iterations, D = 10", f"N = {MANY[preset]:,}", many["cpu_seconds"], peak_gib=many["peak_gib"])
-    return rows
 
 
 def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
