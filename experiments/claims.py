@@ -1,6 +1,6 @@
 """The sentences of the paper that state a result, the numbers that speak to them, and a verdict."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -260,8 +260,8 @@ PATH_PLANNING = (
 CLAIMS = {"gaussians": GAUSSIANS, "grid_walker": GRID_WALKER, "path_planning": PATH_PLANNING}
 
 
-def print_claims(task: str, results: Path) -> None:
-    """Print each claim on a task with its numbers and verdict.
+def print_claims(task: str, results: Path | Sequence[Path]) -> None:
+    """Print each claim on a task with its numbers and verdict, from one sweep or from several together.
 
     Raises:
         InputError: unknown task, no results there, or results of another task.
@@ -270,7 +270,8 @@ def print_claims(task: str, results: Path) -> None:
     frame = read_results(results, task)
     found = sorted(frame["task"].unique())
     if found != [task]:
-        raise InputError(f"{results} holds results of {', '.join(found) or 'no task'}, not of {task}.")
+        where = ", ".join(map(str, [results] if isinstance(results, Path) else results))
+        raise InputError(f"{where} holds results of {', '.join(found) or 'no task'}, not of {task}.")
     table = Table("the paper says", "the runs say", "verdict", "test", show_lines=True)
     for claim in claims:
         finding = claim.check(frame)

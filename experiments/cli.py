@@ -35,13 +35,14 @@ def run_command(
     components: Annotated[int, typer.Option(help="Components of the policy.")] = 10,
     modes: Annotated[int | None, typer.Option(help="gaussians: components m of the target mixture; default 50.")] = None,
     steps: Annotated[int | None, typer.Option(help="Walks: steps d; default 5 (grid_walker), 6 (path_planning).")] = None,
+    dim: Annotated[int | None, typer.Option(help="gaussians: dimension D; default 2, the paper's.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of demonstrations and training.")] = 0,
     task_seed: Annotated[int | None, typer.Option(help="gaussians: seed of the target; default: --seed.")] = None,
     preset: Annotated[
         str | None,
         typer.Option(
-            help="smoke (seconds), quick (minutes) or paper (the published hyperparameters). Default: quick for gaussians, "
-            "paper for walks."
+            help="smoke (seconds), quick (minutes), paper (the published hyperparameters) or best (beyond the paper). Default: "
+            "quick for gaussians, paper for walks."
         ),
     ] = None,
     hparams: Annotated[
@@ -63,6 +64,7 @@ def run_command(
         components=components,
         modes=modes,
         steps=steps,
+        dim=dim,
         seed=seed,
         task_seed=task_seed,
         preset=preset,
@@ -172,6 +174,40 @@ def sweep_command(
         )
 
 
+@app.command("ablate")
+def ablate_command(
+    task: Task,
+    only: Annotated[str | None, typer.Option(metavar="NAME,...", help="Of hparams/ablations.yaml; default: all.")] = None,
+    seeds: Annotated[str, typer.Option(metavar="S,S,...", help="Seeds of every ablation.")] = "100,101,102",
+    modes: Annotated[int | None, typer.Option(help="gaussians: components m of the target mixture; default 50.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Walks: steps d.")] = None,
+    dim: Annotated[int | None, typer.Option(help="gaussians: dimension D; default 2.")] = None,
+    set_: Set = None,
+    scheduler: Annotated[str | None, typer.Option(metavar="TCP://HOST:PORT", help="Of an existing Dask cluster.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Local worker processes; default: one per core.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: ablations/TASK.")] = None,
+) -> None:
+    """The preset `best` with and without each of its parts, with inference. What is finished is skipped."""
+    import virl_tf  # noqa: F401
+    from experiments.ablation_command import ablate
+    from experiments.sweep_command import parse_integers
+
+    names = None if only is None else [name.strip() for name in only.split(",")]
+    with _interruptible():
+        ablate(
+            task,
+            only=names,
+            seeds=parse_integers("--seeds", seeds) or [],
+            modes=modes,
+            steps=steps,
+            dim=dim,
+            assignments=set_ or [],
+            scheduler=scheduler,
+            workers=workers,
+            out=out or Path("ablations") / task,
+        )
+
+
 @app.command("tune")
 def tune_command(
     task: Task,
@@ -276,7 +312,7 @@ def study_plots_command(
 @app.command("claims")
 def claims_command(
     task: Task,
-    results: Annotated[Path, typer.Argument(help="A sweep's folder or results.csv.")],
+    results: Annotated[list[Path], typer.Argument(metavar="SWEEP...", help="Sweeps, by folder or results.csv.")],
 ) -> None:
     """What the paper says about a task's results, the numbers that speak to it, and a verdict."""
     import virl_tf  # noqa: F401
@@ -312,7 +348,7 @@ def figure_command(
         list[Path],
         typer.Argument(
             metavar="RESULTS...",
-            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4, 7: a sweep's; robot: a benchmark's.",
+            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4: sweeps; 7: a sweep; robot: a benchmark.",
         ),
     ],
     inference: Annotated[Path | None, typer.Option(metavar="DIR", help="Figure 5c only: the result of `infer`.")] = None,
@@ -340,21 +376,42 @@ def report_command(
     write_report(results, out)
 
 
+@app.command("docs")
+def docs_command(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the pages go.")] = Path("reference"),
+) -> None:
+    """The API reference as HTML pages, from the docstrings (extra `docs`)."""
+    import virl_tf  # noqa: F401
+    from experiments.docs_command import write_reference
+
+    write_reference(out)
+
+
+REPEAT_SECONDS = 10.0
+
+
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C and SIGTERM (what a cluster sends before the time is up) say how to go on."""
+    """Ctrl-C and SIGTERM (what a cluster sends before the time is up) say how to go on.
 
-    def terminate(*_: Any) -> None:
+    Python drops an exception that is raised in a destructor or in a library's callback, and the signal with it; so it is raised
+    again if the work goes on.
+    """
+
+    def stop(*_: Any) -> None:
+        signal.setitimer(signal.ITIMER_REAL, REPEAT_SECONDS)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     try:
         yield
     except KeyboardInterrupt:
         print("stopped; the same command continues from the last finished iteration.", file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def main() -> None:

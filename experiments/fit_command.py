@@ -14,15 +14,16 @@ from rich.table import Table
 
 import virl_tf
 from experiments.demonstration_files import Demonstrations, load_demonstrations
-from experiments.references import expectation_maximisation
 from experiments.specification import parse_assignment
 from virl_tf import metrics
 from virl_tf.checkpoint import save_arrays
-from virl_tf.fit import Result
+from virl_tf.fit import Result, resolve_hparams
 from virl_tf.fusion import Fusion
-from virl_tf.hparams import Hparams, default_hparams, read_yaml
-from virl_tf.irl import make_problem
+from virl_tf.hparams import Hparams
+from virl_tf.irl import density_estimate
+from virl_tf.kde import Kde
 from virl_tf.methods import METHODS
+from virl_tf.mixture import em_mixture
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.reward import Reward
 from virl_tf.run_folder import write_json
@@ -112,16 +113,13 @@ def split(x: np.ndarray, held_out: float, seed: int) -> tuple[np.ndarray, np.nda
 
 
 def user_hparams(method: str, hparams_file: Path | None, assignments: Sequence[str]) -> Hparams:
-    """The library's defaults, the user's file over them, then the single assignments.
+    """What `virl_tf.fit` takes by default, the user's file over it, then the single assignments.
 
     The batches of 250 stay for few rows, too. Smaller ones were tried, KL(p || reward) on two seeds each: four Gaussians in 5-D,
     270 rows: 0.49 and 0.64 with 250, 0.62 and 0.73 with 50, 0.68 and 1.91 with 13; 1,000 rows: 0.20 and 0.23 with 250, 0.36 and
     0.33 with 50. Ten Gaussians in 2-D, 1,000 rows: 0.17 and 0.18 with 250, 0.12 and 0.11 with 50, but one policy at 1.5, not 0.2.
     """
-    values = default_hparams(method)
-    if hparams_file is not None:
-        content = read_yaml(hparams_file)
-        values = values.override({} if content is None else content, str(hparams_file))
+    values = resolve_hparams(hparams_file, method)
     for assignment in assignments:
         values = values.override(parse_assignment(assignment), f"--set {assignment}")
     return values
@@ -140,7 +138,7 @@ def choose_components(x: np.ndarray, seed: int) -> Choice:
     most = max(1, len(train) // (5 * (x.shape[1] + 1)))  # each component has five rows for each of its means' coordinates and one
     likelihoods: dict[int, np.ndarray] = {}
     for count in (k for k in CANDIDATES if k <= most and len(test) > 1):
-        likelihoods[count] = expectation_maximisation(train, count, seed).log_prob(tf.constant(test, DENSITY)).numpy()
+        likelihoods[count] = em_mixture(train, count, numpy_seed(seed, 0, "EM")).log_prob(tf.constant(test, DENSITY)).numpy()
         means = {k: float(values.mean()) for k, values in likelihoods.items()}
         best = max(means, key=lambda k: means[k])
         if sum(k > best for k in means) >= 2:  # two larger ones were no better
@@ -171,8 +169,8 @@ def summarise(
     data: Demonstrations, train: np.ndarray, test: np.ndarray, result: Result, hparams: Hparams, choice: Choice, seed: int
 ) -> dict[str, Any]:
     """What was found in the data and how good the result is."""
-    last, size = result.history.iloc[-1], len(train)
-    kde = make_problem(train, hparams, seed).kde
+    last, size, method = result.history.iloc[-1], len(train), result.config["method"]
+    kde = density_estimate(train, hparams, seed)
     described = [
         {"name": name, "mean": column.mean(), "standard_deviation": column.std(), "min": column.min(), "max": column.max()}
         for name, column in zip(data.columns, train.T, strict=True)
@@ -185,7 +183,7 @@ def summarise(
             "recovered reward": _score(result.reward(points) - log_z),
             "policy": _score(result.policy.log_prob(points)),
             "KDE": _score(kde.log_prob(points)),
-            "EM": _score(expectation_maximisation(train, choice.components, seed).log_prob(points)),
+            "EM": _score(em_mixture(train, choice.components, numpy_seed(seed, 0, "EM")).log_prob(points)),
         }
     return {
         "rows": {"train": size, "held_out": len(test), "repeated": len(data.x) - len(np.unique(data.x, axis=0))},
@@ -193,7 +191,7 @@ def summarise(
         "components": choice.components,
         "components_reason": choice.reason,
         "components_scores": choice.scores,
-        "bandwidth": kde.bandwidth.numpy().tolist() if METHODS[result.config["method"]].fusion else None,
+        "bandwidth": kde.bandwidth.numpy().tolist() if METHODS[method].fusion and isinstance(kde, Kde) else None,
         "held_out_log_likelihood": scores,
         "log_normaliser": {"value": log_z, "effective_draws": effective, "draws": NORMALISER_DRAWS},
         "num_iterations": len(result.history),

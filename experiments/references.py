@@ -1,6 +1,5 @@
 """What a recovered reward has to beat: the KDE it is given, EM on the same demonstrations, the best policies of a given size."""
 
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,23 +10,10 @@ from virl_tf import metrics
 from virl_tf.fit import fit_policy
 from virl_tf.hparams import published
 from virl_tf.kde import Kde, fit_kde
-from virl_tf.mixture import Mixture, kmeans_start
+from virl_tf.mixture import Mixture, bic_mixture, em_mixture, kmeans_start
 from virl_tf.numerics import DENSITY, numpy_seed
 from virl_tf.run_folder import RunFolder, write_json
 from virl_tf.tasks import RandomGaussians
-
-
-def expectation_maximisation(x: np.ndarray, num_components: int, seed: int) -> Mixture:
-    """Maximum-likelihood Gaussian mixture of x [N, D] by EM from a k-means start (scikit-learn)."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.mixture import GaussianMixture
-
-    model = GaussianMixture(num_components, reg_covar=1e-6, max_iter=500, random_state=numpy_seed(seed, 0, "EM"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(x)
-    arrays = np.log(model.weights_), model.means_, np.linalg.cholesky(model.covariances_)
-    return Mixture(*(tf.constant(a, DENSITY) for a in arrays))
 
 
 def best_possible(task: RandomGaussians, x: np.ndarray, num_components: int, seed: int) -> Mixture:
@@ -56,8 +42,9 @@ def execute_references(spec: Specification, folder: Path) -> None:
     densities: dict[str, Mixture | Kde] = {
         "kde": fit_kde(x, published("gaussians", "virl_10c")["kde"]["bandwidth"]),
         "kde_held_out": fit_kde(x, "held_out", seed=numpy_seed(seed, 0, "bandwidth")),
-        "em": expectation_maximisation(x, min(spec.modes, len(x)), seed),
-        "em_10c": expectation_maximisation(x, 10, seed),
+        "em": em_mixture(x, min(spec.modes, len(x)), numpy_seed(seed, 0, "EM")),
+        "em_10c": em_mixture(x, 10, numpy_seed(seed, 0, "EM")),
+        "em_bic": bic_mixture(x, numpy_seed(seed, 0, "EM")),
         "best_1c": best_possible(task, x, 1, seed),
         "best_10c": best_possible(task, x, 10, seed),
     }

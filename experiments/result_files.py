@@ -1,6 +1,7 @@
 """Result files: what a run's summary says, the tidy table of a sweep, and its statistics."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pandas as pd
 from virl_tf.checkpoint import write_text
 from virl_tf.validation import InputError
 
+RUN = ["task", "method", "components", "modes", "seed", "preset", "stage"]  # what identifies a row
 COLUMNS = [
-    *("task", "method", "components", "modes", "seed", "preset", "stage"),
+    *RUN,
     *("best", "final", "reported", "cpu_seconds", "status"),
 ]
 
@@ -116,8 +118,22 @@ def _present(summary: dict[str, Any]) -> dict[str, Any]:
     return {name: summary[name] for name in WALK_COLUMNS if name in summary}
 
 
-def read_results(path: Path, task: str = "gaussians") -> pd.DataFrame:
-    """results.csv of a sweep of `task`; `path` is the file or its folder. Raises InputError if it is not one."""
+def read_results(paths: Path | Sequence[Path], task: str = "gaussians") -> pd.DataFrame:
+    """The rows of results.csv of one or several sweeps of `task`; each path is the file or its folder.
+
+    Raises:
+        InputError: one is not there or not a table of this version, or two hold the same run: which of them would count?
+    """
+    paths = [paths] if isinstance(paths, Path) else paths
+    frame = pd.concat([_read_table(path, task) for path in paths], ignore_index=True)
+    repeated = frame[frame.duplicated(RUN)] if len(paths) > 1 else frame[:0]
+    if len(repeated):
+        names = " ".join(str(value) for value in repeated.iloc[0][RUN])
+        raise InputError(f"{len(repeated)} rows stand in more than one of {', '.join(map(str, paths))}: {names} ...")
+    return frame
+
+
+def _read_table(path: Path, task: str) -> pd.DataFrame:
     file = path / "results.csv" if path.is_dir() else path
     if not file.is_file():
         raise InputError(f"no results in {path}; make them with: python -m experiments sweep {task} --out {path}")

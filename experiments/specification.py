@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from virl_tf.hparams import DIRECTORY, Hparams, default_hparams, parse_yaml, published, read_yaml
+from virl_tf.hparams import DIRECTORY, Hparams, apply_preset, default_hparams, parse_yaml, published, read_preset, read_yaml
 from virl_tf.methods import METHODS
 from virl_tf.validation import InputError, check_choice, check_integer, check_seed
 
@@ -17,7 +17,7 @@ TASKS = tuple(TABLES)
 DEFAULT_PRESETS = {"gaussians": "quick", "grid_walker": "paper", "path_planning": "paper"}
 DEFAULT_STEPS = {"grid_walker": 5, "path_planning": 6}
 DEFAULT_MODES = 50  # of the Gaussians' target
-MAX_MODES, MAX_STEPS = 1_000_000, 10
+MAX_MODES, MAX_STEPS, MAX_DIM = 1_000_000, 10, 100
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Specification:
     Attributes:
         modes: of the target; for walks 2^steps or C(steps, steps / 2).
         steps: d of a walk, 0 for the Gaussians.
+        dim: D of the Gaussians, the steps of a walk.
     """
 
     task: str
@@ -39,12 +40,13 @@ class Specification:
     preset: str
     num_train: int
     num_test: int
+    dim: int
     hparams: Hparams
 
     @property
     def name(self) -> str:
         """A folder name, e.g. gaussians-virl-10c-m50-s0-quick or grid_walker-virl-10c-d5-s0-paper."""
-        size = f"d{self.steps}" if self.steps else f"m{self.modes}"
+        size = f"d{self.steps}" if self.steps else f"m{self.modes}" + (f"-D{self.dim}" if self.dim != 2 else "")
         target = "" if self.task_seed == self.seed else f"-t{self.task_seed}"
         return f"{self.task}-{self.method}-{self.components}c-{size}-s{self.seed}{target}-{self.preset}"
 
@@ -60,6 +62,7 @@ def make_specification(
     components: int = 10,
     modes: int | None = None,
     steps: int | None = None,
+    dim: int | None = None,
     seed: int = 0,
     task_seed: int | None = None,
     preset: str | None = None,
@@ -74,8 +77,11 @@ def make_specification(
     check_choice("task", task, TASKS)
     check_choice("method", method, METHODS)
     preset = DEFAULT_PRESETS[task] if preset is None else preset
-    budget = read_presets(preset)
+    budget = read_preset(preset)
     modes, steps = _size(task, modes, steps)
+    if dim is not None and steps:
+        raise InputError(f"--dim is for gaussians; the dimension of {task} is --steps.")
+    dim = steps or check_integer("--dim", 2 if dim is None else dim, 1, MAX_DIM)
     check_seed(seed)
     if task_seed is not None and steps:
         raise InputError(f"--task-seed is for gaussians; {task} has one target only.")
@@ -83,15 +89,15 @@ def make_specification(
     train, test = budget["demonstrations"]["train"], budget["demonstrations"]["test"]
     check_integer("--components (at most one per demonstration)", components, 1, train)
 
-    column = published_column(task, method, components)
-    values = default_hparams(method).override(column, f"hparams/{TABLES[task]}.yaml")
-    values = _apply_preset(values, budget["hparams"], method)
-    values = _apply_preset(values, budget.get("tasks", {}).get(TABLES[task], {}), method)
+    values, family = default_hparams(method), METHODS[method].family
+    if budget.get("published", True):
+        values = values.override(published_column(task, method, components), f"hparams/{TABLES[task]}.yaml")
+    values = apply_preset(values, budget["hparams"], family)
     if hparams_file is not None:
         values = values.override(*_user_file(hparams_file, task, column_name(task, method, components)))
     for assignment in assignments:
         values = values.override(parse_assignment(assignment), f"--set {assignment}")
-    return Specification(task, modes, steps, task_seed, method, components, seed, preset, train, test, values)
+    return Specification(task, modes, steps, task_seed, method, components, seed, preset, train, test, dim, values)
 
 
 def _user_file(path: Path, task: str, column: str) -> tuple[dict[str, Any], str]:
@@ -122,12 +128,6 @@ def _size(task: str, modes: int | None, steps: int | None) -> tuple[int, int]:
     return math.comb(steps, steps // 2), steps
 
 
-def read_presets(preset: str) -> dict[str, Any]:
-    """One preset of hparams/presets.yaml."""
-    presets = read_yaml(DIRECTORY / "presets.yaml")
-    return presets[check_choice("preset", preset, presets)]
-
-
 def published_column(task: str, method: str, components: int) -> dict[str, dict[str, Any]]:
     """The overrides of the task's table for a method.
 
@@ -141,12 +141,6 @@ def column_name(task: str, method: str, components: int) -> str:
     """The column's name in its table, e.g. virl_10c (Table 2) or virl (Table 3)."""
     family = METHODS[method].family
     return family if TABLES[task] == "grid_walker" else f"{family}_{'1c' if components == 1 else '10c'}"
-
-
-def _apply_preset(values: Hparams, overrides: Mapping[str, Any], method: str) -> Hparams:
-    common = {section: keys for section, keys in overrides.items() if section != "methods"}
-    source = "hparams/presets.yaml"
-    return values.override(common, source).override(overrides.get("methods", {}).get(METHODS[method].family, {}), source)
 
 
 def parse_assignment(text: str) -> dict[str, dict[str, Any]]:

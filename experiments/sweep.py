@@ -66,6 +66,11 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
         # Dask gives a local worker up for good that is not back so long after it died; without the last one, all would hang.
         "distributed.deploy.lost-worker-timeout": "1 h",
         "logging.distributed": "error",
+        # Dask looks at itself up to a hundred times a second; units take minutes, and all cores are theirs.
+        "distributed.worker.profile.enabled": False,
+        "distributed.admin.tick.interval": "1s",
+        "distributed.admin.system-monitor.interval": "10s",
+        "distributed.worker.memory.monitor-interval": "1s",
     }
     # A worker that TensorFlow keeps from leaving in time is killed, which is no news: its work is done.
     logging.getLogger("distributed.nanny").setLevel(logging.ERROR)

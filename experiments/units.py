@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments.specification import DEFAULT_STEPS, Specification, make_specification, read_presets
+from experiments.specification import DEFAULT_STEPS, Specification, make_specification
+from virl_tf.hparams import read_preset
 
 BLOCKED = 1 / 3  # of the paths of path planning, in a sweep's inference with obstacles
 PAPER_MODES = tuple(range(5, 55, 5))
@@ -14,6 +15,7 @@ GRIDS: dict[str, dict[str, tuple[int, ...]]] = {
     "paper": {"modes": PAPER_MODES, "seeds": (0, 1, 2, 3, 4)},
     "quick": {"modes": (5, 20, 50), "seeds": (0, 1)},
     "smoke": {"modes": (5,), "seeds": (0,)},
+    "best": {"modes": (10, 30, 50), "seeds": (0, 1, 2, 3, 4)},
 }
 
 
@@ -41,6 +43,7 @@ class RunUnit:
 
     spec: Specification
     inference_components: int
+    search: bool = False  # components come and go in inference; the paper's has a fixed set
 
     @property
     def name(self) -> str:
@@ -59,8 +62,7 @@ class RunUnit:
 
         execute(self.spec, folder, progress=False)
         for name, obstacles in self._inferences.items():
-            # The paper's inference: a fixed set of components.
-            infer([folder], self.inference_components, search=False, obstacles=obstacles, out=folder / name, quiet=True)
+            infer([folder], self.inference_components, search=self.search, obstacles=obstacles, out=folder / name, quiet=True)
 
     def finished(self, folder: Path) -> bool:
         """Each summary is written last."""
@@ -101,7 +103,7 @@ class ReferenceUnit:
         return (folder / "summary.json").is_file()
 
 
-WALK_SEEDS = {"paper": (0, 1, 2, 3, 4), "quick": (0, 1), "smoke": (0,)}
+WALK_SEEDS = {"paper": (0, 1, 2, 3, 4), "quick": (0, 1), "smoke": (0,), "best": (0, 1, 2, 3, 4)}
 SMOKE_STEPS = {"grid_walker": 3, "path_planning": 4}
 
 
@@ -125,7 +127,7 @@ def walk_units(
     task: str, preset: str, assignments: list[str], steps: Sequence[int] | None = None, seeds: Sequence[int] | None = None
 ) -> list[RunUnit]:
     """Figures 3 and 7, and the obstacles of Figure 1: {EIM, V-IRL, G-EIM} x seeds, each with inference; long runs first."""
-    read_presets(preset)
+    read_preset(preset)
     lengths = steps or ((SMOKE_STEPS if preset == "smoke" else DEFAULT_STEPS)[task],)
     units = []
     for method in ("eim", "virl", "geim"):
@@ -134,7 +136,7 @@ def walk_units(
                 spec = make_specification(
                     task=task, method=method, steps=length, seed=seed, preset=preset, assignments=assignments
                 )
-                units.append(RunUnit(spec, inference_components(task, length)))
+                units.append(RunUnit(spec, inference_components(task, length), search=preset == "best"))
     return units
 
 
@@ -145,7 +147,7 @@ def gaussian_units(
 
     Long runs come first, so that the last minutes keep all workers busy. `modes`, `seeds`: instead of the preset's.
     """
-    read_presets(preset)
+    read_preset(preset)
     grid = {"modes": modes or GRIDS[preset]["modes"], "seeds": seeds or GRIDS[preset]["seeds"]}
     units: list[RunUnit | ReferenceUnit] = []
     for method in ("eim", "geim", "virl"):
@@ -161,6 +163,7 @@ def gaussian_units(
                         preset=preset,
                         assignments=assignments,
                     )
-                    units.append(RunUnit(spec, num_modes if components == 10 and method != "eim" else 0))
+                    infer = num_modes if components == 10 and method != "eim" else 0
+                    units.append(RunUnit(spec, infer, search=preset == "best"))
     targets = {(unit.spec.modes, unit.spec.seed): unit.spec for unit in units if unit.spec.method == "virl"}
     return [*units, *(ReferenceUnit(spec) for spec in targets.values())]

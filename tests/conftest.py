@@ -13,7 +13,7 @@ import tensorflow as tf
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.network_stack import FrozenNetwork, empty_stack
-from virl_tf.numerics import DENSITY
+from virl_tf.numerics import DENSITY, NETWORK
 from virl_tf.reward import Reward
 
 from . import postgres as postgresql
@@ -38,13 +38,14 @@ def make_network(dim=2, num_layers=3, layer_size=8, seed=0):
     )
 
 
-def make_reward(networks, capacity=4, dim=2, num_layers=3, layer_size=8, base_scale=1.0, base=None):
-    stack = empty_stack(capacity, dim, num_layers, layer_size)
+def make_reward(networks, capacity=4, dim=2, num_layers=3, layer_size=8, base_scale=1.0, base=None, frequencies=None):
+    frequencies = np.zeros((dim, 0)) if frequencies is None else frequencies
+    stack = empty_stack(capacity, dim + 2 * frequencies.shape[1], num_layers, layer_size)
     for network in networks:
         stack = stack.append(network)
     shift, scale = tf.constant(np.arange(dim) + 0.5, DENSITY), tf.constant(np.arange(dim) + 2.0, DENSITY)
     base = make_mixture(dim=dim) if base is None else base
-    return Reward(base, tf.constant(base_scale, DENSITY), stack, shift, scale)
+    return Reward(base, tf.constant(base_scale, DENSITY), stack, shift, scale, tf.constant(frequencies, NETWORK))
 
 
 def make_state(t=1, num_components=3, num_weights=2):
@@ -76,10 +77,10 @@ def call():
     """The experiments' command line inside this process, which has TensorFlow loaded: (exit status, stdout, stderr)."""
     from experiments.cli import main
 
-    def run(*arguments):
+    def run(*arguments, cwd=Path(__file__).parent.parent):
         out, error = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-            patch.chdir(Path(__file__).parent.parent)
+            patch.chdir(cwd)
             patch.setattr(sys, "argv", ["experiments", *map(str, arguments)])
             with pytest.raises(SystemExit) as ended:
                 main()

@@ -12,7 +12,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 import yaml
+
+from experiments import cli
 
 ROOT = Path(__file__).parent.parent
 # The smallest run that goes through everything; its numbers mean nothing.
@@ -104,6 +107,29 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     assert process.returncode == 130
     assert "the same command continues" in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_a_callback_swallows_comes_again(monkeypatch, capsys, number):
+    monkeypatch.setattr(cli, "REPEAT_SECONDS", 0.2)
+    before = signal.getsignal(number)
+    swallowed = 0
+
+    def work():
+        nonlocal swallowed
+        with cli._interruptible():
+            try:
+                signal.raise_signal(number)
+            except KeyboardInterrupt:  # as Python does with one that is raised in a destructor
+                swallowed += 1
+            time.sleep(5.0)
+
+    with pytest.raises(typer.Exit) as ended:
+        work()
+    assert (ended.value.exit_code, swallowed) == (130, 1)
+    assert "the same command continues" in capsys.readouterr().err
+    assert signal.getsignal(number) == before
+    time.sleep(0.3)  # nothing more comes after the end
 
 
 def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call, finished):

@@ -43,10 +43,10 @@ def same_files(one, other, names):
 @pytest.fixture(scope="module", autouse=True)
 def few_demonstrations():
     """The presets with 500 demonstrations: slice sampling of thousands would take most of the time here."""
-    whole = specification.read_presets
+    whole = specification.read_preset
     with pytest.MonkeyPatch.context() as patch:
         few = {"demonstrations": {"train": 400, "test": 100}}
-        patch.setattr(specification, "read_presets", lambda preset: {**whole(preset), **few})
+        patch.setattr(specification, "read_preset", lambda preset: {**whole(preset), **few})
         yield
 
 

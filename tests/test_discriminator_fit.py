@@ -25,7 +25,7 @@ def make_fitter(**training):
 
 def same(first, second):
     """Whether two results of a fit are identical, arrays and numbers."""
-    arrays = [[*weights, *map(np.asarray, network), *info] for weights, network, info in (first, second)]
+    arrays = [[*weights, *(np.asarray(a) for network in phi for a in network), *info] for weights, phi, info in (first, second)]
     return all(np.array_equal(a, b) for a, b in zip(*arrays, strict=True))
 
 
@@ -65,7 +65,7 @@ def ratio_fit():
     experts = EXPERT.rvs(6000, random_state=0)
     negatives = PROPOSAL.rvs(12000, random_state=1)
     weights = np.exp(MODEL.logpdf(negatives) - PROPOSAL.logpdf(negatives))
-    _, network, info = DiscriminatorFitter(2, settings).fit(data(experts), data(negatives, None, weights), None, 0, 0)
+    _, (network,), info = DiscriminatorFitter(2, settings).fit(data(experts), data(negatives, None, weights), None, 0, 0)
     return network, info
 
 
@@ -95,7 +95,7 @@ def test_offsets_are_added_to_the_network():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 600, 2))
     fitter = make_fitter(num_epochs=60, warm_up_epochs=1, batch_size=25)
-    _, network, info = fitter.fit(data(x, 1.0 + x[:, 0]), data(y, 1.0 + y[:, 0]), None, 0, 0)
+    _, (network,), info = fitter.fit(data(x, 1.0 + x[:, 0]), data(y, 1.0 + y[:, 0]), None, 0, 0)
     found = network.logits(x.astype(np.float32)).numpy()
     assert np.mean(np.abs(found + 1.0 + x[:, 0])) < 0.25
     assert np.corrcoef(found, -x[:, 0])[0, 1] > 0.97
@@ -145,7 +145,7 @@ def test_compiled_epoch_is_traced_once(fitter):
 
 def test_frozen_network_and_weights_are_the_same_function(fitter):
     experts, samples = separable()
-    weights, network, _ = fitter.fit(experts, samples, None, 0, 0)
+    weights, (network,), _ = fitter.fit(experts, samples, None, 0, 0)
     fitter.model.set_weights(weights)
     np.testing.assert_allclose(network.logits(experts.z), fitter.model(experts.z, training=False)[:, 0], rtol=1e-4, atol=1e-5)
 
@@ -180,7 +180,7 @@ def losses(overfitting):
 def test_best_weights_are_restored(overfitting, losses):
     best = int(np.argmin(losses))
     assert best < NUM_EPOCHS - 1, "the data should overfit, else this test shows nothing"
-    weights, network, info = fit_with(overfitting, num_epochs=NUM_EPOCHS, warm_up_epochs=1, patience=None)
+    weights, (network,), info = fit_with(overfitting, num_epochs=NUM_EPOCHS, warm_up_epochs=1, patience=None)
     assert info.validation_loss == losses.min()
     assert (info.best_epoch, info.epochs) == (best, NUM_EPOCHS)
 
@@ -254,7 +254,7 @@ def test_held_out_negatives_come_from_both_halves():
 )
 def test_unequal_numbers_of_points(num_experts, num_samples):
     fitter = make_fitter(num_epochs=150, batch_size=32, warm_up_epochs=100)
-    weights, network, info = fitter.fit(*separable(num_experts, num_samples), None, 0, 0)
+    weights, (network,), info = fitter.fit(*separable(num_experts, num_samples), None, 0, 0)
     assert all(np.isfinite(w).all() for w in weights)
     assert np.isfinite([info.train_loss, info.validation_loss]).all()
     experts, samples = separable(500, 500, seed=1)
@@ -269,3 +269,59 @@ def test_l2_shrinks_the_weights():
         return sum(np.sum(np.square(w)) for w in weights if w.ndim == 2)
 
     assert norm(0.1) < 0.8 * norm(0.0)
+
+
+# --- averages --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_weight_average_is_the_one_of_all_steps():
+    experts, negatives, decay = *separable(), 0.7
+    settings = {"num_epochs": 1, "warm_up_epochs": 0, "batch_size": 16}
+    averaged = make_fitter(weight_average=decay, **settings)
+    weights, _, _ = averaged.fit(experts, negatives, None, 0, 0)
+
+    plain = make_fitter(**settings)
+    steps, train_step = [], plain._train_step
+
+    def recorded(*args):
+        loss = train_step(*args)
+        steps.append([variable.numpy() for variable in plain.model.trainable_variables])
+        return loss
+
+    plain._train_step = recorded
+    plain._train_epoch = plain._epoch  # step by step, not compiled
+    plain.fit(experts, negatives, None, 0, 0)
+    expected = steps[0]
+    for step in steps[1:]:
+        expected = [decay * mean + (1.0 - decay) * value for mean, value in zip(expected, step, strict=True)]
+    assert len(steps) > 1
+    for found, mean in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(found, mean, rtol=1e-3, atol=1e-5)
+
+
+def test_the_average_of_an_ensemble_is_what_its_networks_give_together():
+    experts, negatives = separable()
+    weights, phi, info = make_fitter(ensemble_size=3).fit(experts, negatives, None, 0, 0)
+    single_weights, (single,), single_info = make_fitter().fit(experts, negatives, None, 0, 0)
+    count = len(single_weights)
+    assert (len(phi), len(weights)) == (3, 3 * count)
+    for a, b in zip(weights[:count], single_weights, strict=True):  # the first is the network there would be without the others
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_allclose(3.0 * phi[0].logits(experts.z).numpy(), single.logits(experts.z).numpy(), rtol=1e-5)
+    assert not np.array_equal(phi[1].logits(experts.z), phi[0].logits(experts.z))
+    held = [_split(d, make_fitter().hparams.validation_fraction)[0] for d in (experts, negatives)]
+    logits = [np.sum([network.logits(d.z).numpy() for network in phi], axis=0) for d in held]
+    assert info.validation_loss == pytest.approx(reference.weighted_cross_entropy(*logits, held[1].weights.numpy()), rel=1e-5)
+    # Cross-entropy is convex in the logits: the mean is no worse than its networks are on average.
+    assert info.validation_loss < single_info.validation_loss + 0.5
+
+
+def test_an_ensemble_starts_warm_from_its_own_networks():
+    experts, negatives = separable()
+    fitter = make_fitter(ensemble_size=2, learning_rate=5e-5, num_epochs=1, warm_up_epochs=0)
+    before, _, _ = fitter.fit(experts, negatives, None, 0, 0)
+    after, _, _ = fitter.fit(experts, negatives, before, 0, 1)
+    half = len(before) // 2
+    for own, other, new in zip(before[half:], before[:half], after[half:], strict=True):
+        if own.ndim == 2:
+            assert np.abs(new - own).max() < 0.01 < np.abs(new - other).max()

@@ -2,11 +2,24 @@
 
 import dataclasses
 import math
+import tempfile
+from pathlib import Path
 
 import pytest
 
+from experiments.specification import make_specification
 from virl_tf import hparams as module
-from virl_tf.hparams import Hparams, check_value, default_hparams, load_hparams, published, read_yaml, search_space
+from virl_tf.hparams import (
+    Hparams,
+    check_value,
+    default_hparams,
+    load_hparams,
+    own_data_hparams,
+    published,
+    read_preset,
+    read_yaml,
+    search_space,
+)
 from virl_tf.validation import InputError
 
 METHODS = ["virl", "geim", "eim"]
@@ -389,7 +402,57 @@ def test_a_file_that_is_not_text(tmp_path):
         load_hparams(path)
 
 
-def test_the_file_goes_over_the_defaults_of_the_method(tmp_path):
+def test_the_file_goes_over_what_own_data_starts_from(tmp_path):
     path = write(tmp_path, "network: {num_layers: 2}")
     for method in METHODS:
-        assert load_hparams(str(path), method) == default_hparams(method).override({"network": {"num_layers": 2}})
+        assert load_hparams(str(path), method) == own_data_hparams(method).override({"network": {"num_layers": 2}})
+
+
+# --- presets ---------------------------------------------------------------------------------------------------------------
+
+BEYOND_THE_PAPER = {
+    "network": {"num_frequencies": 0},
+    "training": {"weight_average": 0.0, "ensemble_size": 1},
+    "kde": {"estimator": "kernel"},
+    "loop": {"fixed_pool": False, "min_gain": None},
+}
+
+
+@pytest.mark.parametrize("preset", ["paper", "quick", "smoke"])
+def test_the_papers_presets_leave_what_goes_beyond_it_off(preset):
+    for task, method in (("gaussians", "virl"), ("gaussians", "geim"), ("grid_walker", "virl"), ("grid_walker", "eim")):
+        values = make_specification(task=task, method=method, preset=preset).hparams.to_dict()
+        for section, keys in BEYOND_THE_PAPER.items():
+            assert {key: values[section][key] for key in keys} == keys
+
+
+def test_best_is_the_same_for_all_tasks_and_the_default_for_own_data():
+    best = own_data_hparams("virl")
+    for task in ("gaussians", "grid_walker", "path_planning"):
+        assert make_specification(task=task, preset="best").hparams == best
+    assert best != default_hparams("virl")
+    assert load_hparams_of("training: {num_epochs: 7}") == best.override({"training": {"num_epochs": 7}})
+
+
+def load_hparams_of(text):
+    with tempfile.TemporaryDirectory() as folder:
+        return load_hparams(write(Path(folder), text), "virl")
+
+
+@pytest.mark.parametrize("method", ["geim", "eim", "virl_no_kde"])
+def test_own_data_of_other_methods_start_from_their_defaults(method):
+    family = method.split("_")[0]
+    assert own_data_hparams(method) == (own_data_hparams("virl") if family == "virl" else default_hparams(method))
+
+
+def test_an_unknown_preset():
+    with pytest.raises(InputError, match=r"preset.*bets"):
+        read_preset("bets")
+
+
+def test_every_ablation_changes_best_in_one_section():
+    best = own_data_hparams("virl")
+    for name, change in read_yaml(module.DIRECTORY / "ablations.yaml").items():
+        changed = best.override({section: keys for section, keys in change.items() if section != "preset"}, name)
+        assert (changed != best) == (name not in ("best", "paper"))
+        assert len(change) <= 1

@@ -108,7 +108,7 @@ class RecordingFitter:
         self.calls.append({"experts": experts, "samples": samples, "previous": previous, "seed": seed, "iteration": iteration})
         arrays = make_network(num_layers=2, seed=iteration)
         network = type(arrays)(*(tf.constant(array) for array in arrays))
-        return [np.full(3, float(iteration))], network, FitInfo(1.0, 1.0, 0.5, 0, 1)
+        return [np.full(3, float(iteration))], [network], FitInfo(1.0, 1.0, 0.5, 0, 1)
 
 
 @pytest.fixture(params=METHODS.values(), ids=METHODS)
@@ -314,3 +314,103 @@ def test_a_step_leaves_its_state_alone(finished):
     before = state_bytes(state)
     advance(problem, state, method, hparams, 1, fitter)
     assert state_bytes(state) == before
+
+
+# --- options beyond the paper ------------------------------------------------------------------------------------------------
+
+
+class FixedLossFitter(RecordingFitter):
+    """As recorded, with these held-out losses in turn."""
+
+    def __init__(self, losses):
+        super().__init__()
+        self.losses = losses
+
+    def fit(self, *args):
+        weights, phi, info = super().fit(*args)
+        return weights, phi, info._replace(validation_loss=self.losses[len(self.calls) - 1])
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS.values() if m.fusion], ids=lambda m: m.name)
+def test_a_fixed_pool_gives_the_weights_of_its_points_computed_anew(method):
+    problem, state, hparams = start(method, loop={"fixed_pool": True})
+    fitter = RecordingFitter()
+    for _ in range(3):
+        before = state
+        state, _ = irl.step(state, problem, method, fitter, hparams)
+    samples, half = fitter.calls[-1]["samples"], hparams.loop.num_negatives // 2
+    np.testing.assert_array_equal(
+        samples.z[half:], fitter.calls[0]["samples"].z[half:]
+    )  # p~'s half is the same in every iteration
+    assert not np.array_equal(samples.z[:half], fitter.calls[0]["samples"].z[:half])
+    x = np.asarray(samples.z, np.float64) * X.std(axis=0) + X.mean(axis=0)
+    np.testing.assert_allclose(x[half:], problem.pool.points, rtol=1e-5, atol=1e-5)
+    if method.importance_weights:
+        base = evaluate(before.reward, x) if method.base == "reward" else mixture_log_prob(before.policy, x)
+        log_w = np.asarray(base) - fusion_log_prob(before.policy, problem.kde, x)
+        np.testing.assert_allclose(samples.weights, np.exp(log_w - logsumexp(log_w)) * len(x), rtol=1e-3, atol=1e-6)
+
+
+def test_the_pools_reward_follows_by_one_network():
+    problem, state, hparams = start(VIRL, loop={"fixed_pool": True})
+    for _ in range(3):
+        state, _ = irl.step(state, problem, VIRL, RecordingFitter(), hparams)
+        np.testing.assert_allclose(state.pool_reward, evaluate(state.reward, problem.pool.points), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [2.0 * np.log(2.0), 2.0 * np.log(2.0) - 0.9e-3, 1.5, float("nan")])
+def test_a_phi_that_does_not_beat_chance_is_dropped(loss):
+    problem, state, hparams = start(VIRL, loop={"min_gain": 1e-3, "fixed_pool": True})
+    fitter = FixedLossFitter([1.0, loss])
+    first, info = irl.step(state, problem, VIRL, fitter, hparams)
+    assert (info.dropped, bool(first.stopped), int(first.reward.networks.count)) == (0, False, 1)
+    second, info = irl.step(first, problem, VIRL, fitter, hparams)
+    assert (info.dropped, bool(second.stopped)) == (1, True)
+    np.testing.assert_array_equal(evaluate(second.reward, GRID), evaluate(first.reward, GRID))
+    np.testing.assert_array_equal(second.pool_reward, first.pool_reward)
+    assert not np.array_equal(second.policy.means, first.policy.means)  # the policy's steps are not lost
+
+
+def test_without_min_gain_nothing_is_dropped():
+    problem, state, hparams = start(VIRL)
+    state, info = irl.step(state, problem, VIRL, FixedLossFitter([2.0]), hparams)
+    assert (info.dropped, bool(state.stopped), int(state.reward.networks.count)) == (0, False, 1)
+
+
+OPTIONS = {
+    "features": {"network": {"num_frequencies": 5}},
+    "weight average": {"training": {"weight_average": 0.9}},
+    "ensemble": {"training": {"ensemble_size": 2}},
+    "pool": {"loop": {"fixed_pool": True}},
+    "mixture": {"kde": {"estimator": "mixture"}},
+}
+
+
+@pytest.mark.parametrize("method", PAPER_METHODS, ids=lambda method: method.name)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options_for_every_method_continue_with_the_same_bytes(option, method, tmp_path):
+    problem, first, hparams = start(method, **OPTIONS[option])
+    fitter = DiscriminatorFitter(first.reward.num_inputs, hparams)
+    expected, _, _ = advance(problem, first, method, hparams, 2, fitter)
+    assert np.isfinite(evaluate(expected.reward, GRID)).all()
+    half, _, _ = advance(problem, first, method, hparams, 1, fitter)
+    save_state(tmp_path / "state.npz", half)
+    networks = tuple(fitter.model.get_weights() * hparams.training.ensemble_size)
+    loaded = load_state(tmp_path / "state.npz", first._replace(network=networks))
+    found, _, _ = advance(problem, loaded, method, hparams, 1, DiscriminatorFitter(first.reward.num_inputs, hparams))
+    assert state_bytes(found) == state_bytes(expected)
+
+
+def test_frequencies_follow_the_scale_of_what_the_density_is_made_of():
+    rng = np.random.default_rng(0)
+    hparams = tiny.hparams(network={"num_frequencies": 400}, kde={"bandwidth": "held_out", "bandwidth_scale": "relative"})
+    sizes = []
+    for width in (0.1, 0.4):  # clusters of this width, ten apart
+        x = rng.choice([-5.0, 5.0], (2000, 2)) + width * rng.standard_normal((2000, 2))
+        frequencies = irl.make_problem(x, hparams, 0).frequencies / x.std(axis=0)[:, None]  # radians per unit of the data
+        sizes.append(width * frequencies.std())
+        scaled = irl.make_problem(1e6 * x, hparams, 0).frequencies
+        np.testing.assert_allclose(scaled, irl.make_problem(x, hparams, 0).frequencies, rtol=1e-4)
+    # frequency_scale 0.6 over the width that the bandwidth tells: that is the clusters' within the steps of 1.25 of its search,
+    # and 1.26 times it, because each of the four clusters has only a quarter of the points that Silverman's factor is told.
+    np.testing.assert_allclose(sizes, 0.6 / 1.26, rtol=0.27)

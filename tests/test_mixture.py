@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from tests.conftest import make_mixture
 from tests.reference import mixture as reference
-from virl_tf.mixture import Mixture, gaussian, kmeans_start, moments, samples_start, standard_normal_start
+from virl_tf.mixture import Mixture, bic_mixture, gaussian, kmeans_start, moments, samples_start, standard_normal_start
 
 SHAPES = [(1, 1), (1, 2), (3, 2), (10, 5)]
 SEED = [3, 4]
@@ -266,3 +266,20 @@ def test_kmeans_start_with_a_component_per_point():
 def test_kmeans_start_on_collinear_data():
     x = np.outer(np.random.default_rng(0).standard_normal(80), [1.0, -2.0])
     check_valid(kmeans_start(x, 5, 0), 5, 2)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-9, 1e9])
+def test_bic_finds_the_number_of_components(unit):
+    rng = np.random.default_rng(0)
+    centres = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
+    x = unit * (centres[rng.integers(0, 3, 1500)] + rng.standard_normal((1500, 2)))
+    mixture = bic_mixture(x, 0)
+    assert mixture.num_components == 3
+    found = np.asarray(mixture.means)[np.argsort(np.asarray(mixture.means) @ [1.0, 2.0])]
+    np.testing.assert_allclose(found, unit * centres, atol=0.2 * unit)
+    np.testing.assert_allclose(np.exp(mixture.log_weights), 1.0 / 3.0, atol=0.05)
+
+
+def test_bic_of_few_points_is_one_gaussian():
+    x = np.random.default_rng(0).standard_normal((5, 2))
+    assert bic_mixture(x, 0).num_components == 1

@@ -1,13 +1,10 @@
 """The README's recipes: their very lines are run here, and what they promise is measured."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import virl_tf
 from tests import test_tasks
@@ -139,20 +136,3 @@ def test_a_new_task_and_a_new_method(trained, methods):
     np.testing.assert_allclose(history["effective_sample_size"], history["num_negatives"], rtol=1e-9)  # every weight is one
     fresh = ring.demonstrations(500, seed=9)
     assert contrast(names["bare"].reward(fresh), names["bare"].reward(np.zeros((1, 2))))["auc"] > 0.9, "the ring above its middle"
-
-
-@pytest.mark.slow
-def test_the_commands_for_own_demonstrations_and_the_report_run(tmp_path):
-    demonstrations, _ = virl_tf.tasks.RandomGaussians(10, seed=0).exact_samples(2000, seed=0)
-    np.save(tmp_path / "demos.npy", demonstrations)
-    text = section("Your own demonstrations") + section("Experiments")
-    commands = [line for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    wanted = [line for line in commands if re.match(r"python -m experiments (fit|report) ", line)]
-    assert len(wanted) == 2
-    for line in wanted:
-        done = subprocess.run([sys.executable, *line.split()[1:]], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    result = virl_tf.load(tmp_path / "runs" / "demos")
-    assert np.isfinite(tf.reduce_mean(result.reward(demonstrations)))
-    assert (tmp_path / "runs" / "demos" / "reward.png").is_file()
-    assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")

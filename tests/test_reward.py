@@ -1,5 +1,7 @@
+import io
 import zipfile
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -71,9 +73,52 @@ def test_lists_and_tensors(reward):
 
 def test_inputs_of_the_networks_are_standardised(reward):
     x = np.random.default_rng(0).standard_normal((10, 2)) * 100.0
-    z = reward.standardise(tf.constant(x))
+    z = reward.inputs(tf.constant(x))
     assert z.dtype == tf.float32
     np.testing.assert_allclose(z, (x - [0.5, 1.5]) / [2.0, 3.0], rtol=1e-6)
+
+
+@pytest.fixture
+def with_features():
+    """A reward of two networks on 2 inputs and 3 frequencies, the frequencies and the networks."""
+    frequencies = np.random.default_rng(3).standard_normal((2, 3))
+    networks = [make_network(dim=8, seed=seed) for seed in (5, 6)]
+    return make_reward(networks, frequencies=frequencies), frequencies, networks
+
+
+def test_fourier_features_stand_beside_the_standardised_inputs(with_features, points):
+    reward, frequencies, networks = with_features
+    z = (points - [0.5, 1.5]) / [2.0, 3.0]
+    features = np.hstack([z, np.sqrt(2.0) * np.sin(z @ frequencies), np.sqrt(2.0) * np.cos(z @ frequencies)])
+    np.testing.assert_allclose(reward.inputs(tf.constant(points)), features, atol=1e-5)
+    total = reference.sum_of_mlps(networks, features) + reward.base.log_prob(tf.constant(points)).numpy()
+    np.testing.assert_allclose(reward(points), total, **TOLERANCE)
+    assert reward.num_inputs == 8
+
+
+def test_gradient_through_the_features_is_that_of_differences(with_features, points):
+    reward, step = with_features[0], 1e-3
+    steps = [(reward(points + step * e) - reward(points - step * e)) / (2.0 * step) for e in np.eye(2)]
+    np.testing.assert_allclose(gradient(reward, points), np.stack(steps, axis=1), atol=0.02)
+
+
+def test_a_reward_with_features_comes_back_from_its_file(with_features, points, tmp_path):
+    loaded = load_reward(saved(with_features[0], tmp_path))
+    np.testing.assert_array_equal(loaded(points), with_features[0](points))
+
+
+def test_a_file_written_before_there_were_features_is_read(reward, points, tmp_path):
+    path = saved(reward, tmp_path)
+    with zipfile.ZipFile(path) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    content = io.BytesIO(members["model.weights.h5"])
+    with h5py.File(content, "r+") as weights:
+        del weights["layers/cumulative_reward/vars/13"]
+    members["model.weights.h5"] = content.getvalue()
+    with zipfile.ZipFile(tmp_path / "old.keras", "w") as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    np.testing.assert_array_equal(load_reward(tmp_path / "old.keras")(points), reward(points))
 
 
 def test_a_base_that_is_left_out_does_not_matter_even_where_it_is_minus_infinity(networks, points):

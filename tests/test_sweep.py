@@ -17,7 +17,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from experiments.result_files import COLUMNS, bootstrap_interval, paired, read_results, sign_flip_test, table, to_markdown
+from experiments.result_files import COLUMNS, RUN, bootstrap_interval, paired, read_results, sign_flip_test, table, to_markdown
 from experiments.sweep import cluster, execute_sweep
 from experiments.units import BLOCKED, GRIDS, ReferenceUnit, RunUnit, gaussian_units, inference_components, units_of, walk_units
 from virl_tf.validation import InputError
@@ -270,6 +270,26 @@ def test_figures_of_a_sweep(number, tmp_path):
     draw(number, [tmp_path], None, tmp_path)
     assert (tmp_path / f"figure_{number}.png").stat().st_size > 10_000
     assert (tmp_path / f"figure_{number}.pdf").stat().st_size > 5_000
+
+
+def test_several_sweeps_are_taken_together(call, tmp_path):
+    frame = results(PAPERS_WORLD)
+    for m in (5, 20, 50):
+        (tmp_path / str(m)).mkdir()
+        frame[frame["modes"] == m].to_csv(tmp_path / str(m) / "results.csv", index=False)
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    folders = [tmp_path / str(m) for m in (5, 20, 50)]
+    together = read_results(folders).sort_values(RUN, ignore_index=True)
+    pd.testing.assert_frame_equal(together, read_results(tmp_path / "all.csv").sort_values(RUN, ignore_index=True))
+    with pytest.raises(InputError, match=r"75 rows stand in more than one of .*: gaussians virl 10 5 0 paper training"):
+        read_results([folders[0], folders[0]])
+
+    for number in ("2b", "4"):
+        for name, given in (("one", [tmp_path / "all.csv"]), ("several", folders)):
+            assert call("figure", number, *given, "--out", tmp_path / name)[0] == 0
+        one, several = (tmp_path / name / f"figure_{number}.png" for name in ("one", "several"))
+        assert one.read_bytes() == several.read_bytes()
+    assert call("claims", "gaussians", *folders) == call("claims", "gaussians", tmp_path / "all.csv")
 
 
 def test_results_of_another_kind_are_refused(tmp_path):

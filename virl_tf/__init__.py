@@ -4,26 +4,33 @@
 >>> result = virl_tf.fit(demonstrations, method="virl", num_components=10, seed=0)
 >>> result.reward(x)          # [N, D] -> [N], the recovered log density up to a constant
 >>> result.policy.distribution  # a tfd.MixtureSameFamily
+
+Hyperparameters stand in `virl_tf.hparams`, the rows of the methods in `virl_tf.methods`, distances in `virl_tf.metrics`.
 """
 
 from virl_tf import (
     _quiet_import,  # noqa: F401  (first: imports TensorFlow without its start-up log lines)
+    methods,
     tasks,
 )
-from virl_tf.fit import Result, fit, fit_policy, load
+from virl_tf.fit import PolicyResult, Result, fit, fit_policy, load
 from virl_tf.hparams import Hparams, load_hparams
-from virl_tf.methods import METHODS
 from virl_tf.mixture import Mixture
 from virl_tf.reward import Reward, load_reward
 from virl_tf.validation import InputError
 
 __version__ = "0.1.0"
+"""Of this package; results made by different versions are not mixed."""
+
+METHODS = methods.METHODS
+"""What `fit` accepts as `method`: its name -> its row, a `virl_tf.methods.Method`. A new method is a new row."""
 
 __all__ = [
     "METHODS",
     "Hparams",
     "InputError",
     "Mixture",
+    "PolicyResult",
     "Result",
     "Reward",
     "__version__",

@@ -21,6 +21,7 @@ from virl_tf.hparams import (
     SearchHparams,
     default_hparams,
     load_hparams,
+    own_data_hparams,
     search_hparams,
     to_yaml,
 )
@@ -58,7 +59,7 @@ class Result:
     config: dict[str, Any]
 
     def save(self, path: Path | str) -> None:
-        """Write the result to a new or empty folder: config.yaml, metrics.csv, timings.csv, reward.keras, policy.npz.
+        """Write the result to the folder `path`, new or empty: config.yaml, metrics.csv, timings.csv, reward.keras, policy.npz.
 
         Raises:
             InputError: the folder holds files already (nothing is overwritten), or cannot be written.
@@ -109,7 +110,8 @@ def fit(
         method: "virl", "geim" or "eim".
         num_components: K of the Gaussian-mixture policy, 1 <= K <= N.
         seed: of everything random; the same seed on the same machine gives the same bytes.
-        hparams: None (defaults.yaml), overrides {section: {key: value}}, a YAML file of them, or a full `Hparams`.
+        hparams: None (the preset `best` of hparams/presets.yaml over defaults.yaml), overrides of these {section: {key: value}},
+            a YAML file of such overrides, or a full `Hparams`.
         directory: keep config, metrics, checkpoints and result here. The same call again continues a stopped run and returns a
             finished one.
         evaluate: called with the `State` after every iteration; what it returns is added to the history.
@@ -154,12 +156,12 @@ def check_num_components(num_components: Any, num_demonstrations: int) -> int:
 
 
 def resolve_hparams(hparams: Hparams | Mapping[str, Any] | str | Path | None, method: str) -> Hparams:
-    """A full `Hparams` from whatever `fit` accepts."""
+    """A full `Hparams` from whatever `fit` accepts; None: the default of `fit` and of `python -m experiments fit`."""
     if isinstance(hparams, Hparams):
         return default_hparams(method).override(hparams.to_dict())
     if isinstance(hparams, (str, Path)):
         return load_hparams(hparams, method)
-    return default_hparams(method).override({} if hparams is None else hparams)
+    return own_data_hparams(method).override({} if hparams is None else hparams)
 
 
 def run(
@@ -181,17 +183,18 @@ def run(
         return load(folder.path)
     problem = irl.make_problem(demonstrations, hparams, seed)
     with folder.locked() if folder is not None else nullcontext():
-        fitter = DiscriminatorFitter(demonstrations.shape[1], hparams)
         state = irl.init(problem, method, num_components, hparams)
+        fitter = DiscriminatorFitter(state.reward.num_inputs, hparams)
         if folder is not None:
-            state = folder.latest_state(state._replace(network=tuple(fitter.model.get_weights()))) or state
+            networks = tuple(fitter.model.get_weights() * hparams.training.ensemble_size)
+            state = folder.latest_state(state._replace(network=networks)) or state
 
         rows = []
         events = EventFiles(folder.path / "tensorboard", demonstrations, state) if folder and tensorboard else nullcontext()
         with ProgressBar(hparams.loop.num_iterations) if progress else nullcontext() as bar, events as board:
             if bar is not None:
                 bar.resume(state.t)
-            while state.t < hparams.loop.num_iterations:
+            while state.t < hparams.loop.num_iterations and not state.stopped:
                 state, info = irl.step(state, problem, method, fitter, hparams)
                 row = {**info._asdict(), **(evaluate(state) if evaluate else {})}
                 rows.append(row)

@@ -58,7 +58,7 @@ def _table_1(**extra: Any) -> Any:
 
 @dataclass(frozen=True)
 class NetworkHparams:
-    """Architecture of phi_t: Dense -> batch norm -> ReLU -> dropout, `num_layers` times, then one linear output."""
+    """Architecture of phi_t: features, then Dense -> batch norm -> ReLU -> dropout `num_layers` times, then one linear output."""
 
     num_layers: int = _table_1()
     layer_size: int = _table_1()
@@ -66,6 +66,8 @@ class NetworkHparams:
     batch_norm_momentum: float = _ranged(interval(0.0, 0.9999))
     dropout: float = _table_1()
     l2: float = _table_1()
+    num_frequencies: int = _ranged(interval(0, 4096))
+    frequency_scale: float = _ranged(interval(0.0, open_low=True))
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,16 @@ class TrainingHparams:
     patience: int | None = _ranged(interval(1))
     warm_up_epochs: int = _ranged(interval(0))
     validation_fraction: float = _ranged(interval(0.0, 0.5, open_low=True))
+    weight_average: float = _ranged(interval(0.0, 0.99999))
+    ensemble_size: int = _ranged(interval(1, 100))
     start: str = _ranged(choice("warm", "zero_head", "fresh"))
 
 
 @dataclass(frozen=True)
 class KdeHparams:
-    """Kernel density estimate p~ of the demonstrations."""
+    """Density estimate p~ of the demonstrations."""
+
+    estimator: str = _ranged(choice("kernel", "mixture"))
 
     bandwidth: float | str = _table_1(words=("silverman", "held_out"))
     bandwidth_scale: str = _ranged(choice("absolute", "relative"))
@@ -107,6 +113,8 @@ class LoopHparams:
 
     num_iterations: int = _ranged(interval(1, 10_000))
     num_negatives: int = _ranged(interval(16))
+    fixed_pool: bool = _ranged(choice(False, True))
+    min_gain: float | None = _ranged(interval(0.0))
     prior: str = _ranged(choice("moments", "initial_policy", "flat"))
 
 
@@ -135,7 +143,13 @@ class SearchHparams:
 
 @dataclass(frozen=True)
 class Hparams:
-    """All hyperparameters of one run, by section."""
+    """All hyperparameters of one run.
+
+    Attributes:
+        network, training: of the discriminators.
+        kde: of the demonstrations' density estimate.
+        policy, loop: of the policy's updates and the iterations.
+    """
 
     network: NetworkHparams
     training: TrainingHparams
@@ -319,6 +333,33 @@ def search_space() -> dict[str, SearchParameter]:
 
 
 @functools.cache
+def _presets() -> dict[str, Any]:
+    return read_yaml(DIRECTORY / "presets.yaml")
+
+
+def read_preset(name: str) -> dict[str, Any]:
+    """One preset of presets.yaml. Raises InputError if there is none of this name."""
+    presets = _presets()
+    return presets[check_choice("preset", name, presets)]
+
+
+def apply_preset(values: Hparams, overrides: Mapping[str, Any], family: str) -> Hparams:
+    """`values` with a preset's `hparams` put over them: those of all methods, then those of this one.
+
+    Args:
+        family: "virl", "geim" or "eim" (`Method.family`).
+    """
+    common = {section: keys for section, keys in overrides.items() if section != "methods"}
+    source = "hparams/presets.yaml"
+    return values.override(common, source).override(overrides.get("methods", {}).get(family, {}), source)
+
+
+def own_data_hparams(method: str = "virl") -> Hparams:
+    """What `virl_tf.fit` and `experiments fit` start from: the defaults with the preset `best` over them."""
+    return apply_preset(default_hparams(method), read_preset("best")["hparams"], method.split("_")[0])
+
+
+@functools.cache
 def _defaults() -> dict[str, Any]:
     return read_yaml(DIRECTORY / "defaults.yaml")
 
@@ -350,9 +391,9 @@ def search_hparams(overrides: Mapping[str, Any] | None = None) -> SearchHparams:
 
 
 def load_hparams(path: Path | str, method: str = "virl") -> Hparams:
-    """The defaults of `method` with the values of a YAML file {section: {key: value}} put over them."""
+    """`own_data_hparams` of `method` with the values of the YAML file `path`, {section: {key: value}}, put over them."""
     content = read_yaml(path)
-    return default_hparams(method).override({} if content is None else content, str(path))
+    return own_data_hparams(method).override({} if content is None else content, str(path))
 
 
 def published(task: str, column: str) -> dict[str, dict[str, Any]]:

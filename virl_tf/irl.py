@@ -1,31 +1,40 @@
 """Algorithm 1 as functions: state in, state out. Nothing here prints, plots or writes."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData
-from virl_tf.fusion import Fusion
+from virl_tf.discriminator.fit import CHANCE, DiscriminatorFitter, LogitData
+from virl_tf.fusion import Fusion, fuse
 from virl_tf.hparams import Hparams
 from virl_tf.importance import effective_sample_size, normalise
-from virl_tf.kde import Kde, fit_kde
+from virl_tf.kde import Kde, fit_kde, held_out_bandwidth, silverman_factor
 from virl_tf.methods import Method
-from virl_tf.mixture import Mixture, kmeans_start, moments, samples_start, standard_normal_start
+from virl_tf.mixture import Mixture, bic_mixture, kmeans_start, moments, samples_start, standard_normal_start
 from virl_tf.network_stack import FrozenNetwork, NetworkStack, empty_stack
-from virl_tf.numerics import DENSITY, NETWORK, numpy_seed, split_seed
+from virl_tf.numerics import DENSITY, NETWORK, from_network, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
 from virl_tf.vips.vips import improve
+
+
+class Pool(NamedTuple):
+    """Draws of p~ that serve all iterations as negatives."""
+
+    points: tf.Tensor  # [M, D] float64
+    log_prob: tf.Tensor  # [M] log p~ there
 
 
 class Problem(NamedTuple):
     """What does not change during a run."""
 
     demonstrations: np.ndarray  # [N, D] float64, in a random order (the first ones are held out from every phi_t)
-    kde: Kde  # p~
+    kde: Kde | Mixture  # p~
+    frequencies: np.ndarray  # [D, F] of the networks' Fourier features
+    pool: Pool | None
     seed: int
 
 
@@ -35,7 +44,9 @@ class State(NamedTuple):
     t: int
     policy: Mixture  # q~_t
     reward: Reward  # log q*_t
-    network: tuple[np.ndarray, ...]  # Keras weights of phi_{t-1}; empty at t = 0
+    network: tuple[np.ndarray, ...]  # Keras weights of phi_{t-1}, of all its networks one after the other; empty at t = 0
+    pool_reward: Any = np.zeros(0)  # [M] float64, log q*_t at the pool's points; empty without a pool
+    stopped: Any = np.array(False)  # the last phi_t was dropped: nothing is left to find
 
 
 class Info(NamedTuple):
@@ -47,6 +58,7 @@ class Info(NamedTuple):
     accuracy: float
     best_epoch: int
     epochs: int
+    dropped: int  # 1 if phi_t did not beat chance by `loop.min_gain`: the reward stays, and the run stops
     effective_sample_size: float  # of the importance weights
     num_negatives: int
     elbo: float  # of the policy under the (unnormalised) recovered target, at its last step
@@ -59,11 +71,42 @@ class Info(NamedTuple):
 
 
 def make_problem(demonstrations: np.ndarray, hparams: Hparams, seed: int) -> Problem:
-    """Shuffle the demonstrations once and fit p~ to them."""
+    """Shuffle the demonstrations once, fit p~ to them, draw the pool and the frequencies."""
     order = np.random.default_rng(numpy_seed(seed, 0, "demonstration order")).permutation(len(demonstrations))
-    kde_seed = numpy_seed(seed, 0, "bandwidth")
-    kde = fit_kde(demonstrations, hparams.kde.bandwidth, hparams.kde.bandwidth_scale, kde_seed)
-    return Problem(demonstrations[order], kde, seed)
+    density = density_estimate(demonstrations, hparams, seed)
+    pool = None
+    if hparams.loop.fixed_pool:
+        points = _draw(density, hparams.loop.num_negatives - hparams.loop.num_negatives // 2, split_seed(seed, 0, "pool"))
+        pool = Pool(points, density.log_prob(points))
+    return Problem(demonstrations[order], density, _frequencies(demonstrations, density, hparams, seed), pool, seed)
+
+
+def density_estimate(x: np.ndarray, hparams: Hparams, seed: int) -> Kde | Mixture:
+    """p~ of the demonstrations x [N, D]: kernels, as in the paper, or a mixture by EM."""
+    density_seed = numpy_seed(seed, 0, "bandwidth")
+    if hparams.kde.estimator == "mixture":
+        return bic_mixture(x, density_seed)
+    return fit_kde(x, hparams.kde.bandwidth, hparams.kde.bandwidth_scale, density_seed)
+
+
+def _frequencies(x: np.ndarray, density: Kde | Mixture, hparams: Hparams, seed: int) -> np.ndarray:
+    """Random frequencies, in radians per standard deviation of the data, whose size follows from the data.
+
+    A kernel estimate's best bandwidth is Silverman's factor times the width of what the density is made of. So the held-out
+    bandwidth tells that width, l, and frequencies ~ N(0, (frequency_scale / l)^2) stand for smooth functions of that scale: their
+    features' inner products approximate a Gaussian kernel (Rahimi and Recht 2007).
+    """
+    number = hparams.network.num_frequencies
+    if number == 0:
+        return np.zeros((x.shape[1], 0), np.float32)
+    spread = x.std(axis=0)
+    if isinstance(density, Kde) and hparams.kde.bandwidth == "held_out":
+        width = density.bandwidth.numpy() / spread
+    else:
+        width = held_out_bandwidth(x, spread, numpy_seed(seed, 0, "bandwidth")) * np.ones_like(spread)
+    length = width / silverman_factor(*x.shape)
+    normal = np.random.default_rng(numpy_seed(seed, 0, "frequencies")).standard_normal((x.shape[1], number))
+    return (hparams.network.frequency_scale / length[:, None] * normal).astype(np.float32)
 
 
 def init(problem: Problem, method: Method, num_components: int, hparams: Hparams) -> State:
@@ -74,12 +117,16 @@ def init(problem: Problem, method: Method, num_components: int, hparams: Hparams
         "kmeans": lambda: kmeans_start(x, num_components, seed),
         "samples": lambda: samples_start(x, num_components, seed),
     }[hparams.policy.start]()
+    size = hparams.training.ensemble_size
     if method.base == "reward":
         prior = policy if hparams.loop.prior == "initial_policy" else moments(x)
-        reward = _reward(problem, prior, hparams.loop.prior != "flat", hparams, hparams.loop.num_iterations)
+        reward = _reward(problem, prior, hparams.loop.prior != "flat", hparams, size * hparams.loop.num_iterations)
     else:
-        reward = _reward(problem, policy, True, hparams, 1)
-    return State(0, policy, reward, ())
+        reward = _reward(problem, policy, True, hparams, size)
+    pool_reward = np.zeros(0)
+    if problem.pool is not None and method.base == "reward":
+        pool_reward = evaluate(reward, problem.pool.points).numpy()
+    return State(0, policy, reward, (), pool_reward)
 
 
 def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFitter, hparams: Hparams) -> tuple[State, Info]:
@@ -90,28 +137,34 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
     with _timed(cpu, "sample"):
         base = state.reward if method.base == "reward" else _policy_reward(state.reward, state.policy)
         proposal = Fusion(state.policy, problem.kde) if method.fusion else state.policy
-        x = _draw(proposal, hparams.loop.num_negatives, split_seed(seed, t, "negatives"))
+        x, log_mu, log_base = _negatives(state, problem, base, proposal, method, hparams)
         log_w = tf.zeros(len(x), DENSITY)
         if method.importance_weights:
             # w_t = q*_t / mu_t; the constant, int q*_t dx, cancels in the self-normalisation.
-            log_w = normalise(evaluate(base, x) - proposal.log_prob(x))
+            log_w = normalise(log_base - log_mu)
         offset = {"none": None, "policy": state.policy, "proposal": proposal}[method.logit_offset]
         experts = _logit_data(problem.demonstrations, tf.zeros(len(problem.demonstrations), DENSITY), offset, state.reward)
         negatives = _logit_data(x, log_w, offset, state.reward)
 
     with _timed(cpu, "training"):
-        previous = list(state.network) or None
-        weights, phi, fit_info = fitter.fit(experts, negatives, previous, seed, t)
+        weights, phi, fit_info = fitter.fit(experts, negatives, list(state.network) or None, seed, t)
+        dropped = method.base == "reward" and _at_chance(fit_info.validation_loss, hparams.loop.min_gain)
 
     with _timed(cpu, "policy"):
         # Algorithm 1, line 3: log q*_{t+1} = log q*_t + phi_t. Line 4 prints KL(q~_t || q*_t); the text means t + 1.
-        target = _add(base, phi) if method.accumulate else _network_reward(base, phi)
+        target = _add(base if method.accumulate else _network_reward(base), () if dropped else phi)
         policy, history = improve(state.policy, target, split_seed(seed, t, "policy"), hparams.policy)
         reward = target if method.reward == "target" else _policy_reward(state.reward, policy)
+        pool_reward = state.pool_reward
+        if len(pool_reward) and not dropped:
+            assert problem.pool is not None
+            z = reward.inputs(problem.pool.points)
+            pool_reward = pool_reward + sum(from_network(network.logits(z)).numpy() for network in phi)
 
     info = Info(
         t=t,
         **fit_info._asdict(),
+        dropped=int(dropped),
         effective_sample_size=float(effective_sample_size(log_w)),
         num_negatives=len(x),
         elbo=float(history.elbo[-1]),
@@ -122,7 +175,30 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
         training_seconds=cpu["training"],
         policy_seconds=cpu["policy"],
     )
-    return State(t + 1, policy, reward, tuple(weights)), info
+    return State(t + 1, policy, reward, tuple(weights), pool_reward, np.array(dropped)), info
+
+
+def _at_chance(validation_loss: float, min_gain: float | None) -> bool:
+    """Whether a phi_t should be dropped; a loss that is nan says so, too."""
+    return min_gain is not None and not CHANCE - validation_loss > min_gain
+
+
+def _negatives(
+    state: State, problem: Problem, base: Reward, proposal: Mixture | Fusion, method: Method, hparams: Hparams
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """(x, log mu(x), log of the weights' numerator) of this iteration's negatives: [M, D], [M], [M]."""
+    seeds = split_seed(problem.seed, state.t, "negatives")
+    pool = problem.pool
+    if pool is None or not method.fusion:
+        x = _draw(proposal, hparams.loop.num_negatives, seeds)
+        return x, proposal.log_prob(x), evaluate(base, x)
+    # Half of the fusion's draws, their log p~ and, where the reward is a sum, their log q*_t are known already.
+    new = _draw(state.policy, hparams.loop.num_negatives // 2, seeds)
+    x = tf.concat([new, pool.points], axis=0)
+    log_mu = fuse(state.policy.log_prob(x), tf.concat([problem.kde.log_prob(new), pool.log_prob], axis=0))
+    if method.base == "reward":
+        return x, log_mu, tf.concat([evaluate(base, new), state.pool_reward], axis=0)
+    return x, log_mu, evaluate(base, x)
 
 
 @contextmanager
@@ -132,8 +208,8 @@ def _timed(cpu: dict[str, float], part: str) -> Iterator[None]:
     cpu[part] = time.process_time() - start
 
 
-def _draw(proposal: Mixture | Fusion, n: int, seed: np.ndarray) -> tf.Tensor:
-    return proposal.sample(n, seed) if isinstance(proposal, Fusion) else proposal.sample(n, seed)[0]
+def _draw(density: Mixture | Kde | Fusion, n: int, seed: np.ndarray) -> tf.Tensor:
+    return density.sample(n, seed)[0] if isinstance(density, Mixture) else density.sample(n, seed)
 
 
 def _logit_data(x: Any, log_weights: tf.Tensor, subtracted: Mixture | Fusion | None, reward: Reward) -> LogitData:
@@ -143,14 +219,14 @@ def _logit_data(x: Any, log_weights: tf.Tensor, subtracted: Mixture | Fusion | N
         # The density in standardised coordinates: R_t is free up to a constant, and this one makes it independent of the data's
         # units.
         offset = -subtracted.log_prob(x) - tf.reduce_sum(tf.math.log(reward.scale))
-    return LogitData(reward.standardise(x), tf.cast(offset, NETWORK), tf.cast(tf.exp(log_weights), NETWORK))
+    return LogitData(reward.inputs(x), tf.cast(offset, NETWORK), tf.cast(tf.exp(log_weights), NETWORK))
 
 
 def _reward(problem: Problem, base: Mixture, with_base: bool, hparams: Hparams, capacity: int) -> Reward:
     x, network = problem.demonstrations, hparams.network
-    stack = empty_stack(capacity, x.shape[1], network.num_layers, network.layer_size)
+    stack = empty_stack(capacity, x.shape[1] + 2 * problem.frequencies.shape[1], network.num_layers, network.layer_size)
     shift, scale = tf.constant(x.mean(axis=0), DENSITY), tf.constant(x.std(axis=0), DENSITY)
-    return Reward(base, tf.constant(float(with_base), DENSITY), stack, shift, scale)
+    return Reward(base, tf.constant(float(with_base), DENSITY), stack, shift, scale, tf.constant(problem.frequencies, NETWORK))
 
 
 def _emptied(stack: NetworkStack) -> NetworkStack:
@@ -162,11 +238,13 @@ def _policy_reward(template: Reward, policy: Mixture) -> Reward:
     return template._replace(base=policy, base_scale=tf.constant(1.0, DENSITY), networks=_emptied(template.networks))
 
 
-def _network_reward(template: Reward, phi: FrozenNetwork) -> Reward:
-    """Phi alone as a reward."""
-    return template._replace(base_scale=tf.constant(0.0, DENSITY), networks=_emptied(template.networks).append(phi))
+def _network_reward(template: Reward) -> Reward:
+    """A reward of networks alone, none yet."""
+    return template._replace(base_scale=tf.constant(0.0, DENSITY), networks=_emptied(template.networks))
 
 
-def _add(base: Reward, phi: FrozenNetwork) -> Reward:
-    """Log q*_{t+1} = log q*_t + phi_t."""
-    return base._replace(networks=base.networks.append(phi))
+def _add(base: Reward, phi: Sequence[FrozenNetwork]) -> Reward:
+    """Log q*_{t+1} = log q*_t + phi_t, the sum of these networks."""
+    for network in phi:
+        base = base._replace(networks=base.networks.append(network))
+    return base

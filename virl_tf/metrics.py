@@ -50,6 +50,26 @@ def i_projection(log_q: Any, log_p: Any) -> float:
         return float(np.sum(np.where(q == 0.0, 0.0, q * (log_q - log_p))))  # nan stays nan
 
 
+def sampled_i_projection(log_q: Any, log_p: Any, log_proposal: Any) -> float:
+    """KL(q || p) by self-normalised importance sampling; q need not be normalised, p and the proposal are.
+
+    With w = q / proposal: KL = sum w (log q - log p) / sum w - log mean w, since mean w estimates the integral of q.
+
+    Args:
+        log_q, log_p, log_proposal: [M], at draws of the proposal.
+
+    Returns:
+        nan if log q is not finite where its weight is not zero.
+    """
+    log_q, log_p, log_proposal = (np.asarray(a, np.float64) for a in (log_q, log_p, log_proposal))
+    log_w = log_q - log_proposal
+    top = log_w.max()
+    with np.errstate(invalid="ignore"):
+        w = np.exp(log_w - top)
+        mean = float(np.sum(np.where(w == 0.0, 0.0, w * (log_q - log_p))) / w.sum())
+        return mean - float(top + np.log(w.mean()))
+
+
 def best_final_reported(series: Any) -> dict[str, float]:
     """Best, final, and their mean, the paper's "average results between the best evaluated iteration and the final iteration".
 

@@ -8,9 +8,9 @@ from virl_tf.numerics import DENSITY, NETWORK, from_network
 
 
 class FrozenNetwork(NamedTuple):
-    """One ReLU network [N, D] -> [N] without batch norm or dropout, float32. L hidden layers of H units."""
+    """One ReLU network [N, inputs] -> [N] without batch norm or dropout, float32. L hidden layers of H units."""
 
-    input_kernel: Any  # [D, H]
+    input_kernel: Any  # [inputs, H]
     input_bias: Any  # [H]
     hidden_kernels: Any  # [L - 1, H, H]
     hidden_biases: Any  # [L - 1, H]
@@ -23,6 +23,10 @@ class FrozenNetwork(NamedTuple):
         for layer in range(self.hidden_kernels.shape[0]):
             h = tf.nn.relu(tf.matmul(h, self.hidden_kernels[layer]) + self.hidden_biases[layer])
         return tf.squeeze(tf.matmul(h, self.output_kernel) + self.output_bias, axis=-1)
+
+    def scale(self, factor: float) -> "FrozenNetwork":
+        """The network whose output is `factor` times as large."""
+        return self._replace(output_kernel=factor * self.output_kernel, output_bias=factor * self.output_bias)
 
 
 class NetworkStack(NamedTuple):
@@ -63,9 +67,9 @@ class NetworkStack(NamedTuple):
         return _sum_logits(self, z)
 
 
-def empty_stack(capacity: int, dim: int, num_layers: int, layer_size: int) -> NetworkStack:
+def empty_stack(capacity: int, num_inputs: int, num_layers: int, layer_size: int) -> NetworkStack:
     """A stack with room for `capacity` networks and none in use."""
-    d, h, t = dim, layer_size, capacity
+    d, h, t = num_inputs, layer_size, capacity
     shapes = [(t, d, h), (t, h), (t, num_layers - 1, h, h), (t, num_layers - 1, h), (t, h, 1), (t, 1)]
     return NetworkStack(FrozenNetwork(*(tf.zeros(shape, NETWORK) for shape in shapes)), tf.constant(0))
 

@@ -20,7 +20,7 @@ from virl_tf.validation import InputError, check_integer, check_unpacked_size
 
 
 class Reward(NamedTuple):
-    """R(x) = base_scale * log base(x) + sum_i phi_i((x - shift) / scale).
+    """R(x) = base_scale * log base(x) + sum_i phi_i(features((x - shift) / scale)).
 
     Call it: float or array [..., D] -> float64 [...]. It is an unnormalised log density, so TFP's samplers take it as it is.
 
@@ -28,7 +28,8 @@ class Reward(NamedTuple):
         base: the prior q*_0 (V-IRL), or the policy (EIM, whose networks are none).
         base_scale: [] float64; 0 leaves the base out (G-EIM).
         networks: the stack of phi_i.
-        shift, scale: [D] float64, standardise the networks' inputs.
+        shift, scale: [D] float64, standardise the points.
+        frequencies: [D, F] float32 in radians; the networks see z and sqrt(2) sin, sqrt(2) cos of z @ frequencies.
     """
 
     base: Mixture
@@ -36,6 +37,12 @@ class Reward(NamedTuple):
     networks: NetworkStack
     shift: Any
     scale: Any
+    frequencies: Any
+
+    @property
+    def num_inputs(self) -> int:
+        """Of the networks: D + 2 F."""
+        return self.dim + 2 * int(self.frequencies.shape[1])
 
     @property
     def dim(self) -> int:
@@ -56,9 +63,14 @@ class Reward(NamedTuple):
         flat = evaluate(self, tf.reshape(x, [-1, self.dim]))
         return tf.reshape(flat, tf.shape(x)[:-1])
 
-    def standardise(self, x: tf.Tensor) -> tf.Tensor:
-        """The networks' input: float64 [N, D] -> float32 [N, D]."""
-        return to_network((x - self.shift) / self.scale)
+    def inputs(self, x: tf.Tensor) -> tf.Tensor:
+        """What the networks see of x: float64 [N, D] -> float32 [N, D + 2 F], standardised points and their Fourier features."""
+        z = to_network((x - self.shift) / self.scale)
+        if self.frequencies.shape[1] == 0:
+            return z
+        phases = tf.matmul(z, self.frequencies)
+        # The factor gives the features the variance of standardised inputs.
+        return tf.concat([z, np.float32(np.sqrt(2.0)) * tf.sin(phases), np.float32(np.sqrt(2.0)) * tf.cos(phases)], axis=1)
 
     def log_base(self, x: tf.Tensor) -> tf.Tensor:
         """base_scale * log base(x): [N, D] -> [N]; 0 where base_scale is 0, whatever the base says."""
@@ -69,10 +81,10 @@ class Reward(NamedTuple):
 
     def log_prob(self, x: tf.Tensor) -> tf.Tensor:
         """R(x) for float64 [N, D] -> [N], not compiled: for use inside other compiled functions."""
-        return self.log_base(x) + self.networks.sum_logits(self.standardise(x))
+        return self.log_base(x) + self.networks.sum_logits(self.inputs(x))
 
     def truncate(self, count: int) -> "Reward":
-        """The reward after its first `count` networks, i.e. log q*_count."""
+        """The reward after its first `count` networks: log q*_count, where every phi_t is one network."""
         count = check_integer("count", count, 0, int(self.networks.count))
         return self._replace(networks=self.networks._replace(count=tf.constant(count)))
 
@@ -117,7 +129,7 @@ class CumulativeValues:
         """R(points), float64 [N]: `evaluate` up to rounding."""
         count = int(reward.networks.count)
         if not self._goes_on(reward):
-            self._count, self._inputs, self._base = 0, reward.standardise(self.points), reward.log_base(self.points)
+            self._count, self._inputs, self._base = 0, reward.inputs(self.points), reward.log_base(self.points)
             self._sum = tf.zeros_like(self._base)
         for i in range(self._count, count):
             network = reward.networks.network(i)
@@ -135,7 +147,8 @@ class CumulativeValues:
 def _identity(reward: Reward, count: int) -> list[np.ndarray]:
     """Base, scales and the last of the first `count` networks: as many numbers to compare whatever T."""
     last = reward.networks.network(count - 1) if count else ()
-    return [np.asarray(array) for array in tf.nest.flatten((reward.base, reward.base_scale, reward.shift, reward.scale, last))]
+    scales = reward.base_scale, reward.shift, reward.scale, reward.frequencies
+    return [np.asarray(array) for array in tf.nest.flatten((reward.base, *scales, last))]
 
 
 @functools.cache
@@ -145,7 +158,7 @@ def _compiled_logits(specs: FrozenNetwork) -> Any:
     return compiled(lambda network, z: network.logits(z), specs, points, jit_compile=False)
 
 
-_FIELD_DTYPES = ["float64"] * 4 + ["float32"] * 6 + ["int32"] + ["float64"] * 2
+_FIELD_DTYPES = ["float64"] * 4 + ["float32"] * 6 + ["int32"] + ["float64"] * 2 + ["float32"]
 
 
 def _unflatten(arrays: list[Any]) -> Reward:
@@ -202,7 +215,12 @@ def load_reward(path: Path | str) -> Reward:
             _check_description(file)
             content = file.read("model.weights.h5")
         with h5py.File(io.BytesIO(content), "r") as weights:
-            arrays = [_read_array(weights, f"layers/cumulative_reward/vars/{i}", len(content)) for i in range(len(_FIELD_DTYPES))]
+            names = [f"layers/cumulative_reward/vars/{i}" for i in range(len(_FIELD_DTYPES))]
+            if names[-1] not in weights:  # written before there were features
+                names.pop()
+            arrays = [_read_array(weights, name, len(content)) for name in names]
+        if len(arrays) < len(_FIELD_DTYPES):
+            arrays.append(np.zeros((len(arrays[-1]), 0), np.float32))
         _check_arrays(arrays)
     except (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path} is not a reward saved by virl_tf: {error}") from error
@@ -233,8 +251,12 @@ def _check_arrays(arrays: list[np.ndarray]) -> None:
     means, kernels, hidden = (np.asarray(arrays[i]) for i in (1, 4, 6))
     (k, d), (t, _, h), layers = means.shape, kernels.shape, hidden.shape[1]
     mixture, scales = [(k,), (k, d), (k, d, d), ()], [(d,), (d,)]
-    networks = [(t, d, h), (t, h), (t, layers, h, h), (t, layers, h), (t, h, 1), (t, 1)]
-    if [a.shape for a in arrays] != [*mixture, *networks, (), *scales] or [str(a.dtype) for a in arrays] != _FIELD_DTYPES:
+    features = (d, arrays[13].shape[-1]) if arrays[13].ndim == 2 else ()
+    inputs = d + 2 * features[1] if features else d
+    networks = [(t, inputs, h), (t, h), (t, layers, h, h), (t, layers, h), (t, h, 1), (t, 1)]
+    if [a.shape for a in arrays] != [*mixture, *networks, (), *scales, features] or [
+        str(a.dtype) for a in arrays
+    ] != _FIELD_DTYPES:
         raise ValueError("its arrays have other shapes or dtypes")
-    if not all(np.isfinite(arrays[i]).all() for i in (0, 1, 2, 3, 11, 12)) or not 0 <= arrays[10] <= t:
-        raise ValueError("its mixture or scales are not finite, or its number of networks is impossible")
+    if not all(np.isfinite(arrays[i]).all() for i in (0, 1, 2, 3, 11, 12, 13)) or not 0 <= arrays[10] <= t:
+        raise ValueError("its mixture, scales or frequencies are not finite, or its number of networks is impossible")

@@ -67,7 +67,8 @@ def reward_of(count: int, layers: int = 4, size: int = 256, dim: int = 2, seed: 
     arrays = (tf.constant(rng.normal(size=(count, *shape)) / np.sqrt(size), NETWORK) for shape in shapes)
     stack = NetworkStack(FrozenNetwork(*arrays), tf.constant(count))
     zeros, ones = tf.zeros([dim], DENSITY), tf.ones([dim], DENSITY)
-    return Reward(gaussian(np.zeros(dim), np.eye(dim)), tf.constant(1.0, DENSITY), stack, zeros, ones)
+    plain = tf.zeros([dim, 0], NETWORK)
+    return Reward(gaussian(np.zeros(dim), np.eye(dim)), tf.constant(1.0, DENSITY), stack, zeros, ones, plain)
 
 
 def _value(reward: Reward, x: tf.Tensor) -> np.ndarray:

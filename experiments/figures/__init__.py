@@ -6,7 +6,7 @@ from pathlib import Path
 from virl_tf.validation import InputError, check_choice
 
 # Number -> how many folders of results it takes; 0: one or more.
-FIGURES = {"1": 1, "2a": 1, "2b": 1, "3": 2, "4": 1, "5": 0, "6": 1, "7": 1, "robot": 1}
+FIGURES = {"1": 1, "2a": 1, "2b": 0, "3": 2, "4": 0, "5": 0, "6": 1, "7": 1, "robot": 1}
 
 
 def draw(number: str, runs: list[Path], inference: Path | None, out: Path) -> None:
@@ -33,4 +33,4 @@ def draw(number: str, runs: list[Path], inference: Path | None, out: Path) -> No
     if number == "5":
         draw_figure(runs, inference, out)
     else:
-        draw_figure(*([runs] if taken > 1 else runs), out)
+        draw_figure(*(runs if taken == 1 else [runs]), out)

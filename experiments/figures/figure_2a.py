@@ -10,8 +10,9 @@ from experiments.figures.style import crosses, ellipses, heat_map, read, save, t
 def draw_figure_2a(run: Path, out: Path) -> None:
     """Heat map of the target's log density, 95 % ellipses of its components, demonstrations as grey crosses."""
     grid, target = read(run, "grid.npz"), task_mixture(run)
-    figure, axes = plt.subplots(figsize=(3.4, 3.4), layout="constrained")
-    heat_map(axes, grid["axes"], grid["log_p"])
+    figure, axes = plt.subplots(figsize=(4.1, 3.4), layout="constrained")
+    image = heat_map(axes, grid["axes"], grid["log_p"])
     crosses(axes, read(run, "demonstrations.npz")["train"])
     ellipses(axes, target)
+    figure.colorbar(image, label="log density, nats below the maximum")
     save(figure, out / "figure_2a")

@@ -1,5 +1,6 @@
 """Figure 2b: I-projection against the number of target modes, for every method and number of components."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ REFERENCES: dict[str, tuple[str, Any]] = {
 }
 
 
-def draw_figure_2b(path: Path, out: Path) -> None:
+def draw_figure_2b(sweeps: Path | Sequence[Path], out: Path) -> None:
     """Mean and spread over seeds of (best + final) / 2; thin reference lines; diverged runs as crosses on the upper edge."""
-    results = read_results(path)
+    results = read_results(sweeps)
     figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
     for method, label in LABELS.items():
         for components, style, marker in ((1, "--", "s"), (10, "-", "o")):

@@ -1,5 +1,6 @@
 """Figure 4: policies inferred on the recovered rewards against the policies that produced them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -9,9 +10,9 @@ from experiments.figures.style import save
 from experiments.result_files import read_results
 
 
-def draw_figure_4(path: Path, out: Path) -> None:
+def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
     """Training policy (10 components, dashed) and inference policy (as many components as modes, solid) of V-IRL and G-EIM."""
-    results = read_results(path)
+    results = read_results(sweeps)
     figure, axes = plt.subplots(figsize=(6.0, 3.6), layout="constrained")
     for method in ("virl", "geim"):
         training, inference = (select(results, stage, method, 10) for stage in ("training_policy", "inference"))

@@ -11,7 +11,7 @@ from virl_tf.validation import InputError
 
 
 def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
-    """Draw the three panels.
+    """Draw the three panels as contour plots over heat maps.
 
     (a) log density of the first run's sampling policy, (b) the average reward of all runs, (c) log density of the policy that
     `infer` fitted to that average; the target's 95 % ellipses and 500 demonstrations in each.
@@ -33,7 +33,7 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
     target, x = task_mixture(runs[0]), read(runs[0], "demonstrations.npz")["train"]
     figure, row = plt.subplots(1, 3, figsize=(9.6, 3.4), layout="constrained")
     for axes, (title, log_density) in zip(row, panels.items(), strict=True):
-        image = heat_map(axes, first["axes"], log_density)
+        image = heat_map(axes, first["axes"], log_density, contours=True)
         crosses(axes, x)
         ellipses(axes, target)
         axes.set_title(title)

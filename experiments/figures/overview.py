@@ -10,14 +10,19 @@ from virl_tf.checkpoint import load_policy
 
 
 def draw_overview(run: Path, references: dict[str, float]) -> None:
-    """Four panels into the run's folder, from its files.
+    """Four panels into the run's folder, from its files; the curves alone if the data is not 2-D.
 
     Args:
         run: the run's folder.
         references: I-projections to draw as thin lines, by label.
     """
-    grid, target, policy = read(run, "grid.npz"), task_mixture(run), load_policy(run / "policy.npz")
-    history = pd.read_csv(run / "metrics.csv")
+    history, policy = pd.read_csv(run / "metrics.csv"), load_policy(run / "policy.npz")
+    if policy.dim != 2:
+        figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+        curves(axes, history, references)
+        save(figure, run / "overview")
+        return
+    grid, target = read(run, "grid.npz"), task_mixture(run)
     figure = plt.figure(figsize=(14.5, 3.6), layout="constrained")
     maps, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[3.1, 1.2], wspace=0.03)[0]
     axes = maps.subplots(1, 3)
@@ -42,6 +47,6 @@ def curves(axes: plt.Axes, history: pd.DataFrame, references: dict[str, float]) 
         axes.annotate(label, (1.01, value), xycoords=("axes fraction", "data"), fontsize=7, va="center", color="0.35")
     axes.set_yscale("log")
     axes.set_xlabel("iterations")
-    axes.set_ylabel("KL(q || p) on the grid")
+    axes.set_ylabel("KL(q || p)")
     axes.legend(fontsize=7, loc="center right", framealpha=1.0, edgecolor="none")
     axes.spines[["top", "right"]].set_visible(False)

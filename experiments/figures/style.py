@@ -33,11 +33,14 @@ def read(run: Path, name: str) -> dict[str, np.ndarray]:
     return load_arrays(path)
 
 
-def heat_map(axes: Axes, grid_axes: np.ndarray, log_density: np.ndarray) -> Any:
-    """A log density [R * R] on the grid [2, R], as nats below its maximum."""
+def heat_map(axes: Axes, grid_axes: np.ndarray, log_density: np.ndarray, *, contours: bool = False) -> Any:
+    """A log density [R * R] on the grid [2, R], as nats below its maximum; `contours`: with a line every 2 nats."""
     resolution = grid_axes.shape[1]
     values = np.maximum(log_density - log_density.max(), -DEPTH).reshape(resolution, resolution).T
     image = axes.pcolormesh(*grid_axes, values, shading="gouraud", vmin=-DEPTH, vmax=0.0, rasterized=True)
+    if contours:
+        levels = np.arange(2.0 - DEPTH, 0.0, 2.0)
+        axes.contour(*grid_axes, values, levels=levels, colors="white", linewidths=0.5, linestyles="solid", alpha=0.6)
     axes.set_xlim(grid_axes[0, 0], grid_axes[0, -1])
     axes.set_ylim(grid_axes[1, 0], grid_axes[1, -1])
     axes.set_aspect("equal")

@@ -118,8 +118,8 @@ FIGURES = (
         "single behaviour, V-IRL's reward allows for good solutions even when some paths are obstructed.",
         (
             ("a) the task, from the diamond to the circle", "the grid of the 20 best paths, demonstrations in green"),
-            ("b) maximum likelihood averages", "a Gaussian of maximum likelihood: its mean (solid) and samples (dotted)"),
-            ("c) a single behaviour by the information projection", "a Gaussian fitted by VIPS to the true reward"),
+            ("b) maximum likelihood averages: poor solutions", "a Gaussian of maximum likelihood: mean solid, samples dotted"),
+            ("c) a single behaviour by the information projection", "a Gaussian fitted by VIPS to V-IRL's recovered reward"),
             ("d) V-IRL with obstructed paths", "a policy inferred on V-IRL's reward, discs on waypoints, blocked paths dashed"),
         ),
         "path_planning",
@@ -137,7 +137,7 @@ FIGURES = (
         "demonstrations as grey crosses.",
         (
             ("30-component mixture", "--modes 30"),
-            ("heat map of the log density", "the same, down to 12 nats below the maximum"),
+            ("heat map of the log density", "the same, down to 12 nats below the maximum, with its scale"),
             ("95 % ellipsoids of the components", "black ellipses"),
             ("demonstrations as grey crosses", "500 of them"),
         ),
@@ -157,6 +157,7 @@ FIGURES = (
         (
             ("numbers of target components", "x axis"),
             ("V-IRL, G-EIM and EIM, 1c and 10c", "six curves: colour by method, dashed for 1c"),
+            ("a stable solution; more modes with as many components", "tested below, under Claims"),
             ("spread over the seeds", "band of one standard deviation; diverged runs as crosses on the upper edge"),
             ("(not in the paper)", "grey: KDE alone, EM, and the best possible policies of 1 and 10 components"),
         ),
@@ -170,7 +171,11 @@ FIGURES = (
         "Walks of five segments of the 10-component training policy and of a 25-component policy inferred on its reward, for "
         "G-EIM (a, b) and V-IRL (c, d). Only V-IRL's reward extends to modes that were not seen during training.",
         (
-            ("a) - d)", "the same four panels, with the number of modes covered above each"),
+            ("d = 5 line segments", "five segments from the diamond on"),
+            (
+                "a) - d) 10-component sampling, 25-component inference policies",
+                "the same four panels; above each: modes covered",
+            ),
             ("component means solid, samples dotted", "the same"),
             ("higher opacity for a higher recovered reward", "one scale for each reward"),
             ("intermediate targets as vertical dotted lines", "the same"),
@@ -188,10 +193,13 @@ FIGURES = (
             ("'Inference': VIPS with m components on the final recovered reward", "solid curves"),
             ("'Training': the 10-component learner policy", "dashed curves"),
             ("numerical I-projection", "y axis, logarithmic"),
+            ("V-IRL", "blue; the paper's text compares it with G-EIM (orange)"),
         ),
         "gaussians",
         (GAUSSIAN_SWEEP, "python -m experiments figure 4 sweeps/gaussians"),
         distances("training_policy", "inference"),
+        "Each value is (best + final) / 2, as in Figure 2b; the paper's text takes each policy at its best iteration. The "
+        "caption speaks of the best and of the final reward; ours is the final one.",
     ),
     Figure(
         "5",
@@ -199,7 +207,7 @@ FIGURES = (
         "Contours of a) the log density of V-IRL's sampling policy, b) the reward averaged over five runs, c) a 30-component "
         "policy fitted to b); black ellipsoids of the expert's components (95 %), 500 expert samples as grey crosses.",
         (
-            ("a) - c)", "the same three panels, as heat maps"),
+            ("contour plots a) - c)", "the same three panels: a line every 2 nats, over a heat map"),
             ("average over 5 runs on one task", "--task-seed 0; each reward is aligned by its maximum first"),
             ("95 % ellipsoids of the expert", "black ellipses"),
             ("500 expert samples", "grey crosses"),
@@ -225,6 +233,7 @@ FIGURES = (
             ("equidistant vertical lines", "red, dotted, 0.8 apart"),
             ("identical steps share the same waypoints", "two walks (blue, orange) with the same steps in another order"),
             ("200 expert samples, d = 5", "right (the paper's text says 100)"),
+            ("one of 2^5 possible paths each; 1-dimensional Gaussians", "the samples follow the grid; red, dotted"),
         ),
         "grid_walker",
         (WALKER_SWEEP, f"python -m experiments figure 6 {WALKER_RUN.format('virl')}"),
@@ -239,7 +248,7 @@ FIGURES = (
         (
             ("'+' and 'x': mode centres", "the same; explored ones dark and to the left of unexplored ones"),
             ("'-' and 'o': random samples", "the same, 100 for each trial"),
-            ("i-th column: i-th trial", "the same, V-IRL left, G-EIM right"),
+            ("i-th column of a colour: i-th trial", "the same, V-IRL (blue) left, G-EIM (orange) right"),
             ("normalised evaluation", "y axis"),
         ),
         "grid_walker",

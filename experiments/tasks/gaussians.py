@@ -1,4 +1,4 @@
-"""The random Gaussian task: numerical I-projections on a grid around the demonstrations."""
+"""The random Gaussian task: I-projections of reward, policy and references."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,18 +10,18 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
-from experiments.references import expectation_maximisation
 from experiments.result_files import read_summary
 from experiments.tasks.base import average_reward, has_diverged
+from experiments.tasks.distances import distances_of
 from virl_tf import metrics
-from virl_tf.checkpoint import load_arrays, load_policy, save_arrays
+from virl_tf.checkpoint import load_arrays, save_arrays
 from virl_tf.fit import Evaluate, Result
 from virl_tf.hparams import default_hparams
-from virl_tf.irl import State, make_problem
-from virl_tf.kde import fit_kde
-from virl_tf.mixture import Mixture
+from virl_tf.irl import State, density_estimate
+from virl_tf.kde import Kde, fit_kde
+from virl_tf.mixture import Mixture, em_mixture
 from virl_tf.numerics import DENSITY, numpy_seed
-from virl_tf.reward import CumulativeValues, Reward
+from virl_tf.reward import Reward
 from virl_tf.tasks import RandomGaussians
 from virl_tf.validation import InputError
 
@@ -34,24 +34,26 @@ class GaussiansExperiment:
     def __init__(self, config: Mapping[str, Any]):
         """For a run's configuration."""
         self._config = config
-        self.task = RandomGaussians(config["modes"], config["task_seed"])
+        self.task = RandomGaussians(config["modes"], config["task_seed"], dim=config.get("dim", 2))
 
     def evaluator(self, train: np.ndarray, test: np.ndarray) -> Evaluate:
         """I-projections of reward and policy, and the policy's likelihood of the test demonstrations."""
-        points = tf.constant(metrics.grid_around(train).points, DENSITY)
-        log_p, rewards = self.task.log_prob(points), CumulativeValues(points)
+        distances = distances_of(self.task, train)
 
         def measure(state: State) -> dict[str, float]:
             return {
-                "i_projection_reward": metrics.i_projection(rewards(state.reward), log_p),
-                "i_projection_policy": metrics.i_projection(state.policy.log_prob(points), log_p),
+                "i_projection_reward": distances.of_reward(state.reward, state.policy),
+                "i_projection_policy": distances.of_density(state.policy),
                 "test_log_likelihood_policy": float(tf.reduce_mean(state.policy.log_prob(test))),
             }
 
         return measure
 
     def write_arrays(self, out: Path, train: np.ndarray, result: Result) -> None:
-        """The target, and log densities on the grid."""
+        """The target, and in 2-D log densities on the grid."""
+        save_arrays(out / "task.npz", self.task.mixture._asdict())
+        if self.task.dim != 2:
+            return
         grid = metrics.grid_around(train)
         points = tf.constant(grid.points, DENSITY)
         densities = {
@@ -59,47 +61,44 @@ class GaussiansExperiment:
             "reward": result.reward(points),
             "log_policy": result.policy.log_prob(points),
         }
-        save_arrays(out / "task.npz", self.task.mixture._asdict())
         save_arrays(out / "grid.npz", {"axes": grid.axes, **densities})
 
     def summarise(self, train: np.ndarray, result: Result) -> dict[str, Any]:
         """I-projections (best, final, reported) of the run and of its references."""
-        points = tf.constant(metrics.grid_around(train).points, DENSITY)
-        log_p = self.task.log_prob(points)
-
-        def reference(log_q: tf.Tensor) -> dict[str, float]:
-            return metrics.best_final_reported([metrics.i_projection(log_q, log_p)])
-
         history, seed, modes = result.history, self._config["seed"], self._config["modes"]
         hparams = default_hparams(self._config["method"]).override(self._config["hparams"])
-        kde = make_problem(train, hparams, seed).kde
+        density = density_estimate(train, hparams, seed)
         held_out = fit_kde(train, "held_out", "absolute", numpy_seed(seed, 0, "bandwidth"))
-        em = expectation_maximisation(train, self._config["components"], seed)
-        em_true = expectation_maximisation(train, min(modes, len(train)), seed)
+        references: dict[str, Mixture | Kde] = {
+            "kde": density,
+            "kde_held_out": held_out,
+            "em": em_mixture(train, self._config["components"], numpy_seed(seed, 0, "EM")),
+            "em_true_components": em_mixture(train, min(modes, len(train)), numpy_seed(seed, 0, "EM")),
+        }
+        distances = distances_of(self.task, train)
+        kernels = {name: kde for name, kde in references.items() if isinstance(kde, Kde)}
         return {
             "status": "diverged" if has_diverged(history[self.objective]) else "finished",
+            "dim": self.task.dim,
             "i_projection": {
                 "reward": metrics.best_final_reported(history["i_projection_reward"]),
                 "policy": metrics.best_final_reported(history["i_projection_policy"]),
-                "kde": reference(kde.log_prob(points)),
-                "kde_held_out": reference(held_out.log_prob(points)),
-                "em": reference(em.log_prob(points)),
-                "em_true_components": reference(em_true.log_prob(points)),
+                **{name: metrics.best_final_reported([distances.of_density(q)]) for name, q in references.items()},
             },
-            "bandwidth": {"kde": kde.bandwidth.numpy().tolist(), "kde_held_out": held_out.bandwidth.numpy().tolist()},
+            "bandwidth": {name: kde.bandwidth.numpy().tolist() for name, kde in kernels.items()},
             "worst_over_best": _worst_after_best(history["i_projection_reward"]),
             "test_log_likelihood_policy": float(history["test_log_likelihood_policy"].iloc[-1]),
         }
 
     def draw(self, out: Path, summary: Mapping[str, Any]) -> None:
-        """Heat maps and curves."""
+        """Heat maps (in 2-D) and curves."""
         from experiments.figures.overview import draw_overview
 
         draw_overview(out, {label: summary["i_projection"][key]["reported"] for key, label in _LINES.items()})
 
     def print_summary(self, summary: Mapping[str, Any], console: Console) -> None:
         """The I-projections as a table."""
-        table = Table(title="I-projection KL(q || p) on the grid; lower is better")
+        table = Table(title="I-projection KL(q || p); lower is better")
         for column in ("density", "best", "final", "reported"):
             table.add_column(column, justify="left" if column == "density" else "right")
         for key, label in _ROWS.items():
@@ -111,19 +110,17 @@ class GaussiansExperiment:
         """Inference on the average reward. Raises InputError if obstacles are asked for."""
         if obstacles is not None:
             raise InputError("--obstacles is for path_planning; these are runs of gaussians.")
-        return GaussiansInference(runs, rewards)
+        return GaussiansInference(self.task, runs, rewards)
 
 
 class GaussiansInference:
-    """How close a new policy comes to the target, on the first run's grid."""
+    """How close a new policy comes to the target: on the first run's grid, or from draws where there is none."""
 
-    def __init__(self, runs: Sequence[Path], rewards: Sequence[Reward]):
+    def __init__(self, task: RandomGaussians, runs: Sequence[Path], rewards: Sequence[Reward]):
         """From the files of the runs."""
-        self._runs, self._rewards, grid = runs, rewards, load_arrays(runs[0] / "grid.npz")
-        self._axes = grid["axes"]
-        mesh = np.stack(np.meshgrid(*self._axes, indexing="ij"), axis=-1)
-        self._points = tf.constant(mesh.reshape(-1, rewards[0].dim), DENSITY)
-        self._log_p = load_policy(runs[0] / "task.npz").log_prob(self._points)
+        self._runs, self._rewards = runs, rewards
+        self._train = load_arrays(runs[0] / "demonstrations.npz")["train"]
+        self._distances = distances_of(task, self._train)
 
     def log_prob(self, x: Any) -> Any:
         """The average reward."""
@@ -131,7 +128,7 @@ class GaussiansInference:
 
     def measure(self, policy: Mixture) -> dict[str, float]:
         """The policy's I-projection."""
-        return {"i_projection_policy": metrics.i_projection(policy.log_prob(self._points), self._log_p)}
+        return {"i_projection_policy": self._distances.of_density(policy)}
 
     support = None
 
@@ -139,15 +136,16 @@ class GaussiansInference:
         self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool
     ) -> tuple[dict[str, Any], str]:
         """The policy on the grid; I-projections of it and of the training policies."""
-        log_policy = policy.log_prob(self._points)
-        save_arrays(out / "grid.npz", {"axes": self._axes, "log_policy": log_policy})
+        distances: dict[str, Any] = {}
+        if policy.dim == 2:
+            grid = metrics.grid_around(self._train)
+            points = tf.constant(grid.points, DENSITY)
+            log_policy = policy.log_prob(points)
+            save_arrays(out / "grid.npz", {"axes": grid.axes, "log_policy": log_policy})
+            distances["inference_policy_to_reward"] = metrics.i_projection(log_policy, self.log_prob(points))
         trained = float(np.mean([read_summary(run)["i_projection"]["policy"]["reported"] for run in self._runs]))
         series = [row["i_projection_policy"] for row in evaluations]
-        distances = {
-            "inference_policy": metrics.best_final_reported(series),
-            "training_policy": trained,
-            "inference_policy_to_reward": metrics.i_projection(log_policy, self.log_prob(self._points)),
-        }
+        distances |= {"inference_policy": metrics.best_final_reported(series), "training_policy": trained}
         new = f"{series[-1]:.4f} for the new policy (best {min(series):.4f})"
         sentence = f"KL to the target: {new}, {trained:.4f} for the training policy"
         return {"i_projection": distances}, sentence

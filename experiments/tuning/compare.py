@@ -37,7 +37,7 @@ FEWEST_FOR_IMPORTANCES = 8  # complete trials
 class CandidateUnit(RunUnit):
     """A run with one column's published or found values."""
 
-    candidate: str
+    candidate: str = "published"
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ def compare(
             raise InputError(f"--seeds {seen}: tuning of {column.name} saw these seeds; give fresh ones.")
     out = out or Path("comparisons") / f"{task}-{columns[0].spec.preset}"
     units = [
-        CandidateUnit(column.spec.run(seed, column.overrides[candidate]), 0, candidate)
+        CandidateUnit(column.spec.run(seed, column.overrides[candidate]), 0, candidate=candidate)
         for column in columns
         for candidate in CANDIDATES
         for seed in fresh

@@ -105,7 +105,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
     allowed = "Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
     if url in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
         raise InputError(f"--storage {url} is in memory, where no worker sees it. {allowed}")
-    if url.startswith("sqlite:///"):
+    if url.startswith("sqlite:///") and not url.startswith("sqlite:///file:"):  # a URI with options names an existing file
         try:
             Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

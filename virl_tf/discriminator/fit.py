@@ -1,5 +1,7 @@
 """Training of phi_t by importance-weighted binary cross-entropy (Eq. 3)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import keras
@@ -11,12 +13,14 @@ from virl_tf.hparams import Hparams
 from virl_tf.network_stack import FrozenNetwork
 from virl_tf.numerics import NETWORK, numpy_seed, split_seed
 
+CHANCE = 2.0 * float(np.log(2.0))  # Eq. 3 of a classifier that knows nothing
+
 
 class LogitData(NamedTuple):
     """One class of the classifier's data: N points.
 
     Attributes:
-        z: [N, D] float32, standardised points.
+        z: [N, inputs] float32, what the network sees of the points.
         offsets: [N] float32, added to the network's output to give the logit (0, or -log q_t(x) for G-EIM).
         weights: [N] float32, w_t(x) with mean one; ones for the demonstrations.
     """
@@ -45,16 +49,18 @@ def weighted_cross_entropy(expert_logits: tf.Tensor, sample_logits: tf.Tensor, s
 
 
 class DiscriminatorFitter:
-    """Fits phi_t for every t with one Keras model and one compiled epoch.
+    """Fits phi_t for every t with one Keras model and one compiled epoch. phi_t is the mean of `ensemble_size` networks.
 
     The only mutable object of the algorithm: each fit first sets every variable (weights, Adam's moments, dropout's generators),
     so that a fit depends on its arguments alone. Building a model anew for every t would trace it anew.
     """
 
-    def __init__(self, dim: int, hparams: Hparams):
+    def __init__(self, num_inputs: int, hparams: Hparams):
         self.hparams = hparams.training
-        self.model = build_network(dim, hparams.network)
-        self.optimizer = keras.optimizers.Adam(self.hparams.learning_rate)
+        self.model = build_network(num_inputs, hparams.network)
+        average = self.hparams.weight_average
+        ema = {"use_ema": True, "ema_momentum": average} if average else {}
+        self.optimizer = keras.optimizers.Adam(self.hparams.learning_rate, **ema)
         self.optimizer.build(self.model.trainable_variables)
         self._optimizer_start = [variable.numpy() for variable in self.optimizer.variables]
         self._train_epoch = tf.function(self._epoch)
@@ -67,8 +73,8 @@ class DiscriminatorFitter:
 
     def fit(
         self, experts: LogitData, samples: LogitData, previous: list[np.ndarray] | None, seed: int, iteration: int
-    ) -> tuple[list[np.ndarray], FrozenNetwork, FitInfo]:
-        """Train one phi_t; returns its Keras weights, its frozen form, and how it went.
+    ) -> tuple[list[np.ndarray], list[FrozenNetwork], FitInfo]:
+        """Train one phi_t; returns its Keras weights, the frozen networks whose sum it is, and how it went.
 
         Args:
             experts, samples: positives and negatives. An evenly spaced `validation_fraction` of both is held out: of the experts
@@ -78,6 +84,32 @@ class DiscriminatorFitter:
         """
         held_experts, experts = _split(experts, self.hparams.validation_fraction)
         held_samples, samples = _split(samples, self.hparams.validation_fraction)
+        size, count = self.hparams.ensemble_size, len(self.model.weights)
+        weights, phi, infos = [], [], []
+        for i in range(size):
+            own = None if previous is None else previous[i * count : (i + 1) * count]
+            data = experts, samples, held_experts, held_samples
+            info = self._fit_network(*data, own, numpy_seed(seed, iteration, f"network {i}") if i else seed, iteration)
+            weights += self.model.get_weights()
+            phi.append(freeze(self.model).scale(1.0 / size))
+            infos.append(info)
+        if size == 1:
+            return weights, phi, infos[0]
+        loss, accuracy = _evaluate(phi, held_experts, held_samples)
+        train_loss, last = float(np.mean([info.train_loss for info in infos])), max(infos, key=lambda info: info.epochs)
+        return weights, phi, FitInfo(train_loss, loss, accuracy, last.best_epoch, last.epochs)
+
+    def _fit_network(
+        self,
+        experts: LogitData,
+        samples: LogitData,
+        held_experts: LogitData,
+        held_samples: LogitData,
+        previous: list[np.ndarray] | None,
+        seed: int,
+        iteration: int,
+    ) -> FitInfo:
+        """Train the model, which has the weights of the best epoch in the end."""
         start = numpy_seed(seed, iteration, "initial weights")
         self.model.set_weights(start_weights(self.model, self.hparams.start, previous, start))
         for variable, value in zip(self.optimizer.variables, self._optimizer_start, strict=True):
@@ -89,16 +121,28 @@ class DiscriminatorFitter:
         train_loss, epoch = np.nan, -1
         for epoch in range(self.hparams.num_epochs):
             train_loss = float(self._train_epoch(experts, samples, tf.constant(shuffles + [0, epoch])))
-            loss, accuracy = (float(v) for v in self._validate(held_experts, held_samples))
-            warmed_up = epoch + 1 >= min(self.hparams.warm_up_epochs, self.hparams.num_epochs)
-            if warmed_up and loss < best[0]:
-                best = loss, self.model.get_weights(), epoch, accuracy
+            with self._averaged():
+                loss, accuracy = (float(v) for v in self._validate(held_experts, held_samples))
+                warmed_up = epoch + 1 >= min(self.hparams.warm_up_epochs, self.hparams.num_epochs)
+                if warmed_up and loss < best[0]:
+                    best = loss, self.model.get_weights(), epoch, accuracy
             waited = epoch - max(best[2], self.hparams.warm_up_epochs - 1)
             if warmed_up and self.hparams.patience and waited >= self.hparams.patience:
                 break
         loss, weights, best_epoch, accuracy = best
         self.model.set_weights(weights)
-        return weights, freeze(self.model), FitInfo(train_loss, loss, accuracy, best_epoch, epoch + 1)
+        return FitInfo(train_loss, loss, accuracy, best_epoch, epoch + 1)
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """The model with the moving average of its weights, if there is one, while this lasts."""
+        if not self.hparams.weight_average:
+            yield
+            return
+        trained = self.model.get_weights()
+        self.optimizer.finalize_variable_values(self.model.trainable_variables)
+        yield
+        self.model.set_weights(trained)
 
     def _epoch(self, experts: LogitData, samples: LogitData, seed: tf.Tensor) -> tf.Tensor:
         """One pass over the experts in batches of `batch_size` per class; returns the mean loss. Compiled."""
@@ -125,17 +169,30 @@ class DiscriminatorFitter:
         return loss
 
     def _validation(self, expert: LogitData, sample: LogitData) -> tuple[tf.Tensor, tf.Tensor]:
-        expert_logits, sample_logits = self._logits(expert, sample, training=False)
-        right = tf.reduce_mean(tf.cast(expert_logits > 0.0, NETWORK)) + tf.reduce_mean(
-            sample.weights * tf.cast(sample_logits <= 0.0, NETWORK)
-        )
-        share = right / (1.0 + tf.reduce_mean(sample.weights))
-        return weighted_cross_entropy(expert_logits, sample_logits, sample.weights), share
+        return _loss_and_accuracy(*self._logits(expert, sample, training=False), sample.weights)
 
     def _logits(self, expert: LogitData, sample: LogitData, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         outputs = self.model(tf.concat([expert.z, sample.z], axis=0), training=training)[:, 0]
         split = tf.shape(expert.z)[0]
         return outputs[:split] + expert.offsets, outputs[split:] + sample.offsets
+
+
+def _loss_and_accuracy(
+    expert_logits: tf.Tensor, sample_logits: tf.Tensor, sample_weights: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Eq. 3 and the weighted share of right answers."""
+    right = tf.reduce_mean(tf.cast(expert_logits > 0.0, NETWORK)) + tf.reduce_mean(
+        sample_weights * tf.cast(sample_logits <= 0.0, NETWORK)
+    )
+    loss = weighted_cross_entropy(expert_logits, sample_logits, sample_weights)
+    return loss, right / (1.0 + tf.reduce_mean(sample_weights))
+
+
+def _evaluate(phi: list[FrozenNetwork], experts: LogitData, samples: LogitData) -> tuple[float, float]:
+    """Loss and accuracy of the sum of networks."""
+    expert, sample = (tf.add_n([network.logits(data.z) for network in phi]) + data.offsets for data in (experts, samples))
+    loss, accuracy = _loss_and_accuracy(expert, sample, samples.weights)
+    return float(loss), float(accuracy)
 
 
 def _split(data: LogitData, fraction: float) -> tuple[LogitData, LogitData]:

@@ -7,7 +7,10 @@ import tensorflow as tf
 
 
 class Task(Protocol):
-    """An expert whose reward is known: R(x) = log p(x)."""
+    """An expert whose reward is known: R(x) = log p(x).
+
+    In all tasks x are points [N, D], a row each; n is a number of draws; seed is an integer from 0: the same one, the same draws.
+    """
 
     @property
     def dim(self) -> int:

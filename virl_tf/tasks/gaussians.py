@@ -40,6 +40,8 @@ class RandomGaussians:
         Args:
             num_modes: m, 1 to a million.
             seed: of the target; demonstrations have their own.
+            dim: D.
+            extent, spread, min_variance: of the means and covariances, see above.
             burn_in: transitions of each slice-sampling chain before its draw.
 
         Raises:

@@ -39,6 +39,11 @@ class PathPlanning(GridWalker):
     ):
         """As `GridWalker`, for an even number of steps.
 
+        Args:
+            num_steps: d, even, 2 to 10.
+            spacing, variance, burn_in: the walker's.
+            goal_variance: of the Gaussian on the height of the end point.
+
         Raises:
             InputError: an argument out of its range.
         """
@@ -139,6 +144,11 @@ class PathPlanning(GridWalker):
 
     def with_blocked_share(self, share: float, seed: int, radius: float = 0.25) -> "PathPlanning":
         """The same task with discs on one to three waypoints, chosen at random among the choices that block nearest to `share`.
+
+        Args:
+            share: of the paths, in (0, 1).
+            seed: of the choice.
+            radius: of the discs.
 
         Raises:
             InputError: a share outside (0, 1), a radius that is no positive number, or one that leaves no path.

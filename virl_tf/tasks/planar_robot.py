@@ -37,6 +37,12 @@ class PlanarRobot:
     def __init__(self, num_links: int = 10, *, goals: Any = GOALS, prior_std: float = 0.2, likelihood_std: float = 0.01) -> None:
         """Build the task.
 
+        Args:
+            num_links: D, at least 2.
+            goals: [G, 2], no farther from the origin than the arm is long.
+            prior_std: s.
+            likelihood_std: standard deviation of the end effector around a goal.
+
         Raises:
             InputError: an argument out of its range, a goal at the origin or beyond the arm's length.
         """
@@ -84,7 +90,7 @@ class PlanarRobot:
         return self.reward(x) - tf.constant(self.log_normaliser, DENSITY)
 
     def goals_of(self, x: Any, num_deviations: float = 4.0) -> np.ndarray:
-        """The goal each arm's end effector is at, within that many standard deviations, or -1: [N, D] -> [N] int."""
+        """The goal each arm's end effector is at, within `num_deviations` standard deviations, or -1: [N, D] -> [N] int."""
         distances = self._goal_distances(self._angles(x)).numpy()
         near = distances.min(axis=-1) <= num_deviations * self.likelihood_std
         return np.where(near, distances.argmin(axis=-1), -1)

@@ -1,0 +1,187 @@
+"""`python -m experiments ablate`: the preset `best` and what each of its parts gives and costs."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
+
+# isort: split
+import tensorflow as tf
+
+from experiments.result_files import bootstrap_interval, columns_of, read_summary, rows_of, to_markdown
+from experiments.specification import TASKS, make_specification
+from experiments.sweep import execute_sweep
+from experiments.tasks import experiment_of
+from experiments.tasks.distances import distances_of
+from experiments.units import RunUnit, inference_components
+from virl_tf.checkpoint import load_arrays, write_text
+from virl_tf.hparams import DIRECTORY, read_yaml
+from virl_tf.mixture import bic_mixture, moments
+from virl_tf.numerics import numpy_seed
+from virl_tf.reward import Reward
+from virl_tf.run_folder import RunFolder, write_json
+from virl_tf.tasks import RandomGaussians
+from virl_tf.tasks.slice_sampling import slice_sample
+from virl_tf.validation import InputError, check_choice, check_integer
+
+SHOWN = (
+    *("reported", "kl", "modes_covered", "good_fraction", "reward_correlation", "collision_share", "far_share"),
+    *("iterations", "cpu_seconds"),
+)
+BURN_IN = 200
+DRAWS = 2000  # of the recovered density, to see whether it has mass away from the demonstrations
+
+
+@dataclass(frozen=True)
+class Ablation(RunUnit):
+    """A run of the preset `best`, or of it with one change, followed by inference with search."""
+
+    label: str = "best"
+
+    @property
+    def name(self) -> str:
+        """A folder in the ablation's."""
+        return f"{self.label}/{self.spec.name}"
+
+    @property
+    def group(self) -> str:
+        """Its row of the live table."""
+        return self.label
+
+    def execute(self, folder: Path) -> None:
+        """Train, infer, draw from the recovered density; with `best` also EM with the components that BIC chooses."""
+        super().execute(folder)
+        arrays, task = load_arrays(folder / "demonstrations.npz"), experiment_of(self.spec.to_config()).task
+        train, seed = arrays["train"], self.spec.seed
+        reward, inside = RunFolder(folder).reward(), getattr(task, "contains", None)
+        found = {"far_share": far_share(reward, train, arrays["test"], inside, seed)}
+        if self.label == "best" and isinstance(task, RandomGaussians):
+            found["em_bic"] = distances_of(task, train).of_density(bic_mixture(train, numpy_seed(seed, 0, "EM")))
+        write_json(folder / "ablation.json", found)
+
+    def finished(self, folder: Path) -> bool:
+        """That is written last."""
+        return (folder / "ablation.json").is_file() and super().finished(folder)
+
+
+def far_share(reward: Reward, train: np.ndarray, test: np.ndarray, support: Callable[[Any], Any] | None, seed: int) -> float:
+    """Share of draws of exp(R) that lie farther from every training demonstration than 99.9 % of the test demonstrations do.
+
+    The draws are those of elliptical slice sampling with the demonstrations' moments as its prior; distances are in units of the
+    demonstrations' standard deviations. Without mass away from the demonstrations the share is about 0.001.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    def log_prob(x: Any) -> Any:
+        inside = True if support is None else support(x)
+        return tf.where(inside, reward.log_prob(x), tf.constant(-np.inf, tf.float64))
+
+    draws = slice_sample(log_prob, moments(train), DRAWS, seed, BURN_IN)
+    shift, scale = train.mean(axis=0), train.std(axis=0)
+    neighbours = NearestNeighbors(n_neighbors=1).fit((train - shift) / scale)
+    near, far = (neighbours.kneighbors((x - shift) / scale)[0][:, 0] for x in (test, draws))
+    return float(np.mean(far > np.quantile(near, 0.999)))
+
+
+def ablation_units(
+    task: str,
+    only: Sequence[str] | None,
+    seeds: Sequence[int],
+    modes: int | None,
+    steps: int | None,
+    dim: int | None,
+    assignments: Sequence[str] = (),
+) -> list[Ablation]:
+    """Every ablation (or those named in `only`) with every seed; `assignments` are put over all. Raises InputError."""
+    check_choice("task", task, TASKS)
+    changes = read_yaml(DIRECTORY / "ablations.yaml")
+    names = [check_choice("ablation", name, changes) for name in only] if only else list(changes)
+    units = []
+    for name in names:
+        preset = changes[name].pop("preset", "best")
+        change = [f"{section}.{key}={_text(v)}" for section, keys in changes[name].items() for key, v in keys.items()]
+        for seed in seeds:
+            spec = make_specification(
+                task=task, modes=modes, steps=steps, dim=dim, seed=seed, preset=preset, assignments=[*assignments, *change]
+            )
+            components = inference_components(task, spec.steps) or spec.modes
+            units.append(Ablation(spec, components, search=True, label=name))
+    return units
+
+
+def ablate(
+    task: str,
+    *,
+    only: Sequence[str] | None,
+    seeds: Sequence[int],
+    modes: int | None,
+    steps: int | None,
+    dim: int | None,
+    assignments: Sequence[str],
+    scheduler: str | None,
+    workers: int | None,
+    out: Path,
+) -> None:
+    """Do all units in `out`, then write results.csv, table.csv and table.md. What is finished is skipped.
+
+    Raises:
+        InputError: bad arguments, no such scheduler, an `out` of something else; or, at the end, units that failed.
+    """
+    console = Console()
+    units = ablation_units(task, only, seeds, modes, steps, dim, assignments)
+    workers = check_integer("--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1)
+    RunFolder.open(out, {"ablations": task, "overrides": list(assignments)})
+    failures = execute_sweep(units, out, scheduler, workers, console)
+
+    finished = [unit for unit in units if unit.finished(out / unit.name)]
+    rows = [{"ablation": unit.label, **row} for unit in finished for row in _rows(out / unit.name)]
+    results = pd.DataFrame(rows, columns=["ablation", *columns_of(task), "iterations", "far_share"])
+    means = table(results)
+    write_text(out / "results.csv", results.to_csv(index=False))
+    write_text(out / "table.csv", means.to_csv(index=False))
+    write_text(out / "table.md", to_markdown(means))
+    console.print(f"{len(units) - len(failures)} of {len(units)} units finished; {out / 'results.csv'}, {out / 'table.md'}")
+    if failures:
+        name, error = next(iter(failures.items()))
+        raise InputError(f"{len(failures)} units failed, the first is {name}: {error.strip().splitlines()[-1]}")
+
+
+def table(results: pd.DataFrame) -> pd.DataFrame:
+    """Mean over seeds and 95 % bootstrap interval of each measure, a row per ablation, size and stage."""
+    rows = []
+    keys = ["ablation", "task", "modes", "stage"]
+    for key, group in results.groupby(keys, sort=False):
+        row: dict[str, Any] = dict(zip(keys, key, strict=True)) | {"seeds": len(group)}
+        for name in SHOWN:
+            if name in group and group[name].notna().any():
+                low, high = bootstrap_interval(group[name].to_numpy(float))
+                row[name] = f"{group[name].mean():.4g} [{low:.4g}, {high:.4g}]"
+        rows.append(row)
+    return pd.DataFrame(rows).fillna("")
+
+
+def _rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """Of results.csv, with what only ablations have; of `best` also the references."""
+    summary, found = read_summary(folder), json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
+    for row in rows_of(folder):
+        extra = {"iterations": summary["num_iterations"], "far_share": found["far_share"]} if row["stage"] == "training" else {}
+        yield {**row, **extra}
+    if "em_bic" in found:
+        key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
+        references = {
+            name: values["reported"] for name, values in summary["i_projection"].items() if name not in ("reward", "policy")
+        }
+        for name, value in {**references, "em_bic": found["em_bic"]}.items():
+            yield {**key, "stage": f"reference {name}", "method": name, "reported": value, "status": "finished"}
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,50 @@
+"""`python -m experiments docs`: the API reference, made from the docstrings."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from virl_tf.validation import InputError
+
+# What a user calls, and what such calls take or return. Other modules are documented where they stand.
+MODULES = ("virl_tf", "virl_tf.tasks", "virl_tf.hparams", "virl_tf.methods", "virl_tf.metrics")
+# pdoc comes to tasks by itself, and would take the function `virl_tf.fit` for the module of this name.
+SPECIFICATION = [*(module for module in MODULES if module != "virl_tf.tasks"), r"!virl_tf\.fit$"]
+
+EMPTY = ("Alias for field number", "Create new instance of")  # what Python itself says of named tuples
+
+
+def write_reference(out: Path) -> None:
+    """One HTML page for each of `MODULES` into the folder `out`, with a search box; nothing in them needs a network.
+
+    Raises:
+        InputError: pdoc is not installed, or `out` cannot be written.
+    """
+    try:
+        import jinja2
+        import pdoc
+        import pdoc.render
+    except ImportError as error:
+        raise InputError("the API reference needs pdoc: pip install 'virl_tf[docs]'.") from error
+    pdoc.render.configure(docformat="google", footer_text="virl_tf")
+    to_markdown = pdoc.render.env.filters["to_markdown"]
+
+    @jinja2.pass_context
+    def with_notation(context: Any, docstring: str) -> str:
+        return "" if docstring.startswith(EMPTY) else to_markdown(context, notation(docstring))
+
+    pdoc.render.env.filters["to_markdown"] = with_notation
+    try:
+        pdoc.pdoc(*SPECIFICATION, output_directory=out)
+    except OSError as error:
+        raise InputError(f"cannot write to {out}: {error.strerror or error}.") from error
+    finally:
+        pdoc.render.env.filters["to_markdown"] = to_markdown
+    Console().print(f"wrote {out / 'index.html'}", highlight=False, soft_wrap=True)
+
+
+def notation(docstring: str) -> str:
+    """The paper's q*_t is no emphasis: stars behind a letter are escaped, except within `code`."""
+    return re.sub(r"(`[^`]*`)|(?<=\w)\*", lambda found: found[1] or r"\*", docstring)

@@ -1,0 +1,81 @@
+"""I-projections KL(q || p) on the random Gaussians: on a grid in 2-D, as in the paper; elsewhere from draws."""
+
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from virl_tf import metrics
+from virl_tf.kde import Kde
+from virl_tf.mixture import Mixture, moments
+from virl_tf.numerics import DENSITY, split_seed
+from virl_tf.reward import CumulativeValues, Reward, evaluate
+from virl_tf.tasks import RandomGaussians
+
+DRAWS = 20_000  # of a density, or of the proposal for a reward
+WIDENING = 1.5  # of the wide part of that proposal, against the demonstrations' covariance
+
+
+class Distances(Protocol):
+    """KL(q || p) of what a run yields."""
+
+    def of_reward(self, reward: Reward, policy: Mixture) -> float:
+        """Of the normalised exp(R); `policy`: where else its mass may lie."""
+
+    def of_density(self, density: Mixture | Kde) -> float:
+        """Of a normalised density that can be sampled."""
+
+
+class GridDistances:
+    """The paper's numerical I-projection, on the grid around the demonstrations."""
+
+    def __init__(self, task: RandomGaussians, train: np.ndarray):
+        """For a target in 2-D and its demonstrations [N, 2]."""
+        self._points = tf.constant(metrics.grid_around(train).points, DENSITY)
+        self._log_p, self._rewards = task.log_prob(self._points), CumulativeValues(self._points)
+
+    def of_reward(self, reward: Reward, policy: Mixture) -> float:
+        """On the grid."""
+        return metrics.i_projection(self._rewards(reward), self._log_p)
+
+    def of_density(self, density: Mixture | Kde) -> float:
+        """On the grid."""
+        return metrics.i_projection(density.log_prob(self._points), self._log_p)
+
+
+class SampledDistances:
+    """Estimates from draws, for any D.
+
+    A density is sampled itself. A reward is not: self-normalised importance sampling from a mixture of p (a half), the policy (a
+    quarter) and a wide Gaussian (a quarter), so that mass of the reward outside of the demonstrations counts where one of the
+    three reaches it.
+    """
+
+    def __init__(self, task: RandomGaussians, train: np.ndarray):
+        """For a target and its demonstrations [N, D]."""
+        self._task = task
+        wide = moments(train)
+        self._wide = wide._replace(scale_trils=WIDENING * wide.scale_trils)
+        target_draws, _ = task.mixture.sample(DRAWS // 2, split_seed(0, 0, "distance of target"))
+        wide_draws, _ = self._wide.sample(DRAWS // 4, split_seed(0, 0, "distance of wide part"))
+        self._rewards = CumulativeValues(tf.concat([target_draws, wide_draws], axis=0))
+
+    def of_reward(self, reward: Reward, policy: Mixture) -> float:
+        """By importance sampling."""
+        policy_draws, _ = policy.sample(DRAWS // 4, split_seed(0, 0, "distance of policy"))
+        x = tf.concat([self._rewards.points, policy_draws], axis=0)
+        log_q = tf.concat([self._rewards(reward), evaluate(reward, policy_draws)], axis=0)
+        parts = [(0.5, self._task.mixture), (0.25, self._wide), (0.25, policy)]
+        log_proposal = tf.reduce_logsumexp(tf.stack([np.log(share) + part.log_prob(x) for share, part in parts]), axis=0)
+        return metrics.sampled_i_projection(log_q, self._task.log_prob(x), log_proposal)
+
+    def of_density(self, density: Mixture | Kde) -> float:
+        """The mean of log q - log p over draws of q."""
+        seed = split_seed(0, 0, "distance of density")
+        x = density.sample(DRAWS, seed) if isinstance(density, Kde) else density.sample(DRAWS, seed)[0]
+        return float(tf.reduce_mean(density.log_prob(x) - self._task.log_prob(x)))
+
+
+def distances_of(task: RandomGaussians, train: np.ndarray) -> Distances:
+    """The paper's way where it is possible."""
+    return GridDistances(task, train) if task.dim == 2 else SampledDistances(task, train)

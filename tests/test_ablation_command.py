@@ -1,0 +1,101 @@
+"""`python -m experiments ablate`: its units, its table, its look away from the demonstrations, and one real smoke run."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.ablation_command import ablate, ablation_units, far_share, table
+from tests.conftest import make_reward
+from virl_tf.hparams import own_data_hparams
+from virl_tf.mixture import gaussian
+from virl_tf.validation import InputError
+
+TINY = [
+    *("network.layer_size=8", "network.num_layers=2", "network.num_frequencies=4", "training.num_epochs=2"),
+    *("loop.num_iterations=2", "loop.num_negatives=500", "policy.update_steps=2"),
+]
+
+
+def units(**changes):
+    arguments = {"task": "gaussians", "only": None, "seeds": [3], "modes": 5, "steps": None, "dim": None}
+    return ablation_units(**{**arguments, **changes})
+
+
+def test_every_ablation_is_best_with_its_change_alone():
+    found = {unit.label: unit.spec for unit in units()}
+    best = own_data_hparams("virl")
+    assert found["best"].hparams == best
+    assert found["no_stop"].hparams == best.override({"loop": {"min_gain": None}})
+    assert found["new_pool"].hparams == best.override({"loop": {"fixed_pool": False}})
+    assert found["paper"].preset == "paper"
+    assert found["paper"].hparams.network.layer_size == 256  # Table 2
+    assert len({spec.hparams for spec in found.values()}) == len(found)
+
+
+def test_units_have_folders_of_their_own_and_search_in_inference():
+    found = units(seeds=[1, 2], only=["best", "silverman"])
+    assert len({unit.name for unit in found}) == 4
+    assert all(unit.search and unit.inference_components == 5 for unit in found)
+    (walk,) = units(task="grid_walker", only=["best"], modes=None)
+    assert walk.inference_components == 25
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"only": ["bst"]}, r"ablation.*bst.*best"),
+        ({"task": "walker"}, r"task.*walker"),
+        ({"task": "grid_walker", "modes": 3}, r"--modes is for gaussians"),
+        ({"task": "grid_walker", "modes": None, "dim": 3}, r"--dim is for gaussians"),
+        ({"dim": 0}, r"--dim"),
+        ({"assignments": ["loop.num_negatives=1"]}, r"num_negatives = 1 is not allowed"),
+    ],
+)
+def test_bad_arguments(changes, message):
+    with pytest.raises(InputError, match=message):
+        units(**changes)
+
+
+@pytest.mark.parametrize(("distance", "expected"), [(0.0, 0.001), (100.0, 0.5)])
+def test_far_share_sees_a_second_lump(distance, expected):
+    rng = np.random.default_rng(0)
+    train, test = rng.standard_normal((4000, 2)), rng.standard_normal((2000, 2))
+    one, scale = gaussian(np.zeros(2), np.eye(2)), 1.0 + distance
+    lumps = one._replace(
+        log_weights=np.log([0.5, 0.5]),
+        means=np.array([[0.0, 0.0], [distance, 0.0]]),
+        scale_trils=np.tile(np.eye(2), (2, 1, 1)),
+    )
+    reward = make_reward([], base=type(one)(*(np.asarray(a) for a in lumps)))
+    # The sampler's prior has the demonstrations' moments: a lump 100 deviations away needs a wider one.
+    wide = np.concatenate([train, [[scale, 0.0], [-scale, 0.0]]])
+    share = far_share(reward, wide, test, None, 0)
+    assert share == pytest.approx(expected, abs=0.02 if distance == 0.0 else 0.5)
+    assert (share > 0.02) == (distance > 0.0)
+
+
+def test_table_has_means_and_intervals_over_seeds():
+    keys = {"ablation": "best", "task": "gaussians", "modes": 5, "stage": "training"}
+    results = pd.DataFrame([{**keys, "seed": seed, "reported": value} for seed, value in enumerate([0.1, 0.2, 0.3])])
+    (row,) = table(results).to_dict("records")
+    assert row["seeds"] == 3
+    assert row["reported"].startswith("0.2 [0.1")
+
+
+def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
+    arguments = {
+        **{"only": ["best", "plain_inputs"], "seeds": [0], "modes": 2, "steps": None, "dim": 3, "assignments": TINY},
+        **{"scheduler": None, "workers": 1, "out": tmp_path / "out"},
+    }
+    ablate("gaussians", **arguments)
+    results = pd.read_csv(tmp_path / "out" / "results.csv")
+    assert set(results["ablation"]) == {"best", "plain_inputs"}
+    training = results[results["stage"] == "training"].set_index("ablation")
+    assert np.isfinite(training[["reported", "far_share", "iterations"]].to_numpy(float)).all()
+    assert {"reference kde_held_out", "reference em_bic", "inference"} <= set(results["stage"])
+    before = (tmp_path / "out" / "results.csv").read_bytes()
+    capsys.readouterr()
+    ablate("gaussians", **arguments)
+    assert (tmp_path / "out" / "results.csv").read_bytes() == before
+    with pytest.raises(InputError, match="another configuration"):
+        ablate("gaussians", **{**arguments, "assignments": []})

@@ -1,0 +1,60 @@
+"""I-projections from draws against those on the grid, where both exist."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.tasks.distances import GridDistances, SampledDistances, distances_of
+from tests.conftest import make_reward
+from virl_tf.kde import fit_kde
+from virl_tf.mixture import em_mixture, moments
+from virl_tf.numerics import DENSITY
+from virl_tf.tasks import RandomGaussians
+
+TASK = RandomGaussians(5, 0)
+X = TASK.exact_samples(2000, 0)[0]
+
+
+def as_reward(mixture, constant):
+    """A reward that is a mixture, up to a constant."""
+    shifted = mixture.log_weights + tf.constant(constant, DENSITY)
+    return make_reward([], dim=mixture.dim, base=mixture._replace(log_weights=shifted))
+
+
+@pytest.mark.parametrize("components", [4, 5])
+def test_draws_and_grid_agree_on_rewards_and_densities(components):
+    policy = em_mixture(X, components, 0)
+    grid, draws = GridDistances(TASK, X), SampledDistances(TASK, X)
+    # The tails that the grid cuts off, and the noise of 20,000 draws, are a few per cent of the distance.
+    assert draws.of_density(policy) == pytest.approx(grid.of_density(policy), rel=0.2, abs=0.02)
+    reward = as_reward(policy, 40.0)
+    assert draws.of_reward(reward, policy) == pytest.approx(draws.of_density(policy), rel=0.2, abs=0.02)
+
+
+def test_a_kernel_estimate_is_measured_by_its_own_draws():
+    kde = fit_kde(X, "held_out")
+    assert SampledDistances(TASK, X).of_density(kde) == pytest.approx(GridDistances(TASK, X).of_density(kde), rel=0.1, abs=0.02)
+
+
+@pytest.mark.parametrize("dim", [1, 3, 10])
+def test_the_target_itself_is_at_distance_zero_in_any_dimension(dim):
+    task = RandomGaussians(5, 0, dim=dim)
+    x = task.exact_samples(500, 0)[0]
+    distances = distances_of(task, x)
+    reward = as_reward(task.mixture, -3.0)
+    assert abs(distances.of_density(task.mixture)) < 1e-9
+    assert abs(distances.of_reward(reward, moments(x))) < 0.02
+
+
+def test_mass_where_only_the_wide_part_reaches_is_seen():
+    task = RandomGaussians(5, 0, dim=4)
+    x = task.exact_samples(2000, 0)[0]
+    far = moments(np.asarray(x))
+    both = task.mixture._replace(
+        log_weights=tf.concat([task.mixture.log_weights + np.log(0.5), [np.log(0.5)]], axis=0),
+        means=tf.concat([task.mixture.means, far.means], axis=0),
+        scale_trils=tf.concat([task.mixture.scale_trils, far.scale_trils], axis=0),
+    )
+    found = SampledDistances(task, x).of_reward(as_reward(both, 0.0), task.mixture)
+    assert found == pytest.approx(SampledDistances(task, x).of_density(both), rel=0.1)
+    assert found > 1.0
