@@ -3,11 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 
 from experiments.ablation_command import ablate, ablation_units, far_share, table
 from tests.conftest import make_reward
 from virl_tf.hparams import own_data_hparams
-from virl_tf.mixture import gaussian
+from virl_tf.mixture import Mixture
 from virl_tf.validation import InputError
 
 TINY = [
@@ -56,22 +57,19 @@ def test_bad_arguments(changes, message):
         units(**changes)
 
 
-@pytest.mark.parametrize(("distance", "expected"), [(0.0, 0.001), (100.0, 0.5)])
-def test_far_share_sees_a_second_lump(distance, expected):
+@pytest.mark.parametrize("between", [0.0, 0.3])
+def test_far_share_is_the_mass_between_the_demonstrations_modes(between):
+    def lumps(n):
+        return rng.choice([-12.0, 12.0], (n, 1)) * [1.0, 0.0] + rng.standard_normal((n, 2))
+
     rng = np.random.default_rng(0)
-    train, test = rng.standard_normal((4000, 2)), rng.standard_normal((2000, 2))
-    one, scale = gaussian(np.zeros(2), np.eye(2)), 1.0 + distance
-    lumps = one._replace(
-        log_weights=np.log([0.5, 0.5]),
-        means=np.array([[0.0, 0.0], [distance, 0.0]]),
-        scale_trils=np.tile(np.eye(2), (2, 1, 1)),
-    )
-    reward = make_reward([], base=type(one)(*(np.asarray(a) for a in lumps)))
-    # The sampler's prior has the demonstrations' moments: a lump 100 deviations away needs a wider one.
-    wide = np.concatenate([train, [[scale, 0.0], [-scale, 0.0]]])
-    share = far_share(reward, wide, test, None, 0)
-    assert share == pytest.approx(expected, abs=0.02 if distance == 0.0 else 0.5)
-    assert (share > 0.02) == (distance > 0.0)
+    weights = np.array([(1.0 - between) / 2.0, (1.0 - between) / 2.0, max(between, 1e-12)])
+    means = np.array([[-12.0, 0.0], [12.0, 0.0], [0.0, 0.0]])
+    trils = np.array([np.eye(2), np.eye(2), 0.3 * np.eye(2)])
+    mixture = Mixture(*(tf.constant(a) for a in (np.log(weights), means, trils)))
+    share = far_share(make_reward([], base=mixture), lumps(4000), lumps(2000), None, 0)
+    # 2,000 draws: four standard errors are 0.04 at 0.3; without a third lump about one draw in a thousand lies far out.
+    assert share == pytest.approx(between, abs=0.045 if between else 0.005)
 
 
 def test_table_has_means_and_intervals_over_seeds():

@@ -145,7 +145,7 @@ def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call
     [
         (["run", "gausians"], "did you mean 'gaussians'"),
         (["run", "gaussians", "--method", "vril"], "did you mean 'virl'"),
-        (["run", "gaussians", "--preset", "fast"], "Allowed: paper, quick, smoke"),
+        (["run", "gaussians", "--preset", "fast"], "Allowed: best, paper, quick, smoke"),
         (["run", "gaussians", "--components", "0"], "--components"),
         (["run", "gaussians", "--components", "9000"], "from 1 to 8000"),
         (["run", "gaussians", "--modes", "0"], "--modes"),

@@ -372,7 +372,7 @@ def test_claims_of_another_task_are_refused(call, task, swept):
         (["sweep", "grid_walker", "--steps", "3;4"], "--steps must be integers with commas"),
         (["sweep", "grid_walker", "--seeds", "-1"], "seed must be"),
         (["sweep", "grid_walker", "--workers", "0"], "--workers"),
-        (["sweep", "grid_walker", "--preset", "fast"], "Allowed: paper, quick, smoke"),
+        (["sweep", "grid_walker", "--preset", "fast"], "Allowed: best, paper, quick, smoke"),
     ],
 )
 def test_bad_input_is_one_clear_error_with_status_2(call, arguments, message, tmp_path):

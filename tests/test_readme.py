@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import typer
 
 import virl_tf
 from experiments.cli import app
+from experiments.figures.figure_2b import LABELS
 from experiments.tuning.study import StudySpecification
 
 from . import postgres
@@ -150,6 +152,44 @@ def test_pytest_and_tensorboard_take_what_they_are_given(tmp_path):
             (tmp_path / "runs").mkdir()
             done = subprocess.run([*words, "--inspect"], cwd=tmp_path, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
+
+
+# Rows of the README's table of the Gaussians -> (stage, method, components) in results.csv.
+GAUSSIAN_ROWS = {
+    f"{label} {components}c, {what}": (stage, method, components)
+    for method, label in LABELS.items()
+    for components in (1, 10)
+    for stage, what in {
+        "training": "recovered reward",
+        **({"training_policy": "policy"} if method != "eim" else {}),
+        **({"inference": "new policy of m components on that reward"} if method != "eim" and components == 10 else {}),
+    }.items()
+} | {
+    "KDE alone, bandwidth 0.215": ("reference", "kde", 0),
+    "KDE alone, held-out bandwidth": ("reference", "kde_held_out", 0),
+    "EM, m components": ("reference", "em", 0),
+    "EM, 10 components": ("reference", "em_10c", 0),
+    "best possible 1c": ("reference", "best_1c", 0),
+    "best possible 10c": ("reference", "best_10c", 0),
+}
+
+
+def gaussian_cell(frame, modes, stage, method, components):
+    """'0.050 (0.043 - 0.059)': mean, lowest and highest over the seeds."""
+    keys = {"modes": modes, "stage": stage, "method": method, "components": components}
+    rows = frame[np.logical_and.reduce([frame[name] == value for name, value in keys.items()])]
+    values, diverged = rows["reported"], int((rows["status"] == "diverged").sum())
+    if not len(values):
+        return "not run"
+    few = f", {len(values)} of 3 seeds" if len(values) < 3 else ""
+    return f"{values.mean():.3f} ({values.min():.3f} - {values.max():.3f}){few}{f', {diverged} diverged' if diverged else ''}"
+
+
+def test_the_table_of_the_gaussians_is_that_of_the_results():
+    frame = pd.read_csv(ROOT / "experiments" / "results" / "gaussians" / "results.csv")
+    for label, key in GAUSSIAN_ROWS.items():
+        cells = [gaussian_cell(frame, modes, *key) for modes in (5, 20, 50)]
+        assert f"| {label} | {' | '.join(cells)} |" in TEXT
 
 
 def python_block(containing):

@@ -157,7 +157,8 @@ def test_it_is_built_from_the_folder_that_is_given_the_same_bytes_each_time(call
 
 
 def gaussian_rows(modes, seeds, preset="paper", value=0.25):
-    keys = [("training", "virl", 10), ("training", "geim", 10), ("training_policy", "virl", 10), ("inference", "virl", 10)]
+    keys = [("training", method, components) for method in ("virl", "geim", "eim") for components in (1, 10)]
+    keys += [("training_policy", "virl", 10), ("inference", "virl", 10)]
     return pd.DataFrame(
         [
             {
@@ -186,7 +187,8 @@ def test_what_was_not_run_is_said(results):
     table = Results(results).tables["gaussians"]
     said = not_run("gaussians", table)
     assert said == (
-        "Of the full sweep not run: 10, 15, 20, 25, 30, 35, 40, 45 modes; run: 2 of 5 seeds at 5 modes, 2 of 5 seeds at 50 modes."
+        "Of the full sweep (3 methods, 5 seeds) not run: 10, 15, 20, 25, 30, 35, 40, 45 modes; "
+        "runs done: 12 of 30 at 5 modes, 12 of 30 at 50 modes."
     )
     assert squeezed(said) in squeezed(Page(build(Results(results))).text)
     full = table.__class__(table.folder, "gaussians", gaussian_rows(range(5, 55, 5), range(5)))

@@ -180,7 +180,7 @@ def test_sizes_and_seeds_of_walks_replace_the_presets(task, preset, sizes, seeds
 def test_units_are_those_of_the_task():
     assert units_of("gaussians", "smoke", []) == gaussian_units("smoke", [])
     assert units_of("path_planning", "smoke", []) == walk_units("path_planning", "smoke", [])
-    with pytest.raises(InputError, match="Allowed: paper, quick, smoke"):
+    with pytest.raises(InputError, match="Allowed: best, paper, quick, smoke"):
         units_of("grid_walker", "fast", [])
 
 

@@ -70,7 +70,7 @@ def assert_one_error(result: tuple[int, str, str], message: str) -> None:
         (["gaussians", "--components", "0"], "--components"),
         (["gaussians", "--size", "0"], "--size"),
         (["path_planning", "--size", "3"], "even"),
-        (["gaussians", "--preset", "fast"], "Allowed: paper, quick, smoke"),
+        (["gaussians", "--preset", "fast"], "Allowed: best, paper, quick, smoke"),
         (["gaussians", "--seeds", "one"], "--seeds must be integers"),
         (["gaussians", "--seeds", "-1"], "seed must be"),
         (["gaussians", "--seeds", "0,-1"], "seed must be"),

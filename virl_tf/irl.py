@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.discriminator.fit import CHANCE, DiscriminatorFitter, LogitData
-from virl_tf.fusion import Fusion, fuse
+from virl_tf.fusion import Fusion, draw
 from virl_tf.hparams import Hparams
 from virl_tf.importance import effective_sample_size, normalise
 from virl_tf.kde import Kde, fit_kde, held_out_bandwidth, silverman_factor
@@ -22,10 +22,10 @@ from virl_tf.vips.vips import improve
 
 
 class Pool(NamedTuple):
-    """Draws of p~ that serve all iterations as negatives."""
+    """Draws of p~ and of the wide part, that serve all iterations as negatives."""
 
     points: tf.Tensor  # [M, D] float64
-    log_prob: tf.Tensor  # [M] log p~ there
+    log_kde: tf.Tensor  # [M] log p~ there
 
 
 class Problem(NamedTuple):
@@ -33,6 +33,7 @@ class Problem(NamedTuple):
 
     demonstrations: np.ndarray  # [N, D] float64, in a random order (the first ones are held out from every phi_t)
     kde: Kde | Mixture  # p~
+    wide: Mixture | None  # the Gaussian with the demonstrations' moments, where the fusion has it as a part
     frequencies: np.ndarray  # [D, F] of the networks' Fourier features
     pool: Pool | None
     seed: int
@@ -74,11 +75,19 @@ def make_problem(demonstrations: np.ndarray, hparams: Hparams, seed: int) -> Pro
     """Shuffle the demonstrations once, fit p~ to them, draw the pool and the frequencies."""
     order = np.random.default_rng(numpy_seed(seed, 0, "demonstration order")).permutation(len(demonstrations))
     density = density_estimate(demonstrations, hparams, seed)
-    pool = None
-    if hparams.loop.fixed_pool:
-        points = _draw(density, hparams.loop.num_negatives - hparams.loop.num_negatives // 2, split_seed(seed, 0, "pool"))
-        pool = Pool(points, density.log_prob(points))
-    return Problem(demonstrations[order], density, _frequencies(demonstrations, density, hparams, seed), pool, seed)
+    wide = moments(demonstrations) if hparams.loop.wide_share else None
+    frequencies = _frequencies(demonstrations, density, hparams, seed)
+    problem = Problem(demonstrations[order], density, wide, frequencies, None, seed)
+    if not hparams.loop.fixed_pool:
+        return problem
+    points = _fusion(moments(demonstrations), problem, hparams).sample_fixed(
+        hparams.loop.num_negatives, split_seed(seed, 0, "pool")
+    )
+    return problem._replace(pool=Pool(points, density.log_prob(points)))
+
+
+def _fusion(policy: Mixture, problem: Problem, hparams: Hparams) -> Fusion:
+    return Fusion(policy, problem.kde, problem.wide, hparams.loop.wide_share)
 
 
 def density_estimate(x: np.ndarray, hparams: Hparams, seed: int) -> Kde | Mixture:
@@ -93,8 +102,9 @@ def _frequencies(x: np.ndarray, density: Kde | Mixture, hparams: Hparams, seed: 
     """Random frequencies, in radians per standard deviation of the data, whose size follows from the data.
 
     A kernel estimate's best bandwidth is Silverman's factor times the width of what the density is made of. So the held-out
-    bandwidth tells that width, l, and frequencies ~ N(0, (frequency_scale / l)^2) stand for smooth functions of that scale: their
-    features' inner products approximate a Gaussian kernel (Rahimi and Recht 2007).
+    bandwidth tells that width, l, and frequencies ~ N(0, (frequency_scale / (D l))^2) stand for smooth functions of that scale:
+    their features' inner products approximate a Gaussian kernel (Rahimi and Recht 2007). With D because a wave that runs through
+    many coordinates changes with each of them.
     """
     number = hparams.network.num_frequencies
     if number == 0:
@@ -106,7 +116,7 @@ def _frequencies(x: np.ndarray, density: Kde | Mixture, hparams: Hparams, seed: 
         width = held_out_bandwidth(x, spread, numpy_seed(seed, 0, "bandwidth")) * np.ones_like(spread)
     length = width / silverman_factor(*x.shape)
     normal = np.random.default_rng(numpy_seed(seed, 0, "frequencies")).standard_normal((x.shape[1], number))
-    return (hparams.network.frequency_scale / length[:, None] * normal).astype(np.float32)
+    return (hparams.network.frequency_scale / (x.shape[1] * length[:, None]) * normal).astype(np.float32)
 
 
 def init(problem: Problem, method: Method, num_components: int, hparams: Hparams) -> State:
@@ -119,7 +129,10 @@ def init(problem: Problem, method: Method, num_components: int, hparams: Hparams
     }[hparams.policy.start]()
     size = hparams.training.ensemble_size
     if method.base == "reward":
-        prior = policy if hparams.loop.prior == "initial_policy" else moments(x)
+        prior = {
+            "initial_policy": lambda: policy,
+            "mixture": lambda: bic_mixture(x, numpy_seed(problem.seed, 0, "bandwidth")),
+        }.get(hparams.loop.prior, lambda: moments(x))()
         reward = _reward(problem, prior, hparams.loop.prior != "flat", hparams, size * hparams.loop.num_iterations)
     else:
         reward = _reward(problem, policy, True, hparams, size)
@@ -136,7 +149,7 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
 
     with _timed(cpu, "sample"):
         base = state.reward if method.base == "reward" else _policy_reward(state.reward, state.policy)
-        proposal = Fusion(state.policy, problem.kde) if method.fusion else state.policy
+        proposal = _fusion(state.policy, problem, hparams) if method.fusion else state.policy
         x, log_mu, log_base = _negatives(state, problem, base, proposal, method, hparams)
         log_w = tf.zeros(len(x), DENSITY)
         if method.importance_weights:
@@ -189,13 +202,14 @@ def _negatives(
     """(x, log mu(x), log of the weights' numerator) of this iteration's negatives: [M, D], [M], [M]."""
     seeds = split_seed(problem.seed, state.t, "negatives")
     pool = problem.pool
-    if pool is None or not method.fusion:
-        x = _draw(proposal, hparams.loop.num_negatives, seeds)
+    if pool is None or not isinstance(proposal, Fusion):
+        x = draw(proposal, hparams.loop.num_negatives, seeds)
         return x, proposal.log_prob(x), evaluate(base, x)
-    # Half of the fusion's draws, their log p~ and, where the reward is a sum, their log q*_t are known already.
-    new = _draw(state.policy, hparams.loop.num_negatives // 2, seeds)
+    # Of all draws but the policy's, log p~ and, where the reward is a sum, log q*_t are known already.
+    new, _ = state.policy.sample(proposal.counts(hparams.loop.num_negatives)[0], seeds)
     x = tf.concat([new, pool.points], axis=0)
-    log_mu = fuse(state.policy.log_prob(x), tf.concat([problem.kde.log_prob(new), pool.log_prob], axis=0))
+    log_kde = tf.concat([problem.kde.log_prob(new), pool.log_kde], axis=0)
+    log_mu = proposal.combine(state.policy.log_prob(x), log_kde, x)
     if method.base == "reward":
         return x, log_mu, tf.concat([evaluate(base, new), state.pool_reward], axis=0)
     return x, log_mu, evaluate(base, x)
@@ -206,10 +220,6 @@ def _timed(cpu: dict[str, float], part: str) -> Iterator[None]:
     start = time.process_time()
     yield
     cpu[part] = time.process_time() - start
-
-
-def _draw(density: Mixture | Kde | Fusion, n: int, seed: np.ndarray) -> tf.Tensor:
-    return density.sample(n, seed)[0] if isinstance(density, Mixture) else density.sample(n, seed)
 
 
 def _logit_data(x: Any, log_weights: tf.Tensor, subtracted: Mixture | Fusion | None, reward: Reward) -> LogitData:

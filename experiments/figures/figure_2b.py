@@ -32,8 +32,7 @@ def draw_figure_2b(sweeps: Path | Sequence[Path], out: Path) -> None:
             chosen = select(results, "training", method, components)
             curve(axes, chosen, COLOURS[method], style, marker, f"{label} {components}c")
     for method, (label, style) in REFERENCES.items():
-        means = select(results, "reference", method, 0).groupby("modes")["reported"].mean()
-        axes.plot(means.index, means, color="0.45", linewidth=0.8, linestyle=style, label=label, zorder=1)
+        reference(axes, results, method, style, label)
     finish(axes, results, ("training",))
     save(figure, out / "figure_2b")
 
@@ -52,6 +51,12 @@ def curve(axes: Axes, chosen: pd.DataFrame, colour: str, style: str, marker: str
     axes.fill_between(mean.index, low, mean + spread, color=colour, alpha=0.15, linewidth=0, zorder=2)
 
 
+def reference(axes: Axes, results: pd.DataFrame, method: str, style: Any, label: str) -> None:
+    """Thin grey line of the means, with dots, so that a single number of modes shows, too."""
+    means = select(results, "reference", method, 0).groupby("modes")["reported"].mean()
+    axes.plot(means.index, means, ".", color="0.45", markersize=3, linewidth=0.8, linestyle=style, label=label, zorder=1)
+
+
 def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
     """Axes, legend, and a cross on the upper edge for every diverged run."""
     diverged = results[(results["status"] == "diverged") & results["stage"].isin(stages)]
@@ -59,10 +64,10 @@ def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
         transform = axes.get_xaxis_transform()
         axes.plot(group["modes"], np.full(len(group), 0.98), "x", color=COLOURS.get(str(method), "0.3"), transform=transform)
     if len(diverged):
-        axes.plot([], [], "x", color="0.3", label=f"diverged ({len(diverged)} runs)")
+        axes.plot([], [], "x", color="0.3", label=f"diverged ({len(diverged)} run{'s' if len(diverged) > 1 else ''})")
     axes.set_yscale("log")
     # A reference may be exact (0 where the policy has a component for every mode); it must not squeeze the curves.
-    axes.set_ylim(bottom=0.5 * results.loc[results["stage"] != "reference", "reported"].min())
+    axes.set_ylim(bottom=0.5 * results.loc[results["stage"].isin(stages), "reported"].min())
     axes.set_xlabel("target components m")
     axes.set_ylabel("I-projection KL(q || p)")
     axes.set_xticks(sorted(results["modes"].unique()))

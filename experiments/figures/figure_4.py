@@ -5,7 +5,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from experiments.figures.figure_2b import COLOURS, LABELS, curve, finish, select
+from experiments.figures.figure_2b import COLOURS, LABELS, curve, finish, reference, select
 from experiments.figures.style import save
 from experiments.result_files import read_results
 
@@ -19,7 +19,6 @@ def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
         curve(axes, training, COLOURS[method], "--", "s", f"{LABELS[method]} training")
         curve(axes, inference, COLOURS[method], "-", "o", f"{LABELS[method]} inference")
     for method, label, style in (("best_10c", "best possible 10c", (0, (5, 4))), ("em", "EM, m components", "-.")):
-        means = select(results, "reference", method, 0).groupby("modes")["reported"].mean()
-        axes.plot(means.index, means, color="0.45", linewidth=0.8, linestyle=style, label=label, zorder=1)
+        reference(axes, results, method, style, label)
     finish(axes, results[results["components"].isin([0, 10]) & (results["method"] != "eim")], ("inference", "training_policy"))
     save(figure, out / "figure_4")

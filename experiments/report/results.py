@@ -15,6 +15,7 @@ from experiments.result_files import bootstrap_interval, read_results
 from experiments.specification import DEFAULT_STEPS, TASKS
 from experiments.units import GRIDS, WALK_SEEDS
 from virl_tf.hparams import read_yaml
+from virl_tf.methods import PAPER_METHODS
 from virl_tf.validation import InputError
 
 DRAWN_FROM_TABLES = {"2b": "gaussians", "4": "gaussians"}  # figures that need results.csv only
@@ -107,19 +108,20 @@ def mean_with_interval(values: pd.Series, digits: int = 3) -> str:
 def not_run(task: str, table: Table | None) -> str:
     """What of a task's full sweep is missing from a table, in one sentence; '' if nothing is.
 
-    The full sweep has the paper's numbers of modes and five seeds, as the paper has (it has no runs of path planning).
+    The full sweep has the paper's numbers of modes and five seeds, as the paper has (it has no runs of path planning), of every
+    method.
     """
-    sizes = GRIDS["paper"]["modes"] if task == "gaussians" else (_num_modes(task),)
-    seeds = len(GRIDS["paper"]["seeds"] if task == "gaussians" else WALK_SEEDS["paper"])
     if table is None:
         return "Not run yet."
+    sizes = GRIDS["paper"]["modes"] if task == "gaussians" else (_num_modes(task),)
+    wanted = len(PAPER_METHODS) * (2 * len(GRIDS["paper"]["seeds"]) if task == "gaussians" else len(WALK_SEEDS["paper"]))
     done = table.frame[(table.frame["stage"] == "training") & (table.frame["preset"] == "paper")]
-    counts = {size: int(done[done["modes"] == size]["seed"].nunique()) for size in sizes}
+    counts = {size: int((done["modes"] == size).sum()) for size in sizes}
     missing = [str(size) for size, count in counts.items() if not count]
-    fewer = [f"{count} of {seeds} seeds at {size} modes" for size, count in counts.items() if 0 < count < seeds]
+    fewer = [f"{count} of {wanted} at {size} modes" for size, count in counts.items() if 0 < count < wanted]
     parts = [f"not run: {', '.join(missing)} modes"] if missing else []
-    parts += [f"run: {', '.join(fewer)}"] if fewer else []
-    return f"Of the full sweep {'; '.join(parts)}." if parts else ""
+    parts += [f"runs done: {', '.join(fewer)}"] if fewer else []
+    return f"Of the full sweep (3 methods, 5 seeds) {'; '.join(parts)}." if parts else ""
 
 
 def _num_modes(task: str) -> int:
