@@ -30,7 +30,7 @@ PARTS: dict[str, Callable[[int], list[Row]]] = {
     "sampling": part_functions.slice_sampling,
     "growth": part_functions.growth,
 }
-OTHER_PARTS = ("run", "vips", "peers")
+OTHER_PARTS = ("run", "memory", "vips", "peers")
 COLUMNS = {
     "part": "part",
     "case": "case",
@@ -76,6 +76,8 @@ def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: 
         with console.status(f"measuring {name}"):
             if name == "run":
                 whole_run.run(preset, add)
+            elif name == "memory":
+                whole_run.memory(preset, add)
             elif name == "vips":
                 vips(range(seeds), peers, out, add)
             else:
@@ -121,7 +123,7 @@ def _compare_with_ours(rows: list[Row]) -> None:
 def _report(console: Console, row: Row) -> None:
     shown = {label: row[key] for key, label in COLUMNS.items() if key in row}
     texts = (f"{label} {value:.4g}" if isinstance(value, float) else str(value) for label, value in shown.items())
-    console.print("  " + ", ".join(texts), highlight=False)
+    console.print("  " + ", ".join(texts), highlight=False, soft_wrap=True)
 
 
 def markdown(rows: list[Row]) -> str:
