@@ -329,7 +329,7 @@ def claims_command(
 def benchmark_command(
     parts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PART...", help="training, reward, steps, kde, sampling, growth, run, vips, peers."),
+        typer.Argument(metavar="PART...", help="training, reward, steps, kde, sampling, growth, run, memory, vips, peers."),
     ] = None,
     peers: Annotated[
         bool, typer.Option("--peers", help="vips: gmmvi beside ours (pip install 'virl_tf[bench]'); without PART also peers.")
@@ -340,7 +340,7 @@ def benchmark_command(
     only: Annotated[str, typer.Option(metavar="TEXT", help="vips: the targets with this in their names, e.g. mixture.")] = "",
     repeats: Annotated[int, typer.Option(help="Measurements of each candidate.")] = 5,
     seeds: Annotated[int, typer.Option(help="vips: seeds.")] = 5,
-    preset: Annotated[str, typer.Option(help="run: paper (ten minutes) or smoke.")] = "paper",
+    preset: Annotated[str, typer.Option(help="run, memory: paper (ten minutes) or smoke.")] = "paper",
     out: Annotated[Path, typer.Option(metavar="DIR", help="For benchmark.json and benchmark.md.")] = Path("benchmark"),
 ) -> None:
     """Measure what the parts cost, against the machine's ceiling and public peers. Default: all parts but peers."""

@@ -41,7 +41,7 @@ class Unit(Protocol):
 class RunUnit:
     """A training run, followed by inference with `inference_components` on its reward (0: none).
 
-    `searches`: the kinds of inference, False with a fixed set of components as in the paper, True with components that come and go.
+    `searches`: the kinds of inference, False with a fixed set of components as in the paper, True with some that come and go.
     """
 
     spec: Specification

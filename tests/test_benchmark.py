@@ -160,11 +160,12 @@ def test_peers_are_a_part_that_is_asked_for(tmp_path, monkeypatch, peers):
     row = {"case": "c", "who": "virl_tf", "cpu_seconds": 1.0}
     monkeypatch.setattr(command, "PARTS", {"kde": lambda repeats: [{**row, "part": "kde"}]})
     monkeypatch.setattr(command, "steps_beside_gmmvi", lambda: [{**row, "part": "peers"}])
-    monkeypatch.setattr(command, "vips", lambda *arguments: [{**row, "part": "vips"}])
-    monkeypatch.setattr(command.whole_run, "run", lambda *arguments: [{**row, "part": "run"}])
+    monkeypatch.setattr(command, "vips", lambda seeds, peers, out, add: add({**row, "part": "vips"}))
+    for part in ("run", "memory"):
+        monkeypatch.setattr(command.whole_run, part, lambda preset, add, part=part: add({**row, "part": part}))
     monkeypatch.setattr(command, "ceiling", lambda: 10.0)
     monkeypatch.setattr(command, "check_gmmvi", lambda: None)
-    for names, expected in (([], ["kde", "run", "vips"] + ["peers"] * peers), (["peers"], ["peers"])):
+    for names, expected in (([], ["kde", "run", "memory", "vips"] + ["peers"] * peers), (["peers"], ["peers"])):
         command.benchmark(names, peers, 1, 1, tmp_path)
         assert [row["part"] for row in json.loads((tmp_path / "benchmark.json").read_text())["rows"]] == expected
 
@@ -224,7 +225,7 @@ def test_the_figure_of_the_arms(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["training", "reward", "steps", "kde", "growth", "run"])
+@pytest.mark.parametrize("part", ["training", "reward", "steps", "kde", "growth", "run", "memory"])
 def test_every_part_runs(part, tmp_path):
     command.benchmark([part], False, 1, 1, tmp_path, "smoke")
     rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]

@@ -1,11 +1,10 @@
 """`python -m experiments benchmark`: measure, and write benchmark.json and a table."""
 
-import functools
 import importlib.util
 import os
 import platform
 import resource
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ PARTS: dict[str, Callable[[int], list[Row]]] = {
     "sampling": part_functions.slice_sampling,
     "growth": part_functions.growth,
 }
-OTHER_PARTS = ("run", "vips", "peers")
+OTHER_PARTS = ("run", "memory", "vips", "peers")
 COLUMNS = {
     "part": "part",
     "case": "case",
@@ -78,26 +77,29 @@ def benchmark(
         check_positive("--peer-seconds", peer_seconds)
     if peers or "peers" in names:
         check_gmmvi()
-    best = ceiling()
+    best, rows = ceiling(), list[Row]()
     console.print(f"ceiling: {best:.0f} GFLOP per CPU second (float32 products of 500 x 256 with 256 x 256)", highlight=False)
-    measured: dict[str, Callable[[], Iterable[Row]]] = {
-        **{name: functools.partial(part, repeats) for name, part in PARTS.items()},
-        "run": lambda: whole_run.run(preset, lambda row: None),
-        "vips": lambda: vips(range(seeds), peers, peer_seconds, out, only),
-        "peers": steps_beside_gmmvi,
-    }
     settings: dict[str, Any] = {"ceiling": best, "repeats": repeats, "seeds": seeds, "preset": preset}
     if peers:
         settings["peer_seconds"] = peer_seconds or f"{TIMES_OURS:.0f} times ours"
-    rows: list[Row] = []
+
+    def add(row: Row) -> None:
+        if "gflop_per_cpu_second" in row:
+            row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
+        rows.append(row)
+        _report(console, row)
+        write(rows, out, settings)  # what comes later may fail, and policies with peers take an hour
+
     for name in names or (*PARTS, *(part for part in OTHER_PARTS if peers or part != "peers")):
         with console.status(f"measuring {name}"):
-            for row in measured[name]():
-                if "gflop_per_cpu_second" in row:
-                    row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
-                _report(console, row)
-                rows.append(row)
-                write(rows, out, settings)  # a later one may fail, and policies with peers take an hour
+            if name == "run":
+                whole_run.run(preset, add)
+            elif name == "memory":
+                whole_run.memory(preset, add)
+            else:
+                found = vips(range(seeds), peers, peer_seconds, out, only) if name == "vips" else None
+                for row in found or (steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats)):
+                    add(row)
     console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
 
 
@@ -137,7 +139,7 @@ def _compare_with_ours(rows: list[Row]) -> None:
 def _report(console: Console, row: Row) -> None:
     shown = {label: row[key] for key, label in COLUMNS.items() if key in row}
     texts = (f"{label} {value:.4g}" if isinstance(value, float) else str(value) for label, value in shown.items())
-    console.print("  " + ", ".join(texts), highlight=False)
+    console.print("  " + ", ".join(texts), highlight=False, soft_wrap=True)
 
 
 def markdown(rows: list[Row]) -> str:
