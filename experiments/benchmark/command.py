@@ -4,7 +4,7 @@ import importlib.util
 import os
 import platform
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,16 +90,20 @@ def benchmark(
         _report(console, row)
         write(rows, out, settings)  # what comes later may fail, and policies with peers take an hour
 
+    others: dict[str, Callable[[], Any]] = {
+        "run": lambda: whole_run.run(preset, add),
+        "memory": lambda: whole_run.memory(preset, add),
+        "vips": lambda: add_all(vips(range(seeds), peers, peer_seconds, out, only)),
+        "peers": lambda: add_all(steps_beside_gmmvi()),
+    }
+
+    def add_all(found: Iterable[Row]) -> None:
+        for row in found:
+            add(row)
+
     for name in names or (*PARTS, *(part for part in OTHER_PARTS if peers or part != "peers")):
         with console.status(f"measuring {name}"):
-            if name == "run":
-                whole_run.run(preset, add)
-            elif name == "memory":
-                whole_run.memory(preset, add)
-            else:
-                found = vips(range(seeds), peers, peer_seconds, out, only) if name == "vips" else None
-                for row in found or (steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats)):
-                    add(row)
+            others[name]() if name in others else add_all(PARTS[name](repeats))
     console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
 
 
