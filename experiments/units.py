@@ -41,13 +41,12 @@ class Unit(Protocol):
 class RunUnit:
     """A training run, followed by inference with `inference_components` on its reward (0: none).
 
-    Inference is the paper's, with a fixed set of components; with `search_too` also that with components that come and go.
+    Inference is the paper's, with a fixed set of components; with `search` also that with components that come and go.
     """
 
     spec: Specification
     inference_components: int
-    search: bool = False  # components come and go in inference; the paper's has a fixed set
-    search_too: bool = False
+    search: bool = False
 
     @property
     def name(self) -> str:
@@ -78,7 +77,7 @@ class RunUnit:
         if not self.inference_components:
             return {}
         shares = {"inference": None, **({"obstacles": BLOCKED} if self.spec.task == "path_planning" else {})}
-        kinds = {"": self.search, **({"_search": True} if self.search_too else {})}
+        kinds = {"": False, "_search": True} if self.search else {"": False}
         return {
             f"{name}{suffix}": {"search": search, "obstacles": share}
             for suffix, search in kinds.items()
@@ -135,9 +134,7 @@ def units_of(
         units: list[Any] = list(gaussian_units(preset, assignments, sizes, seeds))
     else:
         units = list(walk_units(task, preset, assignments, sizes, seeds))
-    return [
-        replace(unit, search_too=True) if search and isinstance(unit, RunUnit) and not unit.search else unit for unit in units
-    ]
+    return [replace(unit, search=True) if search and isinstance(unit, RunUnit) else unit for unit in units]
 
 
 def inference_components(task: str, steps: int) -> int:
@@ -160,7 +157,7 @@ def walk_units(
                 spec = make_specification(
                     task=task, method=method, steps=length, seed=seed, preset=preset, assignments=assignments
                 )
-                units.append(RunUnit(spec, inference_components(task, length), search=preset == "best"))
+                units.append(RunUnit(spec, inference_components(task, length)))
     return units
 
 
@@ -188,6 +185,6 @@ def gaussian_units(
                         assignments=assignments,
                     )
                     infer = num_modes if components == 10 and method != "eim" else 0
-                    units.append(RunUnit(spec, infer, search=preset == "best"))
+                    units.append(RunUnit(spec, infer))
     targets = {(unit.spec.modes, unit.spec.seed): unit.spec for unit in units if unit.spec.method == "virl"}
     return [*units, *(ReferenceUnit(spec) for spec in targets.values())]

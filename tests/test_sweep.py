@@ -144,7 +144,7 @@ def test_paper_grid_is_the_papers():
     assert all(unit.inference_components in (0, unit.spec.modes) for unit in runs)
     assert len([unit for unit in gaussian_units("quick", []) if isinstance(unit, RunUnit)]) == 36
     assert {unit.spec.modes for unit in gaussian_units("paper", [], modes=[7], seeds=[9])} == {7}
-    assert set(GRIDS) == {"smoke", "quick", "paper"}
+    assert set(GRIDS) == {"smoke", "quick", "paper", "best"}
 
 
 @pytest.mark.parametrize(("task", "steps", "modes", "components"), [("grid_walker", 5, 32, 25), ("path_planning", 6, 20, 20)])

@@ -30,6 +30,6 @@ def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
                 curve(axes, chosen, COLOURS[method], style, marker, f"{LABELS[method]} {label}")
     for method, label, dashes in (("best_10c", "best possible 10c", (0, (5, 4))), ("em", "EM, m components", "-.")):
         reference(axes, results, method, dashes, label)
-    stages = tuple(stage for stage, *_ in CURVES)
-    finish(axes, results[results["components"].isin([0, 10]) & (results["method"] != "eim")], stages)
+    shown = results[results["components"].isin([0, 10]) & (results["method"] != "eim")]
+    finish(axes, shown, tuple(stage for stage, *_ in CURVES))
     save(figure, out / "figure_4")
