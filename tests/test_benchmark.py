@@ -160,7 +160,7 @@ def test_peers_are_a_part_that_is_asked_for(tmp_path, monkeypatch, peers):
     row = {"case": "c", "who": "virl_tf", "cpu_seconds": 1.0}
     monkeypatch.setattr(command, "PARTS", {"kde": lambda repeats: [{**row, "part": "kde"}]})
     monkeypatch.setattr(command, "steps_beside_gmmvi", lambda: [{**row, "part": "peers"}])
-    monkeypatch.setattr(command, "vips", lambda seeds, peers, out, add: add({**row, "part": "vips"}))
+    monkeypatch.setattr(command, "vips", lambda *_: [{**row, "part": "vips"}])
     for part in ("run", "memory"):
         monkeypatch.setattr(command.whole_run, part, lambda preset, add, part=part: add({**row, "part": part}))
     monkeypatch.setattr(command, "ceiling", lambda: 10.0)
