@@ -66,7 +66,6 @@ class ProgressBar:
         numbers = "  ".join(f"{label} {row[key]:.4g}" for key, label in _SHOWN.items() if key in row)
         self._console.print(f"t {row['t']:>3}  {numbers}", highlight=False, soft_wrap=True)
         if row["dropped"]:
-            self._console.print(
-                f"phi_{row['t']} tells held-out points apart no better than chance: dropped, and the run ends here"
-            )
+            why = "tells held-out points apart no better than chance"
+            self._console.print(f"phi_{row['t']} {why}: dropped, and the run ends here", highlight=False, soft_wrap=True)
         self._progress.update(self._task, completed=state.t)
