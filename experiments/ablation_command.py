@@ -56,6 +56,11 @@ class Ablation(RunUnit):
         """Its row of the live table."""
         return self.label
 
+    @property
+    def _inferences(self) -> dict[str, dict[str, Any]]:
+        """With search alone."""
+        return {name: options for name, options in super()._inferences.items() if options["search"]}
+
     def execute(self, folder: Path) -> None:
         """Train, infer, draw from the recovered density; with `best` also EM with the components that BIC chooses."""
         super().execute(folder)

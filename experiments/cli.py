@@ -154,6 +154,9 @@ def sweep_command(
     workers: Annotated[
         int | None, typer.Option(help="Local worker processes without --scheduler; default: one per core.")
     ] = None,
+    search: Annotated[
+        bool, typer.Option("--search", help="Infer also with components that come and go; completes a finished sweep.")
+    ] = False,
     set_: Set = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: sweeps/TASK-PRESET.")] = None,
 ) -> None:
@@ -169,6 +172,7 @@ def sweep_command(
             seeds=seeds,
             scheduler=scheduler,
             workers=workers,
+            search=search,
             assignments=set_ or [],
             out=out,
         )
@@ -330,6 +334,9 @@ def benchmark_command(
     peers: Annotated[
         bool, typer.Option("--peers", help="vips: gmmvi beside ours (pip install 'virl_tf[bench]'); without PART also peers.")
     ] = False,
+    peer_seconds: Annotated[
+        float | None, typer.Option(help="vips: CPU seconds after which a run of gmmvi stops; default: 20 times ours.")
+    ] = None,
     repeats: Annotated[int, typer.Option(help="Measurements of each candidate.")] = 5,
     seeds: Annotated[int, typer.Option(help="vips: seeds.")] = 5,
     preset: Annotated[str, typer.Option(help="run, memory: paper (ten minutes) or smoke.")] = "paper",
@@ -338,7 +345,7 @@ def benchmark_command(
     """Measure what the parts cost, against the machine's ceiling and public peers. Default: all parts but peers."""
     from experiments.benchmark.command import benchmark
 
-    benchmark(parts or [], peers, repeats, seeds, out, preset)
+    benchmark(parts or [], peers, repeats, seeds, out, preset, peer_seconds)
 
 
 @app.command("figure")

@@ -57,8 +57,8 @@ def check_same_task(runs: list[Path]) -> None:
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     """The rows of results.csv that one unit of a sweep gives.
 
-    Stages: `training` is the recovered reward, `training_policy` its policy, `inference` the new policy on the reward,
-    `reference` a density that is no method of the paper's.
+    Stages: `training` is the recovered reward, `training_policy` its policy, `inference` the new policy on the reward
+    (`inference_search`: with components that come and go), `reference` a density that is no method of the paper's.
     """
     summary = read_summary(folder)
     if folder.name.startswith("references"):
@@ -83,15 +83,19 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         {**key, "stage": "training", **distances["reward"], **seconds},
         {**key, "stage": "training_policy", **distances["policy"], **seconds},
     ]
-    if (folder / "inference" / "summary.json").is_file():
-        inference = read_summary(folder / "inference")
-        inferred = inference["i_projection"]["inference_policy"]
-        rows.append({**key, "stage": "inference", **inferred, "cpu_seconds": inference["cpu_seconds"], "status": "finished"})
+    for stage in ("inference", "inference_search"):
+        if (folder / stage / "summary.json").is_file():
+            inference = read_summary(folder / stage)
+            inferred = inference["i_projection"]["inference_policy"]
+            rows.append({**key, "stage": stage, **inferred, "cpu_seconds": inference["cpu_seconds"], "status": "finished"})
     return rows
 
 
 def _walk_rows(folder: Path, summary: dict[str, Any], key: dict[str, Any]) -> list[dict[str, Any]]:
-    """A walk's training policy, and the policies inferred on its reward without and with obstacles (stage `obstacles`)."""
+    """A walk's training policy, and the policies inferred on its reward without and with obstacles (stage `obstacles`).
+
+    Policies found with components that come and go have the stages `inference_search` and `obstacles_search`.
+    """
     contrast = summary["contrast"]
     training = {
         "open_modes": summary["num_modes"],
@@ -103,7 +107,7 @@ def _walk_rows(folder: Path, summary: dict[str, Any], key: dict[str, Any]) -> li
         "status": summary["status"],
     }
     rows = [{**key, "stage": "training", **summary["objective"], **training, **_present(summary)}]
-    for stage in ("inference", "obstacles"):
+    for stage in ("inference", "obstacles", "inference_search", "obstacles_search"):
         if (folder / stage / "summary.json").is_file():
             found = read_summary(folder / stage)
             status = "finished" if np.isfinite(found["objective"]["final"]) else "diverged"  # no walk in the support

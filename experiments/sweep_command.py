@@ -24,10 +24,14 @@ def sweep(
     seeds: str | None,
     scheduler: str | None,
     workers: int | None,
+    search: bool = False,
     assignments: list[str],
     out: Path | None,
 ) -> None:
     """Do all units in `out`, then write results.csv and table.md. Failed units are reported at the end.
+
+    Args:
+        search: infer also with components that come and go; a finished sweep is completed by it.
 
     Raises:
         InputError: bad arguments, no such scheduler, an `out` of another sweep; or, at the end, units that failed.
@@ -40,7 +44,7 @@ def sweep(
     if (steps if task == "gaussians" else modes) is not None:
         raise InputError(f"{'--steps' if task == 'gaussians' else '--modes'} is not for {task}.")
     sizes = parse_integers("--modes", modes) or parse_integers("--steps", steps)
-    units = units_of(task, preset, assignments, sizes, parse_integers("--seeds", seeds))
+    units = units_of(task, preset, assignments, sizes, parse_integers("--seeds", seeds), search)
     RunFolder.open(out, {"sweep": task, "preset": preset, "overrides": assignments})
     failures = execute_sweep(units, out, scheduler, workers, console)
 

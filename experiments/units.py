@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,11 +39,14 @@ class Unit(Protocol):
 
 @dataclass(frozen=True)
 class RunUnit:
-    """A training run, followed by inference with `inference_components` on its reward (0: none)."""
+    """A training run, followed by inference with `inference_components` on its reward (0: none).
+
+    Inference is the paper's, with a fixed set of components; with `search` also that with components that come and go.
+    """
 
     spec: Specification
     inference_components: int
-    search: bool = False  # components come and go in inference; the paper's has a fixed set
+    search: bool = False
 
     @property
     def name(self) -> str:
@@ -61,19 +64,25 @@ class RunUnit:
         from experiments.runs import execute
 
         execute(self.spec, folder, progress=False)
-        for name, obstacles in self._inferences.items():
-            infer([folder], self.inference_components, search=self.search, obstacles=obstacles, out=folder / name, quiet=True)
+        for name, options in self._inferences.items():
+            infer([folder], self.inference_components, **options, out=folder / name, quiet=True)
 
     def finished(self, folder: Path) -> bool:
         """Each summary is written last."""
         return all((folder / name / "summary.json").is_file() for name in (".", *self._inferences))
 
     @property
-    def _inferences(self) -> dict[str, float | None]:
-        """Folder in the run's -> share of the paths that obstacles block."""
+    def _inferences(self) -> dict[str, dict[str, Any]]:
+        """Folder in the run's -> options of `infer`: with search or not, the share of the paths that obstacles block."""
         if not self.inference_components:
             return {}
-        return {"inference": None, **({"obstacles": BLOCKED} if self.spec.task == "path_planning" else {})}
+        shares = {"inference": None, **({"obstacles": BLOCKED} if self.spec.task == "path_planning" else {})}
+        kinds = {"": False, "_search": True} if self.search else {"": False}
+        return {
+            f"{name}{suffix}": {"search": search, "obstacles": share}
+            for suffix, search in kinds.items()
+            for name, share in shares.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -108,12 +117,24 @@ SMOKE_STEPS = {"grid_walker": 3, "path_planning": 4}
 
 
 def units_of(
-    task: str, preset: str, assignments: list[str], sizes: Sequence[int] | None = None, seeds: Sequence[int] | None = None
+    task: str,
+    preset: str,
+    assignments: list[str],
+    sizes: Sequence[int] | None = None,
+    seeds: Sequence[int] | None = None,
+    search: bool = False,
 ) -> list[Any]:
-    """The units of a task's sweep. `sizes`: m of the Gaussians, d of a walk; with `seeds`, instead of the preset's."""
+    """The units of a task's sweep.
+
+    Args:
+        sizes: m of the Gaussians, d of a walk; with `seeds`, instead of the preset's.
+        search: infer also with components that come and go.
+    """
     if task == "gaussians":
-        return gaussian_units(preset, assignments, sizes, seeds)
-    return walk_units(task, preset, assignments, sizes, seeds)
+        units: list[Any] = list(gaussian_units(preset, assignments, sizes, seeds))
+    else:
+        units = list(walk_units(task, preset, assignments, sizes, seeds))
+    return [replace(unit, search=True) if search and isinstance(unit, RunUnit) else unit for unit in units]
 
 
 def inference_components(task: str, steps: int) -> int:
@@ -136,7 +157,7 @@ def walk_units(
                 spec = make_specification(
                     task=task, method=method, steps=length, seed=seed, preset=preset, assignments=assignments
                 )
-                units.append(RunUnit(spec, inference_components(task, length), search=preset == "best"))
+                units.append(RunUnit(spec, inference_components(task, length)))
     return units
 
 
@@ -164,6 +185,6 @@ def gaussian_units(
                         assignments=assignments,
                     )
                     infer = num_modes if components == 10 and method != "eim" else 0
-                    units.append(RunUnit(spec, infer, search=preset == "best"))
+                    units.append(RunUnit(spec, infer))
     targets = {(unit.spec.modes, unit.spec.seed): unit.spec for unit in units if unit.spec.method == "virl"}
     return [*units, *(ReferenceUnit(spec) for spec in targets.values())]

@@ -128,12 +128,13 @@ def test_the_command_writes_numbers_and_a_table(tmp_path, monkeypatch):
         ((["training"], 0, 5), "--repeats"),
         ((["training"], 5, 0), "--seeds"),
         ((["run"], 5, 5, "quick"), "--preset"),
+        ((["vips"], 5, 5, "paper", 0.0), "--peer-seconds"),
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, arguments, message):
-    names, repeats, seeds, *preset = arguments
+    names, repeats, seeds, *others = arguments
     with pytest.raises(InputError, match=message):
-        command.benchmark(names, False, repeats, seeds, tmp_path, *preset)
+        command.benchmark(names, False, repeats, seeds, tmp_path, *others)
     assert not list(tmp_path.iterdir())
 
 
@@ -159,14 +160,60 @@ def test_peers_are_a_part_that_is_asked_for(tmp_path, monkeypatch, peers):
     row = {"case": "c", "who": "virl_tf", "cpu_seconds": 1.0}
     monkeypatch.setattr(command, "PARTS", {"kde": lambda repeats: [{**row, "part": "kde"}]})
     monkeypatch.setattr(command, "steps_beside_gmmvi", lambda: [{**row, "part": "peers"}])
-    monkeypatch.setattr(command, "vips", lambda seeds, peers, out, add: add({**row, "part": "vips"}))
-    for part in ("run", "memory"):
-        monkeypatch.setattr(command.whole_run, part, lambda preset, add, part=part: add({**row, "part": part}))
+    monkeypatch.setattr(command, "vips", lambda *_: [{**row, "part": "vips"}])
+    monkeypatch.setattr(command.whole_run, "run", lambda _: [{**row, "part": "run"}])
+    monkeypatch.setattr(command.whole_run, "memory", lambda _: {**row, "part": "memory"})
     monkeypatch.setattr(command, "ceiling", lambda: 10.0)
     monkeypatch.setattr(command, "check_gmmvi", lambda: None)
     for names, expected in (([], ["kde", "run", "memory", "vips"] + ["peers"] * peers), (["peers"], ["peers"])):
         command.benchmark(names, peers, 1, 1, tmp_path)
         assert [row["part"] for row in json.loads((tmp_path / "benchmark.json").read_text())["rows"]] == expected
+
+
+class FakePeer:
+    """Draws ten samples an iteration, for a hundredth of a CPU second."""
+
+    def __init__(self):
+        self.sample_db = self
+        self.model = self
+        self.num_samples_written, self.log_weights, self.means, self.chol_cov = 0, [0.0], [[0.0, 0.0]], [np.eye(2)]
+
+    def train_iter(self):
+        end = time.process_time() + 0.01
+        while time.process_time() < end:
+            pass
+        self.num_samples_written += 10
+
+
+def test_a_peer_stops_at_as_many_evaluations_or_when_its_time_is_up(monkeypatch):
+    monkeypatch.setattr(vips, "_gmmvi_model", lambda *_: FakePeer())
+    target = vips.Target("normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0)
+    done = vips.gmmvi(target, 0, "SAMTRON", 95)
+    assert (done["evaluations"], done["iterations"], done["stopped"]) == (100, 10, 0.0)
+    stopped = vips.gmmvi(target, 0, "SAMTRON", 10_000, most_seconds=0.05)
+    assert stopped["stopped"] == 1.0
+    assert 0.05 <= stopped["cpu_after_tracing"] < 0.2
+    assert stopped["evaluations"] < 1000
+
+
+def test_the_best_design_of_the_first_seed_runs_on_the_others(tmp_path, monkeypatch):
+    target = vips.Target("normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0)
+    distances = {"SAMTRON": 0.5, "SEMTRON": 0.2, "ZAMTRUX": np.nan, "SAMTRON/1": 0.3}
+    budgets = []
+
+    def peer(target, seed, design, evaluations, options, most_seconds):
+        budgets.append(most_seconds)
+        return {"who": design, "seed": seed, "kl": distances[design]}
+
+    monkeypatch.setattr(vips, "targets", lambda: [(target, lambda seed: target)])
+    monkeypatch.setattr(vips, "seconds_after_tracing", lambda target, seed: 2.0)
+    monkeypatch.setattr(vips, "ours", lambda target, seed, search: ({"who": "virl_tf", "seed": seed, "evaluations": 9}, None))
+    monkeypatch.setattr(vips, "gmmvi", peer)
+    rows = [row for row in vips.vips([3, 4, 5], True, None, tmp_path) if row["who"] != "virl_tf"]
+    assert [(row["seed"], row["who"]) for row in rows] == [(3, d) for d in distances] + [(4, "SEMTRON"), (5, "SEMTRON")]
+    assert set(budgets) == {2.0 * vips.TIMES_OURS}
+    list(vips.vips([3], True, 7.0, tmp_path))
+    assert budgets[-1] == 7.0
 
 
 def test_the_figure_of_the_arms(tmp_path):

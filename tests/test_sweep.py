@@ -144,7 +144,7 @@ def test_paper_grid_is_the_papers():
     assert all(unit.inference_components in (0, unit.spec.modes) for unit in runs)
     assert len([unit for unit in gaussian_units("quick", []) if isinstance(unit, RunUnit)]) == 36
     assert {unit.spec.modes for unit in gaussian_units("paper", [], modes=[7], seeds=[9])} == {7}
-    assert set(GRIDS) == {"smoke", "quick", "paper"}
+    assert set(GRIDS) == {"smoke", "quick", "paper", "best"}
 
 
 @pytest.mark.parametrize(("task", "steps", "modes", "components"), [("grid_walker", 5, 32, 25), ("path_planning", 6, 20, 20)])
@@ -219,6 +219,29 @@ def test_a_unit_trains_and_then_infers_with_and_without_obstacles(task, tmp_path
     expected = {tmp_path / name: shares[tmp_path / name] for name in FOLDERS[task][1:]}
     assert {call[2]["out"]: call[2]["obstacles"] for call in calls[1:]} == expected
     assert all(call[:2] == ([tmp_path], unit.inference_components) for call in calls[1:])
+    assert not any(call[2]["search"] for call in calls[1:])
+
+
+def test_a_sweep_with_search_infers_twice_and_completes_one_without(tmp_path, monkeypatch):
+    from experiments import inference, runs
+
+    calls = {}
+    monkeypatch.setattr(runs, "execute", lambda spec, folder, **options: None)
+    monkeypatch.setattr(inference, "infer", lambda folders, components, **options: calls.update({options["out"].name: options}))
+    plain, both = (next(iter(units_of("path_planning", "smoke", [], search=search))) for search in (False, True))
+    assert plain.name == both.name
+    for name in (".", "inference", "obstacles"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "summary.json").touch()
+    assert plain.finished(tmp_path)
+    assert not both.finished(tmp_path)
+    both.execute(tmp_path)
+    assert {name: (options["search"], options["obstacles"]) for name, options in calls.items()} == {
+        "inference": (False, None),
+        "obstacles": (False, BLOCKED),
+        "inference_search": (True, None),
+        "obstacles_search": (True, BLOCKED),
+    }
 
 
 def results(values: dict, seeds: int = 5, modes: tuple = (5, 20, 50), noise: float = 0.01) -> pd.DataFrame:

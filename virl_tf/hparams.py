@@ -129,6 +129,7 @@ class SearchHparams:
     samples_per_component: int | None = _ranged(interval(4))
     start_draws: int = _ranged(interval(16))
     stored_draws: int = _ranged(interval(1, 4))
+    reused_steps: int = _ranged(interval(0, 20))
     gap_quantiles: tuple = _ranged(_each(interval(0.0, 1.0)))
     new_weight: float = _ranged(interval(0.0, 1.0, open_low=True))
     scales: tuple = _ranged(_each(interval(0.0, open_low=True)))

@@ -151,6 +151,9 @@ def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
     return _uniform(means, covariances)._replace(log_weights=tf.constant(log_weights, DENSITY))
 
 
+_MOST_ROWS = 20_000  # for BIC: EM is done for a dozen numbers of components
+
+
 def em_mixture(x: np.ndarray, num_components: int, seed: int) -> Mixture:
     """Maximum-likelihood Gaussian mixture of x [N, D] by EM from a k-means start (scikit-learn)."""
     return _em(x, num_components, seed)[0]
@@ -159,8 +162,9 @@ def em_mixture(x: np.ndarray, num_components: int, seed: int) -> Mixture:
 def bic_mixture(x: np.ndarray, seed: int) -> Mixture:
     """The EM mixture of x [N, D] whose number of components has the lowest Bayesian information criterion.
 
-    Tries 1, 2, 3, 5, 7, 10, 15, 22, ... (times 1.5) components until two in a row are no better.
+    Tries 1, 2, 3, 4, 6, 9, 13, 19, ... (times 1.5) components until two in a row are no better, on at most 20,000 of the rows.
     """
+    x = x[np.random.default_rng(seed).permutation(len(x))[:_MOST_ROWS]]
     best, worse, count = (np.inf, moments(x)), 0, 1
     while worse < 2 and count * (x.shape[1] + 1) <= len(x):
         mixture, bic = _em(x, count, seed)

@@ -4,7 +4,7 @@ import importlib.util
 import os
 import platform
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
 from experiments.benchmark import parts as part_functions
 from experiments.benchmark import whole_run
 from experiments.benchmark.timing import Row, ceiling
-from experiments.benchmark.vips import steps_beside_gmmvi, vips
+from experiments.benchmark.vips import TIMES_OURS, steps_beside_gmmvi, vips
 from experiments.result_files import to_markdown
 from virl_tf.checkpoint import write_text
 from virl_tf.run_folder import versions, write_json
-from virl_tf.validation import InputError, check_choice, check_integer
+from virl_tf.validation import InputError, check_choice, check_integer, check_positive
 
 PARTS: dict[str, Callable[[int], list[Row]]] = {
     "training": part_functions.training,
@@ -36,6 +36,7 @@ COLUMNS = {
     "case": "case",
     "who": "who",
     "cpu_seconds": "CPU s",
+    "cpu_after_tracing": "CPU s after tracing",
     "wall_seconds": "wall s",
     "gflop_per_cpu_second": "GFLOP per CPU s",
     "share_of_ceiling": "of the ceiling",
@@ -44,13 +45,22 @@ COLUMNS = {
     "evaluations": "evaluations",
     "kl": "KL",
     "modes": "modes",
+    "stopped": "stopped by the clock",
     "i_projection": "I-projection",
     "least_seconds": "counted products at the ceiling, s",
     "peak_gib": "peak GiB",
 }
 
 
-def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: Path, preset: str = "paper") -> None:
+def benchmark(
+    names: Sequence[str],
+    peers: bool,
+    repeats: int,
+    seeds: int,
+    out: Path,
+    preset: str = "paper",
+    peer_seconds: float | None = None,
+) -> None:
     """Measure the named parts, one after the other; if none is named, all of them, `peers` only if asked for.
 
     Raises:
@@ -62,30 +72,39 @@ def benchmark(names: Sequence[str], peers: bool, repeats: int, seeds: int, out: 
     check_integer("--repeats", repeats, 1)
     check_integer("--seeds", seeds, 1)
     check_choice("--preset", preset, whole_run.MANY)
+    if peer_seconds is not None:
+        check_positive("--peer-seconds", peer_seconds)
     if peers or "peers" in names:
         check_gmmvi()
-    best, rows = ceiling(), list[Row]()
+    best = ceiling()
     console.print(f"ceiling: {best:.0f} GFLOP per CPU second (float32 products of 500 x 256 with 256 x 256)", highlight=False)
-
-    def add(row: Row) -> None:
-        rows.append(row)
-        _report(console, row)
-        write(rows, out, {"ceiling": best, "repeats": repeats, "seeds": seeds, "preset": preset})  # what comes later may fail
-
+    rows: list[Row] = []
+    settings: dict[str, Any] = {"ceiling": best, "repeats": repeats, "seeds": seeds, "preset": preset}
+    if peers:
+        settings["peer_seconds"] = peer_seconds or f"{TIMES_OURS:.0f} times ours"
     for name in names or (*PARTS, *(part for part in OTHER_PARTS if peers or part != "peers")):
         with console.status(f"measuring {name}"):
-            if name == "run":
-                whole_run.run(preset, add)
-            elif name == "memory":
-                whole_run.memory(preset, add)
-            elif name == "vips":
-                vips(range(seeds), peers, out, add)
-            else:
-                for row in steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats):
-                    if "gflop_per_cpu_second" in row:
-                        row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
-                    add(row)
+            for row in measure(name, peers, peer_seconds, repeats, seeds, preset, out):
+                if "gflop_per_cpu_second" in row:
+                    row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
+                _report(console, row)
+                rows.append(row)
+                write(rows, out, settings)  # after each row: a later one may fail, and policies with peers take hours
     console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
+
+
+def measure(
+    name: str, peers: bool, peer_seconds: float | None, repeats: int, seeds: int, preset: str, out: Path
+) -> Iterator[Row]:
+    """The rows of one part."""
+    if name == "run":
+        yield from whole_run.run(preset)
+    elif name == "memory":
+        yield whole_run.memory(preset)
+    elif name == "vips":
+        yield from vips(range(seeds), peers, peer_seconds, out)
+    else:
+        yield from steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats)
 
 
 def check_gmmvi() -> None:
@@ -116,8 +135,9 @@ def _compare_with_ours(rows: list[Row]) -> None:
     """Put into every row how many times our CPU seconds it takes."""
     own = {(row["part"], row["case"], row.get("seed")): row["cpu_seconds"] for row in rows if row["who"] == "virl_tf"}
     for row in rows:
-        if row["who"] != "virl_tf":
-            row["times_ours"] = row["cpu_seconds"] / own[row["part"], row["case"], row.get("seed")]
+        mine = own.get((row["part"], row["case"], row.get("seed")))
+        if mine is not None and row["who"] != "virl_tf":
+            row["times_ours"] = row["cpu_seconds"] / mine
 
 
 def _report(console: Console, row: Row) -> None:

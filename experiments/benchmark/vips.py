@@ -18,16 +18,20 @@ from virl_tf.checkpoint import save_arrays
 from virl_tf.fit import FIXED_STEPS, fit_policy
 from virl_tf.hparams import search_hparams
 from virl_tf.metrics import covered_modes
-from virl_tf.mixture import Mixture, standard_normal_start
+from virl_tf.mixture import Mixture, kmeans_start, standard_normal_start
 from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.tasks import GridWalker, PlanarRobot, RandomGaussians
 from virl_tf.validation import InputError
 from virl_tf.vips.adaptive import num_evaluations
+from virl_tf.vips.adaptive import search as vips_search
 from virl_tf.vips.surrogate import num_coefficients
 from virl_tf.vips.vips import vips_steps
 
 SAMPLES = 20_000
-PEERS = ("SAMTRON", "SEMTRON", "ZAMTRUX")  # gmmvi's recommended design, the same with fixed components, and VIPS itself
+TIMES_OURS = 20.0  # the CPU seconds a peer may take
+# gmmvi's recommended design, the same with fixed components, VIPS itself, and the first started from one component, as in gmmvi's
+# own experiments on mixtures: with all of ours from the start, it adds none until one is given up.
+PEERS = ("SAMTRON", "SEMTRON", "ZAMTRUX", "SAMTRON/1")
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,6 @@ class Target:
     start_std: np.ndarray
     modes_of: Callable[[Any], np.ndarray] | None
     num_modes: int
-    support: Callable[[Any], Any] | None = None
 
     def start(self, seed: int) -> Mixture:
         """K components at random."""
@@ -95,13 +98,10 @@ def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
     """`fit_policy` with its defaults: its measures, and the policy."""
     options, k = search_hparams(), target.components
     start_cpu = time.process_time()
-    fitted = fit_policy(
-        target.log_prob, target.dim, k, seed=seed, search=search, initial_policy=target.start(seed), support=target.support
-    )
+    fitted = fit_policy(target.log_prob, target.dim, k, seed=seed, search=search, initial_policy=target.start(seed))
     seconds = time.process_time() - start_cpu
     if search:
-        samples = max(50, 4 * num_coefficients(target.dim))
-        evaluations = num_evaluations(k, target.dim, options) + options.final_steps * samples * k
+        evaluations = num_evaluations(k, target.dim, options) + options.final_steps * _final_samples(target) * k
     else:
         evaluations = FIXED_STEPS * max(50, 3 * num_coefficients(target.dim)) * k
     who = "virl_tf" if search else "virl_tf, fixed components"
@@ -109,26 +109,88 @@ def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
     return row, fitted.policy
 
 
-def gmmvi(target: Target, seed: int, design: str, evaluations: int, options: Mapping[str, Any] | None = None) -> Row:
+def seconds_after_tracing(target: Target, seed: int) -> float:
+    """CPU seconds of what `fit_policy` does by default, once it is compiled."""
+    options, start, seeds = search_hparams(), target.start(seed), tf.constant(split_seed(seed, 0, "search"))
+    bound, final_bound, ridge = (tf.constant(v, DENSITY) for v in (0.05, options.final_kl_bound, 1e-6))
+    final = {"num_steps": options.final_steps, "num_samples": _final_samples(target)}
+
+    def run(policy: Mixture, seed: Any) -> Mixture:
+        policy, _ = vips_search(policy, target.log_prob, seed, bound, ridge, options)
+        return vips_steps(policy, target.log_prob, seed, final_bound, bound, ridge, **final)[0]
+
+    return compare({"": partial(compiled(run, *specs_of((start, seeds))), start, seeds)}, 1)[""]["cpu_seconds"]
+
+
+def _final_samples(target: Target) -> int:
+    """Of `fit_policy`'s steps after a search."""
+    return max(50, 4 * num_coefficients(target.dim))
+
+
+def best_known(target: Target, mixture: Mixture, seed: int, found: Mixture, restarts: int = 60) -> Row:
+    """The lowest KL of many long fits of a fixed set to a target that is a mixture with more components than the set has.
+
+    They start at random parts of the target's own components, or at k-means centres of its draws, and at `found`.
+    """
+    k, rng, start_cpu = target.components, np.random.default_rng(seed), time.process_time()
+    x = mixture.sample(2000, split_seed(seed, 0, "best known"))[0].numpy()
+    steps = [_steps(target, found, 150, 200, 0.05), _steps(target, found, 40, 200, 0.005)]
+
+    def fit(policy: Mixture, i: int) -> Mixture:
+        for run in steps:
+            policy = run(policy, tf.constant([seed, i]))
+        return policy
+
+    fits = [fit(found, 0)]
+    for i in range(1, restarts + 1):
+        rows = rng.choice(mixture.num_components, k, replace=False, p=np.exp(mixture.log_weights))
+        part = Mixture(tf.fill([k], tf.constant(-np.log(k), DENSITY)), *(tf.gather(a, rows) for a in mixture[1:]))
+        fits.append(fit(part if i % 2 else kmeans_start(x[rng.choice(len(x), 1000, replace=False)], k, i), i))
+    best = min((target.measure(policy) for policy in fits), key=lambda measured: measured["kl"])
+    row = {"who": "best known", "seed": seed, "cpu_seconds": time.process_time() - start_cpu}
+    return {**row, "evaluations": len(fits) * 190 * 200 * k, **best}
+
+
+def _steps(target: Target, start: Mixture, num_steps: int, num_samples: int, kl_bound: float) -> Any:
+    """Compiled steps of a fixed set of components."""
+    bounds = [tf.constant(v, DENSITY) for v in (kl_bound, 0.05, 1e-6)]
+
+    def run(policy: Mixture, seed: Any) -> Mixture:
+        return vips_steps(policy, target.log_prob, seed, *bounds, num_steps=num_steps, num_samples=num_samples)[0]
+
+    return compiled(run, *specs_of((start, tf.constant([0, 0]))))
+
+
+def gmmvi(
+    target: Target,
+    seed: int,
+    design: str,
+    evaluations: int,
+    options: Mapping[str, Any] | None = None,
+    most_seconds: float = float("inf"),
+) -> Row:
     """The same target, start and number of evaluations; gmmvi adds as many components as we may have, and no more.
+
+    Args:
+        most_seconds: CPU seconds, from the end of the first iteration on (it traces), after which it has to stop.
 
     Raises:
         InputError: gmmvi is not installed.
     """
     model = _gmmvi_model(target, seed, design, options or {})
     start_cpu = time.process_time()
-    iterations, first = 0, 0.0
-    while int(model.sample_db.num_samples_written) < evaluations:
+    iterations, first, seconds = 0, 0.0, 0.0
+    while int(model.sample_db.num_samples_written) < evaluations and seconds - first < most_seconds:
         model.train_iter()
         iterations += 1
-        if iterations == 1:
-            first = time.process_time() - start_cpu
-    seconds = time.process_time() - start_cpu
+        seconds = time.process_time() - start_cpu
+        first = first or seconds
     gmm = model.model
     policy = Mixture(*(tf.cast(a, DENSITY) for a in (gmm.log_weights, gmm.means, gmm.chol_cov)))
     policy = policy._replace(log_weights=tf.nn.log_softmax(policy.log_weights))
     row = {"who": f"gmmvi {design}", "seed": seed, "evaluations": int(model.sample_db.num_samples_written)}
-    row |= {"cpu_seconds": seconds, "components": policy.num_components, "iterations": iterations}
+    row |= {"cpu_seconds": seconds, "cpu_after_tracing": seconds - first}
+    row |= {"components": policy.num_components, "iterations": iterations, "stopped": float(seconds - first >= most_seconds)}
     return {**row, "cpu_ms_per_iteration": 1e3 * (seconds - first) / max(1, iterations - 1), **target.measure(policy)}
 
 
@@ -154,7 +216,8 @@ def _gmmvi_model(target: Target, seed: int, design: str, options: Mapping[str, A
 
     np.random.seed(seed)  # noqa: NPY002 (gmmvi draws from it)
     tf.random.set_seed(seed)
-    start = target.start(seed)
+    design, _, first = design.partition("/")
+    start = Mixture(*(a[: int(first or target.components)] for a in target.start(seed)))
     with contextlib.redirect_stdout(io.StringIO()):
         config = get_default_algorithm_config(design)
     config = update_config(
@@ -175,33 +238,37 @@ def _gmmvi_model(target: Target, seed: int, design: str, options: Mapping[str, A
     if config["num_component_adapter_type"] == "adaptive":
         config["num_component_adapter_config"] |= {"max_components": target.components, "add_iters": 5}
     covariances = tf.matmul(start.scale_trils, start.scale_trils, transpose_b=True)
-    gmm = FullCovGMM(*(tf.cast(a, tf.float32) for a in (tf.exp(start.log_weights), start.means, covariances)))
+    gmm = FullCovGMM(*(tf.cast(a, tf.float32) for a in (tf.nn.softmax(start.log_weights), start.means, covariances)))
     regularizer = config["ng_estimator_config"].get("initial_l2_regularizer", 1e-12)
     wrapped = GmmWrapper(gmm, config["component_stepsize_adapter_config"]["initial_stepsize"], regularizer, 10_000)
     return GMMVI.build_from_config(config=config, target_distribution=Wrapped(), model=wrapped)
 
 
-def vips(seeds: Sequence[int], peers: bool, out: Path, report: Callable[[Row], None]) -> list[Row]:
+def vips(seeds: Sequence[int], peers: bool, peer_seconds: float | None, out: Path) -> Iterator[Row]:
     """All targets, all seeds: with search, with fixed components, and gmmvi at as many evaluations as the search.
 
-    The robot's first policy goes to out/robot.npz, for `figure robot`.
+    All of gmmvi's designs run on the first seed, and on the others the one that was best there. The robot's first policy goes to
+    out/robot.npz, for `figure robot`.
+
+    Args:
+        peer_seconds: CPU seconds after which a run of gmmvi has to stop; None: TIMES_OURS of what the search takes.
     """
-    rows: list[Row] = []
-
-    def add(target: Target, row: Row) -> None:
-        rows.append({"part": "policy fit", "case": target.name, **row})
-        report(rows[-1])
-
     for target, make in targets():
+        case = {"part": "policy fit", "case": target.name}
+        designs: tuple[str, ...] = PEERS if peers else ()
+        after_tracing = seconds_after_tracing(make(seeds[0]), seeds[0])
+        most = TIMES_OURS * after_tracing if peer_seconds is None else peer_seconds
         for seed in seeds:
             found, policy = ours(make(seed), seed, True)
-            add(target, found)
+            yield {**case, **found, "cpu_after_tracing": after_tracing}
             if target.name.startswith("planar robot") and seed == seeds[0]:
                 save_robot(out / "robot.npz", policy)
-            add(target, ours(make(seed), seed, False)[0])
-            for design in PEERS if peers else ():
-                add(target, gmmvi(make(seed), seed, design, found["evaluations"]))
-    return rows
+            yield {**case, **ours(make(seed), seed, False)[0]}
+            if target.components < 30 and target.name.startswith("mixture"):
+                yield {**case, **best_known(make(seed), RandomGaussians(30, seed).mixture, seed, policy)}
+            results = {design: gmmvi(make(seed), seed, design, found["evaluations"], None, most) for design in designs}
+            yield from ({**case, **row} for row in results.values())
+            designs = tuple(sorted(results, key=lambda design: np.nan_to_num(results[design]["kl"], nan=np.inf))[:1])
 
 
 def save_robot(file: Path, policy: Mixture) -> None:
@@ -222,7 +289,7 @@ def steps_beside_gmmvi(num_steps: int = 300) -> list[Row]:
     cases = (targets_by_name("mixture of 30, K = 30"), targets_by_name("walker d = 5, K = 25"))
     for target in cases:
         start, seed = target.start(0), tf.constant(split_seed(0, 0, "policy"))
-        function = _fixed_steps(target, num_steps, start, seed)
+        function = _steps(target, start, num_steps, 100, 0.05)
         measured = compare({"virl_tf": partial(function, start, seed)}, 3)["virl_tf"]["cpu_seconds"]
         evaluations = num_steps * 100 * target.components
         row = {"part": "fixed components", "case": target.name, "evaluations": evaluations}
@@ -234,15 +301,6 @@ def steps_beside_gmmvi(num_steps: int = 300) -> list[Row]:
             rows.append({**row, **found, "cpu_seconds": found["cpu_ms_per_iteration"] / 1e3})
             rows[-1].pop("seed")
     return rows
-
-
-def _fixed_steps(target: Target, num_steps: int, start: Mixture, seed: tf.Tensor) -> Any:
-    bounds = [tf.constant(v, DENSITY) for v in (0.05, 0.05, 1e-6)]
-
-    def run(policy: Mixture, seed: Any) -> Mixture:
-        return vips_steps(policy, target.log_prob, seed, *bounds, num_steps=num_steps, num_samples=100)[0]
-
-    return compiled(run, *specs_of((start, seed)))
 
 
 def targets_by_name(name: str) -> Target:

@@ -12,9 +12,10 @@ from virl_tf.validation import InputError
 
 
 def draw_figure_3(runs: list[Path], out: Path) -> None:
-    """Draw (a) G-EIM's training policy, (b) the policy inferred on its reward, (c) and (d) the same for V-IRL.
+    """Draw the training policy and the policies inferred on its reward, first of G-EIM, then of V-IRL.
 
-    Component means solid, samples dotted, opacity by the recovered reward (one scale per reward), target lines dotted.
+    With inference by a fixed set of components and by search the methods have a row each. Component means solid, samples dotted,
+    opacity by the recovered reward (one scale per reward), target lines dotted.
     """
     by_method = {RunFolder(run).config.get("method"): run for run in runs}
     if set(by_method) != {"geim", "virl"}:
@@ -23,24 +24,33 @@ def draw_figure_3(runs: list[Path], out: Path) -> None:
     task, other = (walks.walk_task(run, "grid_walker") for run in runs)
     if task.dim != other.dim:
         raise InputError(f"figure 3 needs walks of one length; {runs[0]} has {task.dim} steps, {runs[1]} has {other.dim}.")
-    results = {method: both_walks(by_method[method]) for method in ("geim", "virl")}
+    results = {method: stages(by_method[method]) for method in ("geim", "virl")}
+    names = list(results["geim"])
+    if list(results["virl"]) != names:
+        raise InputError(f"figure 3 needs the same inference for both runs; {runs[0]} and {runs[1]} have different ones.")
 
-    figure, row = walks.panel_row(task, 9.6, beyond=(0.0, 0.0, 0.0, 0.0), title_lines=2)
-    panels = [(method, stage) for method in results for stage in (0, 1)]
-    for letter, axes, (method, stage) in zip("abcd", row, panels, strict=True):
-        shown = results[method][stage]
-        walks.target_lines(axes, task)
-        walks.policy_walks(axes, task, shown, COLOURS[method], walks.reward_range(*results[method]))
-        name = f"{letter}) {LABELS[method]} {('training', 'inference')[stage]}"
-        axes.set_title(f"{name}\n{len(shown['means'])} components, {walks.covered(shown)}")
+    rows = 1 if len(names) == 2 else 2
+    figure, axes = walks.panel_row(task, 9.6, beyond=(0.0,) * (2 * len(names) // rows), title_lines=2, rows=rows)
+    panels = [(method, name) for method in results for name in names]
+    for letter, panel, (method, name) in zip("abcdef", axes, panels, strict=False):
+        shown = results[method][name]
+        walks.target_lines(panel, task)
+        walks.policy_walks(panel, task, shown, COLOURS[method], walks.reward_range(*results[method].values()))
+        panel.set_title(f"{letter}) {LABELS[method]} {name}\n{len(shown['means'])} components, {walks.covered(shown)}")
     target = walks.line("intermediate targets", walks.TARGET, ":", 1.0)
     walks.legend_below(figure, [*walks.policy_entries(), target])
     save(figure, out / "figure_3")
 
 
-def both_walks(run: Path) -> list[dict[str, np.ndarray]]:
-    """walks.npz of the training policy, and of the policy inferred on the run's reward."""
-    folder = run / "inference"
-    if not (folder / "walks.npz").is_file():
-        raise InputError(f"no inference result in {folder}; make it with: python -m experiments infer {run} --components 25")
-    return [read(run, "walks.npz"), read(folder, "walks.npz")]
+def stages(run: Path) -> dict[str, dict[str, np.ndarray]]:
+    """walks.npz of the training policy, and of the policies inferred on the run's reward."""
+    found = {"training": read(run, "walks.npz")}
+    for folder in (run / "inference", run / "inference_search"):
+        if (folder / "walks.npz").is_file():
+            kind = "search" if RunFolder(folder).config.get("search") else "fixed set"
+            found[f"inference, {kind}"] = read(folder, "walks.npz")
+    if len(found) == 1:
+        raise InputError(
+            f"no inference result in {run / 'inference'}; make it with: python -m experiments infer {run} --components 25"
+        )
+    return found

@@ -9,16 +9,27 @@ from experiments.figures.figure_2b import COLOURS, LABELS, curve, finish, refere
 from experiments.figures.style import save
 from experiments.result_files import read_results
 
+CURVES = (
+    ("training_policy", "--", "s", "training"),
+    ("inference", "-", "o", "inference, fixed set"),
+    ("inference_search", "-.", "^", "inference, search"),
+)
+
 
 def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
-    """Training policy (10 components, dashed) and inference policy (as many components as modes, solid) of V-IRL and G-EIM."""
+    """Training policy (10 components, dashed) and inference policies (as many components as modes) of V-IRL and G-EIM.
+
+    Solid: a fixed set of components, as in the paper; dash-dotted, where the sweep has it: components that come and go.
+    """
     results = read_results(sweeps)
     figure, axes = plt.subplots(figsize=(6.0, 3.6), layout="constrained")
     for method in ("virl", "geim"):
-        training, inference = (select(results, stage, method, 10) for stage in ("training_policy", "inference"))
-        curve(axes, training, COLOURS[method], "--", "s", f"{LABELS[method]} training")
-        curve(axes, inference, COLOURS[method], "-", "o", f"{LABELS[method]} inference")
-    for method, label, style in (("best_10c", "best possible 10c", (0, (5, 4))), ("em", "EM, m components", "-.")):
-        reference(axes, results, method, style, label)
-    finish(axes, results[results["components"].isin([0, 10]) & (results["method"] != "eim")], ("inference", "training_policy"))
+        for stage, style, marker, label in CURVES:
+            chosen = select(results, stage, method, 10)
+            if len(chosen):
+                curve(axes, chosen, COLOURS[method], style, marker, f"{LABELS[method]} {label}")
+    for method, label, dashes in (("best_10c", "best possible 10c", (0, (5, 4))), ("em", "EM, m components", "-.")):
+        reference(axes, results, method, dashes, label)
+    shown = results[results["components"].isin([0, 10]) & (results["method"] != "eim")]
+    finish(axes, shown, tuple(stage for stage, *_ in CURVES))
     save(figure, out / "figure_4")

@@ -65,14 +65,15 @@ def panel_row(
     title_lines: int = 1,
     legend_lines: int = 1,
     margin: float = 0.0,
+    rows: int = 1,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with a row of panels of one scale, each with the walk's start (and goal) in it.
+    """A figure with panels of one scale, each with the walk's start (and goal) in it, in one row or in equal ones.
 
     No layout engine: together with equal aspects they cut titles off. All sizes follow from the panels' ranges instead.
 
     Args:
         width: of the figure, in inches.
-        beyond: for every panel, how far it goes on to the right of the modes' walks.
+        beyond: for every panel of a row, how far it goes on to the right of the modes' walks.
         half_height: of the panels' range; default: what the modes' walks need.
         margin: inches that stay free on the right.
     """
@@ -81,18 +82,22 @@ def panel_row(
     ranges = [waypoints[..., 0].max() + 2.0 * MARGIN + extra for extra in beyond]
     inch = (width - margin) / sum(ranges)  # of one step's length
     bottom = LINE * (legend_lines + 0.5)
-    height = bottom + inch * 2.0 * half_height + LINE * (title_lines + 0.5)
-    figure, left, row = plt.figure(figsize=(width, height)), 0.0, []
-    for extent in ranges:
-        axes = figure.add_axes((left / width, bottom / height, inch * extent / width, inch * 2.0 * half_height / height))
-        axes.set_xlim(-MARGIN, extent - MARGIN)
-        axes.set_ylim(-half_height, half_height)
-        axes.set_aspect("equal")
-        axes.set_axis_off()
-        ends(axes, task)
-        row.append(axes)
-        left += inch * extent
-    return figure, row
+    panel = inch * 2.0 * half_height
+    row_height = panel + LINE * (title_lines + 0.5)
+    height = bottom + rows * row_height
+    figure, panels = plt.figure(figsize=(width, height)), []
+    for i in range(rows):
+        left, low = 0.0, bottom + (rows - 1 - i) * row_height
+        for extent in ranges:
+            axes = figure.add_axes((left / width, low / height, inch * extent / width, panel / height))
+            axes.set_xlim(-MARGIN, extent - MARGIN)
+            axes.set_ylim(-half_height, half_height)
+            axes.set_aspect("equal")
+            axes.set_axis_off()
+            ends(axes, task)
+            panels.append(axes)
+            left += inch * extent
+    return figure, panels
 
 
 def target_lines(axes: Axes, task: GridWalker, colour: str = TARGET) -> None:

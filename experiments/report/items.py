@@ -53,7 +53,12 @@ def _rows(frame: pd.DataFrame, stages: tuple[str, ...], names: dict[str, str]) -
 
 def distances(*stages: str) -> Numbers:
     """I-projections of the Gaussians by number of modes."""
-    names = {"training": "recovered reward", "training_policy": "training policy", "inference": "inference policy"}
+    names = {
+        "training": "recovered reward",
+        "training_policy": "training policy",
+        "inference": "inference policy",
+        "inference_search": "inference policy with search",
+    }
 
     def numbers(results: Table) -> Markup:
         modes = sorted(results.frame["modes"].unique())
@@ -83,7 +88,13 @@ MEASURES = {
 POLICY = ("modes_covered", "good_fraction", "kl", "reported")
 INFERRED = (*POLICY, "new_modes", "collision_share", "true_reward_modes")
 REWARD = ("reward_correlation", "unexplored_above_random", "unexplored_random_auc", "explored_unexplored_auc")
-STAGES = {"training": "training", "inference": "inference", "obstacles": "inference with obstacles"}
+STAGES = {
+    "training": "training",
+    "inference": "inference",
+    "inference_search": "inference with search",
+    "obstacles": "inference with obstacles",
+    "obstacles_search": "inference with obstacles and search",
+}
 
 
 def walks(**measures: tuple[str, ...]) -> Numbers:
@@ -127,7 +138,7 @@ FIGURES = (
             "python -m experiments sweep path_planning --seeds 0,1,2 --out sweeps/paths",
             "python -m experiments figure 1 sweeps/paths/path_planning-virl-10c-d6-s0-paper",
         ),
-        walks(training=POLICY, obstacles=INFERRED),
+        walks(training=POLICY, obstacles=INFERRED, obstacles_search=INFERRED),
         "The paper only draws this task; numbers for it are ours.",
     ),
     Figure(
@@ -176,13 +187,14 @@ FIGURES = (
                 "a) - d) 10-component sampling, 25-component inference policies",
                 "the same four panels; above each: modes covered",
             ),
+            ("(not in the paper)", "for each method a third: inference with components that come and go"),
             ("component means solid, samples dotted", "the same"),
             ("higher opacity for a higher recovered reward", "one scale for each reward"),
             ("intermediate targets as vertical dotted lines", "the same"),
         ),
         "grid_walker",
         (WALKER_SWEEP, f"python -m experiments figure 3 {WALKER_RUN.format('geim')} {WALKER_RUN.format('virl')}"),
-        walks(training=POLICY, inference=INFERRED),
+        walks(training=POLICY, inference=INFERRED, inference_search=INFERRED),
     ),
     Figure(
         "4",
@@ -192,12 +204,13 @@ FIGURES = (
         (
             ("'Inference': VIPS with m components on the final recovered reward", "solid curves"),
             ("'Training': the 10-component learner policy", "dashed curves"),
+            ("(not in the paper)", "dash-dotted: inference with components that come and go"),
             ("numerical I-projection", "y axis, logarithmic"),
             ("V-IRL", "blue; the paper's text compares it with G-EIM (orange)"),
         ),
         "gaussians",
         (GAUSSIAN_SWEEP, "python -m experiments figure 4 sweeps/gaussians"),
-        distances("training_policy", "inference"),
+        distances("training_policy", "inference", "inference_search"),
         "Each value is (best + final) / 2, as in Figure 2b; the paper's text takes each policy at its best iteration. The "
         "caption speaks of the best and of the final reward; ours is the final one.",
     ),
@@ -324,7 +337,7 @@ def costs(results: Results) -> Markup:
     """Median CPU seconds of a run of each table."""
     rows = []
     for task, found in results.tables.items():
-        chosen = found.frame[found.frame["stage"].isin(["training", "inference", "obstacles"])]
+        chosen = found.frame[found.frame["stage"].isin(STAGES)]
         for (stage, method, components), group in chosen.groupby(["stage", "method", "components"]):
             rows.append(
                 [task, STAGES[stage], f"{LABELS.get(method, method)} {components}c", f"{group['cpu_seconds'].median():.0f}"]

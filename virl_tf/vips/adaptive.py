@@ -15,7 +15,7 @@ from virl_tf.hparams import SearchHparams
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
 from virl_tf.vips.surrogate import num_coefficients
-from virl_tf.vips.vips import Draws, Target, VipsHistory, vips_step
+from virl_tf.vips.vips import Draws, Target, VipsHistory, draw_past, vips_step
 
 
 def spare_components(num_components: int, hparams: SearchHparams) -> int:
@@ -24,20 +24,23 @@ def spare_components(num_components: int, hparams: SearchHparams) -> int:
 
 
 def num_rounds(num_components: int, hparams: SearchHparams) -> int:
-    """The number of rounds: more components need more of them."""
-    return hparams.num_rounds or max(10, math.ceil(0.4 * num_components))
+    """The number of rounds: many components need more of them, and few do, because it matters more which ones stay."""
+    return hparams.num_rounds or max(10, math.ceil(0.4 * num_components), min(30, 250 // num_components))
 
 
 def search_samples(dim: int, hparams: SearchHparams) -> int:
-    """Samples per slot and step."""
-    return hparams.samples_per_component or max(30, 5 * num_coefficients(dim) // 3)
+    """New samples per slot and step."""
+    return math.ceil((hparams.samples_per_component or max(30, 5 * num_coefficients(dim) // 3)) / (1 + hparams.reused_steps))
 
 
 def num_evaluations(num_components: int, dim: int, hparams: SearchHparams) -> int:
     """How often the search evaluates the target."""
     spare, rounds = spare_components(num_components, hparams), num_rounds(num_components, hparams)
-    steps = hparams.steps_per_round * (num_components + spare) * search_samples(dim, hparams)
-    return hparams.start_draws + rounds * (steps + spare * len(hparams.scales) * hparams.scale_draws)
+    samples, slots = search_samples(dim, hparams), num_components + spare
+    steps = hparams.steps_per_round * slots * samples
+    past = hparams.reused_steps * samples
+    added = spare * (len(hparams.scales) * hparams.scale_draws + past)
+    return hparams.start_draws + slots * past + rounds * (steps + added)
 
 
 class Store(NamedTuple):
@@ -57,6 +60,7 @@ class SearchState(NamedTuple):
     kl_bounds: Any  # [C], each component's step size
     scores: Any  # [C], log w_o + its gain at the last step; nan for a component that has made no step yet
     store: Store
+    past: Any = ()  # draws to use again
 
 
 def search(
@@ -77,12 +81,14 @@ def search(
 
     def step(i: tf.Tensor, state: SearchState, history: VipsHistory) -> Any:
         step_seed = tf.random.fold_in(seeds[1], i)
-        policy, info, draws = vips_step(state.policy, target, step_seed, state.kl_bounds, weight_kl_bound, ridge, num_samples)
+        policy, info, draws = vips_step(
+            state.policy, target, step_seed, state.kl_bounds, weight_kl_bound, ridge, num_samples, state.past
+        )
         kl_bounds, scores = _adapt(state, draws, hparams)
         first = hparams.start_draws + i * (k + spare) * hparams.stored_draws
         store = _put(state.store, first, draws, hparams.stored_draws)
         history = tf.nest.map_structure(lambda h, v: tf.tensor_scatter_nd_update(h, [[i]], [v]), history, info)
-        return i + 1, SearchState(policy, kl_bounds, scores, store), history
+        return i + 1, SearchState(policy, kl_bounds, scores, store, draws.past), history
 
     def one_round(r: tf.Tensor, state: SearchState, history: VipsHistory) -> Any:
         stop = (r + 1) * steps
@@ -100,7 +106,7 @@ def _initial_state(
     start: Mixture, target: Target, seed: Any, spare: int, rounds: int, hparams: SearchHparams
 ) -> tuple[SearchState, tf.Tensor, tf.Tensor]:
     """The state, the Cholesky factor of the start's covariance [D, D], and the thresholds of the rounds [R]."""
-    seeds = tf.random.split(seed, 2)
+    seeds = tf.random.split(seed, 3)
     points, _ = start.sample(hparams.start_draws, seeds[0])
     values = tf.cast(target(points), DENSITY)
     centred = points - tf.reduce_mean(points, axis=0)
@@ -121,7 +127,14 @@ def _initial_state(
     kl_bounds = tf.fill([slots], tf.constant(hparams.kl_bound, DENSITY))
     scores = tf.fill([slots], tf.constant(np.nan, DENSITY))
     gaps = _gaps(values, np.resize(hparams.gap_quantiles, rounds))
-    return SearchState(policy, kl_bounds, scores, store), spread, gaps
+    return SearchState(policy, kl_bounds, scores, store, _past(policy, target, seeds[2], hparams)), spread, gaps
+
+
+def _past(policy: Mixture, target: Target, seed: Any, hparams: SearchHparams) -> Any:
+    """What components that have made no step yet have to use again; () where nothing is."""
+    if not hparams.reused_steps:
+        return ()
+    return draw_past(policy, target, seed, hparams.reused_steps, search_samples(policy.dim, hparams))
 
 
 def _gaps(values: tf.Tensor, quantiles: np.ndarray) -> tf.Tensor:
@@ -157,7 +170,7 @@ def _exchange(
     state: SearchState, target: Target, seed: Any, gap: tf.Tensor, spread: tf.Tensor, k: int, hparams: SearchHparams
 ) -> SearchState:
     """K components stay; the others are replaced where the target exceeds those most."""
-    seeds = tf.random.split(seed, 3)
+    seeds = tf.random.split(seed, 4)
     kept, rows = prune(state.policy, k, seeds[2])
     spare = state.policy.num_components - k
     means = _candidates(kept, state.store, spare, gap, seeds[0])
@@ -171,7 +184,9 @@ def _exchange(
     )
     kl_bounds = tf.concat([tf.gather(state.kl_bounds, rows), tf.fill([spare], tf.constant(hparams.kl_bound, DENSITY))], axis=0)
     scores = tf.concat([tf.gather(state.scores, rows), tf.fill([spare], tf.constant(np.nan, DENSITY))], axis=0)
-    return SearchState(policy, kl_bounds, scores, state.store)
+    past = _past(Mixture(*(a[k:] for a in policy)), target, seeds[3], hparams)
+    past = tf.nest.map_structure(lambda old, new: tf.concat([tf.gather(old, rows), new], axis=0), state.past, past)
+    return SearchState(policy, kl_bounds, scores, state.store, past)
 
 
 def prune(policy: Mixture, k: int, seed: Any, num_samples: int = 50) -> tuple[Mixture, tf.Tensor]:

@@ -11,7 +11,9 @@ def num_coefficients(dim: int) -> int:
     return 1 + dim + dim * (dim + 1) // 2
 
 
-def fit_quadratic(z: tf.Tensor, rewards: tf.Tensor, ridge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def fit_quadratic(
+    z: tf.Tensor, rewards: tf.Tensor, ridge: tf.Tensor, weights: tf.Tensor | None = None
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Least squares in whitened coordinates, with rewards standardised per component.
 
     Whitening makes the features nearly orthogonal and standardising makes `ridge` free of units; the result is scaled back.
@@ -20,6 +22,7 @@ def fit_quadratic(z: tf.Tensor, rewards: tf.Tensor, ridge: tf.Tensor) -> tuple[t
         z: [K, S, D] float64, x = mean + L z.
         rewards: [K, S] float64, finite.
         ridge: [] float64, added to the mean squares of the features.
+        weights: [K, S] float64 of mean one; None: all one.
 
     Returns:
         A [K, D, D] symmetric, b [K, D].
@@ -29,12 +32,14 @@ def fit_quadratic(z: tf.Tensor, rewards: tf.Tensor, ridge: tf.Tensor) -> tuple[t
     quadratic = tf.gather(z, rows, axis=-1) * tf.gather(z, columns, axis=-1)
     features = tf.concat([tf.ones_like(z[..., :1]), z, quadratic], axis=-1)  # [K, S, M]
 
-    mean = tf.reduce_mean(rewards, axis=-1, keepdims=True)
-    scale = tf.math.reduce_std(rewards, axis=-1, keepdims=True)
+    weighted = features if weights is None else weights[..., None] * features
+    share = weighted[..., 0]  # the weights, or ones
+    mean = tf.reduce_mean(share * rewards, axis=-1, keepdims=True)
+    scale = tf.sqrt(tf.reduce_mean(share * (rewards - mean) ** 2, axis=-1, keepdims=True))
     standardised = tf.math.divide_no_nan(rewards - mean, scale)
-    gram = tf.matmul(features, features, transpose_a=True) / num_samples
+    gram = tf.matmul(weighted, features, transpose_a=True) / num_samples
     gram += ridge * tf.eye(num_coefficients(dim), dtype=DENSITY)
-    moment = tf.matmul(features, standardised[..., None], transpose_a=True) / num_samples
+    moment = tf.matmul(weighted, standardised[..., None], transpose_a=True) / num_samples
     theta = solve_positive_definite(gram, moment[..., 0]) * scale
 
     b = theta[..., 1 : 1 + dim]

@@ -77,34 +77,89 @@ def vips_steps(
     return policy, history
 
 
+class Past(NamedTuple):
+    """The draws of the last P steps, and the Gaussians they came from."""
+
+    points: Any  # [K, P, S, D]
+    values: Any  # [K, P, S]
+    means: Any  # [K, P, D]
+    inverses: Any  # [K, P, D, D], of the Cholesky factors
+    log_normalisers: Any  # [K, P]
+
+
+def draw_past(policy: Mixture, target: Target, seed: Any, num_past: int, num_samples: int) -> Past:
+    """As if the last `num_past` steps had changed nothing."""
+    k, d = policy.means.shape
+    z = tf.random.stateless_normal([k, num_past * num_samples, d], seed, dtype=DENSITY)
+    x = policy.means[:, None] + tf.einsum("kij,ksj->ksi", policy.scale_trils, z)
+    values = tf.cast(target(tf.reshape(x, [-1, d])), DENSITY)
+    about = (policy.means, _inverses(policy), policy.log_normalisers())
+    shape = [k, num_past, num_samples]
+    return Past(tf.reshape(x, [*shape, d]), tf.reshape(values, shape), *(tf.repeat(a[:, None], num_past, axis=1) for a in about))
+
+
+def _inverses(policy: Mixture) -> tf.Tensor:
+    return tf.linalg.triangular_solve(policy.scale_trils, tf.eye(policy.dim, dtype=DENSITY))
+
+
+def _pool(policy: Mixture, past: Past, points: tf.Tensor, values: tf.Tensor) -> tuple[Past, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """New draws [K, S, D] together with the past: all of them, z [K, N, D], log q(x|o) [K, N] and weights of mean one [K, N].
+
+    The weights are q(x|o) over the mixture of the Gaussians that drew component o's points. The present one is among them, so
+    no weight exceeds P + 1 times another's share however far the past has gone.
+    """
+    new = Past(points, values, policy.means, _inverses(policy), policy.log_normalisers())
+    both = Past(*(tf.concat([old, now[:, None]], axis=1) for old, now in zip(past, new, strict=True)))
+    k, d = policy.means.shape
+    x = tf.reshape(both.points, [k, 1, -1, d])
+    z = tf.matmul(x - both.means[:, :, None], both.inverses, transpose_b=True)  # [K, P + 1, N, D]
+    log_q = -0.5 * tf.reduce_sum(z * z, axis=-1) - both.log_normalisers[:, :, None]
+    log_own = log_q[:, -1]
+    weights = 1.0 / tf.reduce_sum(tf.exp(tf.minimum(log_q - log_own[:, None], 700.0)), axis=1)
+    return both, z[:, -1], log_own, weights / tf.reduce_mean(weights, axis=1, keepdims=True)
+
+
 class Draws(NamedTuple):
     """What a step evaluated."""
 
     points: Any  # [K, S, D]
     values: Any  # [K, S], log p* there, as the target gave it
     gains: Any  # [K], E_{q(x|o)}[log p*(x) - log q~(x)]
+    past: Any = ()  # for the next step, where samples are used again
 
 
 def vips_step(
-    policy: Mixture, target: Target, seed: Any, kl_bound: Any, weight_kl_bound: Any, ridge: Any, num_samples: int
+    policy: Mixture, target: Target, seed: Any, kl_bound: Any, weight_kl_bound: Any, ridge: Any, num_samples: int, past: Any = ()
 ) -> tuple[Mixture, VipsHistory, Draws]:
-    """One update of all components and of the weights. `kl_bound`: [], or [K] for a bound of each component's own."""
+    """One update of all components and of the weights.
+
+    Args:
+        kl_bound: [], or [K] for a bound of each component's own.
+        past: draws to use again, beside `num_samples` new ones; () for none.
+    """
     k, d = policy.means.shape
     z = tf.random.stateless_normal([k, num_samples, d], seed, dtype=DENSITY)
     x = tf.reshape(policy.means[:, None] + tf.einsum("kij,ksj->ksi", policy.scale_trils, z), [-1, d])
-    values = tf.reshape(tf.cast(target(x), DENSITY), [k, num_samples])
+    values = new_values = tf.reshape(tf.cast(target(x), DENSITY), [k, num_samples])
+    points = tf.reshape(x, [k, num_samples, d])
+    weights = None
+    if past:
+        both, z, log_own, weights = _pool(policy, past, points, values)
+        x, values = tf.reshape(both.points, [-1, d]), tf.reshape(both.values, [k, -1])
+        past = Past(*(a[:, 1:] for a in both))
+    else:  # log q(x|o) of the component drawn from
+        log_own = -0.5 * tf.reduce_sum(z**2, axis=-1) - policy.log_normalisers()[:, None]
     log_target, alive, rejected = _floor(values)
-    log_policy = tf.reshape(policy.log_prob(x), [k, num_samples])
-    log_own = -0.5 * tf.reduce_sum(z**2, axis=-1) - policy.log_normalisers()[:, None]  # log q(x|o) of the component drawn from
+    log_policy = tf.reshape(policy.log_prob(x), [k, -1])
     log_responsibility = policy.log_weights[:, None] + log_own - log_policy
 
-    a, b = fit_quadratic(z, log_target + log_responsibility, ridge)
+    a, b = fit_quadratic(z, log_target + log_responsibility, ridge, weights)
     # A component that saw no finite value, or whose surrogate is not finite, stays where it is.
     valid = alive & tf.reduce_all(tf.math.is_finite(a), axis=[1, 2]) & tf.reduce_all(tf.math.is_finite(b), axis=1)
     a = tf.where(valid[:, None, None], a, tf.eye(d, dtype=DENSITY))
     b = tf.where(valid[:, None], b, tf.zeros_like(b))
     move = update_components(a, b, kl_bound)
-    gains = tf.reduce_mean(log_target - log_policy, axis=1)
+    gains = tf.reduce_mean((log_target - log_policy) * (1.0 if weights is None else weights), axis=1)
     # ... and gains no weight: its gain is at most the lowest of the others.
     least = tf.reduce_min(tf.where(alive, gains, gains.dtype.max))
     gains = tf.where(alive, gains, tf.where(tf.reduce_any(alive), tf.minimum(gains, least), tf.zeros_like(gains)))
@@ -123,7 +178,7 @@ def vips_step(
         effective_components=tf.exp(-tf.reduce_sum(tf.math.multiply_no_nan(policy.log_weights, weights))),
         rejected=rejected,
     )
-    return new, info, Draws(tf.reshape(x, [k, num_samples, d]), values, gains)
+    return new, info, Draws(points, new_values, gains, past)
 
 
 # Nats by which a point outside the target's support lies below everything seen, beyond the range of what was seen. A floor at the

@@ -1,0 +1,88 @@
+"""Figures 3 and 4 with inference by a fixed set of components, by search, and by both."""
+
+import pandas as pd
+import pytest
+
+from experiments.figures import figure_3, figure_4
+from experiments.result_files import COLUMNS, rows_of
+from experiments.tasks.walks import write_walks
+from virl_tf import InputError
+from virl_tf.mixture import standard_normal_start
+from virl_tf.run_folder import RunFolder, write_json
+from virl_tf.tasks import GridWalker
+
+TASK = GridWalker(3)
+
+
+def put_walks(folder, config, components):
+    RunFolder.open(folder, config)
+    write_walks(folder, TASK, standard_normal_start(components, 3, 0), TASK.log_prob, 0)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A run of geim and one of virl without inference."""
+    folders = [tmp_path / method for method in ("geim", "virl")]
+    for folder in folders:
+        put_walks(folder, {"task": "grid_walker", "steps": 3, "method": folder.name}, 2)
+    return folders
+
+
+def titles_of(module, monkeypatch, draw, *arguments):
+    """What stands above the panels of the figure that `draw` saves, and its curves' labels."""
+    shown = []
+    monkeypatch.setattr(module, "save", lambda figure, path: shown.append(figure))
+    draw(*arguments)
+    axes = shown[0].axes
+    return [a.get_title() for a in axes], [line.get_label() for line in axes[0].lines]
+
+
+def test_figure_3_has_a_panel_for_every_inference(runs, tmp_path, monkeypatch):
+    for run in runs:
+        put_walks(run / "inference", {"components": 4}, 4)
+    titles, _ = titles_of(figure_3, monkeypatch, figure_3.draw_figure_3, runs, tmp_path)
+    names = [title.split("\n")[0] for title in titles]
+    assert names == ["a) G-EIM training", "b) G-EIM inference, fixed set", "c) V-IRL training", "d) V-IRL inference, fixed set"]
+    for run in runs:
+        put_walks(run / "inference_search", {"components": 5, "search": True}, 5)
+    titles, _ = titles_of(figure_3, monkeypatch, figure_3.draw_figure_3, runs, tmp_path)
+    assert [title.split(" components")[0] for title in titles[3:]] == [
+        "d) V-IRL training\n2",
+        "e) V-IRL inference, fixed set\n4",
+        "f) V-IRL inference, search\n5",
+    ]
+
+
+def test_figure_3_without_inference_names_the_command(runs, tmp_path):
+    with pytest.raises(InputError, match=r"experiments infer .*geim --components 25"):
+        figure_3.draw_figure_3(runs, tmp_path)
+    put_walks(runs[0] / "inference", {"components": 4}, 4)
+    put_walks(runs[1] / "inference", {"components": 4, "search": True}, 4)
+    with pytest.raises(InputError, match="same inference"):
+        figure_3.draw_figure_3(runs, tmp_path)
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_figure_4_has_a_curve_for_search_where_there_is_one(search, tmp_path, monkeypatch):
+    stages = ["training_policy", "inference", *(["inference_search"] if search else [])]
+    row = {"task": "gaussians", "components": 10, "seed": 0, "preset": "paper", "status": "finished"}
+    row |= dict.fromkeys(("best", "final", "reported", "cpu_seconds"), 0.1)
+    rows = [{**row, "method": m, "modes": n, "stage": s} for s in stages for m in ("virl", "geim") for n in (5, 10)]
+    pd.DataFrame(rows, columns=COLUMNS).to_csv(tmp_path / "results.csv", index=False)
+    _, labels = titles_of(figure_4, monkeypatch, figure_4.draw_figure_4, tmp_path, tmp_path)
+    assert ("V-IRL inference, search" in labels) == search
+    assert {"V-IRL training", "G-EIM inference, fixed set"} <= set(labels)
+
+
+def test_a_sweeps_table_has_the_search_beside_the_fixed_set(tmp_path):
+    key = {"task": "gaussians", "method": "virl", "components": 10, "modes": 5, "seed": 0, "preset": "paper"}
+    distances = {name: {"best": 0.1, "final": 0.3, "reported": 0.2} for name in ("reward", "policy")}
+    write_json(
+        tmp_path / "summary.json", {**key, "i_projection": distances, "cpu_seconds": {"process": 1.0}, "status": "finished"}
+    )
+    for i, stage in enumerate(("inference", "inference_search")):
+        (tmp_path / stage).mkdir()
+        inferred = {"inference_policy": dict.fromkeys(("best", "final", "reported"), 0.5 * i)}
+        write_json(tmp_path / stage / "summary.json", {"i_projection": inferred, "cpu_seconds": 2.0})
+    found = {row["stage"]: row["reported"] for row in rows_of(tmp_path)}
+    assert found == {"training": 0.2, "training_policy": 0.2, "inference": 0.0, "inference_search": 0.5}
