@@ -6,7 +6,7 @@ from scipy.stats import multivariate_normal
 
 from tests import tiny
 from tests.reference import cross_entropy as reference
-from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData, _split, weighted_cross_entropy
+from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData, _split, chance_loss, weighted_cross_entropy
 
 EXPERT = multivariate_normal([0.5, 0.0], [[1.0, 0.3], [0.3, 0.5]])
 MODEL = multivariate_normal([-0.5, 0.3], [[1.2, 0.0], [0.0, 0.8]])
@@ -325,3 +325,21 @@ def test_an_ensemble_starts_warm_from_its_own_networks():
     for own, other, new in zip(before[half:], before[:half], after[half:], strict=True):
         if own.ndim == 2:
             assert np.abs(new - own).max() < 0.01 < np.abs(new - other).max()
+
+
+@pytest.mark.parametrize("mean", [0.2, 0.96, 1.0, 3.0])
+def test_chance_is_the_best_constant(mean):
+    weights = mean * np.random.default_rng(0).uniform(0.0, 2.0, 4000)
+    losses = [reference.weighted_cross_entropy(np.full(3, c), np.full(4000, c), weights) for c in np.linspace(-3.0, 3.0, 601)]
+    assert chance_loss(weights) == pytest.approx(min(losses), abs=1e-4)
+
+
+def test_weights_whose_mean_is_not_one_are_no_gain():
+    # The same points in both classes: nothing can be told apart, whatever the held-out weights' mean is.
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 3000, 2))
+    weights = np.ones(3000)
+    weights[::10] = 0.8  # those that are held out
+    _, _, info = make_fitter(num_epochs=3, warm_up_epochs=1).fit(data(x), data(y, None, weights), None, 0, 0)
+    assert info.validation_loss < 2.0 * np.log(2.0) - 0.05
+    assert info.chance_loss - info.validation_loss < 0.01

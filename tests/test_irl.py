@@ -117,7 +117,7 @@ class RecordingFitter:
         self.calls.append({"experts": experts, "samples": samples, "previous": previous, "seed": seed, "iteration": iteration})
         arrays = make_network(num_layers=2, seed=iteration)
         network = type(arrays)(*(tf.constant(array) for array in arrays))
-        return [np.full(3, float(iteration))], [network], FitInfo(1.0, 1.0, 0.5, 0, 1)
+        return [np.full(3, float(iteration))], [network], FitInfo(1.0, 1.0, 2.0 * np.log(2.0), 0.5, 0, 1)
 
 
 @pytest.fixture(params=METHODS.values(), ids=METHODS)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.discriminator.fit import CHANCE, DiscriminatorFitter, LogitData
+from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo, LogitData
 from virl_tf.fusion import Fusion, draw
 from virl_tf.hparams import Hparams
 from virl_tf.importance import effective_sample_size, normalise
@@ -55,7 +55,8 @@ class Info(NamedTuple):
 
     t: int
     train_loss: float
-    validation_loss: float  # Eq. 3 on held-out points; 2 ln 2 = 1.386 is chance
+    validation_loss: float  # Eq. 3 on held-out points
+    chance_loss: float  # of the best constant there, about 2 ln 2 = 1.386
     accuracy: float
     best_epoch: int
     epochs: int
@@ -159,7 +160,7 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
 
     with _timed(cpu, "training"):
         weights, phi, fit_info = fitter.fit(experts, negatives, list(state.network) or None, seed, t)
-        dropped = method.base == "reward" and _at_chance(fit_info.validation_loss, hparams.loop.min_gain)
+        dropped = method.base == "reward" and _at_chance(fit_info, hparams.loop.min_gain)
 
     with _timed(cpu, "policy"):
         # Algorithm 1, line 3: log q*_{t+1} = log q*_t + phi_t. Line 4 prints KL(q~_t || q*_t); the text means t + 1.
@@ -189,9 +190,9 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
     return State(t + 1, policy, reward, tuple(weights), pool_reward, np.array(dropped)), info
 
 
-def _at_chance(validation_loss: float, min_gain: float | None) -> bool:
+def _at_chance(info: FitInfo, min_gain: float | None) -> bool:
     """Whether a phi_t should be dropped; a loss that is nan says so, too."""
-    return min_gain is not None and not CHANCE - validation_loss > min_gain
+    return min_gain is not None and not info.chance_loss - info.validation_loss > min_gain
 
 
 def _negatives(

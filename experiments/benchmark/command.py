@@ -4,7 +4,7 @@ import importlib.util
 import os
 import platform
 import resource
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,6 @@ def benchmark(
     out: Path,
     preset: str = "paper",
     peer_seconds: float | None = None,
-    only: str = "",
 ) -> None:
     """Measure the named parts, one after the other; if none is named, all of them, `peers` only if asked for.
 
@@ -77,34 +76,35 @@ def benchmark(
         check_positive("--peer-seconds", peer_seconds)
     if peers or "peers" in names:
         check_gmmvi()
-    best, rows = ceiling(), list[Row]()
+    best = ceiling()
     console.print(f"ceiling: {best:.0f} GFLOP per CPU second (float32 products of 500 x 256 with 256 x 256)", highlight=False)
+    rows: list[Row] = []
     settings: dict[str, Any] = {"ceiling": best, "repeats": repeats, "seeds": seeds, "preset": preset}
     if peers:
         settings["peer_seconds"] = peer_seconds or f"{TIMES_OURS:.0f} times ours"
-
-    def add(row: Row) -> None:
-        if "gflop_per_cpu_second" in row:
-            row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
-        rows.append(row)
-        _report(console, row)
-        write(rows, out, settings)  # what comes later may fail, and policies with peers take an hour
-
-    others: dict[str, Callable[[], Any]] = {
-        "run": lambda: whole_run.run(preset, add),
-        "memory": lambda: whole_run.memory(preset, add),
-        "vips": lambda: add_all(vips(range(seeds), peers, peer_seconds, out, only)),
-        "peers": lambda: add_all(steps_beside_gmmvi()),
-    }
-
-    def add_all(found: Iterable[Row]) -> None:
-        for row in found:
-            add(row)
-
     for name in names or (*PARTS, *(part for part in OTHER_PARTS if peers or part != "peers")):
         with console.status(f"measuring {name}"):
-            others[name]() if name in others else add_all(PARTS[name](repeats))
+            for row in measure(name, peers, peer_seconds, repeats, seeds, preset, out):
+                if "gflop_per_cpu_second" in row:
+                    row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
+                _report(console, row)
+                rows.append(row)
+                write(rows, out, settings)  # after each row: a later one may fail, and policies with peers take hours
     console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
+
+
+def measure(
+    name: str, peers: bool, peer_seconds: float | None, repeats: int, seeds: int, preset: str, out: Path
+) -> Iterator[Row]:
+    """The rows of one part."""
+    if name == "run":
+        yield from whole_run.run(preset)
+    elif name == "memory":
+        yield whole_run.memory(preset)
+    elif name == "vips":
+        yield from vips(range(seeds), peers, peer_seconds, out)
+    else:
+        yield from steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats)
 
 
 def check_gmmvi() -> None:

@@ -6,7 +6,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -39,33 +39,33 @@ LITTLE = ("loop.num_iterations=2", "training.num_epochs=1")
 MANY = {"paper": 100_000, "smoke": 2_000}  # demonstrations in 10 dimensions, for the peak of memory
 
 
-def run(preset: str, report: Callable[[Row], None]) -> None:
+def run(preset: str) -> Iterator[Row]:
     """A run of each method (10 components, m = 50) with its parts, and its start-up."""
 
-    def add(part: str, case: str, cpu_seconds: float, **values: float) -> None:
-        report({"part": part, "case": case, "who": "virl_tf", "cpu_seconds": cpu_seconds, **values})
+    def row(part: str, case: str, cpu_seconds: float, **values: float) -> Row:
+        return {"part": part, "case": case, "who": "virl_tf", "cpu_seconds": cpu_seconds, **values}
 
-    add("start-up", "--help", _help_seconds())
+    yield row("start-up", "--help", _help_seconds())
     for method in METHODS:
         start = in_a_process(start_up, method, preset)
         whole = in_a_process(whole_run, method, preset, time.time())
         case, ceiling = f"{method} 10c, m = 50", whole["ceiling"]
-        add("start-up", case, start["imports"] + sum(start["compilation"].values()))
+        yield row("start-up", case, start["imports"] + sum(start["compilation"].values()))
         compilation = {**start["compilation"], **whole["compilation"]}
         about = {key: whole[key] for key in ("wall_seconds", "peak_gib", "i_projection")}
         about |= _counted(sum(whole["gflop"].values()), ceiling, whole["cpu_seconds"])
-        add("whole run", case, whole["cpu_seconds"], **about)
-        add("whole run", f"{case}: imports", whole["imports"])
-        add("whole run", f"{case}: tracing, compilation, later imports", sum(compilation.values()))
+        yield row("whole run", case, whole["cpu_seconds"], **about)
+        yield row("whole run", f"{case}: imports", whole["imports"])
+        yield row("whole run", f"{case}: tracing, compilation, later imports", sum(compilation.values()))
         for part, name in NAMES.items():
             seconds = whole["seconds"][part] - compilation[part]
-            add("whole run", f"{case}: {name}", seconds, **_counted(whole["gflop"].get(part, 0.0), ceiling, seconds))
+            yield row("whole run", f"{case}: {name}", seconds, **_counted(whole["gflop"].get(part, 0.0), ceiling, seconds))
 
 
-def memory(preset: str, report: Callable[[Row], None]) -> None:
+def memory(preset: str) -> Row:
     """The most memory that `fit` needs for many demonstrations."""
     values = {"part": "fit, 2 iterations", "case": f"N = {MANY[preset]:,}, D = 10", "who": "virl_tf"}
-    report({**values, **in_a_process(many_demonstrations, MANY[preset])})
+    return {**values, **in_a_process(many_demonstrations, MANY[preset])}
 
 
 def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -13,8 +13,6 @@ from virl_tf.hparams import Hparams
 from virl_tf.network_stack import FrozenNetwork
 from virl_tf.numerics import NETWORK, numpy_seed, split_seed
 
-CHANCE = 2.0 * float(np.log(2.0))  # Eq. 3 of a classifier that knows nothing
-
 
 class LogitData(NamedTuple):
     """One class of the classifier's data: N points.
@@ -35,6 +33,7 @@ class FitInfo(NamedTuple):
 
     train_loss: float  # mean over the last epoch's batches
     validation_loss: float  # of the weights kept
+    chance_loss: float  # of the best constant on the held-out points: 2 ln 2 if their weights' mean is exactly one
     accuracy: float  # weighted, on the validation split
     best_epoch: int
     epochs: int
@@ -46,6 +45,12 @@ def weighted_cross_entropy(expert_logits: tf.Tensor, sample_logits: tf.Tensor, s
     -log sigma(u) = softplus(-u) and -log(1 - sigma(u)) = softplus(u), which never take the logarithm of a rounded zero.
     """
     return tf.reduce_mean(tf.nn.softplus(-expert_logits)) + tf.reduce_mean(sample_weights * tf.nn.softplus(sample_logits))
+
+
+def chance_loss(sample_weights: Any) -> float:
+    """Eq. 3 of the best constant logit, which is -log of the weights' mean m: log(1 + m) + m log(1 + 1 / m)."""
+    mean = float(np.mean(sample_weights))
+    return float(np.log1p(mean) + mean * np.log1p(1.0 / mean))
 
 
 class DiscriminatorFitter:
@@ -97,7 +102,7 @@ class DiscriminatorFitter:
             return weights, phi, infos[0]
         loss, accuracy = _evaluate(phi, held_experts, held_samples)
         train_loss, last = float(np.mean([info.train_loss for info in infos])), max(infos, key=lambda info: info.epochs)
-        return weights, phi, FitInfo(train_loss, loss, accuracy, last.best_epoch, last.epochs)
+        return weights, phi, last._replace(train_loss=train_loss, validation_loss=loss, accuracy=accuracy)
 
     def _fit_network(
         self,
@@ -131,7 +136,7 @@ class DiscriminatorFitter:
                 break
         loss, weights, best_epoch, accuracy = best
         self.model.set_weights(weights)
-        return FitInfo(train_loss, loss, accuracy, best_epoch, epoch + 1)
+        return FitInfo(train_loss, loss, chance_loss(held_samples.weights), accuracy, best_epoch, epoch + 1)
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
