@@ -53,7 +53,7 @@ SMALL = {
 def shell_commands():
     """Every command of the bash blocks, in order, without comments."""
     lines = "\n".join(re.findall(r"^```bash\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)).splitlines()
-    return [part.strip() for line in lines for part in line.partition("  #")[0].split(" && ")]
+    return [part.strip() for line in lines if line for part in line.partition("  #")[0].split(" && ")]
 
 
 def experiments_commands():
