@@ -60,6 +60,7 @@ def benchmark(
     out: Path,
     preset: str = "paper",
     peer_seconds: float | None = None,
+    only: str = "",
 ) -> None:
     """Measure the named parts, one after the other; if none is named, all of them, `peers` only if asked for.
 
@@ -84,7 +85,7 @@ def benchmark(
         settings["peer_seconds"] = peer_seconds or f"{TIMES_OURS:.0f} times ours"
     for name in names or (*PARTS, *(part for part in OTHER_PARTS if peers or part != "peers")):
         with console.status(f"measuring {name}"):
-            for row in measure(name, peers, peer_seconds, repeats, seeds, preset, out):
+            for row in measure(name, peers, peer_seconds, repeats, seeds, preset, out, only):
                 if "gflop_per_cpu_second" in row:
                     row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
                 _report(console, row)
@@ -94,7 +95,7 @@ def benchmark(
 
 
 def measure(
-    name: str, peers: bool, peer_seconds: float | None, repeats: int, seeds: int, preset: str, out: Path
+    name: str, peers: bool, peer_seconds: float | None, repeats: int, seeds: int, preset: str, out: Path, only: str
 ) -> Iterator[Row]:
     """The rows of one part."""
     if name == "run":
@@ -102,7 +103,7 @@ def measure(
     elif name == "memory":
         yield whole_run.memory(preset)
     elif name == "vips":
-        yield from vips(range(seeds), peers, peer_seconds, out)
+        yield from vips(range(seeds), peers, peer_seconds, out, only)
     else:
         yield from steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats)
 
