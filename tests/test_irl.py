@@ -95,6 +95,15 @@ def test_the_mixture_prior_is_the_em_mixture_of_lowest_bic():
     np.testing.assert_allclose(evaluate(state.reward, X), mixture_log_prob(expected, X), atol=0.05)
 
 
+@pytest.mark.parametrize(("rows", "dim", "components"), [(3000, 2, 1), (40, 2, 2), (500, 6, 2)])
+def test_the_automatic_prior_is_a_mixture_where_kernels_blur(rows, dim, components):
+    rng = np.random.default_rng(0)
+    x = rng.choice([-5.0, 5.0], (rows, 1)) * np.eye(dim)[0] + rng.standard_normal((rows, dim))
+    hparams = tiny.hparams(loop={"prior": "auto"})
+    state = irl.init(irl.make_problem(x, hparams, 0), VIRL, 2, hparams)
+    assert state.reward.base.num_components == components
+
+
 def test_virl_with_the_initial_policy_as_prior_starts_where_eim_does():
     _, virl, _ = start(VIRL, loop={"prior": "initial_policy"})
     _, eim, _ = start(EIM)

@@ -116,7 +116,7 @@ class LoopHparams:
     wide_share: float = _ranged(interval(0.0, 0.9))
     fixed_pool: bool = _ranged(choice(False, True))
     min_gain: float | None = _ranged(interval(0.0))
-    prior: str = _ranged(choice("moments", "mixture", "initial_policy", "flat"))
+    prior: str = _ranged(choice("moments", "mixture", "auto", "initial_policy", "flat"))
 
 
 @dataclass(frozen=True)
