@@ -198,7 +198,7 @@ def test_a_peer_stops_at_as_many_evaluations_or_when_its_time_is_up(monkeypatch)
 
 def test_the_best_design_of_the_first_seed_runs_on_the_others(tmp_path, monkeypatch):
     target = vips.Target("normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0)
-    distances = {"SAMTRON": 0.5, "SEMTRON": 0.2, "ZAMTRUX": np.nan, "SAMTRON/1": 0.3}
+    distances = {"SAMTRON": 0.5, "SEMTRON": 0.2, "ZAMTRUX": np.nan, "SAMTRON/1": 0.3, "ZAMTRUX/1": 0.4}
     budgets = []
 
     def peer(target, seed, design, evaluations, options, most_seconds):

@@ -318,7 +318,7 @@ def test_null_where_it_is_allowed(tmp_path):
         ("kde: {bandwidth: null}", ["kde.bandwidth = None"]),
         ("loop: {num_iterations: true}", ["loop.num_iterations = True", "int, [1, 10000]"]),
         ("loop: {num_iterations: 10001}", ["loop.num_iterations = 10001", "[1, 10000]"]),
-        ("loop: {prior: none}", ["loop.prior = 'none'", "moments, initial_policy, flat"]),
+        ("loop: {prior: none}", ["loop.prior = 'none'", "moments, mixture, auto, initial_policy, flat"]),
         ("loop: {num_negatives: 1e4}", ["loop.num_negatives = 10000.0", "int, >= 16"]),
     ],
 )

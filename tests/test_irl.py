@@ -432,6 +432,6 @@ def test_frequencies_follow_the_scale_of_what_the_density_is_made_of():
         sizes.append(width * frequencies.std())
         scaled = irl.make_problem(1e6 * x, hparams, 0).frequencies
         np.testing.assert_allclose(scaled, irl.make_problem(x, hparams, 0).frequencies, rtol=1e-4)
-    # frequency_scale 0.6 over the width that the bandwidth tells: that is the clusters' within the steps of 1.25 of its search,
+    # frequency_scale 0.6 / D over the width that the bandwidth tells: the clusters' within the steps of 1.25 of its search,
     # and 1.26 times it, because each of the four clusters has only a quarter of the points that Silverman's factor is told.
-    np.testing.assert_allclose(sizes, 0.6 / 1.26, rtol=0.27)
+    np.testing.assert_allclose(sizes, 0.3 / 1.26, rtol=0.27)

@@ -39,6 +39,7 @@ SMALL = {
     "sweep gaussians": [*ONE, "--modes", "5", *TINY, *NETWORK],
     "sweep grid_walker": [*ONE, *TINY, *NETWORK],
     "sweep path_planning": [*ONE, *TINY, *NETWORK],
+    "ablate": ["--only", "best", "--seeds", "0", "--workers", "1", *TINY, *NETWORK],
     "tune": [*STUDY, "--trials", "16", "--workers", "1", *TINY],
     "compare": [*STUDY, "--seeds", "100", "--workers", "1"],
     "study-plots": STUDY,
