@@ -115,7 +115,7 @@ def split(x: np.ndarray, held_out: float, seed: int) -> tuple[np.ndarray, np.nda
 def user_hparams(method: str, hparams_file: Path | None, assignments: Sequence[str]) -> Hparams:
     """What `virl_tf.fit` takes by default, the user's file over it, then the single assignments.
 
-    The batches of 250 stay for few rows, too. KL(p || reward) with smaller ones, before `best`, on two seeds: four Gaussians in 5-D,
+    The batches of 250 stay for few rows, too. KL(p || reward) with smaller ones, before `best`, two seeds: four Gaussians in 5-D,
     270 rows: 0.49 and 0.64 with 250, 0.62 and 0.73 with 50, 0.68 and 1.91 with 13; 1,000 rows: 0.20 and 0.23 with 250, 0.36 and
     0.33 with 50. Ten Gaussians in 2-D, 1,000 rows: 0.17 and 0.18 with 250, 0.12 and 0.11 with 50, but one policy at 1.5, not 0.2.
     """
