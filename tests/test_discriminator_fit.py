@@ -334,6 +334,11 @@ def test_chance_is_the_best_constant(mean):
     assert chance_loss(weights) == pytest.approx(min(losses), abs=1e-4)
 
 
+def test_chance_without_any_weight_is_zero_and_stays_nan_where_a_weight_is():
+    assert chance_loss(np.zeros(5)) == 0.0
+    assert np.isnan(chance_loss(np.array([1.0, np.nan])))
+
+
 def test_weights_whose_mean_is_not_one_are_no_gain():
     # The same points in both classes: nothing can be told apart, whatever the held-out weights' mean is.
     rng = np.random.default_rng(0)

@@ -48,9 +48,10 @@ def weighted_cross_entropy(expert_logits: tf.Tensor, sample_logits: tf.Tensor, s
 
 
 def chance_loss(sample_weights: Any) -> float:
-    """Eq. 3 of the best constant logit, which is -log of the weights' mean m: log(1 + m) + m log(1 + 1 / m)."""
+    """Eq. 3 of the best constant logit, which is -log of the weights' mean m: (1 + m) log(1 + m) - m log m."""
     mean = float(np.mean(sample_weights))
-    return float(np.log1p(mean) + mean * np.log1p(1.0 / mean))
+    # All held-out weights can be zero where one training point has all the weight, as in a run of G-EIM that diverges.
+    return (1.0 + mean) * float(np.log1p(mean)) - (mean * float(np.log(mean)) if mean else 0.0)
 
 
 class DiscriminatorFitter:
