@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf import metrics
+from virl_tf.fusion import draw
 from virl_tf.kde import Kde
 from virl_tf.mixture import Mixture, moments
 from virl_tf.numerics import DENSITY, split_seed
@@ -71,8 +72,7 @@ class SampledDistances:
 
     def of_density(self, density: Mixture | Kde) -> float:
         """The mean of log q - log p over draws of q."""
-        seed = split_seed(0, 0, "distance of density")
-        x = density.sample(DRAWS, seed) if isinstance(density, Kde) else density.sample(DRAWS, seed)[0]
+        x = draw(density, DRAWS, split_seed(0, 0, "distance of density"))
         return float(tf.reduce_mean(density.log_prob(x) - self._task.log_prob(x)))
 
 
