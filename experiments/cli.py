@@ -332,7 +332,7 @@ def benchmark_command(
         typer.Argument(metavar="PART...", help="training, reward, steps, kde, sampling, growth, run, memory, vips, peers."),
     ] = None,
     peers: Annotated[
-        bool, typer.Option("--peers", help="vips: gmmvi beside ours (pip install 'virl_tf[bench]'); without PART also peers.")
+        bool, typer.Option("--peers", help="vips: gmmvi beside ours (pip install 'virl_tf\\[bench]'); without PART also peers.")
     ] = False,
     peer_seconds: Annotated[
         float | None, typer.Option(help="vips: CPU seconds after which a run of gmmvi stops; default: 20 times ours.")
@@ -351,12 +351,13 @@ def benchmark_command(
 
 @app.command("figure")
 def figure_command(
-    number: Annotated[str, typer.Argument(help="1, 2a, 2b, 3, 4, 5, 6, 7, or robot.")],
+    number: Annotated[str, typer.Argument(help="1, 2a, 2b, 3, 4, 5, 6, 7, robot, or ablations.")],
     runs: Annotated[
         list[Path],
         typer.Argument(
             metavar="RESULTS...",
-            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4: sweeps; 7: a sweep; robot: a benchmark.",
+            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4: sweeps; 7: a sweep; robot: a benchmark; "
+            "ablations: folders of `ablate`.",
         ),
     ],
     inference: Annotated[Path | None, typer.Option(metavar="DIR", help="Figure 5c only: the result of `infer`.")] = None,

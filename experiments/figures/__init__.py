@@ -6,7 +6,7 @@ from pathlib import Path
 from virl_tf.validation import InputError, check_choice
 
 # Number -> how many folders of results it takes; 0: one or more.
-FIGURES = {"1": 1, "2a": 1, "2b": 0, "3": 2, "4": 0, "5": 0, "6": 1, "7": 1, "robot": 1}
+FIGURES = {"1": 1, "2a": 1, "2b": 0, "3": 2, "4": 0, "5": 0, "6": 1, "7": 1, "robot": 1, "ablations": 0}
 
 
 def draw(number: str, runs: list[Path], inference: Path | None, out: Path) -> None:

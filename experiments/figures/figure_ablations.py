@@ -1,0 +1,87 @@
+"""The preset `best` beside each of its ablations, on every task that was run: what a part gives, and what it costs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from rich.console import Console
+
+from experiments.figures.style import save
+from experiments.result_files import bootstrap_interval, to_markdown
+from virl_tf.checkpoint import write_text
+from virl_tf.hparams import DIRECTORY, read_yaml
+from virl_tf.validation import InputError
+
+# Task -> (stage, column, label) of what tells whether the reward is good, as in the paper's figures.
+QUALITY = {
+    "gaussians": ("training", "reported", "I-projection of the reward"),
+    "grid_walker": ("inference_search", "kl", "KL of the policy inferred on it"),
+    "path_planning": ("obstacles_search", "kl", "KL of the policy inferred on it, with obstacles"),
+}
+COST = ("training", "cpu_seconds", "CPU seconds of the run")
+
+
+def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
+    """A column of panels per folder of `ablate`: quality above, cost below; dots are seeds, bars means with 95 % intervals.
+
+    Writes the same numbers as one table, `ablations.md`, beside the figure.
+    """
+    folders = [folders] if isinstance(folders, Path) else folders
+    results = [read_ablations(folder) for folder in folders]
+    found = {name for frame in results for name in frame["ablation"]}
+    names = [name for name in read_yaml(DIRECTORY / "ablations.yaml") if name in found]
+    size = (1.6 + 2.9 * len(folders), 1.0 + 0.36 * len(names))
+    figure, panels = plt.subplots(2, len(folders), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    columns: dict[str, list[str]] = {"ablation": names}
+    for folder, frame, pair in zip(folders, results, panels.T, strict=True):
+        title = folder.name.replace("_", " ")
+        for axes, (stage, column, label) in zip(pair, (QUALITY[frame["task"].iloc[0]], COST), strict=True):
+            values = {name: _values(frame, name, stage, column) for name in names}
+            dots(axes, values, label)
+            columns[f"{title}: {label}"] = [_cell(values[name]) for name in names]
+        pair[0].set_title(title)
+    save(figure, out / "figure_ablations")
+    write_text(out / "ablations.md", to_markdown(pd.DataFrame(columns)))
+    Console().print(f"wrote {out / 'ablations.md'}")
+
+
+def read_ablations(folder: Path) -> pd.DataFrame:
+    """The results.csv of `ablate`. Raises InputError if there is none, or it is another command's."""
+    file = folder / "results.csv"
+    if not file.is_file():
+        raise InputError(f"no results in {folder}; make them with: python -m experiments ablate TASK --out {folder}")
+    frame = pd.read_csv(file)
+    if "ablation" not in frame or not len(frame):
+        raise InputError(f"{file} is not a table of `python -m experiments ablate`: it has no ablations.")
+    return frame
+
+
+def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
+    """A row per ablation; the dashed line is the mean of `best`. Logarithmic: one bad ablation must not hide the others."""
+    for row, (name, seeds) in enumerate(values.items()):
+        colour = "C1" if name == "best" else "C0"
+        axes.plot(seeds, np.full(len(seeds), row), "o", color=colour, markersize=3, alpha=0.5, markeredgewidth=0)
+        axes.plot([seeds.mean()] if len(seeds) else [], [row] if len(seeds) else [], "|", color=colour, markersize=10)
+        axes.plot(bootstrap_interval(seeds), [row, row], color=colour, linewidth=1.2)
+    if len(values.get("best", ())):
+        axes.axvline(values["best"].mean(), color="C1", linewidth=0.8, linestyle="--", zorder=0)
+    axes.set_yticks(range(len(values)), [name.replace("_", " ") for name in values], fontsize=8)
+    axes.set_ylim(len(values) - 0.5, -0.5)
+    axes.set_xscale("log")
+    axes.set_xlabel(label, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _values(frame: pd.DataFrame, name: str, stage: str, column: str) -> np.ndarray:
+    chosen = frame[(frame["ablation"] == name) & (frame["stage"] == stage)]
+    return chosen[column].dropna().to_numpy(float)
+
+
+def _cell(seeds: np.ndarray) -> str:
+    if not len(seeds):
+        return ""
+    low, high = bootstrap_interval(seeds)
+    return f"{seeds.mean():.3g} [{low:.3g}, {high:.3g}]"
