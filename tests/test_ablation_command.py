@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.ablation_command import ablate, ablation_units, far_share, table
+from experiments.figures import draw
 from tests.conftest import make_reward
 from virl_tf.hparams import own_data_hparams
 from virl_tf.mixture import Mixture
@@ -97,3 +98,42 @@ def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
     assert (tmp_path / "out" / "results.csv").read_bytes() == before
     with pytest.raises(InputError, match="another configuration"):
         ablate("gaussians", **{**arguments, "assignments": []})
+
+
+def ablations(folder, task, stage, column, values):
+    """What `ablate` leaves, of one measure: {ablation: one value per seed}."""
+    rows = [
+        {"ablation": name, "task": task, "stage": of, "seed": seed, column: value, "cpu_seconds": 10.0 + seed, "far_share": 0.0}
+        for name, seeds in values.items()
+        for of in {stage, "training"}
+        for seed, value in enumerate(seeds)
+    ]
+    folder.mkdir()
+    pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
+    return folder
+
+
+def test_figure_and_table_of_the_ablations_of_several_tasks(tmp_path):
+    folders = [
+        ablations(
+            tmp_path / "gaussians_m50", "gaussians", "training", "reported", {"warm_start": [0.2, 0.4], "best": [0.1, 0.1]}
+        ),
+        ablations(tmp_path / "grid_walker", "grid_walker", "inference_search", "kl", {"best": [0.5, 0.7]}),
+    ]
+    draw("ablations", folders, None, tmp_path / "figures")
+    assert (tmp_path / "figures" / "figure_ablations.png").stat().st_size > 10_000
+    head, _, *rows = (tmp_path / "figures" / "ablations.md").read_text().splitlines()
+    assert "gaussians m50: I-projection of the reward" in head
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    off = "0 [0, 0]"
+    # In the order of ablations.yaml; what was not run on a task is left empty.
+    assert cells[0] == ["best", *("0.1 [0.1, 0.1]", off, "10.5 [10, 11]"), *("0.6 [0.5, 0.7]", off, "10.5 [10, 11]")]
+    assert cells[1] == ["warm_start", *("0.3 [0.2, 0.4]", off, "10.5 [10, 11]"), *("", "", "")]
+
+
+def test_the_figure_of_the_ablations_takes_their_folders_alone(tmp_path):
+    with pytest.raises(InputError, match="ablate TASK"):
+        draw("ablations", [tmp_path], None, tmp_path / "figures")
+    (tmp_path / "results.csv").write_text("task,reported\ngaussians,1.0\n")
+    with pytest.raises(InputError, match="no ablations"):
+        draw("ablations", [tmp_path], None, tmp_path / "figures")

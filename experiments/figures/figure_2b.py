@@ -18,6 +18,7 @@ REFERENCES: dict[str, tuple[str, Any]] = {
     "kde": ("KDE, bandwidth 0.215", ":"),
     "kde_held_out": ("KDE, held-out bandwidth", "--"),
     "em": ("EM, m components", "-."),
+    "em_bic": ("EM, components by BIC", (0, (3, 1, 1, 1, 1, 1))),
     "best_1c": ("best possible 1c", (0, (1, 4))),
     "best_10c": ("best possible 10c", (0, (5, 4))),
 }
@@ -52,8 +53,10 @@ def curve(axes: Axes, chosen: pd.DataFrame, colour: str, style: str, marker: str
 
 
 def reference(axes: Axes, results: pd.DataFrame, method: str, style: Any, label: str) -> None:
-    """Thin grey line of the means, with dots, so that a single number of modes shows, too."""
+    """Thin grey line of the means, with dots, so that a single number of modes shows, too; nothing where it was not run."""
     means = select(results, "reference", method, 0).groupby("modes")["reported"].mean()
+    if not len(means):
+        return
     axes.plot(means.index, means, ".", color="0.45", markersize=3, linewidth=0.8, linestyle=style, label=label, zorder=1)
 
 

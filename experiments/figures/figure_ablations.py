@@ -21,11 +21,12 @@ QUALITY = {
     "grid_walker": ("inference_search", "kl", "KL of the policy inferred on it"),
     "path_planning": ("obstacles_search", "kl", "KL of the policy inferred on it, with obstacles"),
 }
+AWAY = ("training", "far_share", "share of the reward's draws off the data")
 COST = ("training", "cpu_seconds", "CPU seconds of the run")
 
 
 def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
-    """A column of panels per folder of `ablate`: quality above, cost below; dots are seeds, bars means with 95 % intervals.
+    """A column of panels per folder of `ablate`: quality, mass off the data, cost; dots: seeds, bars: 95 % intervals of the mean.
 
     Writes the same numbers as one table, `ablations.md`, beside the figure.
     """
@@ -33,16 +34,16 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
     results = [read_ablations(folder) for folder in folders]
     found = {name for frame in results for name in frame["ablation"]}
     names = [name for name in read_yaml(DIRECTORY / "ablations.yaml") if name in found]
-    size = (1.6 + 2.9 * len(folders), 1.0 + 0.36 * len(names))
-    figure, panels = plt.subplots(2, len(folders), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    size = (1.6 + 2.9 * len(folders), 1.5 + 0.54 * len(names))
+    figure, panels = plt.subplots(3, len(folders), figsize=size, sharey=True, squeeze=False, layout="constrained")
     columns: dict[str, list[str]] = {"ablation": names}
-    for folder, frame, pair in zip(folders, results, panels.T, strict=True):
+    for folder, frame, panel in zip(folders, results, panels.T, strict=True):
         title = folder.name.replace("_", " ")
-        for axes, (stage, column, label) in zip(pair, (QUALITY[frame["task"].iloc[0]], COST), strict=True):
+        for axes, (stage, column, label) in zip(panel, (QUALITY[frame["task"].iloc[0]], AWAY, COST), strict=True):
             values = {name: _values(frame, name, stage, column) for name in names}
-            dots(axes, values, label)
+            dots(axes, values, label, logarithmic=column != "far_share")
             columns[f"{title}: {label}"] = [_cell(values[name]) for name in names]
-        pair[0].set_title(title)
+        panel[0].set_title(title)
     save(figure, out / "figure_ablations")
     write_text(out / "ablations.md", to_markdown(pd.DataFrame(columns)))
     Console().print(f"wrote {out / 'ablations.md'}")
@@ -59,8 +60,8 @@ def read_ablations(folder: Path) -> pd.DataFrame:
     return frame
 
 
-def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
-    """A row per ablation; the dashed line is the mean of `best`. Logarithmic: one bad ablation must not hide the others."""
+def dots(axes: Axes, values: dict[str, np.ndarray], label: str, logarithmic: bool) -> None:
+    """A row per ablation; the dashed line is the mean of `best`. Logarithmic where one bad ablation would hide the others."""
     for row, (name, seeds) in enumerate(values.items()):
         colour = "C1" if name == "best" else "C0"
         axes.plot(seeds, np.full(len(seeds), row), "o", color=colour, markersize=3, alpha=0.5, markeredgewidth=0)
@@ -70,7 +71,7 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
         axes.axvline(values["best"].mean(), color="C1", linewidth=0.8, linestyle="--", zorder=0)
     axes.set_yticks(range(len(values)), [name.replace("_", " ") for name in values], fontsize=8)
     axes.set_ylim(len(values) - 0.5, -0.5)
-    axes.set_xscale("log")
+    axes.set_xscale("log" if logarithmic else "linear")
     axes.set_xlabel(label, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
