@@ -327,16 +327,26 @@ def test_an_ensemble_starts_warm_from_its_own_networks():
             assert np.abs(new - own).max() < 0.01 < np.abs(new - other).max()
 
 
+@pytest.mark.parametrize("offset", [0.0, 2.0])
 @pytest.mark.parametrize("mean", [0.2, 0.96, 1.0, 3.0])
-def test_chance_is_the_best_constant(mean):
-    weights = mean * np.random.default_rng(0).uniform(0.0, 2.0, 4000)
-    losses = [reference.weighted_cross_entropy(np.full(3, c), np.full(4000, c), weights) for c in np.linspace(-3.0, 3.0, 601)]
-    assert chance_loss(weights) == pytest.approx(min(losses), abs=1e-4)
+def test_chance_is_the_best_constant(mean, offset):
+    rng = np.random.default_rng(0)
+    weights, expert, sample = mean * rng.uniform(0.0, 2.0, 4000), offset * rng.normal(size=3), offset * rng.normal(size=4000)
+    losses = [reference.weighted_cross_entropy(c + expert, c + sample, weights) for c in np.linspace(-8.0, 8.0, 1601)]
+    assert chance(expert, sample, weights) == pytest.approx(min(losses), abs=1e-4)
+    if not offset:  # the closed form
+        m = weights.mean()
+        assert chance(expert, sample, weights) == pytest.approx((1.0 + m) * np.log(1.0 + m) - m * np.log(m))
 
 
 def test_chance_without_any_weight_is_zero_and_stays_nan_where_a_weight_is():
-    assert chance_loss(np.zeros(5)) == 0.0
-    assert np.isnan(chance_loss(np.array([1.0, np.nan])))
+    assert chance(np.zeros(3), np.zeros(5), np.zeros(5)) == pytest.approx(0.0, abs=1e-12)
+    assert np.isnan(chance(np.zeros(3), np.zeros(2), np.array([1.0, np.nan])))
+
+
+def chance(expert_offsets, sample_offsets, weights):
+    """`chance_loss` of points that have no coordinates."""
+    return chance_loss(LogitData(None, expert_offsets, None), LogitData(None, sample_offsets, weights))
 
 
 def test_weights_whose_mean_is_not_one_are_no_gain():

@@ -114,6 +114,7 @@ class LoopHparams:
     num_iterations: int = _ranged(interval(1, 10_000))
     num_negatives: int = _ranged(interval(16))
     wide_share: float = _ranged(interval(0.0, 0.9))
+    wide_weight: float = _ranged(interval(0.0, 0.9))
     fixed_pool: bool = _ranged(choice(False, True))
     min_gain: float | None = _ranged(interval(0.0))
     prior: str = _ranged(choice("moments", "mixture", "auto", "initial_policy", "flat"))

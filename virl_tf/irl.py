@@ -169,9 +169,13 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
         if method.importance_weights:
             # w_t = q*_t / mu_t; the constant, int q*_t dx, cancels in the self-normalisation.
             log_w = normalise(log_base - log_mu)
-        offset = {"none": None, "policy": state.policy, "proposal": proposal}[method.logit_offset]
-        experts = _logit_data(problem.demonstrations, tf.zeros(len(problem.demonstrations), DENSITY), offset, state.reward)
-        negatives = _logit_data(x, log_w, offset, state.reward)
+        demonstrations = tf.constant(problem.demonstrations, DENSITY)
+        subtracted = {"none": None, "policy": state.policy, "proposal": proposal}[method.logit_offset]
+        offsets = tuple(_offset(points, subtracted, state.reward) for points in (demonstrations, x))
+        if hparams.loop.wide_weight and method.base == "reward" and method.importance_weights:
+            log_w, offsets = _with_wide(problem, base, demonstrations, x, log_mu, log_base, hparams.loop.wide_weight)
+        experts = _logit_data(demonstrations, tf.zeros(len(demonstrations), DENSITY), offsets[0], state.reward)
+        negatives = _logit_data(x, log_w, offsets[1], state.reward)
 
     with _timed(cpu, "training"):
         weights, phi, fit_info = fitter.fit(experts, negatives, list(state.network) or None, seed, t)
@@ -236,14 +240,37 @@ def _timed(cpu: dict[str, float], part: str) -> Iterator[None]:
     cpu[part] = time.process_time() - start
 
 
-def _logit_data(x: Any, log_weights: tf.Tensor, subtracted: Mixture | Fusion | None, reward: Reward) -> LogitData:
-    x = tf.convert_to_tensor(x, DENSITY)
-    offset = tf.zeros_like(log_weights)
-    if subtracted is not None:
-        # The density in standardised coordinates: R_t is free up to a constant, and this one makes it independent of the data's
-        # units.
-        offset = -subtracted.log_prob(x) - tf.reduce_sum(tf.math.log(reward.scale))
-    return LogitData(reward.inputs(x), tf.cast(offset, NETWORK), tf.cast(tf.exp(log_weights), NETWORK))
+def _offset(x: tf.Tensor, subtracted: Mixture | Fusion | None, reward: Reward) -> tf.Tensor:
+    """What the logit at x [N, D] has besides the network's output: [N]."""
+    if subtracted is None:
+        return tf.zeros(len(x), DENSITY)
+    # The density in standardised coordinates: R_t is free up to a constant, and this one makes it independent of the data's units.
+    return -subtracted.log_prob(x) - tf.reduce_sum(tf.math.log(reward.scale))
+
+
+def _with_wide(
+    problem: Problem, base: Reward, demonstrations: tf.Tensor, x: tf.Tensor, log_mu: tf.Tensor, log_base: tf.Tensor, share: float
+) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
+    """Log weights of the negatives, and the logit's offsets at demonstrations and negatives, with the negatives' density widened.
+
+    A classifier against q*_t says nothing where q*_t is negligible: phi_t may rise there by any amount. Against
+    (1 - share) q*_t + share wide it pays for that; with the logit phi_t + log q*_t - log(that mixture) the best phi_t is
+    log p / q*_t still.
+    """
+    assert problem.wide is not None
+    n = tf.cast(tf.size(log_mu), DENSITY)
+    log_z = tf.reduce_logsumexp(log_base - log_mu) - tf.math.log(n)  # log int q*_t dx
+    offsets, log_noise = [], tf.constant(0.0, DENSITY)
+    for points, log_q in ((demonstrations, evaluate(base, demonstrations)), (x, log_base)):
+        log_q = log_q - log_z
+        parts = [log_q + np.log1p(-share), problem.wide.log_prob(points) + np.log(share)]
+        log_noise = tf.reduce_logsumexp(tf.stack(parts), axis=0)
+        offsets.append(log_q - log_noise)
+    return normalise(log_noise - log_mu), (offsets[0], offsets[1])
+
+
+def _logit_data(x: tf.Tensor, log_weights: tf.Tensor, offsets: tf.Tensor, reward: Reward) -> LogitData:
+    return LogitData(reward.inputs(x), tf.cast(offsets, NETWORK), tf.cast(tf.exp(log_weights), NETWORK))
 
 
 def _reward(problem: Problem, base: Mixture, with_base: bool, hparams: Hparams, capacity: int) -> Reward:

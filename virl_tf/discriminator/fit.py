@@ -47,11 +47,22 @@ def weighted_cross_entropy(expert_logits: tf.Tensor, sample_logits: tf.Tensor, s
     return tf.reduce_mean(tf.nn.softplus(-expert_logits)) + tf.reduce_mean(sample_weights * tf.nn.softplus(sample_logits))
 
 
-def chance_loss(sample_weights: Any) -> float:
-    """Eq. 3 of the best constant logit, which is -log of the weights' mean m: (1 + m) log(1 + m) - m log m."""
-    mean = float(np.mean(sample_weights))
-    # All held-out weights can be zero where one training point has all the weight, as in a run of G-EIM that diverges.
-    return (1.0 + mean) * float(np.log1p(mean)) - (mean * float(np.log(mean)) if mean else 0.0)
+def chance_loss(experts: LogitData, samples: LogitData) -> float:
+    """Eq. 3 of the best constant in the network's place; (1 + m) log(1 + m) - m log m with weights of mean m and no offsets."""
+    expert, sample, weights = (np.asarray(a, np.float64) for a in (experts.offsets, samples.offsets, samples.weights))
+    # The loss is convex in the constant: bisection of its slope. All held-out weights can be zero where one training point has all
+    # the weight, as in a run of G-EIM that diverges; then the constant goes to the upper end.
+    offsets = np.concatenate([expert, sample])
+    low, high = -offsets.max() - 60.0, -offsets.min() + 60.0
+    for _ in range(60):
+        constant = 0.5 * (low + high)
+        slope = np.mean(weights * _sigmoid(constant + sample)) - np.mean(_sigmoid(-constant - expert))
+        low, high = (low, constant) if slope > 0.0 else (constant, high)
+    return float(np.mean(np.logaddexp(0.0, -high - expert)) + np.mean(weights * np.logaddexp(0.0, high + sample)))
+
+
+def _sigmoid(u: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0.0, -u))
 
 
 class DiscriminatorFitter:
@@ -137,7 +148,7 @@ class DiscriminatorFitter:
                 break
         loss, weights, best_epoch, accuracy = best
         self.model.set_weights(weights)
-        return FitInfo(train_loss, loss, chance_loss(held_samples.weights), accuracy, best_epoch, epoch + 1)
+        return FitInfo(train_loss, loss, chance_loss(held_experts, held_samples), accuracy, best_epoch, epoch + 1)
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
