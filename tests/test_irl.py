@@ -369,6 +369,45 @@ def test_a_fixed_pool_gives_the_weights_of_its_points_computed_anew(method):
         np.testing.assert_allclose(samples.weights, np.exp(log_w - logsumexp(log_w)) * len(x), rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("loop", [{"wide_share": 0.25}, {"wide_share": 0.25, "fixed_pool": True}, {}], ids=str)
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_the_wide_part_of_the_density_that_the_discriminator_sees(share, loop):
+    problem, state, hparams = start(VIRL, loop={"wide_weight": share, **loop})
+    fitter = RecordingFitter()
+    for _ in range(3):
+        before = state
+        state, _ = irl.step(state, problem, VIRL, fitter, hparams)
+    call = fitter.calls[-1]
+    x, demonstrations = (np.asarray(call[name].z, np.float64) * X.std(axis=0) + X.mean(axis=0) for name in ("samples", "experts"))
+    log_mu, in_fusion = fusion_log_prob(before.policy, problem.kde, x), loop.get("wide_share", 0.0)
+    if in_fusion:
+        log_mu = np.logaddexp(np.log1p(-in_fusion) + log_mu, np.log(in_fusion) + mixture_log_prob(problem.wide, x))
+    log_z = logsumexp(evaluate(before.reward, x) - log_mu) - np.log(len(x))
+    log_q, log_q_demonstrations = (evaluate(before.reward, points).numpy() - log_z for points in (x, demonstrations))
+
+    def log_noise(points, log_q):
+        return np.logaddexp(np.log1p(-share) + log_q, np.log(share) + mixture_log_prob(problem.wide, points))
+
+    weights = np.exp(log_noise(x, log_q) - log_mu)
+    np.testing.assert_allclose(call["samples"].weights, weights / weights.mean(), rtol=2e-3, atol=1e-6)
+    np.testing.assert_allclose(call["samples"].offsets, log_q - log_noise(x, log_q), rtol=1e-3, atol=1e-3)
+    offsets = log_q_demonstrations - log_noise(demonstrations, log_q_demonstrations)
+    np.testing.assert_allclose(call["experts"].offsets, offsets, rtol=1e-3, atol=1e-3)
+    # The classifier that is right about p = e^c q* has the logit log p - log noise: with these offsets, phi = c.
+    assert np.all(np.asarray(call["samples"].offsets) <= -np.log1p(-share) + 1e-4)
+
+
+def test_the_wide_part_is_for_rewards_that_are_sums():
+    for method in (METHODS["geim"], EIM, METHODS["virl_no_weights"]):
+        calls = []
+        for weight in (0.0, 0.3):
+            problem, state, hparams = start(method, loop={"wide_weight": weight})
+            irl.step(state, problem, method, fitter := RecordingFitter(), hparams)
+            calls.append(fitter.calls[0]["samples"])
+        for a, b in zip(*calls, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 def test_the_pools_reward_follows_by_one_network():
     problem, state, hparams = start(VIRL, loop={"fixed_pool": True})
     for _ in range(3):
@@ -399,6 +438,7 @@ OPTIONS = {
     "prior": {"loop": {"prior": "mixture"}},
     "wide part": {"loop": {"wide_share": 0.3}},
     "wide part of a pool": {"loop": {"wide_share": 0.3, "fixed_pool": True}},
+    "wide part of the negatives' density": {"loop": {"wide_share": 0.3, "fixed_pool": True, "wide_weight": 0.1}},
     "features": {"network": {"num_frequencies": 5}},
     "weight average": {"training": {"weight_average": 0.9}},
     "ensemble": {"training": {"ensemble_size": 2}},

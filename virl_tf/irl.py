@@ -33,7 +33,7 @@ class Problem(NamedTuple):
 
     demonstrations: np.ndarray  # [N, D] float64, in a random order (the first ones are held out from every phi_t)
     kde: Kde | Mixture  # p~
-    wide: Mixture | None  # the Gaussian with the demonstrations' moments, where the fusion has it as a part
+    wide: Mixture | None  # the Gaussian with the demonstrations' moments, where fusion or discriminator use it
     frequencies: np.ndarray  # [D, F] of the networks' Fourier features
     pool: Pool | None
     seed: int
@@ -76,7 +76,7 @@ def make_problem(demonstrations: np.ndarray, hparams: Hparams, seed: int) -> Pro
     """Shuffle the demonstrations once, fit p~ to them, draw the pool and the frequencies."""
     order = np.random.default_rng(numpy_seed(seed, 0, "demonstration order")).permutation(len(demonstrations))
     density = density_estimate(demonstrations, hparams, seed)
-    wide = moments(demonstrations) if hparams.loop.wide_share else None
+    wide = moments(demonstrations) if hparams.loop.wide_share or hparams.loop.wide_weight else None
     frequencies = _frequencies(demonstrations, density, hparams, seed)
     problem = Problem(demonstrations[order], density, wide, frequencies, None, seed)
     if not hparams.loop.fixed_pool:
@@ -88,7 +88,8 @@ def make_problem(demonstrations: np.ndarray, hparams: Hparams, seed: int) -> Pro
 
 
 def _fusion(policy: Mixture, problem: Problem, hparams: Hparams) -> Fusion:
-    return Fusion(policy, problem.kde, problem.wide, hparams.loop.wide_share)
+    share = hparams.loop.wide_share
+    return Fusion(policy, problem.kde, problem.wide if share else None, share)
 
 
 def density_estimate(x: np.ndarray, hparams: Hparams, seed: int) -> Kde | Mixture:
@@ -249,7 +250,13 @@ def _offset(x: tf.Tensor, subtracted: Mixture | Fusion | None, reward: Reward) -
 
 
 def _with_wide(
-    problem: Problem, base: Reward, demonstrations: tf.Tensor, x: tf.Tensor, log_mu: tf.Tensor, log_base: tf.Tensor, share: float
+    problem: Problem,
+    base: Reward,
+    demonstrations: tf.Tensor,
+    x: tf.Tensor,
+    log_mu: tf.Tensor,
+    log_base: tf.Tensor,
+    share: float,
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
     """Log weights of the negatives, and the logit's offsets at demonstrations and negatives, with the negatives' density widened.
 

@@ -50,8 +50,8 @@ def weighted_cross_entropy(expert_logits: tf.Tensor, sample_logits: tf.Tensor, s
 def chance_loss(experts: LogitData, samples: LogitData) -> float:
     """Eq. 3 of the best constant in the network's place; (1 + m) log(1 + m) - m log m with weights of mean m and no offsets."""
     expert, sample, weights = (np.asarray(a, np.float64) for a in (experts.offsets, samples.offsets, samples.weights))
-    # The loss is convex in the constant: bisection of its slope. All held-out weights can be zero where one training point has all
-    # the weight, as in a run of G-EIM that diverges; then the constant goes to the upper end.
+    # The loss is convex in the constant: bisection of its slope. All held-out weights can be zero where one training point has
+    # all the weight, as in a run of G-EIM that diverges; then the constant goes to the upper end.
     offsets = np.concatenate([expert, sample])
     low, high = -offsets.max() - 60.0, -offsets.min() + 60.0
     for _ in range(60):
