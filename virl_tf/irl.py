@@ -245,7 +245,7 @@ def _offset(x: tf.Tensor, subtracted: Mixture | Fusion | None, reward: Reward) -
     """What the logit at x [N, D] has besides the network's output: [N]."""
     if subtracted is None:
         return tf.zeros(len(x), DENSITY)
-    # The density in standardised coordinates: R_t is free up to a constant, and this one makes it independent of the data's units.
+    # The density in standardised coordinates: R_t is free up to a constant, and this one does not depend on the data's units.
     return -subtracted.log_prob(x) - tf.reduce_sum(tf.math.log(reward.scale))
 
 
