@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.benchmark import command, parts, vips, whole_run
+from experiments.benchmark import command, parts, timing, vips, whole_run
 from experiments.benchmark.timing import compare, exponent, rows_of, training_gflop
 from experiments.figures import draw
 from experiments.specification import make_specification
@@ -76,7 +76,7 @@ def test_compilation_is_what_the_first_iteration_costs_beyond_the_line_of_the_ot
 
 
 def test_memory_is_that_of_the_process():
-    assert whole_run.in_a_process(os.getpid) != os.getpid()
+    assert timing.in_a_process(os.getpid) != os.getpid()
     np.ones(2**27)  # 1 GiB, and gone
     assert 1.0 < whole_run.peak_gib() <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20 + 0.01
 
@@ -205,14 +205,13 @@ def test_the_best_design_of_the_first_seed_runs_on_the_others(tmp_path, monkeypa
         budgets.append(most_seconds)
         return {"who": design, "seed": seed, "kl": distances[design]}
 
-    monkeypatch.setattr(vips, "targets", lambda: [(target, lambda seed: target)])
     monkeypatch.setattr(vips, "seconds_after_tracing", lambda target, seed: 2.0)
     monkeypatch.setattr(vips, "ours", lambda target, seed, search: ({"who": "virl_tf", "seed": seed, "evaluations": 9}, None))
     monkeypatch.setattr(vips, "gmmvi", peer)
-    rows = [row for row in vips.vips([3, 4, 5], True, None, tmp_path) if row["who"] != "virl_tf"]
+    rows = [row for row in vips.fits(target, lambda seed: target, [3, 4, 5], True, None, tmp_path) if row["who"] != "virl_tf"]
     assert [(row["seed"], row["who"]) for row in rows] == [(3, d) for d in distances] + [(4, "SEMTRON"), (5, "SEMTRON")]
     assert set(budgets) == {2.0 * vips.TIMES_OURS}
-    list(vips.vips([3], True, 7.0, tmp_path))
+    list(vips.fits(target, lambda seed: target, [3], True, 7.0, tmp_path))
     assert budgets[-1] == 7.0
 
 
@@ -222,6 +221,13 @@ def test_the_figure_of_the_arms(tmp_path):
     vips.save_robot(tmp_path / "robot.npz", policy)
     draw("robot", [tmp_path], None, tmp_path / "figures")
     assert (tmp_path / "figures" / "figure_robot.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_the_targets_of_vips_in_processes_of_their_own(tmp_path):
+    command.benchmark(["vips"], False, 1, 1, tmp_path, "smoke", None, "walker d = 5, K = 10")
+    rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
+    assert [(row["who"], row["modes"]) for row in rows] == [("virl_tf", 10), ("virl_tf, fixed components", 10)]
 
 
 @pytest.mark.slow

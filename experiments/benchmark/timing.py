@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -77,3 +79,9 @@ def forward_gflop(layers: int, size: int, dim: int, rows: int) -> float:
 def training_gflop(layers: int, size: int, dim: int, rows: int) -> float:
     """Of one training step: forward, and twice that backward; the input needs no gradient."""
     return 3 * forward_gflop(layers, size, dim, rows) - 2 * rows * dim * size / 1e9
+
+
+def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of a module returns in a new Python process."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from experiments.benchmark.timing import Row, compare
+from experiments.benchmark.timing import Row, compare, in_a_process
 from virl_tf.checkpoint import save_arrays
 from virl_tf.fit import FIXED_STEPS, fit_policy
 from virl_tf.hparams import search_hparams
@@ -245,33 +245,46 @@ def _gmmvi_model(target: Target, seed: int, design: str, options: Mapping[str, A
 
 
 def vips(seeds: Sequence[int], peers: bool, peer_seconds: float | None, out: Path, only: str = "") -> Iterator[Row]:
-    """All targets, all seeds: with search, with fixed components, and gmmvi at as many evaluations as the search.
+    """The `fits` of all targets, or of those with `only` in their names.
+
+    Each in a process of its own: gmmvi keeps gigabytes, and after an hour of compilations in one process it crashed.
+    """
+    for target, _ in targets():
+        if only in target.name:
+            yield from in_a_process(fits_by_name, target.name, seeds, peers, peer_seconds, out)
+
+
+def fits_by_name(name: str, *arguments: Any) -> list[Row]:
+    """`fits` of one of `targets`."""
+    return list(fits(*next(pair for pair in targets() if pair[0].name == name), *arguments))
+
+
+def fits(
+    target: Target, make: Callable[[int], Target], seeds: Sequence[int], peers: bool, peer_seconds: float | None, out: Path
+) -> Iterator[Row]:
+    """All seeds of a target: with search, with fixed components, and gmmvi at as many evaluations as the search.
 
     All of gmmvi's designs run on the first seed, and on the others the one that was best there. The robot's first policy goes to
     out/robot.npz, for `figure robot`.
 
     Args:
         peer_seconds: CPU seconds after which a run of gmmvi has to stop; None: TIMES_OURS of what the search takes.
-        only: a part of the names of the targets that are wanted.
     """
-    for target, make in targets():
-        if only not in target.name:
-            continue
-        case = {"part": "policy fit", "case": target.name}
-        designs: tuple[str, ...] = PEERS if peers else ()
-        after_tracing = seconds_after_tracing(make(seeds[0]), seeds[0])
-        most = TIMES_OURS * after_tracing if peer_seconds is None else peer_seconds
-        for seed in seeds:
-            found, policy = ours(make(seed), seed, True)
-            yield {**case, **found, "cpu_after_tracing": after_tracing}
-            if target.name.startswith("planar robot") and seed == seeds[0]:
-                save_robot(out / "robot.npz", policy)
-            yield {**case, **ours(make(seed), seed, False)[0]}
-            if target.components < 30 and target.name.startswith("mixture"):
-                yield {**case, **best_known(make(seed), RandomGaussians(30, seed).mixture, seed, policy)}
-            results = {design: gmmvi(make(seed), seed, design, found["evaluations"], None, most) for design in designs}
-            yield from ({**case, **row} for row in results.values())
-            designs = tuple(sorted(results, key=lambda design: np.nan_to_num(results[design]["kl"], nan=np.inf))[:1])
+    case = {"part": "policy fit", "case": target.name}
+    designs: tuple[str, ...] = PEERS if peers else ()
+    after_tracing = seconds_after_tracing(make(seeds[0]), seeds[0])
+    most = TIMES_OURS * after_tracing if peer_seconds is None else peer_seconds
+    for seed in seeds:
+        found, policy = ours(make(seed), seed, True)
+        yield {**case, **found, "cpu_after_tracing": after_tracing}
+        if target.name.startswith("planar robot") and seed == seeds[0]:
+            save_robot(out / "robot.npz", policy)
+        yield {**case, **ours(make(seed), seed, False)[0]}
+        if target.components < 30 and target.name.startswith("mixture"):
+            yield {**case, **best_known(make(seed), RandomGaussians(30, seed).mixture, seed, policy)}
+        results = {design: gmmvi(make(seed), seed, design, found["evaluations"], None, most) for design in designs}
+        yield from ({**case, **row} for row in results.values())
+        designs = tuple(sorted(results, key=lambda design: np.nan_to_num(results[design]["kl"], nan=np.inf))[:1])
 
 
 def save_robot(file: Path, policy: Mixture) -> None:

@@ -6,9 +6,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 import virl_tf
-from experiments.benchmark.timing import Row, ceiling, forward_gflop, training_gflop
+from experiments.benchmark.timing import Row, ceiling, forward_gflop, in_a_process, training_gflop
 from experiments.runs import demonstrations, execute
 from experiments.specification import Specification, make_specification, published_column
 from experiments.tasks import experiment_of
@@ -66,12 +64,6 @@ def memory(preset: str) -> Row:
     """The most memory that `fit` needs for many demonstrations."""
     values = {"part": "fit, 2 iterations", "case": f"N = {MANY[preset]:,}, D = 10", "who": "virl_tf"}
     return {**values, **in_a_process(many_demonstrations, MANY[preset])}
-
-
-def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of this module returns in a new Python process."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 def _counted(gflop: float, ceiling: float, seconds: float) -> dict[str, float]:
