@@ -196,6 +196,7 @@ def summarise(
         "log_normaliser": {"value": log_z, "effective_draws": effective, "draws": NORMALISER_DRAWS},
         "num_iterations": len(result.history),
         "validation_loss": float(last["validation_loss"]),
+        "chance_loss": float(last["chance_loss"]),
         "effective_sample_size": {"final": float(last["effective_sample_size"]), "of": int(last["num_negatives"])},
     }
 
@@ -233,7 +234,8 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
         )
     size = summary["effective_sample_size"]
     console.print(
-        f"last iteration: held-out loss {summary['validation_loss']:.4f} (1.386: the last discriminator found nothing more), "
+        f"last iteration: held-out loss {summary['validation_loss']:.4f}, of the best constant {summary['chance_loss']:.4f} "
+        "(not below it: the last discriminator found nothing more), "
         f"effective sample size {size['final']:.0f} of {size['of']}",
         soft_wrap=True,
     )

@@ -22,7 +22,9 @@ DEPTH = 12.0  # nats below its maximum that it shows
 _PALETTE = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], np.float64)
 # Column of a row -> the group it is shown in; what is not here was measured by `evaluate`.
 _GROUPS = {
-    **dict.fromkeys(("train_loss", "validation_loss", "accuracy", "best_epoch", "epochs"), "discriminator"),
+    **dict.fromkeys(
+        ("train_loss", "validation_loss", "chance_loss", "accuracy", "best_epoch", "epochs", "dropped"), "discriminator"
+    ),
     **dict.fromkeys(("effective_sample_size", "num_negatives"), "importance_weights"),
     **dict.fromkeys(("elbo", "component_kl", "effective_components", "rejected_samples"), "policy"),
     **dict.fromkeys(("sample_seconds", "training_seconds", "policy_seconds", "evaluation_seconds"), "cpu"),

@@ -56,7 +56,7 @@ class Info(NamedTuple):
     t: int
     train_loss: float
     validation_loss: float  # Eq. 3 on held-out points
-    chance_loss: float  # of the best constant there, about 2 ln 2 = 1.386
+    chance_loss: float  # of the best constant there; without offsets about 2 ln 2 = 1.386
     accuracy: float
     best_epoch: int
     epochs: int

@@ -112,11 +112,11 @@ def _label(axes: Axes, row: int, column: int, count: int, columns: list[str]) ->
 
 
 def _draw_training(folder: Path, history: pd.DataFrame) -> None:
-    """Loss of each discriminator on held-out points (2 ln 2 is chance), and the effective sample size of the weights."""
+    """Loss of each discriminator on held-out points, and the effective sample size of the weights."""
     figure, (loss, size) = plt.subplots(1, 2, figsize=(8.0, 2.8), layout="constrained")
     loss.plot(history["t"], history["validation_loss"], "o-", markersize=3, label="held out")
     loss.plot(history["t"], history["train_loss"], "s-", markersize=3, label="training")
-    loss.axhline(2.0 * np.log(2.0), color="0.5", linewidth=0.8, linestyle=":", label="chance: nothing left to learn")
+    loss.plot(history["t"], history["chance_loss"], ":", color="0.5", linewidth=0.8, label="best constant: nothing left to learn")
     loss.set_ylabel("loss of the discriminator")
     loss.legend(frameon=False, fontsize=7)
     size.plot(history["t"], history["effective_sample_size"] / history["num_negatives"], "o-", markersize=3)

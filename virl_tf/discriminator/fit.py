@@ -29,11 +29,11 @@ class LogitData(NamedTuple):
 
 
 class FitInfo(NamedTuple):
-    """How a fit went. Losses are Eq. 3 without the L2 penalty; 2 ln 2 = 1.386 is chance."""
+    """How a fit went. Losses are Eq. 3 without the L2 penalty; with no offsets 2 ln 2 = 1.386 is chance."""
 
     train_loss: float  # mean over the last epoch's batches
     validation_loss: float  # of the weights kept
-    chance_loss: float  # of the best constant on the held-out points: 2 ln 2 if their weights' mean is exactly one
+    chance_loss: float  # of the best constant on the held-out points: 2 ln 2 with no offsets and weights of mean exactly one
     accuracy: float  # weighted, on the validation split
     best_epoch: int
     epochs: int
