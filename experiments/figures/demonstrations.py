@@ -116,7 +116,7 @@ def _draw_training(folder: Path, history: pd.DataFrame) -> None:
     figure, (loss, size) = plt.subplots(1, 2, figsize=(8.0, 2.8), layout="constrained")
     loss.plot(history["t"], history["validation_loss"], "o-", markersize=3, label="held out")
     loss.plot(history["t"], history["train_loss"], "s-", markersize=3, label="training")
-    loss.plot(history["t"], history["chance_loss"], "_:", color="0.5", linewidth=0.8, label="best constant: nothing left to learn")
+    loss.plot(history["t"], history["chance_loss"], "_:", color="0.5", linewidth=0.8, label="best constant: nothing to learn")
     loss.set_ylabel("loss of the discriminator")
     loss.legend(frameon=False, fontsize=7)
     size.plot(history["t"], history["effective_sample_size"] / history["num_negatives"], "o-", markersize=3)
