@@ -156,6 +156,10 @@ def test_pytest_and_tensorboard_take_what_they_are_given(tmp_path):
 
 
 # Rows of the README's table of the Gaussians -> (stage, method, components) in results.csv.
+INFERENCE = {
+    "inference": "new policy of m components on that reward",
+    "inference_search": "the same with components that come and go",
+}
 GAUSSIAN_ROWS = {
     f"{label} {components}c, {what}": (stage, method, components)
     for method, label in LABELS.items()
@@ -163,13 +167,14 @@ GAUSSIAN_ROWS = {
     for stage, what in {
         "training": "recovered reward",
         **({"training_policy": "policy"} if method != "eim" else {}),
-        **({"inference": "new policy of m components on that reward"} if method != "eim" and components == 10 else {}),
+        **(INFERENCE if method != "eim" and components == 10 else {}),
     }.items()
 } | {
     "KDE alone, bandwidth 0.215": ("reference", "kde", 0),
     "KDE alone, held-out bandwidth": ("reference", "kde_held_out", 0),
     "EM, m components": ("reference", "em", 0),
     "EM, 10 components": ("reference", "em_10c", 0),
+    "EM, components by BIC": ("reference", "em_bic", 0),
     "best possible 1c": ("reference", "best_1c", 0),
     "best possible 10c": ("reference", "best_10c", 0),
 }
