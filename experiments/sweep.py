@@ -7,6 +7,7 @@ folder knows how far it came, so it goes on from its last checkpoint wherever it
 import contextlib
 import logging
 import os
+import sys
 import tempfile
 import time
 import traceback
@@ -42,10 +43,18 @@ def execute_unit(unit: Unit, folder: Path) -> str | None:
     """
     try:
         if not unit.finished(folder):
+            _leave_if_full()
             unit.execute(folder)
     except Exception:  # whatever a run dies of is the report's business
         return traceback.format_exc()
     return None
+
+
+def _leave_if_full() -> None:
+    """End this worker where it could not compile a unit's programs any more; its nanny starts a new one, which gets the unit."""
+    numerics = sys.modules.get("virl_tf.numerics")  # without it nothing has been compiled
+    if numerics is not None and numerics.free_memory_maps() < 8 * numerics.MAPS_OF_A_PROGRAM:
+        os._exit(0)
 
 
 @contextlib.contextmanager

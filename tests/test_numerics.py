@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from virl_tf import numerics
 from virl_tf.numerics import bisect_decreasing, from_network, numpy_seed, split_seed, to_network
+from virl_tf.validation import InputError
 
 SEEDS = [0, 1, 2, 2**31 - 1, 2**32, 2**32 + 1, 2**63 - 1]
 PURPOSES = ["policy", "negatives", "initial policy", "kernel", "check"]
@@ -78,3 +80,24 @@ def test_bisection_halves_the_bracket_once_per_step():
     f = ROOTS[0][0](tf.constant(0.5, tf.float64))
     ends = [bisect_decreasing(f, tf.constant(0.0, tf.float64), tf.constant(1.0, tf.float64), n).numpy() for n in range(4)]
     assert ends == [1.0, 1.0, 1.0, 0.875]  # the root is 0.794: above 1/2 and 3/4, below 7/8
+
+
+def test_a_process_that_compiled_too_much_gets_an_error_instead_of_a_crash(monkeypatch):
+    before = numerics.free_memory_maps()
+    assert before > numerics.MAPS_OF_A_PROGRAM
+    spec = tf.TensorSpec([], tf.float64)
+    program = numerics.compiled(lambda x: tf.reduce_logsumexp(x * tf.range(100.0, dtype=tf.float64)), spec)
+    program(tf.constant(1.0, tf.float64))
+    assert numerics.free_memory_maps() <= before
+    monkeypatch.setattr(numerics, "free_memory_maps", lambda: numerics.MAPS_OF_A_PROGRAM - 1)
+    with pytest.raises(InputError, match=r"new process.*max_map_count"):
+        numerics.compiled(lambda x: x, spec)
+    assert numerics.compiled(lambda x: x + 1.0, spec, jit_compile=False)(tf.constant(1.0, tf.float64)) == 2.0
+
+
+def test_memory_maps_are_not_counted_where_the_system_does_not(monkeypatch):
+    def missing(self):
+        raise FileNotFoundError(self)
+
+    monkeypatch.setattr(numerics.Path, "read_text", missing)
+    assert numerics.free_memory_maps() == float("inf")

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from experiments.result_files import COLUMNS, RUN, bootstrap_interval, paired, read_results, sign_flip_test, table, to_markdown
-from experiments.sweep import cluster, execute_sweep
+from experiments.sweep import cluster, execute_sweep, execute_unit
 from experiments.units import BLOCKED, GRIDS, ReferenceUnit, RunUnit, gaussian_units, inference_components, units_of, walk_units
 from virl_tf.validation import InputError
 
@@ -123,6 +124,22 @@ def test_a_killed_worker_changes_no_number_of_a_real_sweep(tmp_path):
         assert "7 of 7 units finished" in output
         tables.append(pd.read_csv(out / "results.csv").drop(columns="cpu_seconds"))
     pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
+def test_a_worker_that_compiled_too_much_leaves_before_it_starts_a_unit(tmp_path, monkeypatch):
+    def leave(status):
+        raise KeyboardInterrupt  # nothing of a unit's own errors
+
+    done = []
+    unit = SimpleNamespace(finished=lambda folder: False, execute=done.append)
+    assert execute_unit(unit, tmp_path) is None
+    monkeypatch.setattr("virl_tf.numerics.free_memory_maps", lambda: 100)
+    monkeypatch.setattr("os._exit", leave)
+    with pytest.raises(KeyboardInterrupt):
+        execute_unit(unit, tmp_path)
+    assert done == [tmp_path]
+    # What is finished needs no programs.
+    assert execute_unit(SimpleNamespace(finished=lambda folder: True), tmp_path) is None
 
 
 def test_an_unreachable_scheduler_is_one_clear_error():
