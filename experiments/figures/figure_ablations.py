@@ -41,7 +41,7 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
         title = folder.name.replace("_", " ")
         for axes, (stage, column, label) in zip(panel, (QUALITY[frame["task"].iloc[0]], AWAY, COST), strict=True):
             values = {name: _values(frame, name, stage, column) for name in names}
-            dots(axes, values, label, logarithmic=column != "far_share")
+            dots(axes, values, label)
             columns[f"{title}: {label}"] = [_cell(values[name]) for name in names]
         panel[0].set_title(title)
     save(figure, out / "figure_ablations")
@@ -60,8 +60,8 @@ def read_ablations(folder: Path) -> pd.DataFrame:
     return frame
 
 
-def dots(axes: Axes, values: dict[str, np.ndarray], label: str, logarithmic: bool) -> None:
-    """A row per ablation; the dashed line is the mean of `best`. Logarithmic where one bad ablation would hide the others."""
+def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
+    """A row per ablation; the dashed line is the mean of `best`. Logarithmic where a bad ablation would hide the others."""
     for row, (name, seeds) in enumerate(values.items()):
         colour = "C1" if name == "best" else "C0"
         axes.plot(seeds, np.full(len(seeds), row), "o", color=colour, markersize=3, alpha=0.5, markeredgewidth=0)
@@ -71,7 +71,9 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str, logarithmic: boo
         axes.axvline(values["best"].mean(), color="C1", linewidth=0.8, linestyle="--", zorder=0)
     axes.set_yticks(range(len(values)), [name.replace("_", " ") for name in values], fontsize=8)
     axes.set_ylim(len(values) - 0.5, -0.5)
-    axes.set_xscale("log" if logarithmic else "linear")
+    shown = np.concatenate(list(values.values()))
+    if len(shown) and shown.max() > 10.0 * shown.min() > 0.0:
+        axes.set_xscale("log")
     axes.set_xlabel(label, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
