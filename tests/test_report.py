@@ -205,6 +205,25 @@ def test_of_two_tables_the_larger_one_stands_for_its_task(results):
     assert "0.125" in Page(build(Results(results))).text
 
 
+def test_tables_and_pictures_beyond_the_paper_are_there(committed):
+    """`best` and its references, the ablations' table, benchmarks; not the tables of each ablation folder."""
+    page = committed[1]
+    shown = [folder.relative_to(COMMITTED).as_posix() for folder in Results(COMMITTED).below()]
+    assert "best/ablations" in shown
+    assert "best/ablations/gaussians_m50" not in shown
+    for name in ("best/gaussians_m50/table.md", "best/ablations/ablations.md", "benchmark/vips/benchmark.md"):
+        _, _, *rows = (COMMITTED / name).read_text(encoding="utf-8").splitlines()
+        for row in (rows[0], rows[-1]):
+            assert squeezed(row.replace("|", "")) in squeezed(page.text), name
+    assert {"best / ablations figure_ablations", "benchmark / vips figure_robot"} <= {p["alt"] for p in page.pictures}
+
+
+def test_columns_without_a_value_are_left_out():
+    page = Page(markup.markdown_table("| a | b | c |\n| --- | --- | --- |\n| 1 |  | x |\n| 2 |  |  |\n"))
+    assert page.text == "a c 1 x 2"
+    assert page.rows == [2, 2, 2]
+
+
 def test_text_in_results_is_never_markup(results):
     folder = results / "study <script>alert(1)<"
     folder.mkdir()
@@ -223,6 +242,8 @@ def test_text_in_results_is_never_markup(results):
         ("other/results.csv", ",".join(COLUMNS) + "\nchess" + "," * 11 + "\n", r"it holds \['chess'\]"),
         ("other/results.csv", ",".join([*COLUMNS, *WALK_COLUMNS]) + "\n", r"it holds \[\]"),
         ("other/values.csv", "a,b\n1,2\n", "not a comparison made by"),
+        ("other/table.md", "", "table.md is not a table"),
+        ("other/table.md", "| a | b |\n| --- | --- |\n| 1 |\n", "table.md is not a table"),
         ("other/config.yaml", "a: [1", "config.yaml"),
     ],
 )

@@ -40,6 +40,13 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
     return element("table", element("thead", head), element("tbody", *body))
 
 
+def markdown_table(text: str) -> Markup:
+    """The table that `result_files.to_markdown` wrote, without the columns that are empty."""
+    header, _, *rows = ([cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.strip().splitlines())
+    kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
+    return table([header[i] for i in kept], [[row[i] for i in kept] for row in rows])
+
+
 def image(path: Path, text: str) -> Markup:
     """A PNG inside the page; a wide one is not shrunk to a narrow screen but can be pushed sideways there."""
     content = path.read_bytes()

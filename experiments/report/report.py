@@ -10,7 +10,7 @@ from rich.console import Console
 import virl_tf
 from experiments.claims import CLAIMS, FAILS, HOLDS, TOO_FEW, Finding
 from experiments.report import items, sources
-from experiments.report.markup import Markup, command, element, image, inline, join, page, table
+from experiments.report.markup import Markup, command, element, image, inline, join, markdown_table, page, table
 from experiments.report.results import Results, mean_with_interval, not_run
 from virl_tf.checkpoint import write_text
 from virl_tf.run_folder import versions
@@ -18,6 +18,7 @@ from virl_tf.validation import InputError
 
 TASK_TITLES = {"gaussians": "Random Gaussians", "grid_walker": "Grid walker", "path_planning": "Path planning"}
 LOOKS = {HOLDS: "holds", FAILS: "fails", TOO_FEW: "open"}
+WRITTEN_TABLES = ("table.md", "ablations.md", "benchmark.md")  # that commands write beside their results
 KNOWN_PICTURES = {f"figure_{figure.number}.png" for figure in items.FIGURES}
 
 
@@ -151,23 +152,27 @@ def claims(findings: dict[str, list[Finding]]) -> Markup:
 
 
 def beyond(results: Results) -> Markup:
-    """What is in the results and in no figure of the paper: tables of studies, pictures."""
+    """What is in the results and in no figure of the paper: `best`, its ablations, benchmarks, studies, other pictures."""
     parts = []
-    for folder in results.folders:
+    for folder in results.below():
+        tables = [] if folder in results.by_folder else [folder / name for name in WRITTEN_TABLES if (folder / name).is_file()]
         pictures = [path for path in sorted(folder.glob("*.png")) if path.name not in KNOWN_PICTURES]
         values = folder / "values.csv"
-        if not (pictures or values.is_file()):
+        if not (tables or pictures or values.is_file()):
             continue
-        parts.append(element("h3", folder.name.replace("_", " ")))
-        if values.is_file():
-            parts.append(_study_values(values))
-        parts += [
-            element("figure", image(path, f"{folder.name}: {path.stem}"), element("figcaption", path.stem)) for path in pictures
-        ]
-    parts += [
-        element("figure", image(path, path.stem), element("figcaption", path.stem)) for path in sorted(results.path.glob("*.png"))
-    ]
+        title = " / ".join(folder.relative_to(results.path).parts).replace("_", " ")
+        parts += [element("h3", title)] if title else []
+        parts += [_study_values(values)] if values.is_file() else []
+        parts += [_written_table(path) for path in tables]
+        parts += [element("figure", image(path, f"{title} {path.stem}"), element("figcaption", path.stem)) for path in pictures]
     return join(parts) if parts else element("p", "Nothing.")
+
+
+def _written_table(path: Path) -> Markup:
+    try:
+        return markdown_table(path.read_text(encoding="utf-8"))
+    except (IndexError, ValueError) as error:
+        raise InputError(f"{path} is not a table as a command here writes it: {error}.") from error
 
 
 def _study_values(path: Path) -> Markup:

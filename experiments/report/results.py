@@ -53,6 +53,11 @@ class Results:
         for table in sorted(found, key=lambda table: table.size):
             self.tables[table.task] = table
 
+    def below(self) -> list[Path]:
+        """All folders below, and this one last. Of those under ablations the figure's table speaks for each."""
+        inside = (path for path in sorted(self.path.rglob("*")) if path.is_dir())
+        return [*(path for path in inside if not (path.parent / "ablations.md").is_file()), self.path]
+
     def picture(self, number: str) -> Path | None:
         """The stored figure_<number>.png: from a folder whose table stands for its task if one has it, else from any."""
         first = [table.folder for table in self.tables.values()]
