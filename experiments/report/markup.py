@@ -95,6 +95,7 @@ nav ul { columns: 2; padding-left: 1.2rem; }
   td { display: flex; gap: .8rem; justify-content: space-between; border: 0; padding: .15rem 0; }
   td::before { content: attr(data-label); color: var(--soft); flex: 0 0 38%; }
   td > span { flex: 1 1 auto; min-width: 0; text-align: right; }
+  td:has(> span:empty) { display: none; }
   td:first-child { display: block; font-weight: 600; } td:first-child::before { content: none; }
   td:first-child > span { text-align: left; }
 }

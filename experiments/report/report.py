@@ -19,6 +19,7 @@ from virl_tf.validation import InputError
 TASK_TITLES = {"gaussians": "Random Gaussians", "grid_walker": "Grid walker", "path_planning": "Path planning"}
 LOOKS = {HOLDS: "holds", FAILS: "fails", TOO_FEW: "open"}
 WRITTEN_TABLES = ("table.md", "ablations.md", "benchmark.md")  # that commands write beside their results
+MOST_ROWS = 20  # of such a table that are shown without being asked for
 KNOWN_PICTURES = {f"figure_{figure.number}.png" for figure in items.FIGURES}
 
 
@@ -169,10 +170,13 @@ def beyond(results: Results) -> Markup:
 
 
 def _written_table(path: Path) -> Markup:
+    text = path.read_text(encoding="utf-8")
     try:
-        return markdown_table(path.read_text(encoding="utf-8"))
+        shown = markdown_table(text)
     except (IndexError, ValueError) as error:
         raise InputError(f"{path} is not a table as a command here writes it: {error}.") from error
+    number = len(text.splitlines()) - 2
+    return shown if number <= MOST_ROWS else element("details", element("summary", f"{number} rows"), shown)
 
 
 def _study_values(path: Path) -> Markup:

@@ -54,8 +54,9 @@ class Results:
             self.tables[table.task] = table
 
     def below(self) -> list[Path]:
-        """All folders below, and this one last. Of those under ablations the figure's table speaks for each."""
-        inside = (path for path in sorted(self.path.rglob("*")) if path.is_dir())
+        """All folders below, benchmarks and this one last. Of those under ablations the figure's table speaks for each."""
+        inside = [path for path in self.path.rglob("*") if path.is_dir()]
+        inside.sort(key=lambda path: ("benchmark" in path.relative_to(self.path).parts, path))
         return [*(path for path in inside if not (path.parent / "ablations.md").is_file()), self.path]
 
     def picture(self, number: str) -> Path | None:
