@@ -24,9 +24,10 @@ from experiments.tasks.distances import distances_of
 from experiments.units import RunUnit, inference_components
 from virl_tf.checkpoint import load_arrays, write_text
 from virl_tf.hparams import DIRECTORY, read_yaml
+from virl_tf.metrics import grid_around, normalise_on_grid
 from virl_tf.mixture import bic_mixture, moments
 from virl_tf.numerics import numpy_seed
-from virl_tf.reward import Reward
+from virl_tf.reward import Reward, evaluate
 from virl_tf.run_folder import RunFolder, write_json
 from virl_tf.tasks import RandomGaussians
 from virl_tf.tasks.slice_sampling import slice_sample
@@ -34,7 +35,7 @@ from virl_tf.validation import InputError, check_choice, check_integer
 
 SHOWN = (
     *("reported", "kl", "modes_covered", "good_fraction", "reward_correlation", "collision_share", "far_share"),
-    *("iterations", "cpu_seconds"),
+    *("outside_share", "iterations", "cpu_seconds"),
 )
 BURN_IN = 200
 DRAWS = 2000  # of the recovered density, to see whether it has mass away from the demonstrations
@@ -63,6 +64,8 @@ class Ablation(RunUnit):
         train, seed = arrays["train"], self.spec.seed
         reward, inside = RunFolder(folder).reward(), getattr(task, "contains", None)
         found = {"far_share": far_share(reward, train, arrays["test"], inside, seed)}
+        if isinstance(task, RandomGaussians) and task.dim == 2:
+            found["outside_share"] = outside_share(reward, train)
         if self.label == "best" and isinstance(task, RandomGaussians):
             found["em_bic"] = distances_of(task, train).of_density(bic_mixture(train, numpy_seed(seed, 0, "EM")))
         write_json(folder / "ablation.json", found)
@@ -91,6 +94,14 @@ def far_share(reward: Reward, train: np.ndarray, test: np.ndarray, support: Call
     return float(np.mean(far > np.quantile(near, 0.999)))
 
 
+def outside_share(reward: Reward, train: np.ndarray) -> float:
+    """Share of the mass of exp(R), in 2-D, outside the evaluation grid: by a grid three times as wide and as high around it."""
+    inner, outer = grid_around(train).axes, grid_around(train, resolution=300, margin=1.15).axes
+    points = np.stack(np.meshgrid(*outer, indexing="ij"), axis=-1).reshape(-1, 2)
+    mass = np.exp(normalise_on_grid(evaluate(reward, points)))
+    return float(mass[((points < inner[:, 0]) | (points > inner[:, -1])).any(axis=1)].sum())
+
+
 def ablation_units(
     task: str,
     only: Sequence[str] | None,
@@ -117,33 +128,20 @@ def ablation_units(
     return units
 
 
-def ablate(
-    task: str,
-    *,
-    only: Sequence[str] | None,
-    seeds: Sequence[int],
-    modes: int | None,
-    steps: int | None,
-    dim: int | None,
-    assignments: Sequence[str],
-    scheduler: str | None,
-    workers: int | None,
-    out: Path,
-) -> None:
-    """Do all units in `out`, then write results.csv, table.csv and table.md. What is finished is skipped.
+def ablate(units: Sequence[Ablation], assignments: Sequence[str], scheduler: str | None, workers: int | None, out: Path) -> None:
+    """Do all units (of one task) in `out`, then write results.csv, table.csv and table.md. What is finished is skipped.
 
     Raises:
-        InputError: bad arguments, no such scheduler, an `out` of something else; or, at the end, units that failed.
+        InputError: no such scheduler, an `out` of something else; or, at the end, units that failed.
     """
-    console = Console()
-    units = ablation_units(task, only, seeds, modes, steps, dim, assignments)
+    console, task = Console(), units[0].spec.task
     workers = check_integer("--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1)
     RunFolder.open(out, {"ablations": task, "overrides": list(assignments)})
     failures = execute_sweep(units, out, scheduler, workers, console)
 
     finished = [unit for unit in units if unit.finished(out / unit.name)]
     rows = [{"ablation": unit.label, **row} for unit in finished for row in _rows(out / unit.name)]
-    results = pd.DataFrame(rows, columns=["ablation", *columns_of(task), "iterations", "far_share"])
+    results = pd.DataFrame(rows, columns=["ablation", *columns_of(task), "iterations", "far_share", "outside_share"])
     means = table(results)
     write_text(out / "results.csv", results.to_csv(index=False))
     write_text(out / "table.csv", means.to_csv(index=False))
@@ -172,7 +170,8 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Of results.csv, with what only ablations have; of `best` also the references."""
     summary, found = read_summary(folder), json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
     for row in rows_of(folder):
-        extra = {"iterations": summary["num_iterations"], "far_share": found["far_share"]} if row["stage"] == "training" else {}
+        away = {name: found[name] for name in ("far_share", "outside_share") if name in found}
+        extra = {"iterations": summary["num_iterations"], **away} if row["stage"] == "training" else {}
         yield {**row, **extra}
     if "em_bic" in found:
         key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}

@@ -193,23 +193,13 @@ def ablate_command(
 ) -> None:
     """The preset `best` with and without each of its parts, with inference. What is finished is skipped."""
     import virl_tf  # noqa: F401
-    from experiments.ablation_command import ablate
+    from experiments.ablation_command import ablate, ablation_units
     from experiments.sweep_command import parse_integers
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     with _interruptible():
-        ablate(
-            task,
-            only=names,
-            seeds=parse_integers("--seeds", seeds) or [],
-            modes=modes,
-            steps=steps,
-            dim=dim,
-            assignments=set_ or [],
-            scheduler=scheduler,
-            workers=workers,
-            out=out or Path("ablations") / task,
-        )
+        units = ablation_units(task, names, parse_integers("--seeds", seeds) or [], modes, steps, dim, set_ or [])
+        ablate(units, set_ or [], scheduler, workers, out or Path("ablations") / task)
 
 
 @app.command("tune")

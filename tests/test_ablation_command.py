@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from experiments.ablation_command import ablate, ablation_units, far_share, table
+from experiments.ablation_command import ablate, ablation_units, far_share, outside_share, table
 from experiments.figures import draw
 from tests.conftest import make_reward
 from virl_tf.hparams import own_data_hparams
@@ -73,6 +73,16 @@ def test_far_share_is_the_mass_between_the_demonstrations_modes(between):
     assert share == pytest.approx(between, abs=0.045 if between else 0.005)
 
 
+@pytest.mark.parametrize("far", [0.0, 0.3])
+def test_outside_share_is_the_mass_off_the_evaluation_grid(far):
+    rng = np.random.default_rng(0)
+    weights = np.array([1.0 - far, max(far, 1e-12)])  # the second lump lies on the enlarged grid, beyond the demonstrations
+    means, trils = np.array([[0.0, 0.0], [0.0, 7.0]]), np.array([np.eye(2), 0.5 * np.eye(2)])
+    mixture = Mixture(*(tf.constant(a) for a in (np.log(weights), means, trils)))
+    share = outside_share(make_reward([], base=mixture), rng.standard_normal((4000, 2)))
+    assert share == pytest.approx(far, abs=0.005)
+
+
 def test_table_has_means_and_intervals_over_seeds():
     keys = {"ablation": "best", "task": "gaussians", "modes": 5, "stage": "training"}
     results = pd.DataFrame([{**keys, "seed": seed, "reported": value} for seed, value in enumerate([0.1, 0.2, 0.3])])
@@ -82,11 +92,8 @@ def test_table_has_means_and_intervals_over_seeds():
 
 
 def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
-    arguments = {
-        **{"only": ["best", "plain_inputs"], "seeds": [0], "modes": 2, "steps": None, "dim": 3, "assignments": TINY},
-        **{"scheduler": None, "workers": 1, "out": tmp_path / "out"},
-    }
-    ablate("gaussians", **arguments)
+    few, out = units(only=["best", "plain_inputs"], seeds=[0], modes=2, dim=3, assignments=TINY), tmp_path / "out"
+    ablate(few, TINY, None, 1, out)
     results = pd.read_csv(tmp_path / "out" / "results.csv")
     assert set(results["ablation"]) == {"best", "plain_inputs"}
     training = results[results["stage"] == "training"].set_index("ablation")
@@ -94,10 +101,10 @@ def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
     assert {"reference kde_held_out", "reference em_bic", "inference_search"} <= set(results["stage"])
     before = (tmp_path / "out" / "results.csv").read_bytes()
     capsys.readouterr()
-    ablate("gaussians", **arguments)
+    ablate(few, TINY, None, 1, out)
     assert (tmp_path / "out" / "results.csv").read_bytes() == before
     with pytest.raises(InputError, match="another configuration"):
-        ablate("gaussians", **{**arguments, "assignments": []})
+        ablate(few, [], None, 1, out)
 
 
 def ablations(folder, task, stage, column, values):
