@@ -37,14 +37,20 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
         )
         for row in rows
     ]
-    return element("table", element("thead", head), element("tbody", *body))
+    many = {"class_": "many"} if len(header) > 8 else {}
+    return element("table", element("thead", head), element("tbody", *body), **many)
 
 
 def markdown_table(text: str) -> Markup:
-    """The table that `result_files.to_markdown` wrote, without the columns that are empty."""
+    """The table that `result_files.to_markdown` wrote; columns of one value stand in a line above it, empty ones are left out."""
     header, _, *rows = ([cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.strip().splitlines())
-    kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
-    return table([header[i] for i in kept], [[row[i] for i in kept] for row in rows])
+    header = [name.replace("_", " ") for name in header]  # so that they can be broken
+    values = [{row[i] for row in rows} for i in range(len(header))]
+    same = [i for i, found in enumerate(values) if len(found) == 1 < len(rows)]
+    shown = [i for i, found in enumerate(values) if i not in same and found != {""}]
+    line = ", ".join(f"{header[i]}: {rows[0][i]}" for i in same if rows[0][i])
+    above = element("p", line, class_="soft") if line else Markup("")
+    return join((above, table([header[i] for i in shown], [[row[i] for i in shown] for row in rows])))
 
 
 def image(path: Path, text: str) -> Markup:
@@ -82,6 +88,7 @@ pre { background: var(--wash); padding: .6rem .8rem; border-radius: .3rem; white
 code { font: .85em/1.4 ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 table { border-collapse: collapse; margin: .8rem 0; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); }
+table.many { font-size: .75rem; } .many th, .many td { padding-right: .35rem; }
 th { border-bottom: 2px solid var(--soft); } td a { white-space: nowrap; }
 @media (min-width: 40.01rem) { td:first-child code { white-space: nowrap; } }
 .verdict { display: inline-block; padding: 0 .45rem; border-radius: .3rem; border: 1px solid; white-space: nowrap; }
