@@ -57,6 +57,12 @@ class Ablation(RunUnit):
         """Its row of the live table."""
         return self.label
 
+    @property
+    def inferences(self) -> dict[str, dict[str, Any]]:
+        """Of `best` also a policy that stays near the demonstrations."""
+        near = {"inference_near": {"search": True, "near_data": True}} if self.label == "best" else {}
+        return {**super().inferences, **near}
+
     def execute(self, folder: Path) -> None:
         """Train, infer, draw from the recovered density; with `best` also EM with the components that BIC chooses."""
         super().execute(folder)

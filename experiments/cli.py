@@ -120,6 +120,9 @@ def infer_command(
     search: Annotated[
         bool, typer.Option("--search/--fixed", help="Add and prune components first, or keep one set of them as in the paper.")
     ] = True,
+    near_data: Annotated[
+        bool, typer.Option("--near-data", help="Keep the policy where the demonstrations are: for rewards in many dimensions.")
+    ] = False,
     steps: Annotated[int | None, typer.Option(help="Trust-region steps; default: 400 if fixed, 30 after a search.")] = None,
     samples: Annotated[
         int | None, typer.Option(help="Samples per component and step; default: 100 if fixed, else by the dimension.")
@@ -129,15 +132,17 @@ def infer_command(
         float | None, typer.Option(metavar="SHARE", help="path_planning: block this share of the paths, e.g. 0.33.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Default: inference/, or obstacles/, in the (first) run's folder.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Default: inference/, inference_near/ or obstacles/ in the (first) run's folder."),
     ] = None,
 ) -> None:
     """Fit a newly initialised policy to the reward of a run, or to the average reward of several runs on the same task."""
     import virl_tf  # noqa: F401
     from experiments.inference import infer
 
-    out = out or runs[0] / ("inference" if obstacles is None else "obstacles")
-    infer(runs, components, search=search, steps=steps, samples=samples, seed=seed, obstacles=obstacles, out=out)
+    out = out or runs[0] / (("inference" if obstacles is None else "obstacles") + ("_near" if near_data else ""))
+    options: dict[str, Any] = {"search": search, "near_data": near_data, "steps": steps, "samples": samples, "seed": seed}
+    infer(runs, components, **options, obstacles=obstacles, out=out)
 
 
 @app.command("sweep")

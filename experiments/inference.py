@@ -1,14 +1,17 @@
 """Inference: a newly initialised policy, fitted by VIPS to the reward of one run or the average of several."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 import virl_tf
 from experiments.result_files import check_same_task
 from experiments.tasks import experiment_of
-from virl_tf.checkpoint import save_policy, write_text
+from virl_tf.checkpoint import load_arrays, save_policy, write_text
 from virl_tf.fit import spread_start
 from virl_tf.hparams import search_hparams
 from virl_tf.mixture import Mixture
@@ -25,6 +28,7 @@ def infer(
     components: int,
     *,
     search: bool = True,
+    near_data: bool = False,
     steps: int | None = None,
     samples: int | None = None,
     seed: int = 0,
@@ -36,6 +40,7 @@ def infer(
 
     Args:
         search: components are added and pruned first; without it their set is fixed, as in the paper.
+        near_data: the policy stays where the runs' demonstrations are (`virl_tf.near_demonstrations`).
         steps, samples: of the components' own steps; None: 400 of 100 samples for a fixed set, `fit_policy`'s after a search.
         obstacles: the share of path planning's paths that discs block, which the reward does not know of.
 
@@ -54,8 +59,7 @@ def infer(
     rewards = [RunFolder(run).reward() for run in runs]
     inference = experiment_of(RunFolder(runs[0]).config).inference(runs, rewards, obstacles)
     config = {"runs": [run.name for run in runs], "components": components, "steps": steps, "samples": samples, "seed": seed}
-    if search:
-        config["search"] = True
+    config |= {name: True for name, on in (("search", search), ("near_data", near_data)) if on}
     if obstacles is not None:
         config["blocked_share"] = obstacles
     RunFolder.open(out, config)
@@ -63,6 +67,7 @@ def infer(
         console.print(f"{out}: finished before; nothing to do.")
         return
 
+    supports = [inference.support, _near(runs) if near_data else None]
     evaluations: list[dict[str, float]] = []
 
     def measure(done: int, policy: Mixture) -> None:
@@ -75,7 +80,7 @@ def infer(
             rewards[0].dim,
             components,
             search=search,
-            support=inference.support,
+            support=_both(*supports),
             seed=seed,
             num_steps=steps,
             samples_per_component=samples,
@@ -89,3 +94,17 @@ def infer(
     found, sentence = inference.finish(out, fitted.policy, evaluations, search)
     write_json(out / "summary.json", {**config, **found, "evaluations": evaluations, "cpu_seconds": seconds})
     console.print(f"{sentence}; in {out}", highlight=False)
+
+
+Support = Callable[[Any], Any]
+
+
+def _near(runs: list[Path]) -> Support:
+    return virl_tf.near_demonstrations(np.concatenate([load_arrays(run / "demonstrations.npz")["train"] for run in runs]))
+
+
+def _both(first: Support | None, second: Support | None) -> Support | None:
+    """Where both hold; None: everywhere."""
+    if first is None or second is None:
+        return first or second
+    return lambda x: first(x) & second(x)

@@ -58,7 +58,8 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     """The rows of results.csv that one unit of a sweep gives.
 
     Stages: `training` is the recovered reward, `training_policy` its policy, `inference` the new policy on the reward
-    (`inference_search`: with components that come and go), `reference` a density that is no method of the paper's.
+    (`inference_search`: with components that come and go, `inference_near`: also kept near the demonstrations), `reference` a
+    density that is no method of the paper's.
     """
     summary = read_summary(folder)
     if folder.name.startswith("references"):
@@ -83,7 +84,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         {**key, "stage": "training", **distances["reward"], **seconds},
         {**key, "stage": "training_policy", **distances["policy"], **seconds},
     ]
-    for stage in ("inference", "inference_search"):
+    for stage in ("inference", "inference_search", "inference_near"):
         if (folder / stage / "summary.json").is_file():
             inference = read_summary(folder / stage)
             inferred = inference["i_projection"]["inference_policy"]
@@ -107,7 +108,7 @@ def _walk_rows(folder: Path, summary: dict[str, Any], key: dict[str, Any]) -> li
         "status": summary["status"],
     }
     rows = [{**key, "stage": "training", **summary["objective"], **training, **_present(summary)}]
-    for stage in ("inference", "obstacles", "inference_search", "obstacles_search"):
+    for stage in ("inference", "obstacles", "inference_search", "obstacles_search", "inference_near"):
         if (folder / stage / "summary.json").is_file():
             found = read_summary(folder / stage)
             status = "finished" if np.isfinite(found["objective"]["final"]) else "diverged"  # no walk in the support

@@ -64,15 +64,15 @@ class RunUnit:
         from experiments.runs import execute
 
         execute(self.spec, folder, progress=False)
-        for name, options in self._inferences.items():
+        for name, options in self.inferences.items():
             infer([folder], self.inference_components, **options, out=folder / name, quiet=True)
 
     def finished(self, folder: Path) -> bool:
         """Each summary is written last."""
-        return all((folder / name / "summary.json").is_file() for name in (".", *self._inferences))
+        return all((folder / name / "summary.json").is_file() for name in (".", *self.inferences))
 
     @property
-    def _inferences(self) -> dict[str, dict[str, Any]]:
+    def inferences(self) -> dict[str, dict[str, Any]]:
         """Folder in the run's -> options of `infer`: with search or not, the share of the paths that obstacles block."""
         if not self.inference_components:
             return {}

@@ -98,7 +98,7 @@ def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
     assert set(results["ablation"]) == {"best", "plain_inputs"}
     training = results[results["stage"] == "training"].set_index("ablation")
     assert np.isfinite(training[["reported", "far_share", "iterations"]].to_numpy(float)).all()
-    assert {"reference kde_held_out", "reference em_bic", "inference_search"} <= set(results["stage"])
+    assert {"reference kde_held_out", "reference em_bic", "inference_search", "inference_near"} <= set(results["stage"])
     before = (tmp_path / "out" / "results.csv").read_bytes()
     capsys.readouterr()
     ablate(few, TINY, None, 1, out)
