@@ -13,6 +13,7 @@ from virl_tf.metrics import contrast, grid_around, normalise_on_grid
 README = Path(__file__).parent.parent / "README.md"
 TITLES = {
     "A constraint at inference",
+    "A policy that stays near the demonstrations",
     "Samples of the recovered density",
     "Trajectories of a Gymnasium environment",
     "A new task, a new method",
@@ -70,6 +71,15 @@ def test_a_constraint_at_inference(trained):
         for x in (before, after)
     ]
     assert rewards[1].mean() > rewards[0].mean() - 0.5
+
+
+def test_a_policy_that_stays_near_the_demonstrations(trained):
+    names = cook("A policy that stays near the demonstrations", 0, trained)
+    draws, _ = names["stays"].sample(4000, [0, 1])
+    # A Gaussian on a mode has tails beyond the farthest of 1,500 demonstrations, as new ones have.
+    fresh, _ = virl_tf.tasks.RandomGaussians(4, seed=2).exact_samples(4000, seed=1)
+    assert names["near"](fresh).numpy().mean() > 0.99
+    assert names["near"](draws).numpy().mean() > 0.97
 
 
 @pytest.fixture(scope="module")
