@@ -20,11 +20,13 @@ def slow_near(demonstrations, quantile, points):
     return np.array([min(distance(x, y) for y in demonstrations) <= most for x in points])
 
 
-@pytest.mark.parametrize("dim", [1, 3])
-def test_near_is_what_a_slow_reference_calls_near(dim):
+@pytest.mark.parametrize(("dim", "width"), [(1, 1.0), (3, 1.0), (3, 1e-4)])
+def test_near_is_what_a_slow_reference_calls_near(dim, width):
+    """Also in two narrow lumps, where single precision would lose the distances."""
     rng = np.random.default_rng(dim)
-    x = rng.normal(size=(60, dim)) * 10.0 ** np.arange(dim) + 1e6
-    points = np.concatenate([x[:5], x.mean(axis=0) + 2.0 * rng.normal(size=(200, dim)) * x.std(axis=0)])
+    lumps = rng.choice([-1.0, 1.0], (60, 1)) + width * rng.normal(size=(60, dim))
+    x = lumps * 10.0 ** np.arange(dim) + 1e3
+    points = np.concatenate([x[:5], x[rng.integers(60, size=200)] + 2.0 * width * rng.normal(size=(200, dim)) * x.std(axis=0)])
     near = virl_tf.near_demonstrations(x, 0.9)(tf.constant(points)).numpy()
     np.testing.assert_array_equal(near, slow_near(x, 0.9, points))
     assert near[:5].all()

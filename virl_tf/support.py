@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import DENSITY
+from virl_tf.numerics import DENSITY, NETWORK
 from virl_tf.validation import InputError, check_demonstrations, check_positive
 
-_CHUNK = 10_000  # demonstrations compared at once
+_CHUNK = 500  # demonstrations compared at once: what is held stays near the cache
 _MOST_ROWS = 5_000  # whose distances decide what is near
 
 
@@ -43,14 +43,19 @@ def near_demonstrations(demonstrations: Any, quantile: float = 0.999) -> Callabl
     most = float(np.quantile(nearest, quantile))
     if most == 0.0:
         raise InputError("demonstrations: so many rows are repeated that their distances do not tell what is near.")
-    chunks = [tf.constant(z[i : i + _CHUNK], DENSITY) for i in range(0, len(z), _CHUNK)]
+    # Single precision where its rounding of squared distances is far below the squared limit.
+    dtype = NETWORK if most**2 > 1e4 * np.finfo(np.float32).eps * (z**2).sum(axis=1).max() else DENSITY
+    repeated = z[np.arange(-(-len(z) // _CHUNK) * _CHUNK) % len(z)]  # fills the last chunk without another nearest point
+    chunks = tf.constant(repeated.reshape(-1, _CHUNK, z.shape[1]), dtype)
 
     def near(points: Any) -> tf.Tensor:
-        y = (tf.cast(points, DENSITY) - centre) / scale
-        squares = [
-            tf.reduce_min(tf.reduce_sum(chunk**2, axis=1) - 2.0 * tf.matmul(y, chunk, transpose_b=True), axis=1)
-            for chunk in chunks
-        ]
-        return tf.reduce_min(tf.stack(squares), axis=0) + tf.reduce_sum(y**2, axis=1) <= most**2
+        y = tf.cast((tf.cast(points, DENSITY) - centre) / scale, dtype)
+
+        def nearer(least: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:
+            squares = tf.reduce_sum(chunk**2, axis=1) - 2.0 * tf.matmul(y, chunk, transpose_b=True)
+            return tf.minimum(least, tf.reduce_min(squares, axis=1))
+
+        least = tf.foldl(nearer, chunks, initializer=tf.fill(tf.shape(y)[:1], tf.constant(np.inf, dtype)))
+        return least + tf.reduce_sum(y**2, axis=1) <= tf.constant(most**2, dtype)
 
     return near
