@@ -121,7 +121,7 @@ def infer_command(
         bool, typer.Option("--search/--fixed", help="Add and prune components first, or keep one set of them as in the paper.")
     ] = True,
     near_data: Annotated[
-        bool, typer.Option("--near-data", help="Keep the policy where the demonstrations are: for rewards in many dimensions.")
+        bool, typer.Option("--near-data", help="Keep the policy near the demonstrations: for rewards in many dimensions.")
     ] = False,
     steps: Annotated[int | None, typer.Option(help="Trust-region steps; default: 400 if fixed, 30 after a search.")] = None,
     samples: Annotated[

@@ -40,7 +40,7 @@ def infer(
 
     Args:
         search: components are added and pruned first; without it their set is fixed, as in the paper.
-        near_data: the policy stays where the runs' demonstrations are (`virl_tf.near_demonstrations`).
+        near_data: the policy stays near the runs' demonstrations (`virl_tf.stay_near`).
         steps, samples: of the components' own steps; None: 400 of 100 samples for a fixed set, `fit_policy`'s after a search.
         obstacles: the share of path planning's paths that discs block, which the reward does not know of.
 
@@ -67,7 +67,10 @@ def infer(
         console.print(f"{out}: finished before; nothing to do.")
         return
 
-    supports = [inference.support, _near(runs) if near_data else None]
+    target: Callable[[Any], Any] = inference.log_prob
+    if near_data:
+        demonstrations = np.concatenate([load_arrays(run / "demonstrations.npz")["train"] for run in runs])
+        target = virl_tf.stay_near(target, demonstrations)
     evaluations: list[dict[str, float]] = []
 
     def measure(done: int, policy: Mixture) -> None:
@@ -76,11 +79,11 @@ def infer(
     start = time.process_time()
     with console.status(f"fitting {components} components to the reward of {len(runs)} run(s)"):
         fitted = virl_tf.fit_policy(
-            inference.log_prob,
+            target,
             rewards[0].dim,
             components,
             search=search,
-            support=_both(*supports),
+            support=inference.support,
             seed=seed,
             num_steps=steps,
             samples_per_component=samples,
@@ -94,17 +97,3 @@ def infer(
     found, sentence = inference.finish(out, fitted.policy, evaluations, search)
     write_json(out / "summary.json", {**config, **found, "evaluations": evaluations, "cpu_seconds": seconds})
     console.print(f"{sentence}; in {out}", highlight=False)
-
-
-Support = Callable[[Any], Any]
-
-
-def _near(runs: list[Path]) -> Support:
-    return virl_tf.near_demonstrations(np.concatenate([load_arrays(run / "demonstrations.npz")["train"] for run in runs]))
-
-
-def _both(first: Support | None, second: Support | None) -> Support | None:
-    """Where both hold; None: everywhere."""
-    if first is None or second is None:
-        return first or second
-    return lambda x: first(x) & second(x)

@@ -17,7 +17,7 @@ from virl_tf.fit import PolicyResult, Result, fit, fit_policy, load
 from virl_tf.hparams import Hparams, load_hparams
 from virl_tf.mixture import Mixture
 from virl_tf.reward import Reward, load_reward
-from virl_tf.support import near_demonstrations
+from virl_tf.support import stay_near
 from virl_tf.validation import InputError
 
 __version__ = "0.1.0"
@@ -40,6 +40,6 @@ __all__ = [
     "load",
     "load_hparams",
     "load_reward",
-    "near_demonstrations",
+    "stay_near",
     "tasks",
 ]

@@ -242,7 +242,8 @@ def fit_policy(
     """Fit a Gaussian mixture q to any log density by VIPS: minimise KL(q || exp(log_prob)), all steps in one compiled call.
 
     Args:
-        log_prob: unnormalised log density in TensorFlow, float64 [N, D] -> [N]; may be -inf. A recovered `Reward` is one.
+        log_prob: unnormalised log density in TensorFlow, float64 [N, D] -> [N]; may be -inf. A recovered `Reward` is one;
+            `virl_tf.stay_near` keeps its policy out of the gaps between the demonstrations, in many dimensions.
         dim: D.
         num_components: K.
         seed: of the start and of all samples.
@@ -255,8 +256,7 @@ def fit_policy(
         ridge: of the surrogate's regression, in units of the rewards' variance.
         initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for a `Reward`, from the spread
             of its demonstrations.
-        support: [N, D] -> [N] bool; outside of it `log_prob` counts as -inf. A recovered reward knows no bounds of its own; in
-            many dimensions `virl_tf.near_demonstrations` keeps the policy out of the gaps between the demonstrations.
+        support: [N, D] -> [N] bool; outside of it `log_prob` counts as -inf. A recovered reward knows no bounds of its own.
         jit_compile: compile with XLA; set False if `log_prob` uses operations that XLA does not have.
         callback: called as callback(steps_done, policy) after every `callback_every` steps; the result is the same without it.
 
