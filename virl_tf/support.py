@@ -12,8 +12,8 @@ from virl_tf.validation import InputError, check_demonstrations, check_positive
 _CHUNK = 500  # demonstrations compared at once: what is held stays near the cache
 _MOST_ROWS = 5_000  # whose distances decide what is near
 # Nats per dimension at sqrt(2) times the limit. M, D = 10, seed 100, I-projection of the inferred policy: 1: 10.7, 10: 4.7 (318
-# without); a wall of -inf instead gives a policy that starts wide nothing to follow: 12 of the walker's modes, 25 with 1 and 10.
-_STEEPNESS = 100.0
+# without). Walker, 25 components: 25 modes with 1 and 10, 20 with 100; 12 with a wall of -inf, which a wide start cannot follow.
+_STEEPNESS = 10.0
 
 
 def stay_near(log_prob: Callable[[Any], Any], demonstrations: Any, quantile: float = 0.999) -> Callable[[Any], tf.Tensor]:
@@ -22,7 +22,7 @@ def stay_near(log_prob: Callable[[Any], Any], demonstrations: Any, quantile: flo
     A reward is learned from the demonstrations and from negatives. In many dimensions the negatives leave gaps, what the networks
     say there is arbitrary, and a policy fitted to the reward finds such a place. Distances are Euclidean, with each column in
     units of its standard deviation; near is what is no farther from a demonstration than `quantile` of the demonstrations are
-    from their nearest other one. A point d limits away has the lowest of the demonstrations' rewards - 100 D (d^2 - 1).
+    from their nearest other one. A point d limits away has the lowest of the demonstrations' rewards - 10 D (d^2 - 1).
 
     Args:
         log_prob: a recovered reward, or any [M, D] -> [M].
