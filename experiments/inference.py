@@ -57,6 +57,7 @@ def infer(
     check_seed(seed)
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
+    demonstrations = [load_arrays(run / "demonstrations.npz")["train"] for run in runs] if near_data else []
     inference = experiment_of(RunFolder(runs[0]).config).inference(runs, rewards, obstacles)
     config = {"runs": [run.name for run in runs], "components": components, "steps": steps, "samples": samples, "seed": seed}
     config |= {name: True for name, on in (("search", search), ("near_data", near_data)) if on}
@@ -69,8 +70,7 @@ def infer(
 
     target: Callable[[Any], Any] = inference.log_prob
     if near_data:
-        demonstrations = np.concatenate([load_arrays(run / "demonstrations.npz")["train"] for run in runs])
-        target = virl_tf.stay_near(target, demonstrations)
+        target = virl_tf.stay_near(target, np.concatenate(demonstrations))
     evaluations: list[dict[str, float]] = []
 
     def measure(done: int, policy: Mixture) -> None:

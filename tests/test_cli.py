@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -189,6 +190,18 @@ def test_infer_and_figures_from_result_files(call, finished, tmp_path):
         assert call("figure", number, finished, "--out", tmp_path)[0] == 0
         for kind in ("png", "pdf"):
             assert (tmp_path / f"figure_{number}.{kind}").stat().st_size > 10_000
+
+
+def test_infer_near_the_data_needs_the_runs_demonstrations(call, finished, tmp_path):
+    options = ["--components", "3", "--fixed", "--near-data", "--steps", "5", "--samples", "10"]
+    assert call("infer", finished, *options)[0] == 0
+    summary = json.loads((finished / "inference_near" / "summary.json").read_text())
+    assert summary["near_data"] is True
+    copy = shutil.copytree(finished, tmp_path / "copy", ignore=shutil.ignore_patterns("demonstrations.npz", "inference*"))
+    status, _, error = call("infer", copy, *options)
+    assert status == 2
+    assert error == f"error: no file {copy / 'demonstrations.npz'}.\n"
+    assert not (copy / "inference_near").exists()
 
 
 def test_figures_are_the_same_bytes_when_drawn_again(call, finished, tmp_path):
