@@ -33,9 +33,10 @@ from virl_tf.tasks import RandomGaussians
 from virl_tf.tasks.slice_sampling import slice_sample
 from virl_tf.validation import InputError, check_choice, check_integer
 
+AWAY = ("far_share", "outside_share")  # mass of the recovered density away from the demonstrations
 SHOWN = (
-    *("reported", "kl", "modes_covered", "good_fraction", "reward_correlation", "collision_share", "far_share"),
-    *("outside_share", "iterations", "cpu_seconds"),
+    *("reported", "kl", "modes_covered", "good_fraction", "reward_correlation", "collision_share"),
+    *(*AWAY, "iterations", "cpu_seconds"),
 )
 BURN_IN = 200
 DRAWS = 2000  # of the recovered density, to see whether it has mass away from the demonstrations
@@ -147,7 +148,7 @@ def ablate(units: Sequence[Ablation], assignments: Sequence[str], scheduler: str
 
     finished = [unit for unit in units if unit.finished(out / unit.name)]
     rows = [{"ablation": unit.label, **row} for unit in finished for row in _rows(out / unit.name)]
-    results = pd.DataFrame(rows, columns=["ablation", *columns_of(task), "iterations", "far_share", "outside_share"])
+    results = pd.DataFrame(rows, columns=["ablation", *columns_of(task), "iterations", *AWAY])
     means = table(results)
     write_text(out / "results.csv", results.to_csv(index=False))
     write_text(out / "table.csv", means.to_csv(index=False))
@@ -175,10 +176,9 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Of results.csv, with what only ablations have; of `best` also the references."""
     summary, found = read_summary(folder), json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
+    of_training = {"iterations": summary["num_iterations"], **{name: found[name] for name in AWAY if name in found}}
     for row in rows_of(folder):
-        away = {name: found[name] for name in ("far_share", "outside_share") if name in found}
-        extra = {"iterations": summary["num_iterations"], **away} if row["stage"] == "training" else {}
-        yield {**row, **extra}
+        yield {**row, **(of_training if row["stage"] == "training" else {})}
     if "em_bic" in found:
         key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
         references = {

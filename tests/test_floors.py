@@ -12,7 +12,7 @@ PACKAGE = ROOT / "virl_tf"
 FLOORS = [
     ["_quiet_import", "validation", "hparams", "numerics"],
     ["mixture", "network_stack"],
-    ["kde", "fusion", "reward", "importance", "support", "tasks.base", "tasks.slice_sampling"],
+    ["kde", "fusion", "reward", "importance", "near_data", "tasks.base", "tasks.slice_sampling"],
     [
         *("tasks.gaussians", "tasks.grid_walker", "tasks.path_planning", "tasks.planar_robot", "tasks"),
         *("discriminator", "discriminator.network", "discriminator.fit"),

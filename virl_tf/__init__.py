@@ -16,8 +16,8 @@ from virl_tf import (
 from virl_tf.fit import PolicyResult, Result, fit, fit_policy, load
 from virl_tf.hparams import Hparams, load_hparams
 from virl_tf.mixture import Mixture
+from virl_tf.near_data import stay_near
 from virl_tf.reward import Reward, load_reward
-from virl_tf.support import stay_near
 from virl_tf.validation import InputError
 
 __version__ = "0.1.0"
