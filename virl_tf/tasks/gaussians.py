@@ -1,4 +1,4 @@
-"""The random Gaussian task: a 2-D Gaussian mixture with m randomly drawn and weighted components."""
+"""The random Gaussian task: a Gaussian mixture, in the paper in 2-D, with m randomly drawn and weighted components."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ class RandomGaussians:
             seed: of the target; demonstrations have their own.
             dim: D.
             extent, spread, min_variance: of the means and covariances, see above.
-            burn_in: transitions of each slice-sampling chain before its draw.
+            burn_in: transitions of each slice-sampling chain (D up to 2) before its draw.
 
         Raises:
             InputError: an argument out of its range.
@@ -70,9 +70,15 @@ class RandomGaussians:
         return self.mixture.log_prob(tf.cast(x, DENSITY))
 
     def demonstrations(self, n: int, seed: int) -> np.ndarray:
-        """N demonstrations [n, D] by elliptical slice sampling, with the target's own first two moments as the prior."""
+        """N demonstrations [n, D]: in up to two dimensions, as in the paper, by elliptical slice sampling, else exact.
+
+        The sampler's prior has the target's own first two moments. In more dimensions a chain hardly leaves the mode it meets first:
+        at m = 50 the modes' shares, after 100 transitions, have a KL divergence from the weights of 0.00 for D = 2 and 0.23 for D = 5.
+        """
         check_integer("n", n, 1)
         check_seed(seed)
+        if self.dim > 2:
+            return self.exact_samples(n, seed)[0]
         weights = tf.exp(self.mixture.log_weights).numpy()
         mean = weights @ self.mode_centers
         centred = self.mode_centers - mean
