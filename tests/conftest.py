@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from virl_tf.irl import State
-from virl_tf.mixture import Mixture
+from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork, empty_stack
 from virl_tf.numerics import DENSITY, NETWORK
 from virl_tf.reward import Reward
@@ -38,14 +38,27 @@ def make_network(dim=2, num_layers=3, layer_size=8, seed=0):
     )
 
 
-def make_reward(networks, capacity=4, dim=2, num_layers=3, layer_size=8, base_scale=1.0, base=None, frequencies=None):
+def make_reward(
+    networks,
+    capacity=4,
+    dim=2,
+    num_layers=3,
+    layer_size=8,
+    base_scale=1.0,
+    base=None,
+    frequencies=None,
+    mixture=None,
+    mixture_scale=0.0,
+):
     frequencies = np.zeros((dim, 0)) if frequencies is None else frequencies
     stack = empty_stack(capacity, dim + 2 * frequencies.shape[1], num_layers, layer_size)
     for network in networks:
         stack = stack.append(network)
     shift, scale = tf.constant(np.arange(dim) + 0.5, DENSITY), tf.constant(np.arange(dim) + 2.0, DENSITY)
     base = make_mixture(dim=dim) if base is None else base
-    return Reward(base, tf.constant(base_scale, DENSITY), stack, shift, scale, tf.constant(frequencies, NETWORK))
+    mixture = empty_mixture(dim) if mixture is None else mixture
+    scales = tf.constant(base_scale, DENSITY), tf.constant(mixture_scale, DENSITY)
+    return Reward(base, scales[0], stack, shift, scale, tf.constant(frequencies, NETWORK), mixture, scales[1])
 
 
 def make_state(t=1, num_components=3, num_weights=2):

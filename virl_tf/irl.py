@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo, LogitData
+from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo, LogitData, held_out_rows
 from virl_tf.fusion import Fusion, draw
 from virl_tf.hparams import Hparams
 from virl_tf.importance import effective_sample_size, normalise
 from virl_tf.kde import Kde, fit_kde, held_out_bandwidth, silverman_factor
 from virl_tf.methods import Method
-from virl_tf.mixture import Mixture, bic_mixture, kmeans_start, moments, samples_start, standard_normal_start
+from virl_tf.mixture import Mixture, bic_mixture, empty_mixture, kmeans_start, moments, samples_start, standard_normal_start
 from virl_tf.network_stack import FrozenNetwork, NetworkStack, empty_stack
 from virl_tf.numerics import DENSITY, NETWORK, from_network, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
@@ -35,6 +35,7 @@ class Problem(NamedTuple):
     kde: Kde | Mixture  # p~
     wide: Mixture | None  # the Gaussian with the demonstrations' moments, where fusion or discriminator use it
     frequencies: np.ndarray  # [D, F] of the networks' Fourier features
+    mixture: Mixture  # by EM, of the demonstrations that phi_t is trained on; without components where nothing is averaged
     pool: Pool | None
     seed: int
 
@@ -67,6 +68,7 @@ class Info(NamedTuple):
     component_kl: float  # the largest of the policy's last step
     effective_components: float
     rejected_samples: float  # largest share, over the steps, of policy samples where the target was not finite
+    mixture_exponent: float  # a, of the EM mixture in the recovered reward; 0 before the last iteration
     sample_seconds: float  # CPU seconds of drawing and weighting the negatives
     training_seconds: float  # ... of training phi_t
     policy_seconds: float  # ... of the policy's steps
@@ -78,7 +80,12 @@ def make_problem(demonstrations: np.ndarray, hparams: Hparams, seed: int) -> Pro
     density = density_estimate(demonstrations, hparams, seed)
     wide = moments(demonstrations) if hparams.loop.wide_share or hparams.loop.wide_weight else None
     frequencies = _frequencies(demonstrations, density, hparams, seed)
-    problem = Problem(demonstrations[order], density, wide, frequencies, None, seed)
+    demonstrations = demonstrations[order]
+    mixture = empty_mixture(demonstrations.shape[1])
+    if hparams.loop.mixture_average:
+        _, trained = held_out_rows(len(demonstrations), hparams.training.validation_fraction)
+        mixture = bic_mixture(demonstrations[trained], numpy_seed(seed, 0, "mixture"))
+    problem = Problem(demonstrations, density, wide, frequencies, mixture, None, seed)
     if not hparams.loop.fixed_pool:
         return problem
     points = _fusion(moments(demonstrations), problem, hparams).sample_fixed(
@@ -186,6 +193,10 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
     with _timed(cpu, "policy"):
         # Algorithm 1, line 3: log q*_{t+1} = log q*_t + phi_t. Line 4 prints KL(q~_t || q*_t); the text means t + 1.
         target = _add(base if method.accumulate else _network_reward(base), () if dropped else phi)
+        exponent = 0.0
+        if method.base == "reward" and problem.mixture.num_components and (dropped or t + 1 == hparams.loop.num_iterations):
+            exponent = _mixture_exponent(target, problem, x, log_mu, hparams)
+            target = target.average(exponent)
         policy, history = improve(state.policy, target, split_seed(seed, t, "policy"), hparams.policy)
         reward = target if method.reward == "target" else _policy_reward(state.reward, policy)
         pool_reward = state.pool_reward
@@ -204,11 +215,30 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
         component_kl=float(history.component_kl[-1]),
         effective_components=float(history.effective_components[-1]),
         rejected_samples=float(tf.reduce_max(history.rejected)),
+        mixture_exponent=exponent,
         sample_seconds=cpu["sample"],
         training_seconds=cpu["training"],
         policy_seconds=cpu["policy"],
     )
     return State(t + 1, policy, reward, tuple(weights), pool_reward, np.array(dropped)), info
+
+
+def _mixture_exponent(reward: Reward, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor, hparams: Hparams) -> float:
+    """The a in [0, 1] under which q*^(1 - a) mixture^a, normalised, makes held-out demonstrations likeliest.
+
+    Logarithmic opinion pooling (Genest and Zidek 1986): what only one of the two says vanishes with its exponent. Both were made
+    without these demonstrations. The normaliser is estimated from this iteration's draws x [M, D] of mu.
+    """
+    held, _ = held_out_rows(len(problem.demonstrations), hparams.training.validation_fraction)
+    points = tf.concat([problem.demonstrations[held], x], axis=0)
+    parts = np.stack([evaluate(reward, points), problem.mixture.log_prob(points)])
+
+    def log_likelihood(a: float) -> float:
+        pooled = np.array([1.0 - a, a]) @ parts
+        log_z = np.logaddexp.reduce(pooled[len(held) :] - log_mu.numpy()) - np.log(len(x))
+        return float(np.mean(pooled[: len(held)]) - log_z)
+
+    return max(np.linspace(0.0, 1.0, 21).tolist(), key=log_likelihood)
 
 
 def _at_chance(info: FitInfo, min_gain: float | None) -> bool:
@@ -285,7 +315,8 @@ def _reward(problem: Problem, base: Mixture, with_base: bool, hparams: Hparams, 
     x, network = problem.demonstrations, hparams.network
     stack = empty_stack(capacity, x.shape[1] + 2 * problem.frequencies.shape[1], network.num_layers, network.layer_size)
     shift, scale = tf.constant(x.mean(axis=0), DENSITY), tf.constant(x.std(axis=0), DENSITY)
-    return Reward(base, tf.constant(float(with_base), DENSITY), stack, shift, scale, tf.constant(problem.frequencies, NETWORK))
+    base_scale, none = tf.constant(float(with_base), DENSITY), tf.constant(0.0, DENSITY)
+    return Reward(base, base_scale, stack, shift, scale, tf.constant(problem.frequencies, NETWORK), problem.mixture, none)
 
 
 def _emptied(stack: NetworkStack) -> NetworkStack:

@@ -82,6 +82,11 @@ class Mixture(NamedTuple):
         return -tf.reduce_mean(self.log_prob(self.sample(n, seed)[0]))
 
 
+def empty_mixture(dim: int) -> Mixture:
+    """A mixture [D] without components, where none is used: its density is zero everywhere."""
+    return Mixture(tf.zeros([0], DENSITY), tf.zeros([0, dim], DENSITY), tf.zeros([0, dim, dim], DENSITY))
+
+
 def check_mixture(what: str, arrays: Any) -> Mixture:
     """Return the fields of a `Mixture` as one, of tensors.
 

@@ -13,14 +13,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.mixture import Mixture
+from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
 from virl_tf.numerics import DENSITY, NETWORK, compiled, from_network, specs_of, to_network
 from virl_tf.validation import InputError, check_integer, check_unpacked_size
 
 
 class Reward(NamedTuple):
-    """R(x) = base_scale * log base(x) + sum_i phi_i(features((x - shift) / scale)).
+    """R(x) = base_scale * log base(x) + sum_i phi_i(features((x - shift) / scale)) + mixture_scale * log mixture(x).
 
     Call it: float or array [..., D] -> float64 [...]. It is an unnormalised log density, so TFP's samplers take it as it is.
 
@@ -30,6 +30,8 @@ class Reward(NamedTuple):
         networks: the stack of phi_i.
         shift, scale: [D] float64, standardise the points.
         frequencies: [D, F] float32 in radians; the networks see z and sqrt(2) sin, sqrt(2) cos of z @ frequencies.
+        mixture: an EM mixture of the demonstrations, with which the sum may be averaged at the end; else without components.
+        mixture_scale: [] float64; 0 leaves the mixture out, as in the paper.
     """
 
     base: Mixture
@@ -38,6 +40,8 @@ class Reward(NamedTuple):
     shift: Any
     scale: Any
     frequencies: Any
+    mixture: Mixture
+    mixture_scale: Any
 
     @property
     def num_inputs(self) -> int:
@@ -73,15 +77,21 @@ class Reward(NamedTuple):
         return tf.concat([z, np.float32(np.sqrt(2.0)) * tf.sin(phases), np.float32(np.sqrt(2.0)) * tf.cos(phases)], axis=1)
 
     def log_base(self, x: tf.Tensor) -> tf.Tensor:
-        """base_scale * log base(x): [N, D] -> [N]; 0 where base_scale is 0, whatever the base says."""
-        # A branch, not a product: the gradient of an infinite base would be nan, and a base left out costs nothing.
-        return tf.cond(
-            tf.equal(self.base_scale, 0.0), lambda: tf.zeros_like(x[:, 0]), lambda: self.base_scale * self.base.log_prob(x)
-        )
+        """All but the networks: [N, D] -> [N]; a density whose scale is 0 adds 0, whatever it says."""
+        return _scaled(self.base_scale, self.base, x) + _scaled(self.mixture_scale, self.mixture, x)
 
     def log_prob(self, x: tf.Tensor) -> tf.Tensor:
         """R(x) for float64 [N, D] -> [N], not compiled: for use inside other compiled functions."""
         return self.log_base(x) + self.networks.sum_logits(self.inputs(x))
+
+    def average(self, exponent: float) -> "Reward":
+        """The geometric mean (1 - exponent) R(x) + exponent * log mixture(x): R's networks and scales are multiplied."""
+        networks = self.networks._replace(networks=self.networks.networks.scale(1.0 - exponent))
+        return self._replace(
+            base_scale=(1.0 - exponent) * self.base_scale,
+            networks=networks,
+            mixture_scale=(1.0 - exponent) * self.mixture_scale + exponent,
+        )
 
     def truncate(self, count: int) -> "Reward":
         """The reward after its first `count` networks: log q*_count, where every phi_t is one network."""
@@ -98,6 +108,14 @@ class Reward(NamedTuple):
         model = keras.Model(inputs, layer(inputs), name="reward")
         layer.set_weights(arrays)
         return model
+
+
+def _scaled(scale: tf.Tensor, density: Mixture, x: tf.Tensor) -> tf.Tensor:
+    """Scale * log density(x): [N, D] -> [N]."""
+    if density.num_components == 0:
+        return tf.zeros_like(x[:, 0])
+    # A branch, not a product: the gradient of an infinite density would be nan, and one that is left out costs nothing.
+    return tf.cond(tf.equal(scale, 0.0), lambda: tf.zeros_like(x[:, 0]), lambda: scale * density.log_prob(x))
 
 
 def evaluate(reward: Reward, x: tf.Tensor) -> tf.Tensor:
@@ -145,10 +163,10 @@ class CumulativeValues:
 
 
 def _identity(reward: Reward, count: int) -> list[np.ndarray]:
-    """Base, scales and the last of the first `count` networks: as many numbers to compare whatever T."""
+    """All but the networks, and the last of the first `count` of them: as many numbers to compare whatever T."""
     last = reward.networks.network(count - 1) if count else ()
-    scales = reward.base_scale, reward.shift, reward.scale, reward.frequencies
-    return [np.asarray(array) for array in tf.nest.flatten((reward.base, *scales, last))]
+    rest = reward.base, reward.base_scale, reward.shift, reward.scale, reward.frequencies, reward.mixture, reward.mixture_scale
+    return [np.asarray(array) for array in tf.nest.flatten((rest, last))]
 
 
 @functools.cache
@@ -158,12 +176,17 @@ def _compiled_logits(specs: FrozenNetwork) -> Any:
     return compiled(lambda network, z: network.logits(z), specs, points, jit_compile=False)
 
 
-_FIELD_DTYPES = ["float64"] * 4 + ["float32"] * 6 + ["int32"] + ["float64"] * 2 + ["float32"]
+_FIELD_DTYPES = ["float64"] * 4 + ["float32"] * 6 + ["int32"] + ["float64"] * 2 + ["float32"] + ["float64"] * 4
+
+
+_OLDEST = 13  # fields of the first version of the files: neither features nor a mixture
 
 
 def _unflatten(arrays: list[Any]) -> Reward:
     base, scale, networks, count = Mixture(*arrays[:3]), arrays[3], FrozenNetwork(*arrays[4:10]), arrays[10]
-    return Reward(base, scale, NetworkStack(networks, count), *arrays[11:])
+    shift, data_scale, frequencies = arrays[11:14]
+    mixture, mixture_scale = Mixture(*arrays[14:17]), arrays[17]
+    return Reward(base, scale, NetworkStack(networks, count), shift, data_scale, frequencies, mixture, mixture_scale)
 
 
 @keras.saving.register_keras_serializable("virl_tf")
@@ -216,11 +239,10 @@ def load_reward(path: Path | str) -> Reward:
             content = file.read("model.weights.h5")
         with h5py.File(io.BytesIO(content), "r") as weights:
             names = [f"layers/cumulative_reward/vars/{i}" for i in range(len(_FIELD_DTYPES))]
-            if names[-1] not in weights:  # written before there were features
-                names.pop()
-            arrays = [_read_array(weights, name, len(content)) for name in names]
-        if len(arrays) < len(_FIELD_DTYPES):
-            arrays.append(np.zeros((len(arrays[-1]), 0), np.float32))
+            written = [name for i, name in enumerate(names) if name in weights or i < _OLDEST]
+            arrays = [_read_array(weights, name, len(content)) for name in written]
+        d = len(arrays[_OLDEST - 1])
+        arrays += [np.zeros((d, 0), np.float32), *map(np.asarray, empty_mixture(d)), np.zeros(())][len(arrays) - _OLDEST :]
         _check_arrays(arrays)
     except (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path} is not a reward saved by virl_tf: {error}") from error
@@ -251,12 +273,16 @@ def _check_arrays(arrays: list[np.ndarray]) -> None:
     means, kernels, hidden = (np.asarray(arrays[i]) for i in (1, 4, 6))
     (k, d), (t, _, h), layers = means.shape, kernels.shape, hidden.shape[1]
     mixture, scales = [(k,), (k, d), (k, d, d), ()], [(d,), (d,)]
+    m = len(arrays[14]) if arrays[14].ndim else -1
     features = (d, arrays[13].shape[-1]) if arrays[13].ndim == 2 else ()
     inputs = d + 2 * features[1] if features else d
     networks = [(t, inputs, h), (t, h), (t, layers, h, h), (t, layers, h), (t, h, 1), (t, 1)]
-    if [a.shape for a in arrays] != [*mixture, *networks, (), *scales, features] or [
+    average = [(m,), (m, d), (m, d, d), ()]
+    if [a.shape for a in arrays] != [*mixture, *networks, (), *scales, features, *average] or [
         str(a.dtype) for a in arrays
     ] != _FIELD_DTYPES:
         raise ValueError("its arrays have other shapes or dtypes")
-    if not all(np.isfinite(arrays[i]).all() for i in (0, 1, 2, 3, 11, 12, 13)) or not 0 <= arrays[10] <= t:
+    if m == 0 and arrays[17] != 0.0:
+        raise ValueError("its average is with a mixture that has no components")
+    if not all(np.isfinite(arrays[i]).all() for i in (0, 1, 2, 3, *range(11, 18))) or not 0 <= arrays[10] <= t:
         raise ValueError("its mixture, scales or frequencies are not finite, or its number of networks is impossible")

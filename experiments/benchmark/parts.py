@@ -16,7 +16,7 @@ from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData
 from virl_tf.discriminator.network import build_network
 from virl_tf.hparams import Hparams, default_hparams
 from virl_tf.kde import Kde
-from virl_tf.mixture import gaussian, standard_normal_start
+from virl_tf.mixture import empty_mixture, gaussian, standard_normal_start
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
 from virl_tf.numerics import DENSITY, NETWORK, compiled, specs_of, split_seed
 from virl_tf.reward import CumulativeValues, Reward, evaluate
@@ -68,7 +68,8 @@ def reward_of(count: int, layers: int = 4, size: int = 256, dim: int = 2, seed: 
     stack = NetworkStack(FrozenNetwork(*arrays), tf.constant(count))
     zeros, ones = tf.zeros([dim], DENSITY), tf.ones([dim], DENSITY)
     plain = tf.zeros([dim, 0], NETWORK)
-    return Reward(gaussian(np.zeros(dim), np.eye(dim)), tf.constant(1.0, DENSITY), stack, zeros, ones, plain)
+    base, scales = gaussian(np.zeros(dim), np.eye(dim)), (tf.constant(1.0, DENSITY), tf.constant(0.0, DENSITY))
+    return Reward(base, scales[0], stack, zeros, ones, plain, empty_mixture(dim), scales[1])
 
 
 def _value(reward: Reward, x: tf.Tensor) -> np.ndarray:

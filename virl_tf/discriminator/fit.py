@@ -214,10 +214,15 @@ def _evaluate(phi: list[FrozenNetwork], experts: LogitData, samples: LogitData) 
 
 def _split(data: LogitData, fraction: float) -> tuple[LogitData, LogitData]:
     """(held out, rest), the held-out points evenly spaced; at least one point each."""
-    n = data.z.shape[0]
-    rows = np.linspace(0, n, max(1, int(fraction * n)), endpoint=False).astype(int)
-    held, rest = (LogitData(*(tf.gather(a, index) for a in data)) for index in (rows, np.delete(np.arange(n), rows)))
+    rows, others = held_out_rows(data.z.shape[0], fraction)
+    held, rest = (LogitData(*(tf.gather(a, index) for a in data)) for index in (rows, others))
     return held, rest
+
+
+def held_out_rows(n: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """Which of n rows no phi_t is trained on, and the others."""
+    rows = np.linspace(0, n, max(1, int(fraction * n)), endpoint=False).astype(int)
+    return rows, np.delete(np.arange(n), rows)
 
 
 def _shuffle(data: LogitData, n: int, seed: tf.Tensor) -> LogitData:

@@ -72,8 +72,9 @@ class RandomGaussians:
     def demonstrations(self, n: int, seed: int) -> np.ndarray:
         """N demonstrations [n, D]: in up to two dimensions, as in the paper, by elliptical slice sampling, else exact.
 
-        The sampler's prior has the target's own first two moments. In more dimensions a chain hardly leaves the mode it meets first:
-        at m = 50 the modes' shares, after 100 transitions, have a KL divergence from the weights of 0.00 for D = 2 and 0.23 for D = 5.
+        The sampler's prior has the target's own first two moments. In more dimensions a chain hardly leaves the mode it meets
+        first: at m = 50 and D = 5 the modes' shares have, after 100 transitions, a KL divergence of 0.23 from the weights, after
+        1,000 of 0.02; in D = 2 after 100 of 0.01, that of exact draws.
         """
         check_integer("n", n, 1)
         check_seed(seed)
