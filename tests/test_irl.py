@@ -434,7 +434,93 @@ def test_without_min_gain_nothing_is_dropped():
     assert (info.dropped, bool(state.stopped), int(state.reward.networks.count)) == (0, False, 1)
 
 
+# --- the average with an EM mixture ----------------------------------------------------------------------------------------
+
+
+def averaged(**loop):
+    """All states and infos of a run that ends with the average."""
+    problem, state, hparams = start(VIRL, loop={"mixture_average": True, "num_iterations": 2, **loop})
+    states, infos = [state], []
+    for _ in range(2):
+        if not states[-1].stopped:
+            state, info = irl.step(states[-1], problem, VIRL, RecordingFitter(), hparams)
+            states.append(state)
+            infos.append(info)
+    return problem, states, infos
+
+
+def test_the_last_iteration_ends_with_the_average_alone():
+    problem, states, infos = averaged()
+    assert [float(state.reward.mixture_scale) for state in states[:2]] == [0.0, 0.0]
+    a = infos[1].mixture_exponent
+    assert infos[0].mixture_exponent == 0.0
+    assert 0.0 < a <= 1.0
+    phi = [
+        network_logits(type(n)(*(tf.constant(part) for part in n)), GRID)
+        for n in (make_network(num_layers=2, seed=t) for t in (0, 1))
+    ]
+    expected = (1.0 - a) * (evaluate(states[0].reward, GRID) + sum(phi)) + a * mixture_log_prob(problem.mixture, GRID)
+    np.testing.assert_allclose(evaluate(states[2].reward, GRID), expected, rtol=1e-5)
+
+
+def test_a_run_that_stops_early_ends_with_the_average_too():
+    _, states, infos = averaged(min_gain=10.0)  # no network gains so much
+    assert bool(states[-1].stopped)
+    assert len(infos) == 1
+    assert infos[0].mixture_exponent > 0.0
+    assert float(states[-1].reward.mixture_scale) == infos[0].mixture_exponent
+
+
+def test_the_exponent_makes_held_out_demonstrations_likeliest():
+    problem, states, infos = averaged()
+    reward = states[2].reward
+    # The slow way: q*_2 normalised on a grid that covers all of it.
+    one, two = (np.linspace(X[:, i].min() - 9.0, X[:, i].max() + 9.0, 400) for i in (0, 1))
+    grid = np.stack(np.meshgrid(one, two), axis=-1).reshape(-1, 2)
+    networks = [make_network(num_layers=2, seed=t) for t in (0, 1)]
+    networks = [type(n)(*(tf.constant(part) for part in n)) for n in networks]
+    held = problem.demonstrations[:: len(X) // int(0.1 * len(X))]
+    assert len(held) == 6
+
+    def parts(x):
+        return np.stack(
+            [evaluate(states[0].reward, x) + sum(network_logits(n, x) for n in networks), mixture_log_prob(problem.mixture, x)]
+        )
+
+    at_held, at_grid = parts(held), parts(grid)
+
+    def log_likelihood(a):
+        weights = np.array([1.0 - a, a])
+        return np.mean(weights @ at_held) - logsumexp(weights @ at_grid) - np.log((one[1] - one[0]) * (two[1] - two[0]))
+
+    # 64 draws estimate the normaliser: the likelihood found is the best up to their error.
+    best = max(map(log_likelihood, np.linspace(0.0, 1.0, 21)))
+    assert log_likelihood(infos[1].mixture_exponent) > best - 0.3
+    assert log_likelihood(0.0) < best - 1.0  # random networks
+    assert float(reward.mixture_scale) == infos[1].mixture_exponent
+
+
+def test_the_mixture_has_not_seen_the_held_out_demonstrations():
+    problem, _, _ = averaged()
+    held = set(range(0, len(X), len(X) // int(0.1 * len(X))))
+    rest = problem.demonstrations[[i for i in range(len(X)) if i not in held]]
+    expected = bic_mixture(rest, 0)
+    assert problem.mixture.num_components == expected.num_components == 2
+    np.testing.assert_allclose(mixture_log_prob(problem.mixture, X), mixture_log_prob(expected, X), atol=1e-3)
+    other = mixture_log_prob(bic_mixture(problem.demonstrations, 0), X)
+    assert np.abs(mixture_log_prob(problem.mixture, X) - other).max() > 1e-2
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_as_in_the_paper_nothing_is_averaged(method):
+    problem, state, hparams = start(method, loop={"num_iterations": 1})
+    assert problem.mixture.num_components == state.reward.mixture.num_components == 0
+    state, info = irl.step(state, problem, method, RecordingFitter(), hparams)
+    assert (info.mixture_exponent, float(state.reward.mixture_scale)) == (0.0, 0.0)
+
+
 OPTIONS = {
+    "average": {"loop": {"mixture_average": True}},
     "prior": {"loop": {"prior": "mixture"}},
     "wide part": {"loop": {"wide_share": 0.3}},
     "wide part of a pool": {"loop": {"wide_share": 0.3, "fixed_pool": True}},

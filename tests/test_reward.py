@@ -107,18 +107,56 @@ def test_a_reward_with_features_comes_back_from_its_file(with_features, points, 
     np.testing.assert_array_equal(loaded(points), with_features[0](points))
 
 
-def test_a_file_written_before_there_were_features_is_read(reward, points, tmp_path):
-    path = saved(reward, tmp_path)
+def without_arrays(path, missing):
+    """The reward's file beside `path`, without these of its arrays."""
     with zipfile.ZipFile(path) as file:
         members = {name: file.read(name) for name in file.namelist()}
     content = io.BytesIO(members["model.weights.h5"])
     with h5py.File(content, "r+") as weights:
-        del weights["layers/cumulative_reward/vars/13"]
+        for i in missing:
+            del weights[f"layers/cumulative_reward/vars/{i}"]
     members["model.weights.h5"] = content.getvalue()
-    with zipfile.ZipFile(tmp_path / "old.keras", "w") as file:
+    with zipfile.ZipFile(path.with_name("old.keras"), "w") as file:
         for name, data in members.items():
             file.writestr(name, data)
-    np.testing.assert_array_equal(load_reward(tmp_path / "old.keras")(points), reward(points))
+    return path.with_name("old.keras")
+
+
+@pytest.mark.parametrize("first", [13, 14], ids=["neither features nor mixture", "no mixture"])
+def test_a_file_of_an_earlier_version_is_read(reward, points, tmp_path, first):
+    old = load_reward(without_arrays(saved(reward, tmp_path), range(first, 18)))
+    np.testing.assert_array_equal(old(points), reward(points))
+    assert old.mixture.num_components == 0
+
+
+@pytest.mark.parametrize("missing", [[3], [13], [17], [14, 15, 16], list(range(12, 18))], ids=str)
+def test_a_file_without_some_of_its_arrays_is_refused(reward, tmp_path, missing):
+    with pytest.raises(InputError, match="is not a reward"):
+        load_reward(without_arrays(saved(reward, tmp_path), missing))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.3, 1.0])
+def test_the_average_is_a_geometric_mean(networks, points, exponent):
+    mixture = make_mixture(2, seed=5)
+    reward = make_reward(networks, base_scale=0.7, mixture=mixture)
+    wanted = (1.0 - exponent) * expected(reward, points, networks, 0.7) + exponent * mixture.log_prob(tf.constant(points)).numpy()
+    np.testing.assert_allclose(reward.average(exponent)(points), wanted, **TOLERANCE)
+    twice = reward.average(exponent).average(0.5)
+    np.testing.assert_allclose(twice(points), 0.5 * wanted + 0.5 * mixture.log_prob(tf.constant(points)).numpy(), **TOLERANCE)
+
+
+def test_an_averaged_reward_comes_back_from_its_file(networks, points, tmp_path):
+    reward = make_reward(networks, mixture=make_mixture(2, seed=5)).average(0.25)
+    loaded = load_reward(saved(reward, tmp_path))
+    np.testing.assert_array_equal(loaded(points), reward(points))
+    assert float(loaded.mixture_scale) == 0.25
+
+
+def test_a_mixture_that_is_left_out_does_not_matter(networks, points):
+    nowhere = make_mixture(1)._replace(log_weights=tf.constant([-np.inf], tf.float64))
+    with_it, without = make_reward(networks, mixture=nowhere), make_reward(networks)
+    np.testing.assert_array_equal(with_it(points), without(points))
+    np.testing.assert_array_equal(gradient(with_it, points), gradient(without, points))
 
 
 def test_a_base_that_is_left_out_does_not_matter_even_where_it_is_minus_infinity(networks, points):
@@ -199,6 +237,7 @@ def test_a_reward_that_does_not_go_on_from_the_one_before_is_evaluated_from_its_
         reward.truncate(1),
         make_reward([*networks[:2], make_network(seed=9)]),
         make_reward(networks, base_scale=0.5),
+        make_reward(networks, mixture=make_mixture(2, seed=5)).average(0.25),
         reward._replace(base=make_mixture(2, seed=5)),
         reward._replace(shift=reward.shift + 1.0),
         reward._replace(scale=2.0 * reward.scale),

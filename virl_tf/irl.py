@@ -83,8 +83,7 @@ def make_problem(demonstrations: np.ndarray, hparams: Hparams, seed: int) -> Pro
     demonstrations = demonstrations[order]
     mixture = empty_mixture(demonstrations.shape[1])
     if hparams.loop.mixture_average:
-        _, trained = held_out_rows(len(demonstrations), hparams.training.validation_fraction)
-        mixture = bic_mixture(demonstrations[trained], numpy_seed(seed, 0, "mixture"))
+        mixture = bic_mixture(_trained(demonstrations, hparams), numpy_seed(seed, 0, "mixture"))
     problem = Problem(demonstrations, density, wide, frequencies, mixture, None, seed)
     if not hparams.loop.fixed_pool:
         return problem
@@ -138,7 +137,7 @@ def init(problem: Problem, method: Method, num_components: int, hparams: Hparams
     }[hparams.policy.start]()
     size = hparams.training.ensemble_size
     if method.base == "reward":
-        prior = _prior(x, policy, hparams.loop.prior, numpy_seed(problem.seed, 0, "bandwidth"))
+        prior = _prior(problem, policy, hparams)
         reward = _reward(problem, prior, hparams.loop.prior != "flat", hparams, size * hparams.loop.num_iterations)
     else:
         reward = _reward(problem, policy, True, hparams, size)
@@ -151,18 +150,23 @@ def init(problem: Problem, method: Method, num_components: int, hparams: Hparams
 MOST_BLUR = 0.4  # Silverman's factor up to which kernels resolve what the density is made of
 
 
-def _prior(x: np.ndarray, policy: Mixture, kind: str, seed: int) -> Mixture:
+def _prior(problem: Problem, policy: Mixture, hparams: Hparams) -> Mixture:
     """q*_0. "auto": one Gaussian where kernels resolve the density, else an EM mixture.
 
     M: with 8,000 demonstrations in D = 2 and 5 (factors 0.22 and 0.35) the networks find what one Gaussian leaves to them, better
     than they mend a mixture; in D = 10 (0.52) and with 300 rows in D = 3 (0.43) they do not, and are far from a mixture.
-    D = 5 was looked at on the walker; on the Gaussians a mixture is better there, too (seeds 100 - 102: 0.45 against 1.7).
     """
+    x, kind = problem.demonstrations, hparams.loop.prior
     if kind == "auto":
         kind = "moments" if silverman_factor(*x.shape) <= MOST_BLUR else "mixture"
     if kind == "initial_policy":
         return policy
-    return bic_mixture(x, seed) if kind == "mixture" else moments(x)
+    return bic_mixture(_trained(x, hparams), numpy_seed(problem.seed, 0, "prior")) if kind == "mixture" else moments(x)
+
+
+def _trained(x: np.ndarray, hparams: Hparams) -> np.ndarray:
+    """The demonstrations that phi_t is trained on; an EM mixture that saw the others, too, would seem too good on them."""
+    return x[held_out_rows(len(x), hparams.training.validation_fraction)[1]]
 
 
 def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFitter, hparams: Hparams) -> tuple[State, Info]:

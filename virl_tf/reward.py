@@ -179,7 +179,7 @@ def _compiled_logits(specs: FrozenNetwork) -> Any:
 _FIELD_DTYPES = ["float64"] * 4 + ["float32"] * 6 + ["int32"] + ["float64"] * 2 + ["float32"] + ["float64"] * 4
 
 
-_OLDEST = 13  # fields of the first version of the files: neither features nor a mixture
+_VERSIONS = 13, 14, 18  # arrays in a file: the first ones had no features, the next no mixture
 
 
 def _unflatten(arrays: list[Any]) -> Reward:
@@ -239,10 +239,12 @@ def load_reward(path: Path | str) -> Reward:
             content = file.read("model.weights.h5")
         with h5py.File(io.BytesIO(content), "r") as weights:
             names = [f"layers/cumulative_reward/vars/{i}" for i in range(len(_FIELD_DTYPES))]
-            written = [name for i, name in enumerate(names) if name in weights or i < _OLDEST]
-            arrays = [_read_array(weights, name, len(content)) for name in written]
-        d = len(arrays[_OLDEST - 1])
-        arrays += [np.zeros((d, 0), np.float32), *map(np.asarray, empty_mixture(d)), np.zeros(())][len(arrays) - _OLDEST :]
+            written = sum(name in weights for name in names)
+            if written not in _VERSIONS:
+                raise ValueError(f"it holds {written} arrays")
+            arrays = [_read_array(weights, name, len(content)) for name in names[:written]]
+        d = len(arrays[_VERSIONS[0] - 1])
+        arrays += [np.zeros((d, 0), np.float32), *map(np.asarray, empty_mixture(d)), np.zeros(())][written - _VERSIONS[0] :]
         _check_arrays(arrays)
     except (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path} is not a reward saved by virl_tf: {error}") from error
