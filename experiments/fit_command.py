@@ -197,6 +197,7 @@ def summarise(
         "num_iterations": len(result.history),
         "validation_loss": float(last["validation_loss"]),
         "chance_loss": float(last["chance_loss"]),
+        "mixture_exponent": float(last.get("mixture_exponent", 0.0)),  # runs of earlier versions have none
         "effective_sample_size": {"final": float(last["effective_sample_size"]), "of": int(last["num_negatives"])},
     }
 
@@ -233,12 +234,16 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
             f"components {summary['components']}, {summary['components_reason']} (mean log-likelihood {scores})", soft_wrap=True
         )
     size = summary["effective_sample_size"]
+    nothing_more = " (the last discriminator found nothing more)" if summary["validation_loss"] >= summary["chance_loss"] else ""
     console.print(
-        f"last iteration: held-out loss {summary['validation_loss']:.4f}, of the best constant {summary['chance_loss']:.4f} "
-        "(not below it: the last discriminator found nothing more), "
-        f"effective sample size {size['final']:.0f} of {size['of']}",
+        f"last iteration: held-out loss {summary['validation_loss']:.4f}, of the best constant {summary['chance_loss']:.4f}"
+        f"{nothing_more}, effective sample size {size['final']:.0f} of {size['of']}",
         soft_wrap=True,
     )
+    if exponent := summary["mixture_exponent"]:
+        console.print(
+            f"the reward: {1.0 - exponent:.2f} x the sum of discriminators + {exponent:.2f} x the log density of an EM mixture"
+        )
     if not summary["held_out_log_likelihood"]:
         console.print(f"no rows were held out ({rows['train']} in all), so there is no score")
         return

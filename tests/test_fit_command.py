@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from rich.console import Console
 
 import virl_tf
 from experiments import fit_command
@@ -187,6 +188,26 @@ def test_the_normaliser_of_a_known_density():
         reward._replace(base_scale=0.5 * reward.base_scale), fit_command.Fusion(policy, kde), seed=0
     )
     assert half[0] > 0.5
+
+
+def test_it_says_what_the_reward_is_made_of(finished):
+    out, shown = finished
+    summary = json.loads((out / "summary.json").read_text())
+    exponent, reward = summary["mixture_exponent"], virl_tf.load(out).reward
+    assert exponent == float(reward.mixture_scale)
+    assert ("x the log density of an EM mixture" in shown) == (exponent > 0.0)
+    gained = summary["validation_loss"] < summary["chance_loss"]
+    assert ("found nothing more" in shown) != gained
+
+
+@pytest.mark.parametrize(("loss", "exponent"), [(1.0, 0.0), (1.5, 0.25), (1.3, 0.0)])
+def test_the_last_discriminator_is_called_useless_only_where_it_is(finished, capsys, loss, exponent):
+    summary = json.loads((finished[0] / "summary.json").read_text())
+    said = {**summary, "validation_loss": loss, "chance_loss": 1.3, "mixture_exponent": exponent}
+    fit_command.print_summary(said, Console(width=200))
+    shown = capsys.readouterr().out
+    assert ("found nothing more" in shown) == (loss >= 1.3)
+    assert ("EM mixture" in shown) == (exponent > 0.0)
 
 
 def test_repeated_rows_are_pointed_out(finished):

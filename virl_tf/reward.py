@@ -94,7 +94,7 @@ class Reward(NamedTuple):
         )
 
     def truncate(self, count: int) -> "Reward":
-        """The reward after its first `count` networks: log q*_count, where every phi_t is one network."""
+        """The reward with its first `count` networks alone: log q*_count, where every phi_t is one network."""
         count = check_integer("count", count, 0, int(self.networks.count))
         return self._replace(networks=self.networks._replace(count=tf.constant(count)))
 
