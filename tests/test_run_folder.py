@@ -1,6 +1,8 @@
 import subprocess
 import sys
+import time
 
+import keras
 import numpy as np
 import pytest
 import yaml
@@ -231,6 +233,15 @@ def test_the_result_comes_back_and_marks_the_run_finished(tmp_path, networks, po
     assert sorted(contents(tmp_path)) == ["config.yaml", "policy.npz", "reward.keras"]
     np.testing.assert_array_equal(folder.reward()(points), reward(points))
     np.testing.assert_array_equal(folder.policy().log_prob(points), policy.log_prob(points))
+
+
+def test_equal_rewards_are_equal_files_whenever_they_are_written(tmp_path, networks, points):
+    reward, first, second = make_reward(networks), tmp_path / "first.keras", tmp_path / "second.keras"
+    run_folder.save_reward(first, reward)
+    time.sleep(2.1)  # Keras would write the time in seconds, the archive in twos
+    run_folder.save_reward(second, reward)
+    assert first.read_bytes() == second.read_bytes()
+    np.testing.assert_allclose(keras.saving.load_model(second)(points), reward(points), rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("missing", ["reward.keras", "policy.npz"])

@@ -103,8 +103,9 @@ class Reward(NamedTuple):
         used = max(1, int(self.networks.count))  # room for further networks is not worth bytes in a file
         networks = self.networks._replace(networks=tf.nest.map_structure(lambda a: a[:used], self.networks.networks))
         arrays = [np.asarray(a) for a in tf.nest.flatten(self._replace(networks=networks))]
-        layer = CumulativeReward([list(a.shape) for a in arrays], dtype="float64")
-        inputs = keras.Input((self.dim,), dtype="float64")
+        # With names of their own: Keras's count the models of the process, and equal rewards should be equal files.
+        layer = CumulativeReward([list(a.shape) for a in arrays], dtype="float64", name="cumulative_reward")
+        inputs = keras.Input((self.dim,), dtype="float64", name="x")
         model = keras.Model(inputs, layer(inputs), name="reward")
         layer.set_weights(arrays)
         return model

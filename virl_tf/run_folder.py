@@ -16,6 +16,7 @@ import os
 import platform
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -237,11 +238,17 @@ class RunFolder:
 
 
 def save_reward(path: Path, reward: Reward) -> None:
-    """Write `reward.as_keras()` atomically (Keras itself wants a path that ends in .keras)."""
+    """Write `reward.as_keras()` atomically, without the dates that Keras puts into it: equal rewards are equal files."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".reward-") as directory:
-        temporary = Path(directory) / "reward.keras"
-        reward.as_keras().save(temporary)
-        os.replace(temporary, path)
+        dated, undated = Path(directory) / "reward.keras", Path(directory) / "undated.keras"
+        reward.as_keras().save(dated)
+        with zipfile.ZipFile(dated) as source, zipfile.ZipFile(undated, "w") as file:
+            for name in source.namelist():
+                content = source.read(name)
+                if name == "metadata.json":
+                    content = json.dumps({**json.loads(content), "date_saved": ""}).encode()
+                file.writestr(zipfile.ZipInfo(name), content)  # of 1980
+        os.replace(undated, path)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
