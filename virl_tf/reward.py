@@ -178,8 +178,6 @@ def _compiled_logits(specs: FrozenNetwork) -> Any:
 
 
 _FIELD_DTYPES = ["float64"] * 4 + ["float32"] * 6 + ["int32"] + ["float64"] * 2 + ["float32"] + ["float64"] * 4
-
-
 _VERSIONS = 13, 14, 18  # arrays in a file: the first ones had no features, the next no mixture
 
 
