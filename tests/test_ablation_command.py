@@ -28,7 +28,6 @@ def test_every_ablation_is_best_with_its_change_alone():
     best = own_data_hparams("virl")
     assert found["best"].hparams == best
     assert found["no_stop"].hparams == best.override({"loop": {"min_gain": None}})
-    assert found["fixed_pool"].hparams == best.override({"loop": {"fixed_pool": True}})
     assert found["paper"].preset == "paper"
     assert found["paper"].hparams.network.layer_size == 256  # Table 2
     assert len({spec.hparams for spec in found.values()}) == len(found)

@@ -223,11 +223,11 @@ def test_a_state_of_other_shapes_is_refused(tmp_path, template):
 
 
 @pytest.mark.parametrize(
-    "arrays", [{}, {"format": 2}, {"format": np.array([1, 1])}, {"format": "one"}, {"array_000": np.zeros(1)}]
+    "arrays", [{}, {"format": 1}, {"format": 3}, {"format": np.array([1, 1])}, {"format": "one"}, {"array_000": np.zeros(1)}]
 )
 def test_another_format_is_refused(tmp_path, arrays):
     save_arrays(tmp_path / "state.npz", arrays)
-    with pytest.raises(InputError, match=r"state\.npz is not a checkpoint of format 1"):
+    with pytest.raises(InputError, match=r"state\.npz is not a checkpoint of format 2"):
         load_state(tmp_path / "state.npz", make_state())
 
 

@@ -414,7 +414,7 @@ BEYOND_THE_PAPER = {
     "network": {"num_frequencies": 0},
     "training": {"weight_average": 0.0, "ensemble_size": 1},
     "kde": {"estimator": "kernel"},
-    "loop": {"fixed_pool": False, "min_gain": None, "wide_share": 0.0, "wide_weight": 0.0},
+    "loop": {"min_gain": None, "wide_share": 0.0, "wide_weight": 0.0},
 }
 
 

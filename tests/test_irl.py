@@ -350,27 +350,7 @@ class FixedLossFitter(RecordingFitter):
         return weights, phi, info._replace(validation_loss=self.losses[len(self.calls) - 1])
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS.values() if m.fusion], ids=lambda m: m.name)
-def test_a_fixed_pool_gives_the_weights_of_its_points_computed_anew(method):
-    problem, state, hparams = start(method, loop={"fixed_pool": True})
-    fitter = RecordingFitter()
-    for _ in range(3):
-        before = state
-        state, _ = irl.step(state, problem, method, fitter, hparams)
-    samples, half = fitter.calls[-1]["samples"], hparams.loop.num_negatives // 2
-    np.testing.assert_array_equal(
-        samples.z[half:], fitter.calls[0]["samples"].z[half:]
-    )  # p~'s half is the same in every iteration
-    assert not np.array_equal(samples.z[:half], fitter.calls[0]["samples"].z[:half])
-    x = np.asarray(samples.z, np.float64) * X.std(axis=0) + X.mean(axis=0)
-    np.testing.assert_allclose(x[half:], problem.pool.points, rtol=1e-5, atol=1e-5)
-    if method.importance_weights:
-        base = evaluate(before.reward, x) if method.base == "reward" else mixture_log_prob(before.policy, x)
-        log_w = np.asarray(base) - fusion_log_prob(before.policy, problem.kde, x)
-        np.testing.assert_allclose(samples.weights, np.exp(log_w - logsumexp(log_w)) * len(x), rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("loop", [{"wide_share": 0.25}, {"wide_share": 0.25, "fixed_pool": True}, {}], ids=str)
+@pytest.mark.parametrize("loop", [{"wide_share": 0.25}, {}], ids=str)
 @pytest.mark.parametrize("share", [0.05, 0.5])
 def test_the_wide_part_of_the_density_that_the_discriminator_sees(share, loop):
     problem, state, hparams = start(VIRL, loop={"wide_weight": share, **loop})
@@ -409,23 +389,15 @@ def test_the_wide_part_is_for_rewards_that_are_sums():
             np.testing.assert_array_equal(a, b)
 
 
-def test_the_pools_reward_follows_by_one_network():
-    problem, state, hparams = start(VIRL, loop={"fixed_pool": True})
-    for _ in range(3):
-        state, _ = irl.step(state, problem, VIRL, RecordingFitter(), hparams)
-        np.testing.assert_allclose(state.pool_reward, evaluate(state.reward, problem.pool.points), rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize("loss", [2.0 * np.log(2.0), 2.0 * np.log(2.0) - 0.9e-3, 1.5, float("nan")])
 def test_a_phi_that_does_not_beat_chance_is_dropped(loss):
-    problem, state, hparams = start(VIRL, loop={"min_gain": 1e-3, "fixed_pool": True})
+    problem, state, hparams = start(VIRL, loop={"min_gain": 1e-3})
     fitter = FixedLossFitter([1.0, loss])
     first, info = irl.step(state, problem, VIRL, fitter, hparams)
     assert (info.dropped, bool(first.stopped), int(first.reward.networks.count)) == (0, False, 1)
     second, info = irl.step(first, problem, VIRL, fitter, hparams)
     assert (info.dropped, bool(second.stopped)) == (1, True)
     np.testing.assert_array_equal(evaluate(second.reward, GRID), evaluate(first.reward, GRID))
-    np.testing.assert_array_equal(second.pool_reward, first.pool_reward)
     assert not np.array_equal(second.policy.means, first.policy.means)  # the policy's steps are not lost
 
 
@@ -524,12 +496,10 @@ OPTIONS = {
     "average": {"loop": {"mixture_average": True}},
     "prior": {"loop": {"prior": "mixture"}},
     "wide part": {"loop": {"wide_share": 0.3}},
-    "wide part of a pool": {"loop": {"wide_share": 0.3, "fixed_pool": True}},
-    "wide part of the negatives' density": {"loop": {"wide_share": 0.3, "fixed_pool": True, "wide_weight": 0.1}},
+    "wide part of the negatives' density": {"loop": {"wide_share": 0.3, "wide_weight": 0.1}},
     "features": {"network": {"num_frequencies": 5}},
     "weight average": {"training": {"weight_average": 0.9}},
     "ensemble": {"training": {"ensemble_size": 2}},
-    "pool": {"loop": {"fixed_pool": True}},
     "mixture": {"kde": {"estimator": "mixture"}},
 }
 

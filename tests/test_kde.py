@@ -52,25 +52,34 @@ def test_density_integrates_to_one():
     np.testing.assert_allclose(integral, 1.0, atol=1e-9)
 
 
-@pytest.mark.parametrize("elements", [1, 29, 30, 31, 37 * 30, 100 * 30])
+@pytest.mark.parametrize("block", [1, 36, 37, 38, 64])
 @pytest.mark.parametrize("num_queries", [1, 37, 100])
-def test_chunks_do_not_change_anything(monkeypatch, elements, num_queries):
+def test_blocks_do_not_change_anything(monkeypatch, block, num_queries):
     points, x = normal(30), 2.0 * normal(num_queries, seed=1)
     kde = make_kde(points, 0.3)
-    monkeypatch.setattr(module, "_CHUNK_ELEMENTS", elements)
-    chunked = module._log_prob.python_function(kde, tf.constant(x))  # not the compiled one: it has the constant built in
-    assert chunked.shape == (num_queries,)
-    np.testing.assert_allclose(chunked, reference.log_prob(x, points, [0.3, 0.3]), rtol=1e-10, atol=1e-10)
+    monkeypatch.setattr(module, "_BLOCK", block)
+    blocked = module._log_prob(kde, tf.constant(x))  # not the compiled one: it has the constant built in
+    assert blocked.shape == (num_queries,)
+    np.testing.assert_allclose(blocked, reference.log_prob(x, points, [0.3, 0.3]), rtol=1e-10, atol=1e-10)
 
 
-def test_more_queries_than_one_chunk_holds():
-    points, x = normal(3000), normal(1500, seed=1)
-    assert len(points) * len(x) > 2 * module._CHUNK_ELEMENTS
+@pytest.mark.parametrize("d", [1, module._FEW_COLUMNS, module._FEW_COLUMNS + 1, 15])
+def test_distances_by_columns_and_by_a_product_give_the_same_density(d):
+    points, x = normal(300, d), 2.0 * normal(150, d, seed=1)
+    kde = make_kde(points, np.linspace(0.2, 0.6, d))
+    np.testing.assert_allclose(kde.log_prob(x), reference.log_prob(x, points, np.linspace(0.2, 0.6, d)), rtol=1e-10)
+
+
+def test_the_gradient_is_the_closed_form():
+    points, x = normal(60), tf.constant(2.0 * normal(9, seed=1))
     kde = make_kde(points, 0.3)
-    found = kde.log_prob(x).numpy()
-    some = slice(0, 1500, 300)
-    np.testing.assert_allclose(found[some], reference.log_prob(x[some], points, [0.3, 0.3]), rtol=1e-10)
-    np.testing.assert_allclose(found, np.concatenate([kde.log_prob(part) for part in np.split(x, 15)]), rtol=1e-10)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        log_p = kde.log_prob(x)
+    difference = points - x.numpy()[:, None]
+    kernels = np.exp(-0.5 * np.sum((difference / 0.3) ** 2, axis=-1))
+    expected = (kernels[..., None] * difference / 0.3**2).sum(axis=1) / kernels.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(tape.gradient(log_p, x), expected, rtol=1e-9)
 
 
 def test_log_prob_of_no_points():

@@ -22,7 +22,7 @@ _DAMAGED = (
     *(OSError, ValueError, TypeError, EOFError, KeyError, AttributeError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error),
 )
-FORMAT = 1  # of State files; a file of another format is refused
+FORMAT = 2  # of State files; a file of another format is refused
 
 
 class DamagedFileError(InputError):

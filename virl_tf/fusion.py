@@ -24,11 +24,7 @@ class Fusion(NamedTuple):
 
     def log_prob(self, x: tf.Tensor) -> tf.Tensor:
         """Log mu(x): [N, D] -> [N]."""
-        return self.combine(self.policy.log_prob(x), self.kde.log_prob(x), x)
-
-    def combine(self, log_policy: tf.Tensor, log_kde: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-        """Log mu from log q~ and log p~ at x: [N], [N], [N, D] -> [N]."""
-        half = tf.reduce_logsumexp(tf.stack([log_policy, log_kde]), axis=0) - np.log(2.0)
+        half = tf.reduce_logsumexp(tf.stack([self.policy.log_prob(x), self.kde.log_prob(x)]), axis=0) - np.log(2.0)
         if self.wide is None:
             return half
         parts = [half + np.log1p(-self.wide_share), self.wide.log_prob(x) + np.log(self.wide_share)]
@@ -40,16 +36,12 @@ class Fusion(NamedTuple):
         return (n - wide) // 2, n - wide - (n - wide) // 2, wide
 
     def sample(self, n: int, seed: Any) -> tf.Tensor:
-        """N draws [n, D], first the policy's."""
+        """N draws [n, D]: the policy's, then those of p~, then the wide part's."""
+        policy, kde, wide = self.counts(n)
         seeds = tf.random.split(tf.convert_to_tensor(seed), 2)
-        return tf.concat([self.policy.sample(self.counts(n)[0], seeds[0])[0], self.sample_fixed(n, seeds[1])], axis=0)
-
-    def sample_fixed(self, n: int, seed: Any) -> tf.Tensor:
-        """Those of n draws that are not the policy's."""
-        _, kde, wide = self.counts(n)
-        draws = [draw(self.kde, kde, seed)]
+        draws = [draw(self.policy, policy, seeds[0]), draw(self.kde, kde, seeds[1])]
         if self.wide is not None:
-            draws.append(draw(self.wide, wide, tf.random.split(tf.convert_to_tensor(seed), 2)[0]))
+            draws.append(draw(self.wide, wide, tf.random.split(seeds[1], 2)[0]))
         return tf.concat(draws, axis=0)
 
 

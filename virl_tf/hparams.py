@@ -115,7 +115,6 @@ class LoopHparams:
     num_negatives: int = _ranged(interval(16))
     wide_share: float = _ranged(interval(0.0, 0.9))
     wide_weight: float = _ranged(interval(0.0, 0.9))
-    fixed_pool: bool = _ranged(choice(False, True))
     min_gain: float | None = _ranged(interval(0.0))
     mixture_average: bool = _ranged(choice(False, True))
     prior: str = _ranged(choice("moments", "mixture", "auto", "initial_policy", "flat"))

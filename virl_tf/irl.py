@@ -16,16 +16,9 @@ from virl_tf.kde import Kde, fit_kde, held_out_bandwidth, silverman_factor
 from virl_tf.methods import Method
 from virl_tf.mixture import Mixture, bic_mixture, empty_mixture, kmeans_start, moments, samples_start, standard_normal_start
 from virl_tf.network_stack import FrozenNetwork, NetworkStack, empty_stack
-from virl_tf.numerics import DENSITY, NETWORK, from_network, numpy_seed, split_seed
+from virl_tf.numerics import DENSITY, NETWORK, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
 from virl_tf.vips.vips import improve
-
-
-class Pool(NamedTuple):
-    """Draws of p~ and of the wide part, that serve all iterations as negatives."""
-
-    points: tf.Tensor  # [M, D] float64
-    log_kde: tf.Tensor  # [M] log p~ there
 
 
 class Problem(NamedTuple):
@@ -36,7 +29,6 @@ class Problem(NamedTuple):
     wide: Mixture | None  # the Gaussian with the demonstrations' moments, where fusion or discriminator use it
     frequencies: np.ndarray  # [D, F] of the networks' Fourier features
     mixture: Mixture  # by EM, of the demonstrations that phi_t is trained on; without components where nothing is averaged
-    pool: Pool | None
     seed: int
 
 
@@ -47,7 +39,6 @@ class State(NamedTuple):
     policy: Mixture  # q~_t
     reward: Reward  # log q*_t
     network: tuple[np.ndarray, ...]  # Keras weights of phi_{t-1}, of all its networks one after the other; empty at t = 0
-    pool_reward: Any = np.zeros(0)  # [M] float64, log q*_t at the pool's points; empty without a pool
     stopped: Any = np.array(False)  # the last phi_t was dropped: nothing is left to find
 
 
@@ -75,7 +66,7 @@ class Info(NamedTuple):
 
 
 def make_problem(demonstrations: np.ndarray, hparams: Hparams, seed: int) -> Problem:
-    """Shuffle the demonstrations once, fit p~ to them, draw the pool and the frequencies."""
+    """Shuffle the demonstrations once, fit p~ to them, draw the frequencies."""
     order = np.random.default_rng(numpy_seed(seed, 0, "demonstration order")).permutation(len(demonstrations))
     density = density_estimate(demonstrations, hparams, seed)
     wide = moments(demonstrations) if hparams.loop.wide_share or hparams.loop.wide_weight else None
@@ -84,13 +75,7 @@ def make_problem(demonstrations: np.ndarray, hparams: Hparams, seed: int) -> Pro
     mixture = empty_mixture(demonstrations.shape[1])
     if hparams.loop.mixture_average:
         mixture = bic_mixture(_trained(demonstrations, hparams), numpy_seed(seed, 0, "mixture"))
-    problem = Problem(demonstrations, density, wide, frequencies, mixture, None, seed)
-    if not hparams.loop.fixed_pool:
-        return problem
-    points = _fusion(moments(demonstrations), problem, hparams).sample_fixed(
-        hparams.loop.num_negatives, split_seed(seed, 0, "pool")
-    )
-    return problem._replace(pool=Pool(points, density.log_prob(points)))
+    return Problem(demonstrations, density, wide, frequencies, mixture, seed)
 
 
 def _fusion(policy: Mixture, problem: Problem, hparams: Hparams) -> Fusion:
@@ -141,10 +126,7 @@ def init(problem: Problem, method: Method, num_components: int, hparams: Hparams
         reward = _reward(problem, prior, hparams.loop.prior != "flat", hparams, size * hparams.loop.num_iterations)
     else:
         reward = _reward(problem, policy, True, hparams, size)
-    pool_reward = np.zeros(0)
-    if problem.pool is not None and method.base == "reward":
-        pool_reward = evaluate(reward, problem.pool.points).numpy()
-    return State(0, policy, reward, (), pool_reward)
+    return State(0, policy, reward, ())
 
 
 MOST_BLUR = 0.4  # Silverman's factor up to which kernels resolve what the density is made of
@@ -178,7 +160,8 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
     with _timed(cpu, "sample"):
         base = state.reward if method.base == "reward" else _policy_reward(state.reward, state.policy)
         proposal = _fusion(state.policy, problem, hparams) if method.fusion else state.policy
-        x, log_mu, log_base = _negatives(state, problem, base, proposal, method, hparams)
+        x = draw(proposal, hparams.loop.num_negatives, split_seed(seed, t, "negatives"))
+        log_mu, log_base = proposal.log_prob(x), evaluate(base, x)
         log_w = tf.zeros(len(x), DENSITY)
         if method.importance_weights:
             # w_t = q*_t / mu_t; the constant, int q*_t dx, cancels in the self-normalisation.
@@ -204,11 +187,6 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
             target = target.average(exponent)
         policy, history = improve(state.policy, target, split_seed(seed, t, "policy"), hparams.policy)
         reward = target if method.reward == "target" else _policy_reward(state.reward, policy)
-        pool_reward = state.pool_reward
-        if len(pool_reward) and not dropped:
-            assert problem.pool is not None
-            z = reward.inputs(problem.pool.points)
-            pool_reward = pool_reward + sum(from_network(network.logits(z)).numpy() for network in phi)
 
     info = Info(
         t=t,
@@ -225,7 +203,7 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
         training_seconds=cpu["training"],
         policy_seconds=cpu["policy"],
     )
-    return State(t + 1, policy, reward, tuple(weights), pool_reward, np.array(dropped)), info
+    return State(t + 1, policy, reward, tuple(weights), np.array(dropped)), info
 
 
 def _mixture_exponent(reward: Reward, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor, hparams: Hparams) -> float:
@@ -250,25 +228,6 @@ def _mixture_exponent(reward: Reward, problem: Problem, x: tf.Tensor, log_mu: tf
 def _at_chance(info: FitInfo, min_gain: float | None) -> bool:
     """Whether a phi_t should be dropped; a loss that is nan says so, too."""
     return min_gain is not None and not info.chance_loss - info.validation_loss > min_gain
-
-
-def _negatives(
-    state: State, problem: Problem, base: Reward, proposal: Mixture | Fusion, method: Method, hparams: Hparams
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """(x, log mu(x), log of the weights' numerator) of this iteration's negatives: [M, D], [M], [M]."""
-    seeds = split_seed(problem.seed, state.t, "negatives")
-    pool = problem.pool
-    if pool is None or not isinstance(proposal, Fusion):
-        x = draw(proposal, hparams.loop.num_negatives, seeds)
-        return x, proposal.log_prob(x), evaluate(base, x)
-    # Of all draws but the policy's, log p~ and, where the reward is a sum, log q*_t are known already.
-    new, _ = state.policy.sample(proposal.counts(hparams.loop.num_negatives)[0], seeds)
-    x = tf.concat([new, pool.points], axis=0)
-    log_kde = tf.concat([problem.kde.log_prob(new), pool.log_kde], axis=0)
-    log_mu = proposal.combine(state.policy.log_prob(x), log_kde, x)
-    if method.base == "reward":
-        return x, log_mu, tf.concat([evaluate(base, new), state.pool_reward], axis=0)
-    return x, log_mu, evaluate(base, x)
 
 
 @contextmanager
