@@ -36,7 +36,7 @@ from virl_tf.validation import InputError, check_choice, check_integer
 AWAY = ("far_share", "outside_share")  # mass of the recovered density away from the demonstrations
 SHOWN = (
     *("reported", "kl", "modes_covered", "good_fraction", "reward_correlation", "collision_share"),
-    *(*AWAY, "iterations", "cpu_seconds"),
+    *(*AWAY, "effective_share", "iterations", "cpu_seconds"),
 )
 BURN_IN = 200
 DRAWS = 2000  # of the recovered density, to see whether it has mass away from the demonstrations
@@ -62,7 +62,7 @@ class Ablation(RunUnit):
     def inferences(self) -> dict[str, dict[str, Any]]:
         """Of `best` also a policy that stays near the demonstrations."""
         near = {"inference_near": {"search": True, "near_data": True}} if self.label == "best" else {}
-        return {**super().inferences, **near}
+        return {**super().inferences, **near} if self.inference_components else {}
 
     def execute(self, folder: Path) -> None:
         """Train, infer, draw from the recovered density; with `best` also EM with the components that BIC chooses."""
@@ -117,8 +117,12 @@ def ablation_units(
     steps: int | None,
     dim: int | None,
     assignments: Sequence[str] = (),
+    rewards_only: bool = False,
 ) -> list[Ablation]:
-    """Every ablation (or those named in `only`) with every seed; `assignments` are put over all. Raises InputError."""
+    """Every ablation (or those named in `only`) with every seed; `assignments` are put over all. Raises InputError.
+
+    `rewards_only`: no policy is inferred on them.
+    """
     check_choice("task", task, TASKS)
     changes = read_yaml(DIRECTORY / "ablations.yaml")
     names = [check_choice("ablation", name, changes) for name in only] if only else list(changes)
@@ -130,7 +134,7 @@ def ablation_units(
             spec = make_specification(
                 task=task, modes=modes, steps=steps, dim=dim, seed=seed, preset=preset, assignments=[*assignments, *change]
             )
-            components = inference_components(task, spec.steps) or spec.modes
+            components = 0 if rewards_only else inference_components(task, spec.steps) or spec.modes
             units.append(Ablation(spec, components, searches=(True,), label=name))
     return units
 
@@ -148,7 +152,7 @@ def ablate(units: Sequence[Ablation], assignments: Sequence[str], scheduler: str
 
     finished = [unit for unit in units if unit.finished(out / unit.name)]
     rows = [{"ablation": unit.label, **row} for unit in finished for row in _rows(out / unit.name)]
-    results = pd.DataFrame(rows, columns=["ablation", *columns_of(task), "iterations", *AWAY])
+    results = pd.DataFrame(rows, columns=["ablation", *columns_of(task), "iterations", "effective_share", *AWAY])
     means = table(results)
     write_text(out / "results.csv", results.to_csv(index=False))
     write_text(out / "table.csv", means.to_csv(index=False))
@@ -176,7 +180,12 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Of results.csv, with what only ablations have; of `best` also the references."""
     summary, found = read_summary(folder), json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
-    of_training = {"iterations": summary["num_iterations"], **{name: found[name] for name in AWAY if name in found}}
+    effective = summary["effective_sample_size"]
+    of_training = {
+        "iterations": summary["num_iterations"],
+        "effective_share": effective["mean"] / effective["of"],  # of the importance weights, over the iterations
+        **{name: found[name] for name in AWAY if name in found},
+    }
     for row in rows_of(folder):
         yield {**row, **(of_training if row["stage"] == "training" else {})}
     if "em_bic" in found:

@@ -191,6 +191,7 @@ def ablate_command(
     modes: Annotated[int | None, typer.Option(help="gaussians: components m of the target mixture; default 50.")] = None,
     steps: Annotated[int | None, typer.Option(help="Walks: steps d.")] = None,
     dim: Annotated[int | None, typer.Option(help="gaussians: dimension D; default 2.")] = None,
+    rewards_only: Annotated[bool, typer.Option("--rewards-only", help="Infer no policies on the rewards.")] = False,
     set_: Set = None,
     scheduler: Annotated[str | None, typer.Option(metavar="TCP://HOST:PORT", help="Of an existing Dask cluster.")] = None,
     workers: Annotated[int | None, typer.Option(help="Local worker processes; default: one per core.")] = None,
@@ -203,7 +204,8 @@ def ablate_command(
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     with _interruptible():
-        units = ablation_units(task, names, parse_integers("--seeds", seeds) or [], modes, steps, dim, set_ or [])
+        chosen = parse_integers("--seeds", seeds) or []
+        units = ablation_units(task, names, chosen, modes, steps, dim, set_ or [], rewards_only)
         ablate(units, set_ or [], scheduler, workers, out or Path("ablations") / task)
 
 

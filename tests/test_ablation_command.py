@@ -41,6 +41,17 @@ def test_units_have_folders_of_their_own_and_search_in_inference():
     assert walk.inference_components == 25
 
 
+@pytest.mark.parametrize("rewards_only", [False, True])
+def test_policies_are_inferred_unless_only_rewards_are_wanted(rewards_only):
+    for task, modes, expected in (
+        ("gaussians", 5, {"inference_search", "inference_near"}),
+        ("path_planning", None, {"inference_search", "obstacles_search", "inference_near"}),
+    ):
+        best, other = units(task=task, modes=modes, only=["best", "silverman"], rewards_only=rewards_only)
+        assert set(best.inferences) == (set() if rewards_only else expected)
+        assert set(other.inferences) == (set() if rewards_only else expected - {"inference_near"})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -96,7 +107,7 @@ def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
     results = pd.read_csv(tmp_path / "out" / "results.csv")
     assert set(results["ablation"]) == {"best", "plain_inputs"}
     training = results[results["stage"] == "training"].set_index("ablation")
-    assert np.isfinite(training[["reported", "far_share", "iterations"]].to_numpy(float)).all()
+    assert np.isfinite(training[["reported", "far_share", "iterations", "effective_share"]].to_numpy(float)).all()
     assert {"reference kde_held_out", "reference em_bic", "inference_search", "inference_near"} <= set(results["stage"])
     before = (tmp_path / "out" / "results.csv").read_bytes()
     capsys.readouterr()
