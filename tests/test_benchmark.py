@@ -86,7 +86,7 @@ def test_keras_own_loop_trains_the_same_network():
 
     hparams = default_hparams().override({"network": {"num_layers": 2, "layer_size": 8}, "training": {"batch_size": 50}})
     x = np.concatenate([np.full((400, 2), -1.0), np.full((400, 2), 1.0)]).astype("float32")
-    epoch = parts.keras_fit(hparams, x, 8)
+    epoch = parts.keras_fit(hparams, x, 50, 8)
     losses = [epoch().history["loss"][0] for _ in range(40)]
     assert 0.0 < losses[-1] < 0.5 * losses[0]  # 320 steps of Adam on two points, from any start
 

@@ -6,7 +6,15 @@ from scipy.stats import multivariate_normal
 
 from tests import tiny
 from tests.reference import cross_entropy as reference
-from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData, _split, chance_loss, weighted_cross_entropy
+from virl_tf.discriminator.fit import (
+    DiscriminatorFitter,
+    LogitData,
+    _split,
+    chance_loss,
+    rows_per_batch,
+    weighted_cross_entropy,
+)
+from virl_tf.hparams import default_hparams, own_data_hparams
 
 EXPERT = multivariate_normal([0.5, 0.0], [[1.0, 0.3], [0.3, 0.5]])
 MODEL = multivariate_normal([-0.5, 0.3], [[1.2, 0.0], [0.0, 0.8]])
@@ -358,3 +366,20 @@ def test_weights_whose_mean_is_not_one_are_no_gain():
     _, _, info = make_fitter(num_epochs=3, warm_up_epochs=1).fit(data(x), data(y, None, weights), None, 0, 0)
     assert info.validation_loss < 2.0 * np.log(2.0) - 0.05
     assert info.chance_loss - info.validation_loss < 0.01
+
+
+# --- the size of a batch ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "n", "expected"),
+    [(None, 7200, 500), (None, 100_000, 500), (None, 900, 64), (None, 13, 1), (250, 7200, 250), (250, 90, 90), (10**9, 5, 5)],
+)
+def test_rows_per_batch(batch_size, n, expected):
+    hparams = default_hparams().override({"training": {"batch_size": batch_size}}).training
+    assert rows_per_batch(hparams, n) == expected
+
+
+def test_the_default_batch_of_best_takes_many_steps_of_few_demonstrations():
+    hparams = own_data_hparams("virl").training
+    assert all(n // rows_per_batch(hparams, n) >= 14 for n in (14, 100, 270, 900, 7200, 10**6))

@@ -75,7 +75,7 @@ class TrainingHparams:
     """Fit of one phi_t by weighted binary cross-entropy (Eq. 3)."""
 
     learning_rate: float = _table_1()
-    batch_size: int = _ranged(interval(1))
+    batch_size: int | None = _ranged(interval(1))
     num_epochs: int = _ranged(interval(1))
     patience: int | None = _ranged(interval(1))
     warm_up_epochs: int = _ranged(interval(0))

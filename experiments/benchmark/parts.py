@@ -12,7 +12,7 @@ import tensorflow as tf
 import virl_tf
 from experiments.benchmark.timing import Row, compare, exponent, forward_gflop, rows_of, training_gflop
 from experiments.specification import published_column
-from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData
+from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData, rows_per_batch
 from virl_tf.discriminator.network import build_network
 from virl_tf.hparams import Hparams, default_hparams
 from virl_tf.kde import Kde
@@ -40,24 +40,25 @@ def training(repeats: int) -> list[Row]:
         def ours(fitter: DiscriminatorFitter, epochs: Iterator[int]) -> None:
             float(fitter._train_epoch(experts, samples, tf.constant([0, next(epochs)])))
 
-        steps = n // hparams.training.batch_size
+        batch = rows_per_batch(hparams.training, n)
+        steps = n // batch
         candidates: dict[str, Callable[[], Any]] = {
             "virl_tf": partial(ours, fitter, epochs),
-            "Keras fit": keras_fit(hparams, data.reshape(-1, dim), steps),
+            "Keras fit": keras_fit(hparams, data.reshape(-1, dim), batch, steps),
         }
         case = f"{layers} x {size}, dropout {dropout:g}" + (", batch norm" if batch_norm else "")
-        gflop = training_gflop(layers, size, dim, 2 * hparams.training.batch_size)
+        gflop = training_gflop(layers, size, dim, 2 * batch)
         rows += rows_of("training step", case, compare(candidates, repeats), steps, gflop)
     return rows
 
 
-def keras_fit(hparams: Hparams, x: np.ndarray, steps: int) -> Callable[[], Any]:
+def keras_fit(hparams: Hparams, x: np.ndarray, batch: int, steps: int) -> Callable[[], Any]:
     """An epoch of Keras's own loop on the same points, all steps in one call."""
     model = build_network(x.shape[1], hparams.network)
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(hparams.training.learning_rate), loss, steps_per_execution=steps, jit_compile=False)
     labels, weights = np.repeat([1.0, 0.0], len(x) // 2)[:, None], np.ones(len(x))
-    return lambda: model.fit(x, labels, sample_weight=weights, batch_size=2 * hparams.training.batch_size, verbose=0)
+    return lambda: model.fit(x, labels, sample_weight=weights, batch_size=2 * batch, verbose=0)
 
 
 def reward_of(count: int, layers: int = 4, size: int = 256, dim: int = 2, seed: int = 0) -> Reward:

@@ -19,6 +19,7 @@ from experiments.benchmark.timing import Row, ceiling, forward_gflop, in_a_proce
 from experiments.runs import demonstrations, execute
 from experiments.specification import Specification, make_specification, published_column
 from experiments.tasks import experiment_of
+from virl_tf.discriminator.fit import rows_per_batch
 from virl_tf.hparams import default_hparams
 from virl_tf.metrics import grid_around
 from virl_tf.run_folder import RunFolder
@@ -159,7 +160,7 @@ def counted_gflop(spec: Specification, history: pd.DataFrame) -> dict[str, float
     network, training = spec.hparams.network, spec.hparams.training
     dim, negatives, iterations = 2, spec.hparams.loop.num_negatives, np.arange(len(history))
     held = [max(1, int(training.validation_fraction * n)) for n in (spec.num_train, negatives)]
-    batch = min(training.batch_size, spec.num_train - held[0])
+    batch = rows_per_batch(training, spec.num_train - held[0])
     step = training_gflop(network.num_layers, network.layer_size, dim, 2 * batch)
     row = forward_gflop(network.num_layers, network.layer_size, dim, 1)
     epoch = (spec.num_train - held[0]) // batch * step + sum(held) * row

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.discriminator.network import build_network, freeze, seed_dropout, start_weights
-from virl_tf.hparams import Hparams
+from virl_tf.hparams import Hparams, TrainingHparams
 from virl_tf.network_stack import FrozenNetwork
 from virl_tf.numerics import NETWORK, numpy_seed, split_seed
 
@@ -37,6 +37,15 @@ class FitInfo(NamedTuple):
     accuracy: float  # weighted, on the validation split
     best_epoch: int
     epochs: int
+
+
+def rows_per_batch(hparams: TrainingHparams, n: int) -> int:
+    """Of each class, for n demonstrations to train on; by default a fourteenth of them, at most 500.
+
+    With few demonstrations a fixed size leaves too few steps: weights that are averaged over 500 steps stay at their start.
+    """
+    size = min(500, max(1, n // 14)) if hparams.batch_size is None else hparams.batch_size
+    return min(size, n)
 
 
 def weighted_cross_entropy(expert_logits: tf.Tensor, sample_logits: tf.Tensor, sample_weights: tf.Tensor) -> tf.Tensor:
@@ -162,9 +171,9 @@ class DiscriminatorFitter:
         self.model.set_weights(trained)
 
     def _epoch(self, experts: LogitData, samples: LogitData, seed: tf.Tensor) -> tf.Tensor:
-        """One pass over the experts in batches of `batch_size` per class; returns the mean loss. Compiled."""
+        """One pass over the experts in batches of equally many of both classes; returns the mean loss. Compiled."""
         num_experts = experts.z.shape[0]
-        size = min(self.hparams.batch_size, num_experts)
+        size = rows_per_batch(self.hparams, num_experts)
         steps = num_experts // size
         seeds = tf.random.split(seed, 2)
         experts = _shuffle(experts, steps * size, seeds[0])
