@@ -9,6 +9,7 @@ from tests.conftest import make_network
 from virl_tf import irl
 from virl_tf.checkpoint import load_state, save_state
 from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo
+from virl_tf.kde import Kde
 from virl_tf.methods import EIM, METHODS, PAPER_METHODS, VIRL
 from virl_tf.mixture import bic_mixture
 from virl_tf.reward import evaluate
@@ -407,6 +408,24 @@ def test_without_min_gain_nothing_is_dropped():
     assert (info.dropped, bool(state.stopped), int(state.reward.networks.count)) == (0, False, 1)
 
 
+# --- the proposal where q*_0 is an EM mixture -------------------------------------------------------------------------------
+
+
+def test_auto_proposes_from_the_mixture_that_the_reward_starts_from():
+    problem, state, hparams = start(VIRL, kde={"estimator": "auto"}, loop={"prior": "mixture"})
+    assert problem.kde is problem.prior
+    _, info = irl.step(state, problem, VIRL, RecordingFitter(), hparams)
+    # mu >= q*_0 / 2, so no weight q*_0 / mu is above 2: E[w^2] <= 2 E[w] = 2.
+    assert info.effective_sample_size >= 0.5 * info.num_negatives * 0.9  # of a sample; 0.9 for its noise
+
+
+@pytest.mark.parametrize(("estimator", "prior"), [("auto", "moments"), ("auto", "flat"), ("kernel", "mixture")])
+def test_else_the_proposal_is_the_kernels(estimator, prior):
+    problem, _, _ = start(VIRL, kde={"estimator": estimator}, loop={"prior": prior})
+    assert isinstance(problem.kde, Kde)
+    assert (problem.prior is None) == (prior != "mixture")
+
+
 # --- the average with an EM mixture ----------------------------------------------------------------------------------------
 
 
@@ -501,6 +520,7 @@ OPTIONS = {
     "weight average": {"training": {"weight_average": 0.9}},
     "ensemble": {"training": {"ensemble_size": 2}},
     "mixture": {"kde": {"estimator": "mixture"}},
+    "mixture that is q*_0, too": {"kde": {"estimator": "auto"}, "loop": {"prior": "mixture"}},
 }
 
 

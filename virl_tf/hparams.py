@@ -89,7 +89,7 @@ class TrainingHparams:
 class KdeHparams:
     """Density estimate p~ of the demonstrations."""
 
-    estimator: str = _ranged(choice("kernel", "mixture"))
+    estimator: str = _ranged(choice("kernel", "mixture", "auto"))
 
     bandwidth: float | str = _table_1(words=("silverman", "held_out"))
     bandwidth_scale: str = _ranged(choice("absolute", "relative"))

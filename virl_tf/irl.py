@@ -26,6 +26,7 @@ class Problem(NamedTuple):
 
     demonstrations: np.ndarray  # [N, D] float64, in a random order (the first ones are held out from every phi_t)
     kde: Kde | Mixture  # p~
+    prior: Mixture | None  # q*_0 where it is an EM mixture
     wide: Mixture | None  # the Gaussian with the demonstrations' moments, where fusion or discriminator use it
     frequencies: np.ndarray  # [D, F] of the networks' Fourier features
     mixture: Mixture  # by EM, of the demonstrations that phi_t is trained on; without components where nothing is averaged
@@ -68,14 +69,17 @@ class Info(NamedTuple):
 def make_problem(demonstrations: np.ndarray, hparams: Hparams, seed: int) -> Problem:
     """Shuffle the demonstrations once, fit p~ to them, draw the frequencies."""
     order = np.random.default_rng(numpy_seed(seed, 0, "demonstration order")).permutation(len(demonstrations))
-    density = density_estimate(demonstrations, hparams, seed)
+    trained, prior = _trained(demonstrations[order], hparams), None
+    if _prior_kind(demonstrations, hparams) == "mixture":
+        prior = bic_mixture(trained, numpy_seed(seed, 0, "prior"))
+    density = prior if prior is not None and hparams.kde.estimator == "auto" else density_estimate(demonstrations, hparams, seed)
     wide = moments(demonstrations) if hparams.loop.wide_share or hparams.loop.wide_weight else None
     frequencies = _frequencies(demonstrations, density, hparams, seed)
     demonstrations = demonstrations[order]
     mixture = empty_mixture(demonstrations.shape[1])
     if hparams.loop.mixture_average:
-        mixture = bic_mixture(_trained(demonstrations, hparams), numpy_seed(seed, 0, "mixture"))
-    return Problem(demonstrations, density, wide, frequencies, mixture, seed)
+        mixture = bic_mixture(trained, numpy_seed(seed, 0, "mixture"))
+    return Problem(demonstrations, density, prior, wide, frequencies, mixture, seed)
 
 
 def _fusion(policy: Mixture, problem: Problem, hparams: Hparams) -> Fusion:
@@ -84,7 +88,7 @@ def _fusion(policy: Mixture, problem: Problem, hparams: Hparams) -> Fusion:
 
 
 def density_estimate(x: np.ndarray, hparams: Hparams, seed: int) -> Kde | Mixture:
-    """p~ of the demonstrations x [N, D]: kernels, as in the paper, or a mixture by EM."""
+    """p~ of the demonstrations x [N, D] where it is not q*_0's mixture: kernels, as in the paper, or a mixture by EM."""
     density_seed = numpy_seed(seed, 0, "bandwidth")
     if hparams.kde.estimator == "mixture":
         return bic_mixture(x, density_seed)
@@ -132,19 +136,23 @@ def init(problem: Problem, method: Method, num_components: int, hparams: Hparams
 MOST_BLUR = 0.4  # Silverman's factor up to which kernels resolve what the density is made of
 
 
-def _prior(problem: Problem, policy: Mixture, hparams: Hparams) -> Mixture:
-    """q*_0. "auto": one Gaussian where kernels resolve the density, else an EM mixture.
+def _prior_kind(x: np.ndarray, hparams: Hparams) -> str:
+    """`loop.prior` with "auto" resolved: one Gaussian where kernels resolve the density, else an EM mixture.
 
     M: with 8,000 demonstrations in D = 2 and 5 (factors 0.22 and 0.35) the networks find what one Gaussian leaves to them, and
     next to nothing that a mixture does; in D = 10 (0.49; seeds 0 and 1, I-projection without the average: 73 and 7.3 against 2.8
     and 0.31) and with 300 rows in D = 3 (0.43) they are far from a mixture.
     """
-    x, kind = problem.demonstrations, hparams.loop.prior
-    if kind == "auto":
-        kind = "moments" if silverman_factor(*x.shape) <= MOST_BLUR else "mixture"
-    if kind == "initial_policy":
+    if hparams.loop.prior != "auto":
+        return hparams.loop.prior
+    return "moments" if silverman_factor(*x.shape) <= MOST_BLUR else "mixture"
+
+
+def _prior(problem: Problem, policy: Mixture, hparams: Hparams) -> Mixture:
+    """q*_0."""
+    if hparams.loop.prior == "initial_policy":
         return policy
-    return bic_mixture(_trained(x, hparams), numpy_seed(problem.seed, 0, "prior")) if kind == "mixture" else moments(x)
+    return moments(problem.demonstrations) if problem.prior is None else problem.prior
 
 
 def _trained(x: np.ndarray, hparams: Hparams) -> np.ndarray:
