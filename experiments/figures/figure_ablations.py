@@ -74,6 +74,8 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
     shown = np.concatenate(list(values.values()))
     if len(shown) and shown.max() > 10.0 * shown.min() > 0.0:
         axes.set_xscale("log")
+    else:
+        axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(label, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
