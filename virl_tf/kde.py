@@ -60,7 +60,7 @@ def _log_prob(kde: Kde, x: tf.Tensor) -> tf.Tensor:
 
 @tf.function(jit_compile=True)
 def _log_kernel_sums(points: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Log sum_n exp(-|x - points_n|^2 / 2): [N, D], [B, D] -> [B]; XLA makes one loop of it that holds no matrix."""
+    """Log sum_n exp(-|x - points_n|^2 / 2): [N, D], [B, D] -> [B]; with few columns XLA fuses it and holds no matrix."""
     squares = _squared_distances(points, x)
     least = tf.stop_gradient(tf.reduce_min(squares, axis=1, keepdims=True))
     return tf.math.log(tf.reduce_sum(tf.exp(0.5 * (least - squares)), axis=1)) - 0.5 * least[:, 0]
