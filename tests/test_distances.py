@@ -5,10 +5,9 @@ import pytest
 import tensorflow as tf
 
 from experiments.tasks.distances import GridDistances, SampledDistances, distances_of
-from tests.conftest import make_reward
+from tests.conftest import make_network, make_reward
 from virl_tf.kde import fit_kde
 from virl_tf.mixture import em_mixture, moments
-from virl_tf.numerics import DENSITY
 from virl_tf.tasks import RandomGaussians
 
 TASK = RandomGaussians(5, 0)
@@ -17,8 +16,8 @@ X = TASK.exact_samples(2000, 0)[0]
 
 def as_reward(mixture, constant):
     """A reward that is a mixture, up to a constant."""
-    shifted = mixture.log_weights + tf.constant(constant, DENSITY)
-    return make_reward([], dim=mixture.dim, base=mixture._replace(log_weights=shifted))
+    network = make_network(dim=mixture.dim).scale(0.0)._replace(output_bias=np.array([constant], np.float32))
+    return make_reward([network], dim=mixture.dim, base=mixture)
 
 
 @pytest.mark.parametrize("components", [4, 5])
@@ -58,3 +57,14 @@ def test_mass_where_only_the_wide_part_reaches_is_seen():
     found = SampledDistances(task, x).of_reward(as_reward(both, 0.0), task.mixture)
     assert found == pytest.approx(SampledDistances(task, x).of_density(both), rel=0.1)
     assert found > 1.0
+
+
+def test_mass_of_the_mixtures_that_a_reward_is_made_of_is_seen():
+    """In ten dimensions neither p nor the policy nor one Gaussian meets what a broad component of an EM mixture holds."""
+    task = RandomGaussians(50, 3, dim=10)
+    x = task.exact_samples(4000, 0)[0]
+    one, two = (em_mixture(x, 20, seed) for seed in (0, 1))
+    distances = SampledDistances(task, x)
+    averaged = make_reward([], dim=10, base=moments(x), base_scale=0.0, mixture=one, mixture_scale=1.0)
+    for reward in (as_reward(one, 1.0), averaged):
+        assert distances.of_reward(reward, two) == pytest.approx(distances.of_density(one), rel=0.05)

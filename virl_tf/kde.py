@@ -113,16 +113,24 @@ def silverman_factor(n: int, d: int) -> float:
 def held_out_bandwidth(points: np.ndarray, unit: np.ndarray, seed: int, folds: int = 5, most: int = 2000) -> float:
     """The bandwidth, in multiples of `unit` [D], under which held-out points are likeliest.
 
-    Searches 25 values around Silverman's, in geometric steps of 1.25, by cross-validation with at most `most` held-out points.
+    Cross-validation with at most `most` held-out points, among 25 values around Silverman's in geometric steps of 1.25: every
+    fourth of them, then those around the best.
     """
     order = np.random.default_rng(seed).permutation(len(points))
     parts = np.array_split(order, min(folds, len(points)))
     typical = float(np.exp(np.mean(np.log(points.std(axis=0) / unit))))
     candidates = silverman_factor(*points.shape) * typical * 1.25 ** np.arange(-18.0, 7.0)
-    scores = np.zeros(len(candidates))
-    for part in parts:
-        rest = tf.constant(np.delete(points, part, axis=0), DENSITY)
-        queries = tf.constant(points[part[: max(1, most // len(parts))]], DENSITY)
-        for i, candidate in enumerate(candidates):
-            scores[i] += float(tf.reduce_sum(Kde(rest, tf.constant(candidate * unit, DENSITY)).log_prob(queries)))
-    return float(candidates[np.argmax(scores)])
+
+    @functools.cache
+    def score(i: int) -> float:
+        total = 0.0
+        for part in parts:
+            rest = tf.constant(np.delete(points, part, axis=0), DENSITY)
+            queries = tf.constant(points[part[: max(1, most // len(parts))]], DENSITY)
+            total += float(tf.reduce_sum(Kde(rest, tf.constant(candidates[i] * unit, DENSITY)).log_prob(queries)))
+        return total
+
+    best, last = max(range(0, len(candidates), 4), key=score), len(candidates) - 1
+    for step in (2, 1):
+        best = max((max(0, best - step), best, min(last, best + step)), key=score)
+    return float(candidates[best])
