@@ -116,6 +116,7 @@ def ablation_units(
     modes: int | None,
     steps: int | None,
     dim: int | None,
+    rows: int | None = None,
     assignments: Sequence[str] = (),
     rewards_only: bool = False,
 ) -> list[Ablation]:
@@ -132,7 +133,14 @@ def ablation_units(
         change = [f"{section}.{key}={_text(v)}" for section, keys in changes[name].items() for key, v in keys.items()]
         for seed in seeds:
             spec = make_specification(
-                task=task, modes=modes, steps=steps, dim=dim, seed=seed, preset=preset, assignments=[*assignments, *change]
+                task=task,
+                modes=modes,
+                steps=steps,
+                dim=dim,
+                rows=rows,
+                seed=seed,
+                preset=preset,
+                assignments=[*assignments, *change],
             )
             components = 0 if rewards_only else inference_components(task, spec.steps) or spec.modes
             units.append(Ablation(spec, components, searches=(True,), label=name))

@@ -16,6 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+Rows = Annotated[int | None, typer.Option(help="Demonstrations to train on; default: the preset's.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one hyperparameter; repeatable.")
 ]
@@ -36,6 +37,7 @@ def run_command(
     modes: Annotated[int | None, typer.Option(help="gaussians: components m of the target mixture; default 50.")] = None,
     steps: Annotated[int | None, typer.Option(help="Walks: steps d; default 5 (grid_walker), 6 (path_planning).")] = None,
     dim: Annotated[int | None, typer.Option(help="gaussians: dimension D; default 2, the paper's.")] = None,
+    rows: Rows = None,
     seed: Annotated[int, typer.Option(help="Seed of demonstrations and training.")] = 0,
     task_seed: Annotated[int | None, typer.Option(help="gaussians: seed of the target; default: --seed.")] = None,
     preset: Annotated[
@@ -65,6 +67,7 @@ def run_command(
         modes=modes,
         steps=steps,
         dim=dim,
+        rows=rows,
         seed=seed,
         task_seed=task_seed,
         preset=preset,
@@ -191,6 +194,7 @@ def ablate_command(
     modes: Annotated[int | None, typer.Option(help="gaussians: components m of the target mixture; default 50.")] = None,
     steps: Annotated[int | None, typer.Option(help="Walks: steps d.")] = None,
     dim: Annotated[int | None, typer.Option(help="gaussians: dimension D; default 2.")] = None,
+    rows: Rows = None,
     rewards_only: Annotated[bool, typer.Option("--rewards-only", help="Infer no policies on the rewards.")] = False,
     set_: Set = None,
     scheduler: Annotated[str | None, typer.Option(metavar="TCP://HOST:PORT", help="Of an existing Dask cluster.")] = None,
@@ -205,7 +209,7 @@ def ablate_command(
     names = None if only is None else [name.strip() for name in only.split(",")]
     with _interruptible():
         chosen = parse_integers("--seeds", seeds) or []
-        units = ablation_units(task, names, chosen, modes, steps, dim, set_ or [], rewards_only)
+        units = ablation_units(task, names, chosen, modes, steps, dim, rows, set_ or [], rewards_only)
         ablate(units, set_ or [], scheduler, workers, out or Path("ablations") / task)
 
 

@@ -17,7 +17,7 @@ TASKS = tuple(TABLES)
 DEFAULT_PRESETS = {"gaussians": "quick", "grid_walker": "paper", "path_planning": "paper"}
 DEFAULT_STEPS = {"grid_walker": 5, "path_planning": 6}
 DEFAULT_MODES = 50  # of the Gaussians' target
-MAX_MODES, MAX_STEPS, MAX_DIM = 1_000_000, 10, 100
+MAX_MODES, MAX_STEPS, MAX_DIM, MAX_ROWS = 1_000_000, 10, 100, 10_000_000
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Specification:
         """A folder name, e.g. gaussians-virl-10c-m50-s0-quick or grid_walker-virl-10c-d5-s0-paper."""
         size = f"d{self.steps}" if self.steps else f"m{self.modes}" + (f"-D{self.dim}" if self.dim != 2 else "")
         target = "" if self.task_seed == self.seed else f"-t{self.task_seed}"
-        return f"{self.task}-{self.method}-{self.components}c-{size}-s{self.seed}{target}-{self.preset}"
+        rows = "" if self.num_train == read_preset(self.preset)["demonstrations"]["train"] else f"-n{self.num_train}"
+        return f"{self.task}-{self.method}-{self.components}c-{size}-s{self.seed}{target}{rows}-{self.preset}"
 
     def to_config(self) -> dict[str, Any]:
         """All of it as plain values, as stored in config.yaml."""
@@ -63,6 +64,7 @@ def make_specification(
     modes: int | None = None,
     steps: int | None = None,
     dim: int | None = None,
+    rows: int | None = None,
     seed: int = 0,
     task_seed: int | None = None,
     preset: str | None = None,
@@ -87,6 +89,7 @@ def make_specification(
         raise InputError(f"--task-seed is for gaussians; {task} has one target only.")
     task_seed = seed if task_seed is None else check_seed(task_seed)
     train, test = budget["demonstrations"]["train"], budget["demonstrations"]["test"]
+    train = train if rows is None else check_integer("--rows", rows, dim + 2, MAX_ROWS)
     check_integer("--components (at most one per demonstration)", components, 1, train)
 
     values, family = default_hparams(method), METHODS[method].family

@@ -37,6 +37,7 @@ def test_units_have_folders_of_their_own_and_search_in_inference():
     found = units(seeds=[1, 2], only=["best", "silverman"])
     assert len({unit.name for unit in found}) == 4
     assert all(unit.searches == (True,) and unit.inference_components == 5 for unit in found)
+    assert [unit.spec.num_train for unit in units(only=["best"], rows=300)] == [300]
     (walk,) = units(task="grid_walker", only=["best"], modes=None)
     assert walk.inference_components == 25
 
@@ -60,6 +61,7 @@ def test_policies_are_inferred_unless_only_rewards_are_wanted(rewards_only):
         ({"task": "grid_walker", "modes": 3}, r"--modes is for gaussians"),
         ({"task": "grid_walker", "modes": None, "dim": 3}, r"--dim is for gaussians"),
         ({"dim": 0}, r"--dim"),
+        ({"dim": 5, "rows": 6}, r"--rows.*7"),  # D + 2, as for data of one's own
         ({"assignments": ["loop.num_negatives=1"]}, r"num_negatives = 1 is not allowed"),
     ],
 )

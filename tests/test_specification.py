@@ -147,6 +147,7 @@ def test_names_tell_runs_apart():
     options = [
         *({"task": "gaussians", "modes": modes, "task_seed": t} for modes in (5, 6) for t in (None, 1, 7)),
         *({"task": "grid_walker", "steps": steps} for steps in (2, 5, 6)),
+        *({"task": "grid_walker", "rows": rows} for rows in (100, 1000)),
         *({"task": "path_planning", "steps": steps} for steps in (2, 6)),
     ]
     common = [
@@ -163,6 +164,7 @@ def test_names_tell_runs_apart():
         ({"task": "gaussians"}, "gaussians-virl-10c-m50-s0-quick"),
         ({"task": "gaussians", "task_seed": 3, "method": "eim"}, "gaussians-eim-10c-m50-s0-t3-quick"),
         ({"task": "grid_walker", "seed": 4}, "grid_walker-virl-10c-d5-s4-paper"),
+        ({"task": "gaussians", "preset": "best", "rows": 300}, "gaussians-virl-10c-m50-s0-n300-best"),
         ({"task": "path_planning", "steps": 4, "components": 1, "preset": "smoke"}, "path_planning-virl-1c-d4-s0-smoke"),
     ],
 )
