@@ -24,6 +24,7 @@ from experiments.tasks.distances import distances_of
 from experiments.units import RunUnit, inference_components
 from virl_tf.checkpoint import load_arrays, write_text
 from virl_tf.hparams import DIRECTORY, read_yaml
+from virl_tf.kde import fit_kde
 from virl_tf.metrics import grid_around, normalise_on_grid
 from virl_tf.mixture import bic_mixture, moments
 from virl_tf.numerics import numpy_seed
@@ -33,6 +34,7 @@ from virl_tf.tasks import RandomGaussians
 from virl_tf.tasks.slice_sampling import slice_sample
 from virl_tf.validation import InputError, check_choice, check_integer
 
+REFERENCES = ("kde_silverman", "em_bic")  # besides those of every run
 AWAY = ("far_share", "outside_share")  # mass of the recovered density away from the demonstrations
 SHOWN = (
     *("reported", "kl", "modes_covered", "good_fraction", "reward_correlation", "collision_share"),
@@ -65,7 +67,7 @@ class Ablation(RunUnit):
         return {**super().inferences, **near} if self.inference_components else {}
 
     def execute(self, folder: Path) -> None:
-        """Train, infer, draw from the recovered density; with `best` also EM with the components that BIC chooses."""
+        """Train, infer, draw from the recovered density; with `best` also the paper's KDE and EM with the components of BIC."""
         super().execute(folder)
         arrays, task = load_arrays(folder / "demonstrations.npz"), experiment_of(self.spec.to_config()).task
         train, seed = arrays["train"], self.spec.seed
@@ -74,7 +76,9 @@ class Ablation(RunUnit):
         if isinstance(task, RandomGaussians) and task.dim == 2:
             found["outside_share"] = outside_share(reward, train)
         if self.label == "best" and isinstance(task, RandomGaussians):
-            found["em_bic"] = distances_of(task, train).of_density(bic_mixture(train, numpy_seed(seed, 0, "EM")))
+            distances = distances_of(task, train)
+            found["kde_silverman"] = distances.of_density(fit_kde(train, "silverman"))
+            found["em_bic"] = distances.of_density(bic_mixture(train, numpy_seed(seed, 0, "EM")))
         write_json(folder / "ablation.json", found)
 
     def finished(self, folder: Path) -> bool:
@@ -201,7 +205,7 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
         references = {
             name: values["reported"] for name, values in summary["i_projection"].items() if name not in ("reward", "policy")
         }
-        for name, value in {**references, "em_bic": found["em_bic"]}.items():
+        for name, value in {**references, **{name: found[name] for name in REFERENCES if name in found}}.items():
             yield {**key, "stage": f"reference {name}", "method": name, "reported": value, "status": "finished"}
 
 

@@ -110,7 +110,8 @@ def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
     assert set(results["ablation"]) == {"best", "plain_inputs"}
     training = results[results["stage"] == "training"].set_index("ablation")
     assert np.isfinite(training[["reported", "far_share", "iterations", "effective_share"]].to_numpy(float)).all()
-    assert {"reference kde_held_out", "reference em_bic", "inference_search", "inference_near"} <= set(results["stage"])
+    references = {f"reference {name}" for name in ("kde_silverman", "kde_held_out", "em_bic", "em_true_components")}
+    assert references | {"inference_search", "inference_near"} <= set(results["stage"])
     before = (tmp_path / "out" / "results.csv").read_bytes()
     capsys.readouterr()
     ablate(few, TINY, None, 1, out)
@@ -127,6 +128,8 @@ def ablations(folder, task, stage, column, values):
         for of in {stage, "training"}
         for seed, value in enumerate(seeds)
     ]
+    if task == "gaussians":
+        rows.append({"ablation": "best", "task": task, "stage": "reference em_bic", "seed": 0, column: 0.3})
     folder.mkdir()
     pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
     return folder
@@ -148,6 +151,7 @@ def test_figure_and_table_of_the_ablations_of_several_tasks(tmp_path):
     # In the order of ablations.yaml; what was not run on a task is left empty.
     assert cells[0] == ["best", *("0.1 [0.1, 0.1]", off, "10.5 [10, 11]"), *("0.6 [0.5, 0.7]", off, "10.5 [10, 11]")]
     assert cells[1] == ["warm_start", *("0.3 [0.2, 0.4]", off, "10.5 [10, 11]"), *("", "", "")]
+    assert cells[2] == ["EM, components by BIC", "0.3 [0.3, 0.3]", *("", "", "", "", "")]
 
 
 def test_the_figure_of_the_ablations_takes_their_folders_alone(tmp_path):

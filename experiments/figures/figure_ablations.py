@@ -21,6 +21,13 @@ QUALITY = {
     "grid_walker": ("inference_search", "kl", "KL of the policy inferred on it"),
     "path_planning": ("obstacles_search", "kl", "KL of the policy inferred on it, with obstacles"),
 }
+# What a reward of the Gaussians has to beat: stage in results.csv -> label.
+REFERENCES = {
+    "reference kde_silverman": "KDE, Silverman's bandwidth",
+    "reference kde_held_out": "KDE, held-out bandwidth",
+    "reference em_bic": "EM, components by BIC",
+    "reference em_true_components": "EM, the true number",
+}
 AWAY = ("training", "far_share", "share of the reward's draws off the data")
 COST = ("training", "cpu_seconds", "CPU seconds of the run")
 
@@ -28,21 +35,27 @@ COST = ("training", "cpu_seconds", "CPU seconds of the run")
 def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
     """A column of panels per folder of `ablate`: quality, mass off the data, cost; dots: seeds, bars: 95 % intervals of the mean.
 
+    Below the ablations, of the Gaussians: the references that were measured on the same demonstrations.
     Writes the same numbers as one table, `ablations.md`, beside the figure.
     """
     folders = [folders] if isinstance(folders, Path) else folders
     results = [read_ablations(folder) for folder in folders]
     found = {name for frame in results for name in frame["ablation"]}
     names = [name for name in read_yaml(DIRECTORY / "ablations.yaml") if name in found]
-    size = (1.6 + 2.9 * len(folders), 1.5 + 0.54 * len(names))
+    stages = {stage for frame in results for stage in frame["stage"]}
+    references = {label: stage for stage, label in REFERENCES.items() if stage in stages}
+    size = (1.6 + 2.9 * len(folders), 1.5 + 0.54 * (len(names) + len(references)))
     figure, panels = plt.subplots(3, len(folders), figsize=size, sharey=True, squeeze=False, layout="constrained")
-    columns: dict[str, list[str]] = {"ablation": names}
+    columns: dict[str, list[str]] = {"ablation": [*names, *references]}
     for folder, frame, panel in zip(folders, results, panels.T, strict=True):
         title = folder.name.replace("_", " ")
         for axes, (stage, column, label) in zip(panel, (QUALITY[frame["task"].iloc[0]], AWAY, COST), strict=True):
             values = {name: _values(frame, name, stage, column) for name in names}
+            for name, reference in references.items():
+                of_quality = (stage, column) == QUALITY["gaussians"][:2]
+                values[name] = _values(frame, "best", reference, column) if of_quality else np.zeros(0)
             dots(axes, values, label)
-            columns[f"{title}: {label}"] = [_cell(values[name]) for name in names]
+            columns[f"{title}: {label}"] = [_cell(seeds) for seeds in values.values()]
         panel[0].set_title(title)
     save(figure, out / "figure_ablations")
     write_text(out / "ablations.md", to_markdown(pd.DataFrame(columns)))
@@ -63,7 +76,7 @@ def read_ablations(folder: Path) -> pd.DataFrame:
 def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
     """A row per ablation; the dashed line is the mean of `best`. Logarithmic where a bad ablation would hide the others."""
     for row, (name, seeds) in enumerate(values.items()):
-        colour = "C1" if name == "best" else "C0"
+        colour = "C1" if name == "best" else "C7" if name in REFERENCES.values() else "C0"
         axes.plot(seeds, np.full(len(seeds), row), "o", color=colour, markersize=3, alpha=0.5, markeredgewidth=0)
         axes.plot([seeds.mean()] if len(seeds) else [], [row] if len(seeds) else [], "|", color=colour, markersize=10)
         axes.plot(bootstrap_interval(seeds), [row, row], color=colour, linewidth=1.2)
