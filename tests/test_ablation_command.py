@@ -129,7 +129,7 @@ def ablations(folder, task, stage, column, values):
         for seed, value in enumerate(seeds)
     ]
     if task == "gaussians":
-        rows.append({"ablation": "best", "task": task, "stage": "reference em_bic", "seed": 0, column: 0.3})
+        rows += [{"ablation": "best", "task": task, "stage": "reference em_bic", "seed": seed, column: 0.3} for seed in (0, 1)]
     folder.mkdir()
     pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
     return folder
