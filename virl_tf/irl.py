@@ -140,8 +140,7 @@ def _prior_kind(x: np.ndarray, hparams: Hparams) -> str:
     """`loop.prior` with "auto" resolved: one Gaussian where kernels resolve the density, else an EM mixture.
 
     M: with 8,000 demonstrations in D = 2 and 5 (factors 0.22 and 0.35) the networks find what one Gaussian leaves to them, and
-    next to nothing that a mixture does; in D = 10 (0.49; seeds 0 and 1, I-projection without the average: 73 and 7.3 against 2.8
-    and 0.31) and with 300 rows in D = 3 (0.43) they are far from a mixture.
+    from a mixture less (on the walker nothing); in D = 10 (0.49) and with 300 rows in D = 3 (0.43) they end far from a mixture.
     """
     if hparams.loop.prior != "auto":
         return hparams.loop.prior
