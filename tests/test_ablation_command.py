@@ -104,10 +104,10 @@ def test_table_has_means_and_intervals_over_seeds():
 
 
 def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
-    few, out = units(only=["best", "plain_inputs"], seeds=[0], modes=2, dim=3, assignments=TINY), tmp_path / "out"
+    few, out = units(only=["best"], seeds=[0], modes=2, dim=3, assignments=TINY), tmp_path / "out"
     ablate(few, TINY, None, 1, out)
     results = pd.read_csv(tmp_path / "out" / "results.csv")
-    assert set(results["ablation"]) == {"best", "plain_inputs"}
+    assert set(results["ablation"]) == {"best"}
     training = results[results["stage"] == "training"].set_index("ablation")
     assert np.isfinite(training[["reported", "far_share", "iterations", "effective_share"]].to_numpy(float)).all()
     references = {f"reference {name}" for name in ("kde_silverman", "kde_held_out", "em_bic", "em_true_components")}

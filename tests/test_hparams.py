@@ -455,5 +455,4 @@ def test_every_ablation_changes_best_in_one_section():
     for name, change in read_yaml(module.DIRECTORY / "ablations.yaml").items():
         changed = best.override({section: keys for section, keys in change.items() if section != "preset"}, name)
         assert (changed != best) == (name not in ("best", "paper"))
-        # With a mixture as q*_0 `best` would take it as p~, too.
-        assert len(change) <= (2 if name == "mixture_prior" else 1)
+        assert len(change) <= 1

@@ -85,7 +85,7 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
     axes.set_yticks(range(len(values)), [name.replace("_", " ") for name in values], fontsize=8)
     axes.set_ylim(len(values) - 0.5, -0.5)
     shown = np.concatenate(list(values.values()))
-    if len(shown) and shown.max() > 10.0 * shown.min() > 0.0:
+    if len(shown) and shown.max() > 5.0 * shown.min() > 0.0:
         axes.set_xscale("log")
     else:
         axes.locator_params(axis="x", nbins=5)
