@@ -69,7 +69,8 @@ class Info(NamedTuple):
 def make_problem(demonstrations: np.ndarray, hparams: Hparams, seed: int) -> Problem:
     """Shuffle the demonstrations once, fit p~ to them, draw the frequencies."""
     order = np.random.default_rng(numpy_seed(seed, 0, "demonstration order")).permutation(len(demonstrations))
-    trained, prior = _trained(demonstrations[order], hparams), None
+    trained = _trained(demonstrations[order], hparams)
+    prior = None
     if _prior_kind(demonstrations, hparams) == "mixture":
         prior = bic_mixture(trained, numpy_seed(seed, 0, "prior"))
     density = prior if prior is not None and hparams.kde.estimator == "auto" else density_estimate(demonstrations, hparams, seed)

@@ -118,17 +118,14 @@ def held_out_bandwidth(points: np.ndarray, unit: np.ndarray, seed: int, folds: i
     """
     order = np.random.default_rng(seed).permutation(len(points))
     parts = np.array_split(order, min(folds, len(points)))
+    splits = [(np.delete(points, part, axis=0), points[part[: max(1, most // len(parts))]]) for part in parts]
     typical = float(np.exp(np.mean(np.log(points.std(axis=0) / unit))))
     candidates = silverman_factor(*points.shape) * typical * 1.25 ** np.arange(-18.0, 7.0)
 
     @functools.cache
     def score(i: int) -> float:
-        total = 0.0
-        for part in parts:
-            rest = tf.constant(np.delete(points, part, axis=0), DENSITY)
-            queries = tf.constant(points[part[: max(1, most // len(parts))]], DENSITY)
-            total += float(tf.reduce_sum(Kde(rest, tf.constant(candidates[i] * unit, DENSITY)).log_prob(queries)))
-        return total
+        width = tf.constant(candidates[i] * unit, DENSITY)
+        return sum(float(tf.reduce_sum(Kde(tf.constant(rest, DENSITY), width).log_prob(held))) for rest, held in splits)
 
     best, last = max(range(0, len(candidates), 4), key=score), len(candidates) - 1
     for step in (2, 1):

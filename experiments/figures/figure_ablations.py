@@ -51,9 +51,7 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
         title = folder.name.replace("_", " ")
         for axes, (stage, column, label) in zip(panel, (QUALITY[frame["task"].iloc[0]], AWAY, COST), strict=True):
             values = {name: _values(frame, name, stage, column) for name in names}
-            for name, reference in references.items():
-                of_quality = (stage, column) == QUALITY["gaussians"][:2]
-                values[name] = _values(frame, "best", reference, column) if of_quality else np.zeros(0)
+            values |= {name: _values(frame, "best", reference, column) for name, reference in references.items()}
             dots(axes, values, label)
             columns[f"{title}: {label}"] = [_cell(seeds) for seeds in values.values()]
         panel[0].set_title(title)
