@@ -4,7 +4,17 @@ import tensorflow as tf
 
 from tests.conftest import make_mixture
 from tests.reference import mixture as reference
-from virl_tf.mixture import Mixture, bic_mixture, gaussian, kmeans_start, moments, samples_start, standard_normal_start
+from virl_tf.mixture import (
+    Mixture,
+    bic_mixture,
+    em_mixture,
+    gaussian,
+    kmeans_start,
+    moments,
+    samples_start,
+    standard_normal_start,
+)
+from virl_tf.tasks import RandomGaussians
 
 SHAPES = [(1, 1), (1, 2), (3, 2), (10, 5)]
 SEED = [3, 4]
@@ -280,6 +290,29 @@ def test_bic_finds_the_number_of_components(unit):
     np.testing.assert_allclose(np.exp(mixture.log_weights), 1.0 / 3.0, atol=0.05)
 
 
-def test_bic_of_few_points_is_one_gaussian():
-    x = np.random.default_rng(0).standard_normal((5, 2))
-    assert bic_mixture(x, 0).num_components == 1
+@pytest.mark.parametrize("rows", [2, 5])
+def test_bic_of_few_points_is_one_gaussian(rows):
+    x = np.random.default_rng(0).standard_normal((rows, 2))
+    check_valid(bic_mixture(x, 0), 1, 2)
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_splitting_finds_the_modes_that_em_merges_in_many_dimensions(seed):
+    p = RandomGaussians(25, seed, dim=10).mixture
+    x = p.sample(5000, tf.constant([seed, 1]))[0].numpy()
+
+    def distance(q):  # KL(q || p); the parameters of 25 full Gaussians alone cost about 0.16
+        draws, _ = q.sample(4000, tf.constant([seed, 2]))
+        return float(tf.reduce_mean(q.log_prob(draws) - p.log_prob(draws)))
+
+    mixture = bic_mixture(x, seed)
+    assert mixture.num_components in (24, 25)
+    assert distance(mixture) < 0.4
+    assert distance(em_mixture(x, 25, seed)) > 1.0  # components over two modes
+
+
+def test_bic_of_a_gaussian_is_one_component_and_the_moments():
+    x = np.random.default_rng(0).standard_normal((2000, 5)) @ np.random.default_rng(1).standard_normal((5, 5))
+    mixture = bic_mixture(x, 0)
+    check_valid(mixture, 1, 5)
+    np.testing.assert_allclose(mixture.covariances[0], np.cov(x, rowvar=False, bias=True), rtol=1e-3, atol=1e-4)

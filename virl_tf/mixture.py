@@ -156,42 +156,71 @@ def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
     return _uniform(means, covariances)._replace(log_weights=tf.constant(log_weights, DENSITY))
 
 
-_MOST_ROWS = 20_000  # for BIC: EM is done for a dozen numbers of components
+_MOST_ROWS = 20_000  # for BIC
+_SPLIT_STARTS = 3  # of EM with two components
 
 
 def em_mixture(x: np.ndarray, num_components: int, seed: int) -> Mixture:
     """Maximum-likelihood Gaussian mixture of x [N, D] by EM from a k-means start (scikit-learn)."""
-    return _em(x, num_components, seed)[0]
+    z, shift, scale = _standardised(x)
+    return _mixture(_em(z, num_components, seed), shift, scale)
 
 
 def bic_mixture(x: np.ndarray, seed: int) -> Mixture:
-    """The EM mixture of x [N, D] whose number of components has the lowest Bayesian information criterion.
+    """The EM mixture of x [N, D] whose components are split while its Bayesian information criterion falls.
 
-    Tries 1, 2, 3, 4, 6, 9, 13, 19, ... (times 1.5) components until two in a row are no better, on at most 20,000 of the rows.
+    One Gaussian at first; a component whose own rows (those it is likeliest to have drawn) two Gaussians describe with the lower
+    criterion is replaced by these two, and EM goes on with all (X-means of Pelleg and Moore, 2000, with Gaussians). EM from a
+    k-means start lays a component over two modes where there are many dimensions; this one is then split.
+    Of x at most 20,000 rows are used.
     """
-    x = x[np.random.default_rng(seed).permutation(len(x))[:_MOST_ROWS]]
-    best, worse, count = (np.inf, moments(x)), 0, 1
-    while worse < 2 and count * (x.shape[1] + 1) <= len(x):
-        mixture, bic = _em(x, count, seed)
-        worse = 0 if bic < best[0] else worse + 1
-        best = min(best, (bic, mixture), key=lambda pair: pair[0])
-        count = max(count + 1, int(1.5 * count))
-    return best[1]
+    z, shift, scale = _standardised(x[np.random.default_rng(seed).permutation(len(x))[:_MOST_ROWS]])
+    best = _em(z, 1, seed)
+    lowest, start = best.bic(z), _split(z, best, seed)
+    while start is not None:
+        model = _em(z, len(start["means_init"]), seed, **start)
+        if model.bic(z) >= lowest:
+            break
+        best, lowest, start = model, model.bic(z), _split(z, model, seed)
+    return _mixture(best, shift, scale)
 
 
-def _em(x: np.ndarray, num_components: int, seed: int) -> tuple[Mixture, float]:
+def _split(z: np.ndarray, model: Any, seed: int) -> dict[str, np.ndarray] | None:
+    """Where EM starts once components are split; None: there is none to split."""
+    labels = model.predict(z)
+    parts = []
+    for o in range(model.n_components):
+        own, part = z[labels == o], (model.weights_[o : o + 1], model.means_[o : o + 1], model.precisions_[o : o + 1])
+        if len(own) >= 4 * (z.shape[1] + 1):
+            two = _em(own, 2, seed, n_init=_SPLIT_STARTS)
+            if two.bic(own) < _em(own, 1, seed).bic(own):
+                part = (part[0] * two.weights_, two.means_, two.precisions_)
+        parts.append(part)
+    weights, means, precisions = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    if len(means) == model.n_components:
+        return None
+    return {"weights_init": weights / weights.sum(), "means_init": means, "precisions_init": precisions}
+
+
+def _standardised(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(x - shift) / scale, shift, scale: there the ridge on the covariances means the same for all data."""
+    shift, scale = x.mean(axis=0), x.std(axis=0)
+    return (x - shift) / scale, shift, scale
+
+
+def _em(z: np.ndarray, num_components: int, seed: int, **start: Any) -> Any:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    # In standardised coordinates, so that the ridge on the covariances means the same for all data.
-    shift, scale = x.mean(axis=0), x.std(axis=0)
-    model = GaussianMixture(num_components, reg_covar=1e-6, max_iter=500, random_state=seed)
+    model = GaussianMixture(num_components, reg_covar=1e-6, max_iter=500, random_state=seed, **start)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit((x - shift) / scale)
-        bic = float(model.bic((x - shift) / scale))
+        return model.fit(z)
+
+
+def _mixture(model: Any, shift: np.ndarray, scale: np.ndarray) -> Mixture:
     means, roots = shift + scale * model.means_, scale[:, None] * np.linalg.cholesky(model.covariances_)
-    return Mixture(*(tf.constant(a, DENSITY) for a in (np.log(model.weights_), means, roots))), bic
+    return Mixture(*(tf.constant(a, DENSITY) for a in (np.log(model.weights_), means, roots)))
 
 
 def _uniform(means: np.ndarray, covariances: np.ndarray) -> Mixture:
