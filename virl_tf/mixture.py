@@ -193,7 +193,8 @@ def _split(z: np.ndarray, model: Any, seed: int) -> dict[str, np.ndarray] | None
         own, part = z[labels == o], (model.weights_[o : o + 1], model.means_[o : o + 1], model.precisions_[o : o + 1])
         if len(own) >= 4 * (z.shape[1] + 1):
             two = _em(own, 2, seed, n_init=_SPLIT_STARTS)
-            if two.bic(own) < _em(own, 1, seed).bic(own):
+            one = _em(own, 1, seed, init_params="random")  # needs no k-means start
+            if two.bic(own) < one.bic(own):
                 part = (part[0] * two.weights_, two.means_, two.precisions_)
         parts.append(part)
     weights, means, precisions = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
