@@ -1,3 +1,13 @@
+import os
+import tempfile
+
+# What XLA compiled for one test, worker or subprocess serves the others: half of the suite's time. Before TensorFlow is imported.
+if "TF_XLA_FLAGS" not in os.environ:
+    XLA_CACHE = tempfile.TemporaryDirectory(prefix="virl_tf-xla-", ignore_cleanup_errors=True)  # gone with this process
+    directory = f"--tf_xla_persistent_cache_directory={XLA_CACHE.name}"
+    os.environ["TF_XLA_FLAGS"] = f"{directory} --tf_xla_persistent_cache_device_types=CPU"
+
+# isort: split
 import virl_tf  # noqa: F401  (first: it keeps TensorFlow's start-up lines off the screen)
 
 # isort: split
