@@ -296,6 +296,13 @@ def test_bic_of_few_points_is_one_gaussian(rows):
     check_valid(bic_mixture(x, 0), 1, 2)
 
 
+def test_bic_of_rows_that_differ_in_one_column_only():
+    x = np.random.default_rng(0).standard_normal((60, 2)) * [1.0, 0.0]
+    mixture = bic_mixture(x, 0)
+    assert np.isfinite(mixture.log_prob(x)).all()
+    assert np.abs(mixture.means[:, 1]).max() < 1e-9
+
+
 @pytest.mark.parametrize("seed", [2, 3])
 def test_splitting_finds_the_modes_that_em_merges_in_many_dimensions(seed):
     p = RandomGaussians(25, seed, dim=10).mixture

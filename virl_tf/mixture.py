@@ -204,8 +204,12 @@ def _split(z: np.ndarray, model: Any, seed: int) -> dict[str, np.ndarray] | None
 
 
 def _standardised(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(x - shift) / scale, shift, scale: there the ridge on the covariances means the same for all data."""
+    """(x - shift) / scale, shift, scale: there the ridge on the covariances means the same for all data.
+
+    A column may be constant here, where all rows that differ in it are held out; its scale is 1.
+    """
     shift, scale = x.mean(axis=0), x.std(axis=0)
+    scale = np.where(scale > 0.0, scale, 1.0)
     return (x - shift) / scale, shift, scale
 
 
