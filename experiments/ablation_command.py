@@ -24,17 +24,16 @@ from experiments.tasks.distances import distances_of
 from experiments.units import RunUnit, inference_components
 from virl_tf.checkpoint import load_arrays, write_text
 from virl_tf.hparams import DIRECTORY, read_yaml
-from virl_tf.kde import fit_kde
+from virl_tf.kde import Kde, fit_kde
 from virl_tf.metrics import grid_around, normalise_on_grid
-from virl_tf.mixture import bic_mixture, moments
-from virl_tf.numerics import numpy_seed
+from virl_tf.mixture import Mixture, bic_mixture, moments
+from virl_tf.numerics import DENSITY, numpy_seed
 from virl_tf.reward import Reward, evaluate
 from virl_tf.run_folder import RunFolder, write_json
-from virl_tf.tasks import RandomGaussians
+from virl_tf.tasks import RandomGaussians, Task
 from virl_tf.tasks.slice_sampling import slice_sample
 from virl_tf.validation import InputError, check_choice, check_integer
 
-REFERENCES = ("kde_silverman", "em_bic")  # besides those of every run
 AWAY = ("far_share", "outside_share")  # mass of the recovered density away from the demonstrations
 SHOWN = (
     *("reported", "kl", "modes_covered", "good_fraction", "reward_correlation", "collision_share"),
@@ -67,23 +66,39 @@ class Ablation(RunUnit):
         return {**super().inferences, **near} if self.inference_components else {}
 
     def execute(self, folder: Path) -> None:
-        """Train, infer, draw from the recovered density; with `best` also the paper's KDE and EM with the components of BIC."""
+        """Train, infer, draw from the recovered density; with `best` also KDE and EM on the same demonstrations."""
         super().execute(folder)
         arrays, task = load_arrays(folder / "demonstrations.npz"), experiment_of(self.spec.to_config()).task
         train, seed = arrays["train"], self.spec.seed
         reward, inside = RunFolder(folder).reward(), getattr(task, "contains", None)
-        found = {"far_share": far_share(reward, train, arrays["test"], inside, seed)}
+        found: dict[str, Any] = {"far_share": far_share(reward, train, arrays["test"], inside, seed)}
         if isinstance(task, RandomGaussians) and task.dim == 2:
             found["outside_share"] = outside_share(reward, train)
-        if self.label == "best" and isinstance(task, RandomGaussians):
-            distances = distances_of(task, train)
-            found["kde_silverman"] = distances.of_density(fit_kde(train, "silverman"))
-            found["em_bic"] = distances.of_density(bic_mixture(train, numpy_seed(seed, 0, "EM")))
+        if self.label == "best":
+            found["references"] = references(task, train, arrays["test"], seed)
         write_json(folder / "ablation.json", found)
 
     def finished(self, folder: Path) -> bool:
         """That is written last."""
         return (folder / "ablation.json").is_file() and super().finished(folder)
+
+
+def references(task: Task, train: np.ndarray, test: np.ndarray, seed: int) -> dict[str, dict[str, float]]:
+    """What densities fitted to the same demonstrations reach, by the column of results.csv that the reward is measured in.
+
+    The I-projection of the Gaussians; for walks the correlation with log p on test demonstrations.
+    """
+    densities: dict[str, Mixture | Kde] = {
+        "kde_silverman": fit_kde(train, "silverman"),
+        "kde_held_out": fit_kde(train, "held_out", seed=numpy_seed(seed, 0, "bandwidth")),
+        "em_bic": bic_mixture(train, numpy_seed(seed, 0, "EM")),
+    }
+    if isinstance(task, RandomGaussians):
+        distances = distances_of(task, train)
+        return {name: {"reported": distances.of_density(density)} for name, density in densities.items()}
+    log_p = task.log_prob(test)
+    log_q = {name: density.log_prob(tf.constant(test, DENSITY)) for name, density in densities.items()}
+    return {name: {"reward_correlation": float(np.corrcoef(values, log_p)[0, 1])} for name, values in log_q.items()}
 
 
 def far_share(reward: Reward, train: np.ndarray, test: np.ndarray, support: Callable[[Any], Any] | None, seed: int) -> float:
@@ -190,7 +205,7 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
-    """Of results.csv, with what only ablations have; of `best` also the references."""
+    """Of results.csv, with what only ablations have; of `best` also the references (those of the run, then its own)."""
     summary, found = read_summary(folder), json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
     effective = summary["effective_sample_size"]
     of_training = {
@@ -200,13 +215,12 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     }
     for row in rows_of(folder):
         yield {**row, **(of_training if row["stage"] == "training" else {})}
-    if "em_bic" in found:
+    if "references" in found:
         key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
-        references = {
-            name: values["reported"] for name, values in summary["i_projection"].items() if name not in ("reward", "policy")
-        }
-        for name, value in {**references, **{name: found[name] for name in REFERENCES if name in found}}.items():
-            yield {**key, "stage": f"reference {name}", "method": name, "reported": value, "status": "finished"}
+        of_run = {name: {"reported": values["reported"]} for name, values in summary.get("i_projection", {}).items()}
+        measured = {name: of_run[name] for name in of_run.keys() - {"reward", "policy"}} | found["references"]
+        for name, values in sorted(measured.items()):
+            yield {**key, "stage": f"reference {name}", "method": name, **values, "status": "finished"}
 
 
 def _text(value: Any) -> str:

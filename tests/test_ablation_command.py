@@ -5,11 +5,13 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from experiments.ablation_command import ablate, ablation_units, far_share, outside_share, table
+from experiments.ablation_command import ablate, ablation_units, far_share, outside_share, references, table
 from experiments.figures import draw
 from tests.conftest import make_reward
 from virl_tf.hparams import own_data_hparams
+from virl_tf.kde import fit_kde
 from virl_tf.mixture import Mixture
+from virl_tf.tasks import GridWalker, RandomGaussians
 from virl_tf.validation import InputError
 
 TINY = [
@@ -95,6 +97,25 @@ def test_outside_share_is_the_mass_off_the_evaluation_grid(far):
     assert share == pytest.approx(far, abs=0.005)
 
 
+def test_references_on_walks_are_correlations_with_log_p():
+    task = GridWalker(3)
+    rng = np.random.default_rng(0)
+    one, other = (task.mode_centers[:2][rng.integers(0, 2, 300)] + 0.05 * rng.standard_normal((300, 3)) for _ in range(2))
+    found = references(task, one, other, 0)
+    assert set(found) == {"kde_silverman", "kde_held_out", "em_bic"}
+    log_p = task.log_prob(other).numpy()
+    expected = np.corrcoef(fit_kde(one, "silverman").log_prob(other), log_p)[0, 1]
+    assert found["kde_silverman"] == {"reward_correlation": pytest.approx(expected)}
+    assert all(abs(values["reward_correlation"]) <= 1.0 for values in found.values())
+
+
+def test_references_on_gaussians_are_i_projections():
+    task = RandomGaussians(3, 0, dim=3)
+    x = task.demonstrations(2000, 0)
+    found = references(task, x[:1900], x[1900:], 0)
+    assert 0.0 < found["em_bic"]["reported"] < found["kde_held_out"]["reported"] < found["kde_silverman"]["reported"]
+
+
 def test_table_has_means_and_intervals_over_seeds():
     keys = {"ablation": "best", "task": "gaussians", "modes": 5, "stage": "training"}
     results = pd.DataFrame([{**keys, "seed": seed, "reported": value} for seed, value in enumerate([0.1, 0.2, 0.3])])
@@ -110,8 +131,8 @@ def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
     assert set(results["ablation"]) == {"best"}
     training = results[results["stage"] == "training"].set_index("ablation")
     assert np.isfinite(training[["reported", "far_share", "iterations", "effective_share"]].to_numpy(float)).all()
-    references = {f"reference {name}" for name in ("kde_silverman", "kde_held_out", "em_bic", "em_true_components")}
-    assert references | {"inference_search", "inference_near"} <= set(results["stage"])
+    stages = {f"reference {name}" for name in ("kde_silverman", "kde_held_out", "em_bic", "em_true_components")}
+    assert stages | {"inference_search", "inference_near"} <= set(results["stage"])
     before = (tmp_path / "out" / "results.csv").read_bytes()
     capsys.readouterr()
     ablate(few, TINY, None, 1, out)
