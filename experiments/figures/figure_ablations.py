@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 
 from experiments.figures.style import save
@@ -85,6 +86,11 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
     shown = np.concatenate(list(values.values()))
     if len(shown) and shown.max() > 5.0 * shown.min() > 0.0:
         axes.set_xscale("log")
+        # The default labels every multiple of a power of ten where there is about one decade; they run into each other.
+        few = shown.max() < 30.0 * shown.min()
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(label, fontsize=8)
