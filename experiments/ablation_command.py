@@ -86,16 +86,17 @@ class Ablation(RunUnit):
 def references(task: Task, train: np.ndarray, test: np.ndarray, seed: int) -> dict[str, dict[str, float]]:
     """What densities fitted to the same demonstrations reach, by the column of results.csv that the reward is measured in.
 
-    The I-projection of the Gaussians; for walks the correlation with log p on test demonstrations.
+    The I-projection of the Gaussians, whose runs have measured other references themselves; for walks the correlation with log p
+    on test demonstrations.
     """
     densities: dict[str, Mixture | Kde] = {
         "kde_silverman": fit_kde(train, "silverman"),
-        "kde_held_out": fit_kde(train, "held_out", seed=numpy_seed(seed, 0, "bandwidth")),
         "em_bic": bic_mixture(train, numpy_seed(seed, 0, "EM")),
     }
     if isinstance(task, RandomGaussians):
         distances = distances_of(task, train)
         return {name: {"reported": distances.of_density(density)} for name, density in densities.items()}
+    densities["kde_held_out"] = fit_kde(train, "held_out", seed=numpy_seed(seed, 0, "bandwidth"))
     log_p = task.log_prob(test)
     log_q = {name: density.log_prob(tf.constant(test, DENSITY)) for name, density in densities.items()}
     return {name: {"reward_correlation": float(np.corrcoef(values, log_p)[0, 1])} for name, values in log_q.items()}
@@ -217,9 +218,9 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
         yield {**row, **(of_training if row["stage"] == "training" else {})}
     if "references" in found:
         key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
-        of_run = {name: {"reported": values["reported"]} for name, values in summary.get("i_projection", {}).items()}
-        measured = {name: of_run[name] for name in of_run.keys() - {"reward", "policy"}} | found["references"]
-        for name, values in sorted(measured.items()):
+        measured = summary.get("i_projection", {})
+        of_run = {name: {"reported": measured[name]["reported"]} for name in measured if name not in ("reward", "policy")}
+        for name, values in {**of_run, **found["references"]}.items():
             yield {**key, "stage": f"reference {name}", "method": name, **values, "status": "finished"}
 
 

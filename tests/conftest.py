@@ -1,7 +1,7 @@
 import os
 import tempfile
 
-# What XLA compiled for one test, worker or subprocess serves the others: half of the suite's time. Before TensorFlow is imported.
+# What XLA compiled for one test, worker or subprocess serves the others. Before TensorFlow is imported.
 if "TF_XLA_FLAGS" not in os.environ:
     XLA_CACHE = tempfile.TemporaryDirectory(prefix="virl_tf-xla-", ignore_cleanup_errors=True)  # gone with this process
     directory = f"--tf_xla_persistent_cache_directory={XLA_CACHE.name}"

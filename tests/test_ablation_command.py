@@ -113,7 +113,7 @@ def test_references_on_gaussians_are_i_projections():
     task = RandomGaussians(3, 0, dim=3)
     x = task.demonstrations(2000, 0)
     found = references(task, x[:1900], x[1900:], 0)
-    assert 0.0 < found["em_bic"]["reported"] < found["kde_held_out"]["reported"] < found["kde_silverman"]["reported"]
+    assert 0.0 < found["em_bic"]["reported"] < found["kde_silverman"]["reported"]
 
 
 def test_table_has_means_and_intervals_over_seeds():

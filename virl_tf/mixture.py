@@ -157,7 +157,7 @@ def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
 
 
 _MOST_ROWS = 20_000  # for BIC
-_SPLIT_STARTS = 3  # of EM with two components
+_SPLIT_STARTS = 3  # of EM with two components. M, mean KL of six seeds, 1 and 3: m = 30 0.028 and 0.020, m = 50 0.041 and 0.037
 
 
 def em_mixture(x: np.ndarray, num_components: int, seed: int) -> Mixture:
@@ -176,12 +176,11 @@ def bic_mixture(x: np.ndarray, seed: int) -> Mixture:
     """
     z, shift, scale = _standardised(x[np.random.default_rng(seed).permutation(len(x))[:_MOST_ROWS]])
     best = _em(z, 1, seed)
-    lowest, start = best.bic(z), _split(z, best, seed)
-    while start is not None:
+    while (start := _split(z, best, seed)) is not None:
         model = _em(z, len(start["means_init"]), seed, **start)
-        if model.bic(z) >= lowest:
+        if model.bic(z) >= best.bic(z):
             break
-        best, lowest, start = model, model.bic(z), _split(z, model, seed)
+        best = model
     return _mixture(best, shift, scale)
 
 
@@ -191,7 +190,7 @@ def _split(z: np.ndarray, model: Any, seed: int) -> dict[str, np.ndarray] | None
     parts = []
     for o in range(model.n_components):
         own, part = z[labels == o], (model.weights_[o : o + 1], model.means_[o : o + 1], model.precisions_[o : o + 1])
-        if len(own) >= 4 * (z.shape[1] + 1):
+        if len(own) >= 4 * (z.shape[1] + 1):  # two covariances of full rank need half of that
             two = _em(own, 2, seed, n_init=_SPLIT_STARTS)
             one = _em(own, 1, seed, init_params="random")  # needs no k-means start
             if two.bic(own) < one.bic(own):
