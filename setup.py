@@ -28,6 +28,7 @@ setup(
         "PyYAML>=6.0",
         "scikit-learn>=1.7",
         "scipy>=1.13",
+        "threadpoolctl>=3.5",
         "rich>=14.0",
         "typer>=0.16",
         "matplotlib>=3.10",
