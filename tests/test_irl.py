@@ -8,10 +8,10 @@ from tests import tiny
 from tests.conftest import make_network
 from virl_tf import irl
 from virl_tf.checkpoint import load_state, save_state
-from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo
+from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo, held_out_rows
 from virl_tf.kde import Kde
 from virl_tf.methods import EIM, METHODS, PAPER_METHODS, VIRL
-from virl_tf.mixture import bic_mixture
+from virl_tf.mixture import bic_mixture, gaussian
 from virl_tf.reward import evaluate
 from virl_tf.vips.vips import VipsHistory
 
@@ -463,7 +463,7 @@ def test_a_run_that_stops_early_ends_with_the_average_too():
     assert float(states[-1].reward.mixture_scale) == infos[0].mixture_exponent
 
 
-def test_the_exponent_makes_held_out_demonstrations_likeliest():
+def test_held_out_demonstrations_are_likely_under_the_average():
     problem, states, infos = averaged()
     reward = states[2].reward
     # The slow way: q*_2 normalised on a grid that covers all of it.
@@ -490,6 +490,33 @@ def test_the_exponent_makes_held_out_demonstrations_likeliest():
     assert log_likelihood(infos[1].mixture_exponent) > best - 0.3
     assert log_likelihood(0.0) < best - 1.0  # random networks
     assert float(reward.mixture_scale) == infos[1].mixture_exponent
+
+
+@pytest.mark.parametrize("rows", [200, 1000, 100_000])
+@pytest.mark.parametrize("truth", [-2.0, -0.7, 0.0, 0.7, 2.0])
+def test_the_exponent_leaves_a_half_as_far_as_held_out_demonstrations_can_tell(rows, truth):
+    # q* = N(-1, 1), the mixture N(1, 1): their geometric mean with exponent a is N(2 a - 1, 1).
+    rng = np.random.default_rng(0)
+    one, two = (gaussian(np.array([mean]), np.eye(1)) for mean in (-1.0, 1.0))
+    x = rng.normal(truth, 1.0, (rows, 1))
+    hparams = tiny.hparams(loop={"mixture_average": True})
+    problem = irl.Problem(x, one, None, None, np.zeros((1, 0), np.float32), two, 0)
+    reward = irl.init(problem, VIRL, 1, hparams).reward._replace(base=one)
+    draws, _ = gaussian(np.zeros(1), 4.0 * np.eye(1)).sample(200_000, (0, 0))
+    log_mu = gaussian(np.zeros(1), 4.0 * np.eye(1)).log_prob(draws)
+
+    held, candidates = x[held_out_rows(rows, 0.1)[0]][:, 0], np.linspace(0.0, 1.0, 21)
+    log_likelihood = np.array([-0.5 * (held - 2.0 * a + 1.0) ** 2 for a in candidates])
+    lack = log_likelihood[log_likelihood.mean(axis=1).argmax()] - log_likelihood
+    # In standard errors; the estimated normalisers may move a candidate over the bound by one step.
+    errors = lack.mean(axis=1) / np.maximum(lack.std(axis=1) / np.sqrt(len(held)), 1e-12)
+    nearest = min(candidates[errors <= 1.0], key=lambda a: abs(a - 0.5))
+    found = irl._mixture_exponent(reward, problem, draws, log_mu, hparams)
+    assert found == pytest.approx(nearest, abs=0.051)
+    if rows == 100_000:
+        assert found == pytest.approx(np.clip(0.5 + 0.5 * truth, 0.0, 1.0), abs=0.051)
+    if truth == 0.0:
+        assert found == 0.5
 
 
 def test_the_mixture_has_not_seen_the_held_out_demonstrations():
