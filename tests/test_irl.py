@@ -494,7 +494,7 @@ def test_held_out_demonstrations_are_likely_under_the_average():
 
 @pytest.mark.parametrize("rows", [200, 1000, 100_000])
 @pytest.mark.parametrize("truth", [-2.0, -0.7, 0.0, 0.7, 2.0])
-def test_the_exponent_leaves_a_half_as_far_as_held_out_demonstrations_can_tell(rows, truth):
+def test_the_exponent_is_below_a_half_only_as_far_as_held_out_demonstrations_can_tell(rows, truth):
     # q* = N(-1, 1), the mixture N(1, 1): their geometric mean with exponent a is N(2 a - 1, 1).
     rng = np.random.default_rng(0)
     one, two = (gaussian(np.array([mean]), np.eye(1)) for mean in (-1.0, 1.0))
@@ -510,13 +510,16 @@ def test_the_exponent_leaves_a_half_as_far_as_held_out_demonstrations_can_tell(r
     lack = log_likelihood[log_likelihood.mean(axis=1).argmax()] - log_likelihood
     # In standard errors; the estimated normalisers may move a candidate over the bound by one step.
     errors = lack.mean(axis=1) / np.maximum(lack.std(axis=1) / np.sqrt(len(held)), 1e-12)
-    nearest = min(candidates[errors <= 1.0], key=lambda a: abs(a - 0.5))
+    likeliest = candidates[log_likelihood.mean(axis=1).argmax()]
+    nearest = max(candidates[(errors <= 1.0) & (candidates <= max(likeliest, 0.5))])
     found = irl._mixture_exponent(reward, problem, draws, log_mu, hparams)
     assert found == pytest.approx(nearest, abs=0.051)
     if rows == 100_000:
         assert found == pytest.approx(np.clip(0.5 + 0.5 * truth, 0.0, 1.0), abs=0.051)
     if truth == 0.0:
-        assert found == 0.5
+        assert 0.5 <= found <= 0.56
+    if rows == 200 and truth == -0.7:
+        assert likeliest + 0.1 < found <= 0.5  # 20 rows tell less
 
 
 def test_the_mixture_has_not_seen_the_held_out_demonstrations():

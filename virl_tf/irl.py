@@ -215,13 +215,13 @@ def step(state: State, problem: Problem, method: Method, fitter: DiscriminatorFi
 
 
 def _mixture_exponent(reward: Reward, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor, hparams: Hparams) -> float:
-    """The a in [0, 1] nearest to a half under which held-out demonstrations are as good as likeliest by q*^(1 - a) mixture^a.
+    """The a in [0, 1] under which q*^(1 - a) mixture^a, normalised, makes held-out rows likeliest, or one nearer to 1/2.
 
     Logarithmic opinion pooling (Genest and Zidek 1986): what only one of the two says vanishes with its exponent. Neither the
     mixture nor the networks were trained on these demonstrations. Their likelihood, KL(p || q), hardly minds mass where p is
-    small; KL(q || p) does, and a = 1/2 has the least sum of it to the two. So a leaves 1/2 only as far as likelihood can tell: up
-    to one standard error below the best (Breiman et al. 1984). The normaliser is estimated from this iteration's draws x [M, D]
-    of mu.
+    small; KL(q || p) does, and a = 1/2 has the least sum of that to the two. Such mass is the networks': a below 1/2 is raised
+    towards it as long as the likelihood stays within one standard error of the best (Breiman et al. 1984). The normaliser is
+    estimated from this iteration's draws x [M, D] of mu.
     """
     held, _ = held_out_rows(len(problem.demonstrations), hparams.training.validation_fraction)
     points = tf.concat([problem.demonstrations[held], x], axis=0)
@@ -233,10 +233,10 @@ def _mixture_exponent(reward: Reward, problem: Problem, x: tf.Tensor, log_mu: tf
         return pooled[: len(held)] - log_z
 
     candidates = {a: log_likelihoods(a) for a in np.linspace(0.0, 1.0, 21).tolist()}
-    best = max(candidates.values(), key=np.mean)
-    lack = {a: best - values for a, values in candidates.items()}
+    likeliest = max(candidates, key=lambda a: float(np.mean(candidates[a])))
+    lack = {a: candidates[likeliest] - values for a, values in candidates.items() if likeliest <= a <= 0.5}
     as_good = [a for a, values in lack.items() if values.mean() <= values.std() / np.sqrt(len(held))]
-    return min(as_good, key=lambda a: abs(a - 0.5))
+    return max([likeliest, *as_good])
 
 
 def _at_chance(info: FitInfo, min_gain: float | None) -> bool:
