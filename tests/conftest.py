@@ -1,6 +1,11 @@
 import os
 import tempfile
 
+# One thread per worker of pytest-xdist, of which there are as many as cores. Before NumPy and TensorFlow are imported.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+        os.environ.setdefault(name, "1")
+
 # What XLA compiled for one test, worker or subprocess serves the others. Before TensorFlow is imported.
 if "TF_XLA_FLAGS" not in os.environ:
     XLA_CACHE = tempfile.TemporaryDirectory(prefix="virl_tf-xla-", ignore_cleanup_errors=True)  # gone with this process

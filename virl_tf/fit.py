@@ -235,7 +235,7 @@ def fit_policy(
     ridge: float = 1e-6,
     initial_policy: Mixture | None = None,
     support: Callable[[tf.Tensor], tf.Tensor] | None = None,
-    jit_compile: bool = True,
+    jit_compile: bool = False,
     callback: Callable[[int, Mixture], None] | None = None,
     callback_every: int = 50,
 ) -> PolicyResult:
@@ -257,7 +257,8 @@ def fit_policy(
         initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for a `Reward`, from the spread
             of its demonstrations.
         support: [N, D] -> [N] bool; outside of it `log_prob` counts as -inf. A recovered reward knows no bounds of its own.
-        jit_compile: compile with XLA; set False if `log_prob` uses operations that XLA does not have.
+        jit_compile: compile with XLA. It pays from thousands of steps: M, one thread, CPU seconds of the call without and with
+            it: 25 components on a walker's reward 4.8 and 19, 50 in ten dimensions 27 and 36, 3,000 steps without search 15 and 11.
         callback: called as callback(steps_done, policy) after every `callback_every` steps; the result is the same without it.
 
     Raises:

@@ -110,7 +110,7 @@ def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
 
 
 def seconds_after_tracing(target: Target, seed: int) -> float:
-    """CPU seconds of what `fit_policy` does by default, once it is compiled."""
+    """CPU seconds of what `fit_policy` does by default, once it is compiled by XLA."""
     options, start, seeds = search_hparams(), target.start(seed), tf.constant(split_seed(seed, 0, "search"))
     bound, final_bound, ridge = (tf.constant(v, DENSITY) for v in (0.05, options.final_kl_bound, 1e-6))
     final = {"num_steps": options.final_steps, "num_samples": _final_samples(target)}
