@@ -258,7 +258,7 @@ def fit_policy(
             of its demonstrations.
         support: [N, D] -> [N] bool; outside of it `log_prob` counts as -inf. A recovered reward knows no bounds of its own.
         jit_compile: compile with XLA. It pays from thousands of steps: M, one thread, CPU seconds of the call without and with
-            it: 25 components on a walker's reward 4.8 and 19, 50 in ten dimensions 27 and 36, 3,000 steps without search 15 and 11.
+            it: 25 components on a walker's reward 4.8 and 19, 50 in D = 10 27 and 36, 3,000 steps without search 15 and 11.
         callback: called as callback(steps_done, policy) after every `callback_every` steps; the result is the same without it.
 
     Raises:
