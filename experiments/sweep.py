@@ -33,6 +33,7 @@ WORKER_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 POLL_SECONDS = 1.0
+ANSWER_SECONDS = 10.0  # until a scheduler counts as one that does not answer
 ALLOWED_WORKER_DEATHS = 5  # of one unit, before it counts as failed
 
 
@@ -90,7 +91,7 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
             local = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0")
             scheduler = stack.enter_context(local).scheduler_address
         try:
-            client = Client(scheduler, timeout=10, name="virl_tf sweep")
+            client = Client(scheduler, timeout=ANSWER_SECONDS, name="virl_tf sweep")
         except (OSError, ValueError, TimeoutError) as error:
             raise InputError(f"no Dask scheduler answers at {scheduler!r} (expected tcp://HOST:PORT): {error}") from error
         yield stack.enter_context(client)

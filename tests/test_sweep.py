@@ -142,7 +142,8 @@ def test_a_worker_that_compiled_too_much_leaves_before_it_starts_a_unit(tmp_path
     assert execute_unit(SimpleNamespace(finished=lambda folder: True), tmp_path) is None
 
 
-def test_an_unreachable_scheduler_is_one_clear_error():
+def test_an_unreachable_scheduler_is_one_clear_error(monkeypatch):
+    monkeypatch.setattr("experiments.sweep.ANSWER_SECONDS", 1.0)
     with pytest.raises(InputError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"), contextlib.ExitStack() as stack:
         stack.enter_context(cluster("tcp://127.0.0.1:9", 1))
     with pytest.raises(InputError, match="expected tcp://HOST:PORT"), contextlib.ExitStack() as stack:

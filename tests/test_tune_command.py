@@ -91,7 +91,8 @@ def test_trials_that_are_no_number_have_status_2(tune):
     assert "--trials" in error
 
 
-def test_a_server_that_does_not_answer_is_one_clear_error(tune):
+def test_a_server_that_does_not_answer_is_one_clear_error(tune, monkeypatch):
+    monkeypatch.setattr("experiments.tuning.study.CONNECT_SECONDS", 2)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -101,7 +102,8 @@ def test_a_server_that_does_not_answer_is_one_clear_error(tune):
     assert time.monotonic() - begun < 30.0
 
 
-def test_a_scheduler_that_does_not_answer_is_one_clear_error(tune):
+def test_a_scheduler_that_does_not_answer_is_one_clear_error(tune, monkeypatch):
+    monkeypatch.setattr("experiments.sweep.ANSWER_SECONDS", 1.0)
     assert_one_error(tune(*COMMAND, "--trials", "2", "--scheduler", "tcp://127.0.0.1:9"), "no Dask scheduler answers")
 
 

@@ -33,6 +33,7 @@ ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 POLL_SECONDS = 2.0
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # heartbeat and retry have been so since 2.9
 ALLOWED_FAILURES = 10  # trials in a row that fail before a worker gives the study up
+CONNECT_SECONDS = 10  # until a PostgreSQL server counts as one that does not answer
 OPENING_SECONDS = 3.0  # that another command may take to make the tables, or the study
 
 
@@ -118,7 +119,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
         # none is left over that a server's restart broke.
         options = {"poolclass": NullPool}
     if url.startswith("postgresql"):
-        options["connect_args"] = {"connect_timeout": 10}
+        options["connect_args"] = {"connect_timeout": CONNECT_SECONDS}
     deadline = time.monotonic() + OPENING_SECONDS
     while True:
         try:
