@@ -399,7 +399,7 @@ def test_fit_policy():
     numbers["initial_policy"] = st.none() | st.sampled_from([*starts.values()]) | spoils | ANYTHING
     explore(
         check,
-        24,
+        12,
         target=st.sampled_from(sorted(TARGETS)),
         dim=st.sampled_from([1, 2] if MANY == 1 else [0, 1, 2, 5, 20, 50]),
         components=st.sampled_from([1, 3]),
