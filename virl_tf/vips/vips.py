@@ -204,8 +204,8 @@ def _compiled_improve(policy: Mixture, target: Reward, num_steps: int, num_sampl
     def steps(policy: Mixture, target: Reward, seed: Any, *bounds: Any) -> tuple[Mixture, VipsHistory]:
         return vips_steps(policy, target.log_prob, seed, *bounds, num_steps=num_steps, num_samples=num_samples)
 
-    # XLA: a step is hundreds of small operations, and fused they take a quarter of the time (M, 200 steps of K = 10: 0.13 and 0.52
-    # CPU seconds), so that its 3 seconds of compilation pay from the eighth iteration on.
+    # XLA: a step is hundreds of small operations, and fused they take a quarter of the time (M, 200 steps of K = 10: 0.13 and
+    # 0.52 CPU seconds), so that its 3 seconds of compilation pay from the eighth iteration on.
     return compiled(steps, policy, target, tf.TensorSpec([2], tf.int32), *[tf.TensorSpec([], DENSITY)] * 3)
 
 
