@@ -58,7 +58,7 @@ def _log_prob(kde: Kde, x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(sums, [-1])[:m] - log_constant
 
 
-@tf.function(jit_compile=True)
+@tf.function(autograph=False, jit_compile=True)
 def _log_kernel_sums(points: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Log sum_n exp(-|x - points_n|^2 / 2): [N, D], [B, D] -> [B]; with few columns XLA fuses it and holds no matrix."""
     squares = _squared_distances(points, x)

@@ -1,7 +1,5 @@
 """Training of phi_t by importance-weighted binary cross-entropy (Eq. 3)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import keras
@@ -85,12 +83,14 @@ class DiscriminatorFitter:
         self.hparams = hparams.training
         self.model = build_network(num_inputs, hparams.network)
         average = self.hparams.weight_average
+        # Holds the moving average of the model's weights, where there is one.
+        self.validated = build_network(num_inputs, hparams.network) if average else self.model
         ema = {"use_ema": True, "ema_momentum": average} if average else {}
         self.optimizer = keras.optimizers.Adam(self.hparams.learning_rate, **ema)
         self.optimizer.build(self.model.trainable_variables)
         self._optimizer_start = [variable.numpy() for variable in self.optimizer.variables]
-        self._train_epoch = tf.function(self._epoch)
-        self._validate = tf.function(self._validation)
+        self._train_epoch = tf.function(self._epoch, autograph=False)
+        self._validate = tf.function(self._validation, autograph=False)
 
     @property
     def num_traces(self) -> int:
@@ -135,7 +135,7 @@ class DiscriminatorFitter:
         seed: int,
         iteration: int,
     ) -> FitInfo:
-        """Train the model, which has the weights of the best epoch in the end."""
+        """Train the model, which in the end has the weights (with an average: the averaged ones) of the best epoch."""
         start = numpy_seed(seed, iteration, "initial weights")
         self.model.set_weights(start_weights(self.model, self.hparams.start, previous, start))
         for variable, value in zip(self.optimizer.variables, self._optimizer_start, strict=True):
@@ -147,28 +147,16 @@ class DiscriminatorFitter:
         train_loss, epoch = np.nan, -1
         for epoch in range(self.hparams.num_epochs):
             train_loss = float(self._train_epoch(experts, samples, tf.constant(shuffles + [0, epoch])))
-            with self._averaged():
-                loss, accuracy = (float(v) for v in self._validate(held_experts, held_samples))
-                warmed_up = epoch + 1 >= min(self.hparams.warm_up_epochs, self.hparams.num_epochs)
-                if warmed_up and loss < best[0]:
-                    best = loss, self.model.get_weights(), epoch, accuracy
+            loss, accuracy = (float(v) for v in self._validate(held_experts, held_samples))
+            warmed_up = epoch + 1 >= min(self.hparams.warm_up_epochs, self.hparams.num_epochs)
+            if warmed_up and loss < best[0]:
+                best = loss, self.validated.get_weights(), epoch, accuracy
             waited = epoch - max(best[2], self.hparams.warm_up_epochs - 1)
             if warmed_up and self.hparams.patience and waited >= self.hparams.patience:
                 break
         loss, weights, best_epoch, accuracy = best
         self.model.set_weights(weights)
         return FitInfo(train_loss, loss, chance_loss(held_experts, held_samples), accuracy, best_epoch, epoch + 1)
-
-    @contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """The model with the moving average of its weights, if there is one, while this lasts."""
-        if not self.hparams.weight_average:
-            yield
-            return
-        trained = self.model.get_weights()
-        self.optimizer.finalize_variable_values(self.model.trainable_variables)
-        yield
-        self.model.set_weights(trained)
 
     def _epoch(self, experts: LogitData, samples: LogitData, seed: tf.Tensor) -> tf.Tensor:
         """One pass over the experts in batches of equally many of both classes; returns the mean loss. Compiled."""
@@ -179,15 +167,17 @@ class DiscriminatorFitter:
         experts = _shuffle(experts, steps * size, seeds[0])
         samples = _shuffle(samples, steps * size, seeds[1])
 
-        total = tf.constant(0.0)
-        for step in tf.range(steps):
-            total += self._train_step(_rows(experts, step, size), _rows(samples, step, size))
+        def train_step(step: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return step + 1, total + self._train_step(_rows(experts, step, size), _rows(samples, step, size))
+
+        # A while_loop, because AutoGraph would take two seconds for a `for`.
+        _, total = tf.while_loop(lambda step, _: step < steps, train_step, (tf.constant(0), tf.constant(0.0)))
         return total / steps
 
     def _train_step(self, expert: LogitData, sample: LogitData) -> tf.Tensor:
         with tf.GradientTape() as tape:
             # One batch for both classes, so that batch norm sees the same mixture in training as in use.
-            logits = self._logits(expert, sample, training=True)
+            logits = _logits(self.model, expert, sample, training=True)
             loss = weighted_cross_entropy(*logits, sample.weights)
             penalised = loss + tf.add_n(self.model.losses) if self.model.losses else loss
         variables = self.model.trainable_variables
@@ -195,12 +185,17 @@ class DiscriminatorFitter:
         return loss
 
     def _validation(self, expert: LogitData, sample: LogitData) -> tuple[tf.Tensor, tf.Tensor]:
-        return _loss_and_accuracy(*self._logits(expert, sample, training=False), sample.weights)
+        if self.validated is not self.model:
+            self.optimizer.finalize_variable_values(self.validated.trainable_variables)
+            for variable, trained in zip(self.validated.non_trainable_variables, self.model.non_trainable_variables, strict=True):
+                variable.assign(trained)
+        return _loss_and_accuracy(*_logits(self.validated, expert, sample, training=False), sample.weights)
 
-    def _logits(self, expert: LogitData, sample: LogitData, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        outputs = self.model(tf.concat([expert.z, sample.z], axis=0), training=training)[:, 0]
-        split = tf.shape(expert.z)[0]
-        return outputs[:split] + expert.offsets, outputs[split:] + sample.offsets
+
+def _logits(model: keras.Model, expert: LogitData, sample: LogitData, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    outputs = model(tf.concat([expert.z, sample.z], axis=0), training=training)[:, 0]
+    split = tf.shape(expert.z)[0]
+    return outputs[:split] + expert.offsets, outputs[split:] + sample.offsets
 
 
 def _loss_and_accuracy(
