@@ -20,7 +20,6 @@ from experiments.result_files import bootstrap_interval, columns_of, read_summar
 from experiments.specification import TASKS, make_specification
 from experiments.sweep import execute_sweep
 from experiments.tasks import experiment_of
-from experiments.tasks.distances import distances_of
 from experiments.units import RunUnit, inference_components
 from virl_tf.checkpoint import load_arrays, write_text
 from virl_tf.hparams import DIRECTORY, read_yaml
@@ -84,19 +83,17 @@ class Ablation(RunUnit):
 
 
 def references(task: Task, train: np.ndarray, test: np.ndarray, seed: int) -> dict[str, dict[str, float]]:
-    """What densities fitted to the same demonstrations reach, by the column of results.csv that the reward is measured in.
+    """The correlation with log p on test demonstrations of densities fitted to the same walks, {name: {column: value}}.
 
-    The I-projection of the Gaussians, whose runs have measured other references themselves; for walks the correlation with log p
-    on test demonstrations.
+    On the Gaussians every run measures its references itself.
     """
+    if isinstance(task, RandomGaussians):
+        return {}
     densities: dict[str, Mixture | Kde] = {
         "kde_silverman": fit_kde(train, "silverman"),
+        "kde_held_out": fit_kde(train, "held_out", seed=numpy_seed(seed, 0, "bandwidth")),
         "em_bic": bic_mixture(train, numpy_seed(seed, 0, "EM")),
     }
-    if isinstance(task, RandomGaussians):
-        distances = distances_of(task, train)
-        return {name: {"reported": distances.of_density(density)} for name, density in densities.items()}
-    densities["kde_held_out"] = fit_kde(train, "held_out", seed=numpy_seed(seed, 0, "bandwidth"))
     log_p = task.log_prob(test)
     log_q = {name: density.log_prob(tf.constant(test, DENSITY)) for name, density in densities.items()}
     return {name: {"reward_correlation": float(np.corrcoef(values, log_p)[0, 1])} for name, values in log_q.items()}

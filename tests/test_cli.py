@@ -65,7 +65,7 @@ def test_run_writes_the_documented_files(call, method, finished, tmp_path):
         assert values["best"] == pytest.approx(metrics[column].min())
         assert values["final"] == pytest.approx(metrics[column].iloc[-1])
         assert values["reported"] == pytest.approx((values["best"] + values["final"]) / 2)
-    for reference in ("kde", "kde_held_out", "em", "em_true_components"):
+    for reference in ("kde", "kde_silverman", "kde_held_out", "em", "em_bic", "em_true_components"):
         assert 0 < summary["i_projection"][reference]["reported"] < 20
     stored = yaml.safe_load((out / "config.yaml").read_text())
     assert stored["config"]["hparams"]["network"]["layer_size"] == 8

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from experiments.figures import figure_3, figure_4
+from experiments.figures.overview import apart
 from experiments.result_files import COLUMNS, rows_of
 from experiments.tasks.walks import write_walks
 from virl_tf import InputError
@@ -86,3 +87,9 @@ def test_a_sweeps_table_has_the_search_beside_the_fixed_set(tmp_path):
         write_json(tmp_path / stage / "summary.json", {"i_projection": inferred, "cpu_seconds": 2.0})
     found = {row["stage"]: row["reported"] for row in rows_of(tmp_path)}
     assert found == {"training": 0.2, "training_policy": 0.2, "inference": 0.0, "inference_search": 0.5}
+
+
+def test_labels_of_reference_lines_are_moved_apart_and_keep_their_order():
+    assert apart([0.5, 0.1, 0.9], 0.05) == [0.5, 0.1, 0.9]
+    assert apart([0.52, 0.1, 0.5, 0.5], 0.05) == pytest.approx([0.6, 0.1, 0.5, 0.55])
+    assert apart([], 0.05) == []

@@ -1,8 +1,11 @@
 """The picture at the end of a run: target, recovered reward, policy, and how they came closer."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 
 from experiments.figures.style import crosses, ellipses, heat_map, read, save, task_mixture
@@ -38,15 +41,28 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
 
 
 def curves(axes: plt.Axes, history: pd.DataFrame, references: dict[str, float]) -> None:
-    """I-projection against the iteration, with reference lines labelled at their right end."""
+    """I-projection against the iteration, with reference lines labelled at their right end, at values above 0."""
     iterations = history["t"] + 1
     axes.plot(iterations, history["i_projection_reward"], "o-", markersize=3, color="C0", label="recovered reward")
     axes.plot(iterations, history["i_projection_policy"], "s-", markersize=3, color="C1", label="policy")
-    for label, value in references.items():
-        axes.axhline(value, color="0.5", linewidth=0.7, zorder=0)
-        axes.annotate(label, (1.01, value), xycoords=("axes fraction", "data"), fontsize=7, va="center", color="0.35")
     axes.set_yscale("log")
+    references = {label: value for label, value in references.items() if value > 0.0}  # an estimate from draws may not be
+    for value in references.values():
+        axes.axhline(value, color="0.5", linewidth=0.7, zorder=0)
+    low, high = np.log(axes.get_ylim())
+    heights = [(np.log(value) - low) / (high - low) for value in references.values()]
+    for label, height in zip(references, apart(heights, 0.055), strict=True):
+        axes.annotate(label, (1.01, height), xycoords="axes fraction", fontsize=7, va="center", color="0.35")
     axes.set_xlabel("iterations")
     axes.set_ylabel("KL(q || p)")
     axes.legend(fontsize=7, loc="center right", framealpha=1.0, edgecolor="none")
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def apart(heights: Sequence[float], gap: float) -> list[float]:
+    """The heights, in the same order, the higher of two that are closer than `gap` moved up."""
+    moved = np.array(heights)
+    order = np.argsort(moved, kind="stable")
+    for lower, higher in pairwise(order):
+        moved[higher] = max(moved[higher], moved[lower] + gap)
+    return moved.tolist()

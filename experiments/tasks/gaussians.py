@@ -19,7 +19,7 @@ from virl_tf.fit import Evaluate, Result
 from virl_tf.hparams import default_hparams
 from virl_tf.irl import State, density_estimate
 from virl_tf.kde import Kde, fit_kde
-from virl_tf.mixture import Mixture, em_mixture
+from virl_tf.mixture import Mixture, bic_mixture, em_mixture
 from virl_tf.numerics import DENSITY, numpy_seed
 from virl_tf.reward import Reward
 from virl_tf.tasks import RandomGaussians
@@ -71,8 +71,10 @@ class GaussiansExperiment:
         held_out = fit_kde(train, "held_out", "absolute", numpy_seed(seed, 0, "bandwidth"))
         references: dict[str, Mixture | Kde] = {
             "kde": density,
+            "kde_silverman": fit_kde(train, "silverman"),
             "kde_held_out": held_out,
             "em": em_mixture(train, self._config["components"], numpy_seed(seed, 0, "EM")),
+            "em_bic": bic_mixture(train, numpy_seed(seed, 0, "EM")),
             "em_true_components": em_mixture(train, min(modes, len(train)), numpy_seed(seed, 0, "EM")),
         }
         distances = distances_of(self.task, train)
@@ -94,14 +96,17 @@ class GaussiansExperiment:
         """Heat maps (in 2-D) and curves."""
         from experiments.figures.overview import draw_overview
 
-        draw_overview(out, {label: summary["i_projection"][key]["reported"] for key, label in _LINES.items()})
+        # By value: where the run's bandwidth is the held-out one, one line is enough.
+        labels = {summary["i_projection"][key]["reported"]: label for key, label in _LINES.items()}
+        draw_overview(out, {label: value for value, label in labels.items()})
 
     def print_summary(self, summary: Mapping[str, Any], console: Console) -> None:
         """The I-projections as a table."""
         table = Table(title="I-projection KL(q || p); lower is better")
         for column in ("density", "best", "final", "reported"):
             table.add_column(column, justify="left" if column == "density" else "right")
-        for key, label in _ROWS.items():
+        rows = {key: label for key, label in _ROWS.items() if key in summary["i_projection"]}  # older runs have not all of them
+        for key, label in rows.items():
             values = summary["i_projection"][key]
             table.add_row(label, *(f"{values[column]:.4f}" for column in ("best", "final", "reported")))
         console.print(table)
@@ -160,12 +165,21 @@ def _worst_after_best(series: pd.Series) -> float:
     return float(values[best:].max() / values[best])
 
 
-_LINES = {"kde": "KDE", "kde_held_out": "KDE, held-out bandwidth", "em": "EM"}
+_LINES = {
+    "kde": "KDE, the run's bandwidth",
+    "kde_silverman": "KDE, Silverman's bandwidth",
+    "kde_held_out": "KDE, held-out bandwidth",
+    "em": "EM, the policy's number",
+    "em_bic": "EM, BIC",
+    "em_true_components": "EM, the true number",
+}
 _ROWS = {
     "reward": "recovered reward",
     "policy": "policy",
     "kde": "KDE alone (the run's bandwidth)",
+    "kde_silverman": "KDE alone (Silverman's bandwidth)",
     "kde_held_out": "KDE alone (held-out bandwidth)",
     "em": "EM, components of the policy",
+    "em_bic": "EM, components by BIC",
     "em_true_components": "EM, components of the target",
 }
