@@ -61,9 +61,12 @@ def execute(
     experiment.write_arrays(out, train, result)
     history = result.history
     parts = {part: float(history[f"{part}_seconds"].sum()) for part in ("sample", "training", "policy")}
+    before = time.process_time()
+    measured = experiment.summarise(train, result)
+    parts["summary"] = time.process_time() - before  # references, too
     summary = {
         **{key: value for key, value in config.items() if key != "hparams"},
-        **experiment.summarise(train, result),
+        **measured,
         "num_iterations": len(history),
         "effective_sample_size": {
             "of": int(history["num_negatives"].iloc[-1]),
@@ -113,5 +116,5 @@ def print_costs(summary: dict[str, Any]) -> None:
     console.print(
         f"effective sample size {size['mean']:.0f} of {size['of']} on average; CPU seconds: "
         f"{seconds['training']:.0f} training, {seconds['policy']:.0f} policy, {seconds['sample']:.0f} sampling, "
-        f"{seconds['process']:.0f} the whole run"
+        f"{seconds['summary']:.0f} measuring it and the references, {seconds['process']:.0f} the whole run"
     )
