@@ -142,7 +142,7 @@ def ablations(folder, task, stage, column, values):
         for of in {stage, "training"}
         for seed, value in enumerate(seeds)
     ]
-    if task == "gaussians":
+    if stage == "training":
         rows += [{"ablation": "best", "task": task, "stage": "reference em_bic", "seed": seed, column: 0.3} for seed in (0, 1)]
     folder.mkdir()
     pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
@@ -155,17 +155,20 @@ def test_figure_and_table_of_the_ablations_of_several_tasks(tmp_path):
             tmp_path / "gaussians_m50", "gaussians", "training", "reported", {"warm_start": [0.2, 0.4], "best": [0.1, 0.1]}
         ),
         ablations(tmp_path / "grid_walker", "grid_walker", "inference_search", "kl", {"best": [0.5, 0.7]}),
+        ablations(tmp_path / "paths", "path_planning", "training", "reward_correlation", {"best": [0.9, 0.9]}),
     ]
     draw("ablations", folders, None, tmp_path / "figures")
     assert (tmp_path / "figures" / "figure_ablations.png").stat().st_size > 10_000
     head, _, *rows = (tmp_path / "figures" / "ablations.md").read_text().splitlines()
-    assert "gaussians m50: I-projection of the reward" in head
+    assert "gaussians m50: I-projection of the reward |" in head
+    assert "paths: correlation of the reward with log p |" in head
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    off = "0 [0, 0]"
-    # In the order of ablations.yaml; what was not run on a task is left empty.
-    assert cells[0] == ["best", *("0.1 [0.1, 0.1]", off, "10.5 [10, 11]"), *("0.6 [0.5, 0.7]", off, "10.5 [10, 11]")]
-    assert cells[1] == ["warm_start", *("0.3 [0.2, 0.4]", off, "10.5 [10, 11]"), *("", "", "")]
-    assert cells[2] == ["EM, components by BIC", "0.3 [0.3, 0.3]", *("", "", "", "", "")]
+    away_and_cost, empty = ("0 [0, 0]", "10.5 [10, 11]"), ("", "", "")
+    # In the order of ablations.yaml; what was not run on a task is left empty, what was measured on none is left out.
+    best = [*("0.1 [0.1, 0.1]", *away_and_cost), *("0.6 [0.5, 0.7]", *away_and_cost), *("0.9 [0.9, 0.9]", *away_and_cost)]
+    assert cells[0] == ["best", *best]
+    assert cells[1] == ["warm_start", *("0.3 [0.2, 0.4]", *away_and_cost), *empty, *empty]
+    assert cells[2] == ["EM, components by BIC", *("0.3 [0.3, 0.3]", "", ""), *empty, *("0.3 [0.3, 0.3]", "", "")]
 
 
 def test_the_figure_of_the_ablations_takes_their_folders_alone(tmp_path):

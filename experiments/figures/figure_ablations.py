@@ -16,13 +16,19 @@ from virl_tf.checkpoint import write_text
 from virl_tf.hparams import DIRECTORY, read_yaml
 from virl_tf.validation import InputError
 
-# Task -> (stage, column, label) of what tells whether the reward is good, as in the paper's figures.
-QUALITY = {
+# Task -> (stage, column, label) of what tells whether the reward is good, and the policy inferred on it.
+WALKS = ("training", "reward_correlation", "correlation of the reward with log p")
+REWARD = {
     "gaussians": ("training", "reported", "I-projection of the reward"),
+    "grid_walker": WALKS,
+    "path_planning": WALKS,
+}
+POLICY = {
+    "gaussians": ("inference_search", "reported", "I-projection of the policy inferred on it"),
     "grid_walker": ("inference_search", "kl", "KL of the policy inferred on it"),
     "path_planning": ("obstacles_search", "kl", "KL of the policy inferred on it, with obstacles"),
 }
-# What a reward of the Gaussians has to beat: stage in results.csv -> label.
+# What a reward has to beat: stage in results.csv -> label.
 REFERENCES = {
     "reference kde_silverman": "KDE, Silverman's bandwidth",
     "reference kde_held_out": "KDE, held-out bandwidth",
@@ -34,9 +40,9 @@ COST = ("training", "cpu_seconds", "CPU seconds of the run")
 
 
 def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
-    """A column of panels per folder of `ablate`: quality, mass off the data, cost; dots: seeds, bars: 95 % intervals of the mean.
+    """A column of panels per folder of `ablate`: reward, policy, mass off the data, cost; dots: seeds, bars: 95 % intervals.
 
-    Below the ablations, of the Gaussians: the references that were measured on the same demonstrations.
+    Below the ablations: the references that were measured on the same demonstrations. A panel without measurements stays empty.
     Writes the same numbers as one table, `ablations.md`, beside the figure.
     """
     folders = [folders] if isinstance(folders, Path) else folders
@@ -45,16 +51,18 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
     names = [name for name in read_yaml(DIRECTORY / "ablations.yaml") if name in found]
     stages = {stage for frame in results for stage in frame["stage"]}
     references = {label: stage for stage, label in REFERENCES.items() if stage in stages}
-    size = (1.6 + 2.9 * len(folders), 1.5 + 0.54 * (len(names) + len(references)))
-    figure, panels = plt.subplots(3, len(folders), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    size = (1.6 + 2.9 * len(folders), 2.0 + 0.72 * (len(names) + len(references)))
+    figure, panels = plt.subplots(4, len(folders), figsize=size, sharey=True, squeeze=False, layout="constrained")
     columns: dict[str, list[str]] = {"ablation": [*names, *references]}
     for folder, frame, panel in zip(folders, results, panels.T, strict=True):
-        title = folder.name.replace("_", " ")
-        for axes, (stage, column, label) in zip(panel, (QUALITY[frame["task"].iloc[0]], AWAY, COST), strict=True):
+        title, task = folder.name.replace("_", " "), frame["task"].iloc[0]
+        for axes, (stage, column, label) in zip(panel, (REWARD[task], POLICY[task], AWAY, COST), strict=True):
             values = {name: _values(frame, name, stage, column) for name in names}
-            values |= {name: _values(frame, "best", reference, column) for name, reference in references.items()}
+            measured = any(map(len, values.values()))
+            values |= {name: _values(frame if measured else frame[:0], "best", ref, column) for name, ref in references.items()}
             dots(axes, values, label)
-            columns[f"{title}: {label}"] = [_cell(seeds) for seeds in values.values()]
+            if measured:
+                columns[f"{title}: {label}"] = [_cell(seeds) for seeds in values.values()]
         panel[0].set_title(title)
     save(figure, out / "figure_ablations")
     write_text(out / "ablations.md", to_markdown(pd.DataFrame(columns)))
@@ -99,7 +107,7 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
 
 def _values(frame: pd.DataFrame, name: str, stage: str, column: str) -> np.ndarray:
     chosen = frame[(frame["ablation"] == name) & (frame["stage"] == stage)]
-    return chosen[column].dropna().to_numpy(float)
+    return chosen[column].dropna().to_numpy(float) if column in chosen else np.array([])
 
 
 def _cell(seeds: np.ndarray) -> str:
