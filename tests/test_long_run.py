@@ -27,7 +27,7 @@ def test_200_iterations():
         "network": {"num_layers": 3, "layer_size": 64},
         "training": {"num_epochs": 5, "warm_up_epochs": 1},
         "policy": {"update_steps": 10},
-        "loop": {"num_iterations": ITERATIONS, "num_negatives": 2000},
+        "loop": {"num_iterations": ITERATIONS, "num_negatives": 2000, "min_gain": None},  # no phi_t ends the run
     }
     x = virl_tf.tasks.RandomGaussians(num_modes=5, seed=0).demonstrations(1000, seed=0)
 
