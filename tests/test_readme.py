@@ -39,7 +39,8 @@ SMALL = {
     "sweep gaussians": [*ONE, "--modes", "5", *TINY, *NETWORK],
     "sweep grid_walker": [*ONE, *TINY, *NETWORK],
     "sweep path_planning": [*ONE, *TINY, *NETWORK],
-    "ablate": ["--only", "best", "--seeds", "0", "--workers", "1", *TINY, *NETWORK],
+    # In D = 20 a policy takes minutes; test_ablation_command infers one.
+    "ablate": ["--only", "best", "--rewards-only", "--seeds", "0", "--workers", "1", *TINY, *NETWORK],
     "tune": [*STUDY, "--trials", "16", "--workers", "1", *TINY],
     "compare": [*STUDY, "--seeds", "100", "--workers", "1"],
     "study-plots": STUDY,
