@@ -189,7 +189,10 @@ def sweep_command(
 @app.command("ablate")
 def ablate_command(
     task: Task,
-    only: Annotated[str | None, typer.Option(metavar="NAME,...", help="Of hparams/ablations.yaml; default: all.")] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Of hparams/ablations.yaml; default: all. The tables hold those asked for last."),
+    ] = None,
     seeds: Annotated[str, typer.Option(metavar="S,S,...", help="Seeds of every ablation.")] = "100,101,102",
     modes: Annotated[int | None, typer.Option(help="gaussians: components m of the target mixture; default 50.")] = None,
     steps: Annotated[int | None, typer.Option(help="Walks: steps d.")] = None,

@@ -170,7 +170,7 @@ class DiscriminatorFitter:
         def train_step(step: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return step + 1, total + self._train_step(_rows(experts, step, size), _rows(samples, step, size))
 
-        # A while_loop, because AutoGraph would take two seconds for a `for`.
+        # A while_loop, because AutoGraph takes about two seconds to convert a `for`.
         _, total = tf.while_loop(lambda step, _: step < steps, train_step, (tf.constant(0), tf.constant(0.0)))
         return total / steps
 
