@@ -55,7 +55,7 @@ def curves(axes: plt.Axes, history: pd.DataFrame, references: dict[str, float]) 
         axes.annotate(label, (1.01, height), xycoords="axes fraction", fontsize=7, va="center", color="0.35")
     axes.set_xlabel("iterations")
     axes.set_ylabel("KL(q || p)")
-    axes.legend(fontsize=7, loc="center right", framealpha=1.0, edgecolor="none")
+    axes.legend(fontsize=7, loc="best", framealpha=1.0, edgecolor="none")
     axes.spines[["top", "right"]].set_visible(False)
 
 
