@@ -1,4 +1,6 @@
-"""Metadata and dependencies of virl_tf: lower bounds here, one whole tested environment in requirements.lock."""
+"""Metadata and dependencies of virl_tf: lower bounds here, one whole tested environment in
+requirements.lock.
+"""
 
 from pathlib import Path
 
@@ -14,7 +16,8 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10,<3.14",
     packages=[*find_packages(include=["virl_tf*", "experiments*"]), "virl_tf.hparams_files"],
-    # The YAML files stand at the top level of the repository and travel inside the installed package.
+    # The YAML files stand at the top level of the repository and travel inside the installed
+    # package.
     package_dir={"virl_tf.hparams_files": "hparams"},
     package_data={"virl_tf.hparams_files": ["*.yaml", "tuned/*.yaml"]},
     install_requires=[
@@ -37,7 +40,9 @@ setup(
     extras_require={
         "cluster": ["distributed>=2025.5", "dask-jobqueue>=0.9"],
         "parquet": ["pyarrow>=18"],  # demonstrations from .parquet files
-        "tensorboard": ["tensorboard>=2.20"],  # to look at the event files; TensorFlow alone writes them
+        "tensorboard": [
+            "tensorboard>=2.20"
+        ],  # to look at the event files; TensorFlow alone writes them
         "gymnasium": ["gymnasium>=1.0"],  # the README's recipe for trajectories
         "browser": ["playwright>=1.50"],  # the test of the report in a headless Chromium
         "docs": ["pdoc>=15"],  # `python -m experiments docs`

@@ -1,1 +1,3 @@
-"""The paper's experiments: runs, inference and figures behind one command line, `python -m experiments`."""
+"""The paper's experiments: runs, inference and figures behind one command line, `python -m
+experiments`.
+"""

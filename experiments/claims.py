@@ -38,7 +38,9 @@ class Claim:
     check: Callable[[pd.DataFrame], Finding]
 
 
-def _smaller(results: pd.DataFrame, first: tuple[str, str, int], second: tuple[str, str, int]) -> Finding:
+def _smaller(
+    results: pd.DataFrame, first: tuple[str, str, int], second: tuple[str, str, int]
+) -> Finding:
     """Is the first's I-projection below the second's, on the same targets and seeds?"""
     pairs = paired(results, first, second)
     a, b = pairs["first"].to_numpy(), pairs["second"].to_numpy()
@@ -58,9 +60,13 @@ def _verdict(differences: np.ndarray) -> str:
     return TOO_FEW
 
 
-def _all_smaller(*comparisons: tuple[str, tuple[str, str, int], tuple[str, str, int]]) -> Callable[[pd.DataFrame], Finding]:
+def _all_smaller(
+    *comparisons: tuple[str, tuple[str, str, int], tuple[str, str, int]],
+) -> Callable[[pd.DataFrame], Finding]:
     def check(results: pd.DataFrame) -> Finding:
-        findings = [(label, _smaller(results, first, second)) for label, first, second in comparisons]
+        findings = [
+            (label, _smaller(results, first, second)) for label, first, second in comparisons
+        ]
         numbers = "; ".join(f"{label}: {finding.numbers}" for label, finding in findings)
         return Finding(numbers, _worst([finding.verdict for _, finding in findings]))
 
@@ -74,12 +80,18 @@ def _worst(verdicts: list[str]) -> str:
 def _spread(results: pd.DataFrame, key: tuple[str, str, int]) -> pd.Series:
     """Standard deviation over seeds at each number of modes."""
     stage, method, components = key
-    chosen = results[(results["stage"] == stage) & (results["method"] == method) & (results["components"] == components)]
+    chosen = results[
+        (results["stage"] == stage)
+        & (results["method"] == method)
+        & (results["components"] == components)
+    ]
     return chosen.groupby("modes")["reported"].std().dropna()
 
 
 def _less_variance(*keys: tuple[str, str, int]) -> Callable[[pd.DataFrame], Finding]:
-    """Is the spread over seeds of the first key below that of each other, over the numbers of modes?"""
+    """Is the spread over seeds of the first key below that of each other, over the numbers of
+    modes?
+    """
 
     def check(results: pd.DataFrame) -> Finding:
         spreads = [_spread(results, key) for key in keys]
@@ -104,11 +116,17 @@ def _graceful(results: pd.DataFrame) -> Finding:
     """Does V-IRL's distance grow less with m than the baselines'?"""
     slopes = {}
     for name, (stage, method, components) in {"V-IRL": VIRL, "G-EIM": GEIM, "EIM": EIM}.items():
-        chosen = results[(results["stage"] == stage) & (results["method"] == method) & (results["components"] == components)]
+        chosen = results[
+            (results["stage"] == stage)
+            & (results["method"] == method)
+            & (results["components"] == components)
+        ]
         if chosen["modes"].nunique() < 3 or len(chosen) < FEWEST:
             return Finding(f"{len(chosen)} runs of {name}", TOO_FEW)
         slopes[name] = 10.0 * float(np.polyfit(chosen["modes"], chosen["reported"], 1)[0])
-    numbers = "growth of the I-projection per 10 modes: " + ", ".join(f"{name} {slope:+.3f}" for name, slope in slopes.items())
+    numbers = "growth of the I-projection per 10 modes: " + ", ".join(
+        f"{name} {slope:+.3f}" for name, slope in slopes.items()
+    )
     return Finding(numbers, HOLDS if slopes["V-IRL"] == min(slopes.values()) else FAILS)
 
 
@@ -120,7 +138,11 @@ GAUSSIANS = (
         _PAIRED + " (10 components, recovered rewards)",
         _all_smaller(("V-IRL - G-EIM", VIRL, GEIM), ("V-IRL - EIM", VIRL, EIM)),
     ),
-    Claim("... scales gracefully with the number of modes ...", "least-squares slope of the I-projection in m", _graceful),
+    Claim(
+        "... scales gracefully with the number of modes ...",
+        "least-squares slope of the I-projection in m",
+        _graceful,
+    ),
     Claim(
         "V-IRL provides a stable solution ...",
         "sign-flip test on the standard deviations over seeds at each m",
@@ -157,7 +179,9 @@ GAUSSIANS = (
 
 
 TRAINED, INFERRED, OBSTRUCTED = "training", "inference", "obstacles"
-MOST = 0.5  # "versatile": the policy covers at least this share of as many modes as it has components
+MOST = (
+    0.5  # "versatile": the policy covers at least this share of as many modes as it has components
+)
 FEW = 0.5  # "mostly limited": at most this share of the modes covered is new
 GOOD = 0.9  # "precise": share of good walks
 
@@ -167,7 +191,9 @@ def _versatile_and_precise(results: pd.DataFrame) -> Finding:
     numbers, verdicts = [], []
     for method, label in (("virl", "V-IRL"), ("geim", "G-EIM")):
         runs = _walks(results, TRAINED, method)
-        versatile = runs["modes_covered"] >= MOST * np.minimum(runs["components"], runs["open_modes"])
+        versatile = runs["modes_covered"] >= MOST * np.minimum(
+            runs["components"], runs["open_modes"]
+        )
         precise = runs["good_fraction"] >= GOOD
         numbers.append(
             f"{label}: {runs['modes_covered'].mean():.1f} modes, {100 * runs['good_fraction'].mean():.1f} % good walks, "
@@ -192,7 +218,9 @@ def _mostly_limited(results: pd.DataFrame) -> Finding:
     return Finding(numbers, HOLDS if high <= FEW else FAILS if low > FEW else TOO_FEW)
 
 
-def _more(stage: str, column: str, label: str, sign: float = 1.0) -> Callable[[pd.DataFrame], Finding]:
+def _more(
+    stage: str, column: str, label: str, sign: float = 1.0
+) -> Callable[[pd.DataFrame], Finding]:
     """Is V-IRL's value of a column above G-EIM's (below, with sign -1), on the same seeds?"""
 
     def check(results: pd.DataFrame) -> Finding:
@@ -202,7 +230,10 @@ def _more(stage: str, column: str, label: str, sign: float = 1.0) -> Callable[[p
             means = f", means {a.mean():.3g} against {b.mean():.3g}" if len(pairs) else ""
             return Finding(f"{label}: {len(pairs)} pairs{means}", TOO_FEW)
         p = sign_flip_test(sign * (b - a))
-        return Finding(f"{label}: V-IRL {a.mean():.3g}, G-EIM {b.mean():.3g}, p = {p:.2g}", _verdict(sign * (b - a)))
+        return Finding(
+            f"{label}: V-IRL {a.mean():.3g}, G-EIM {b.mean():.3g}, p = {p:.2g}",
+            _verdict(sign * (b - a)),
+        )
 
     return check
 
@@ -210,13 +241,17 @@ def _more(stage: str, column: str, label: str, sign: float = 1.0) -> Callable[[p
 def _each(*checks: Callable[[pd.DataFrame], Finding]) -> Callable[[pd.DataFrame], Finding]:
     def check(results: pd.DataFrame) -> Finding:
         findings = [one(results) for one in checks]
-        return Finding("; ".join(f.numbers for f in findings), _worst([f.verdict for f in findings]))
+        return Finding(
+            "; ".join(f.numbers for f in findings), _worst([f.verdict for f in findings])
+        )
 
     return check
 
 
 def _walks(results: pd.DataFrame, stage: str, method: str) -> pd.DataFrame:
-    return results[(results["stage"] == stage) & (results["method"] == method) & (results["components"] == 10)]
+    return results[
+        (results["stage"] == stage) & (results["method"] == method) & (results["components"] == 10)
+    ]
 
 
 GRID_WALKER = (
@@ -239,7 +274,11 @@ GRID_WALKER = (
         "V-IRL is able to represent both explored and unexplored mode centers well.",
         _PAIRED + " (V-IRL against G-EIM)",
         _each(
-            _more(TRAINED, "unexplored_above_random", "share of unexplored centers above the best random point"),
+            _more(
+                TRAINED,
+                "unexplored_above_random",
+                "share of unexplored centers above the best random point",
+            ),
             _more(TRAINED, "unexplored_random_auc", "AUC unexplored against random"),
         ),
     ),
@@ -253,15 +292,20 @@ GRID_WALKER = (
 PATH_PLANNING = (
     Claim(
         "V-IRL reconstructs a versatile reward function that allows for good solutions even when some paths are obstructed.",
-        _PAIRED + " (open paths found with obstacles, and those new to the training policy; V-IRL against G-EIM)",
-        _each(_more(OBSTRUCTED, "modes_covered", "open paths found"), _more(OBSTRUCTED, "new_modes", "new open paths")),
+        _PAIRED
+        + " (open paths found with obstacles, and those new to the training policy; V-IRL against G-EIM)",
+        _each(
+            _more(OBSTRUCTED, "modes_covered", "open paths found"),
+            _more(OBSTRUCTED, "new_modes", "new open paths"),
+        ),
     ),
 )
 CLAIMS = {"gaussians": GAUSSIANS, "grid_walker": GRID_WALKER, "path_planning": PATH_PLANNING}
 
 
 def print_claims(task: str, results: Path | Sequence[Path]) -> None:
-    """Print each claim on a task with its numbers and verdict, from one sweep or from several together.
+    """Print each claim on a task with its numbers and verdict, from one sweep or from several
+    together.
 
     Raises:
         InputError: unknown task, no results there, or results of another task.
@@ -271,9 +315,16 @@ def print_claims(task: str, results: Path | Sequence[Path]) -> None:
     found = sorted(frame["task"].unique())
     if found != [task]:
         where = ", ".join(map(str, [results] if isinstance(results, Path) else results))
-        raise InputError(f"{where} holds results of {', '.join(found) or 'no task'}, not of {task}.")
+        raise InputError(
+            f"{where} holds results of {', '.join(found) or 'no task'}, not of {task}."
+        )
     table = Table("the paper says", "the runs say", "verdict", "test", show_lines=True)
     for claim in claims:
         finding = claim.check(frame)
-        table.add_row(*(escape(text) for text in (claim.sentence, finding.numbers, finding.verdict, claim.test)))
+        table.add_row(
+            *(
+                escape(text)
+                for text in (claim.sentence, finding.numbers, finding.verdict, claim.test)
+            )
+        )
     Console().print(table)

@@ -1,4 +1,7 @@
-"""The command line. TensorFlow is imported inside the commands, so that `--help` answers at once."""
+"""The command line.
+
+TensorFlow is imported inside the commands, so that `--help` answers at once.
+"""
 
 import contextlib
 import signal
@@ -16,14 +19,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Rows = Annotated[int | None, typer.Option(help="Demonstrations to train on; default: the preset's.")]
+Rows = Annotated[
+    int | None, typer.Option(help="Demonstrations to train on; default: the preset's.")
+]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one hyperparameter; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="SECTION.KEY=VALUE", help="Override one hyperparameter; repeatable."
+    ),
 ]
 Tensorboard = Annotated[
-    bool, typer.Option(help="Write event files for TensorBoard into the run's folder, a few KB per iteration.")
+    bool,
+    typer.Option(
+        help="Write event files for TensorBoard into the run's folder, a few KB per iteration."
+    ),
 ]
-RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")]
+RunFolders = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")
+]
 
 
 Task = Annotated[str, typer.Argument(help="gaussians, grid_walker or path_planning.")]
@@ -32,14 +45,24 @@ Task = Annotated[str, typer.Argument(help="gaussians, grid_walker or path_planni
 @app.command("run")
 def run_command(
     task: Task,
-    method: Annotated[str, typer.Option(help="virl, geim, eim, or an ablation, e.g. virl_no_kde.")] = "virl",
+    method: Annotated[
+        str, typer.Option(help="virl, geim, eim, or an ablation, e.g. virl_no_kde.")
+    ] = "virl",
     components: Annotated[int, typer.Option(help="Components of the policy.")] = 10,
-    modes: Annotated[int | None, typer.Option(help="gaussians: components m of the target mixture; default 50.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Walks: steps d; default 5 (grid_walker), 6 (path_planning).")] = None,
-    dim: Annotated[int | None, typer.Option(help="gaussians: dimension D; default 2, the paper's.")] = None,
+    modes: Annotated[
+        int | None, typer.Option(help="gaussians: components m of the target mixture; default 50.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Walks: steps d; default 5 (grid_walker), 6 (path_planning).")
+    ] = None,
+    dim: Annotated[
+        int | None, typer.Option(help="gaussians: dimension D; default 2, the paper's.")
+    ] = None,
     rows: Rows = None,
     seed: Annotated[int, typer.Option(help="Seed of demonstrations and training.")] = 0,
-    task_seed: Annotated[int | None, typer.Option(help="gaussians: seed of the target; default: --seed.")] = None,
+    task_seed: Annotated[
+        int | None, typer.Option(help="gaussians: seed of the target; default: --seed.")
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -49,13 +72,22 @@ def run_command(
     ] = None,
     hparams: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="YAML file of hyperparameters put over the preset's; tuned: those of `compare`."),
+        typer.Option(
+            metavar="FILE",
+            help="YAML file of hyperparameters put over the preset's; tuned: those of `compare`.",
+        ),
     ] = None,
     set_: Set = None,
     tensorboard: Tensorboard = True,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; default: runs/ and the run's name.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Run folder; default: runs/ and the run's name."),
+    ] = None,
 ) -> None:
-    """Draw demonstrations, recover their reward, evaluate and draw it. Continues a stopped run, leaves a finished one alone."""
+    """Draw demonstrations, recover their reward, evaluate and draw it.
+
+    Continues a stopped run, leaves a finished one alone.
+    """
     import virl_tf  # noqa: F401  (before anything that imports TensorFlow: it keeps the log lines off the screen)
     from experiments.runs import execute
     from experiments.specification import make_specification
@@ -81,22 +113,46 @@ def run_command(
 @app.command("fit")
 def fit_command(
     demonstrations: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A row per demonstration: .npy, .npz, .csv or .parquet (extra `parquet`).")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A row per demonstration: .npy, .npz, .csv or .parquet (extra `parquet`).",
+        ),
     ],
-    method: Annotated[str, typer.Option(help="virl, geim, eim, or an ablation, e.g. virl_no_kde.")] = "virl",
+    method: Annotated[
+        str, typer.Option(help="virl, geim, eim, or an ablation, e.g. virl_no_kde.")
+    ] = "virl",
     components: Annotated[
-        int | None, typer.Option(help="Components of the policy; default: chosen by the likelihood of held-out rows.")
+        int | None,
+        typer.Option(
+            help="Components of the policy; default: chosen by the likelihood of held-out rows."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    array: Annotated[str | None, typer.Option(metavar="NAME", help="Of an .npz with several arrays.")] = None,
-    columns: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns of a .csv or .parquet; default: all.")] = None,
-    held_out: Annotated[float, typer.Option(metavar="SHARE", help="Of the rows, for the score; 0: none.")] = 0.1,
-    hparams: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML file of hyperparameters.")] = None,
+    array: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of an .npz with several arrays.")
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="Columns of a .csv or .parquet; default: all."),
+    ] = None,
+    held_out: Annotated[
+        float, typer.Option(metavar="SHARE", help="Of the rows, for the score; 0: none.")
+    ] = 0.1,
+    hparams: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="YAML file of hyperparameters.")
+    ] = None,
     set_: Set = None,
     tensorboard: Tensorboard = True,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; default: runs/ and the file's name.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Run folder; default: runs/ and the file's name."),
+    ] = None,
 ) -> None:
-    """Recover the reward of your own demonstrations. Continues a stopped run, leaves a finished one alone."""
+    """Recover the reward of your own demonstrations.
+
+    Continues a stopped run, leaves a finished one alone.
+    """
     import virl_tf  # noqa: F401
     from experiments.fit_command import fit_file
 
@@ -121,30 +177,60 @@ def infer_command(
     runs: RunFolders,
     components: Annotated[int, typer.Option(help="Components of the new policy.")],
     search: Annotated[
-        bool, typer.Option("--search/--fixed", help="Add and prune components first, or keep one set of them as in the paper.")
+        bool,
+        typer.Option(
+            "--search/--fixed",
+            help="Add and prune components first, or keep one set of them as in the paper.",
+        ),
     ] = True,
     near_data: Annotated[
-        bool, typer.Option("--near-data", help="Keep the policy near the demonstrations: for rewards in many dimensions.")
+        bool,
+        typer.Option(
+            "--near-data",
+            help="Keep the policy near the demonstrations: for rewards in many dimensions.",
+        ),
     ] = False,
-    steps: Annotated[int | None, typer.Option(help="Trust-region steps; default: 400 if fixed, 30 after a search.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Trust-region steps; default: 400 if fixed, 30 after a search."),
+    ] = None,
     samples: Annotated[
-        int | None, typer.Option(help="Samples per component and step; default: 100 if fixed, else by the dimension.")
+        int | None,
+        typer.Option(
+            help="Samples per component and step; default: 100 if fixed, else by the dimension."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the new policy.")] = 0,
     obstacles: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="path_planning: block this share of the paths, e.g. 0.33.")
+        float | None,
+        typer.Option(
+            metavar="SHARE", help="path_planning: block this share of the paths, e.g. 0.33."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Default: inference/, inference_near/ or obstacles/ in the (first) run's folder."),
+        typer.Option(
+            metavar="DIR",
+            help="Default: inference/, inference_near/ or obstacles/ in the (first) run's folder.",
+        ),
     ] = None,
 ) -> None:
-    """Fit a newly initialised policy to the reward of a run, or to the average reward of several runs on the same task."""
+    """Fit a newly initialised policy to the reward of a run, or to the average reward of several
+    runs on the same task.
+    """
     import virl_tf  # noqa: F401
     from experiments.inference import infer
 
-    out = out or runs[0] / (("inference" if obstacles is None else "obstacles") + ("_near" if near_data else ""))
-    options: dict[str, Any] = {"search": search, "near_data": near_data, "steps": steps, "samples": samples, "seed": seed}
+    out = out or runs[0] / (
+        ("inference" if obstacles is None else "obstacles") + ("_near" if near_data else "")
+    )
+    options: dict[str, Any] = {
+        "search": search,
+        "near_data": near_data,
+        "steps": steps,
+        "samples": samples,
+        "seed": seed,
+    }
     infer(runs, components, **options, obstacles=obstacles, out=out)
 
 
@@ -153,20 +239,40 @@ def sweep_command(
     task: Task,
     preset: Annotated[
         str | None,
-        typer.Option(help="smoke (minutes), quick or paper (gaussians: half a day, walks: an hour, on 2 cores)."),
+        typer.Option(
+            help="smoke (minutes), quick or paper (gaussians: half a day, walks: an hour, on 2 cores)."
+        ),
     ] = None,
-    modes: Annotated[str | None, typer.Option(metavar="M,M,...", help="gaussians: target modes instead of the preset's.")] = None,
-    steps: Annotated[str | None, typer.Option(metavar="D,D,...", help="Walks: numbers of steps instead of the preset's.")] = None,
-    seeds: Annotated[str | None, typer.Option(metavar="S,S,...", help="Seeds instead of the preset's.")] = None,
-    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT.")] = None,
+    modes: Annotated[
+        str | None,
+        typer.Option(metavar="M,M,...", help="gaussians: target modes instead of the preset's."),
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(metavar="D,D,...", help="Walks: numbers of steps instead of the preset's."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="S,S,...", help="Seeds instead of the preset's.")
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT."),
+    ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Local worker processes without --scheduler; default: one per core.")
+        int | None,
+        typer.Option(help="Local worker processes without --scheduler; default: one per core."),
     ] = None,
     search: Annotated[
-        bool, typer.Option("--search", help="Infer also with components that come and go; completes a finished sweep.")
+        bool,
+        typer.Option(
+            "--search",
+            help="Infer also with components that come and go; completes a finished sweep.",
+        ),
     ] = False,
     set_: Set = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: sweeps/TASK-PRESET.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Default: sweeps/TASK-PRESET.")
+    ] = None,
 ) -> None:
     """All methods and seeds of a task's figures, with inference. What is finished is skipped."""
     from experiments.sweep_command import sweep
@@ -191,20 +297,38 @@ def ablate_command(
     task: Task,
     only: Annotated[
         str | None,
-        typer.Option(metavar="NAME,...", help="Of hparams/ablations.yaml; default: all. The tables hold those asked for last."),
+        typer.Option(
+            metavar="NAME,...",
+            help="Of hparams/ablations.yaml; default: all. The tables hold those asked for last.",
+        ),
     ] = None,
-    seeds: Annotated[str, typer.Option(metavar="S,S,...", help="Seeds of every ablation.")] = "100,101,102",
-    modes: Annotated[int | None, typer.Option(help="gaussians: components m of the target mixture; default 50.")] = None,
+    seeds: Annotated[
+        str, typer.Option(metavar="S,S,...", help="Seeds of every ablation.")
+    ] = "100,101,102",
+    modes: Annotated[
+        int | None, typer.Option(help="gaussians: components m of the target mixture; default 50.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Walks: steps d.")] = None,
     dim: Annotated[int | None, typer.Option(help="gaussians: dimension D; default 2.")] = None,
     rows: Rows = None,
-    rewards_only: Annotated[bool, typer.Option("--rewards-only", help="Infer no policies on the rewards.")] = False,
+    rewards_only: Annotated[
+        bool, typer.Option("--rewards-only", help="Infer no policies on the rewards.")
+    ] = False,
     set_: Set = None,
-    scheduler: Annotated[str | None, typer.Option(metavar="TCP://HOST:PORT", help="Of an existing Dask cluster.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Local worker processes; default: one per core.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: ablations/TASK.")] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="TCP://HOST:PORT", help="Of an existing Dask cluster.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Local worker processes; default: one per core.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Default: ablations/TASK.")
+    ] = None,
 ) -> None:
-    """The preset `best` with and without each of its parts, with inference. What is finished is skipped."""
+    """The preset `best` with and without each of its parts, with inference.
+
+    What is finished is skipped.
+    """
     import virl_tf  # noqa: F401
     from experiments.ablation_command import ablate, ablation_units
     from experiments.sweep_command import parse_integers
@@ -212,7 +336,9 @@ def ablate_command(
     names = None if only is None else [name.strip() for name in only.split(",")]
     with _interruptible():
         chosen = parse_integers("--seeds", seeds) or []
-        units = ablation_units(task, names, chosen, modes, steps, dim, rows, set_ or [], rewards_only)
+        units = ablation_units(
+            task, names, chosen, modes, steps, dim, rows, set_ or [], rewards_only
+        )
         ablate(units, set_ or [], scheduler, workers, out or Path("ablations") / task)
 
 
@@ -221,28 +347,48 @@ def tune_command(
     task: Task,
     method: Annotated[str, typer.Option(help="virl, geim or eim.")] = "virl",
     components: Annotated[int, typer.Option(help="Components of the policy.")] = 10,
-    trials: Annotated[int, typer.Option(help="Stop when so many trials are complete or pruned.")] = 100,
-    size: Annotated[int | None, typer.Option(help="gaussians: target modes, default 50; walks: steps, default 5 or 6.")] = None,
+    trials: Annotated[
+        int, typer.Option(help="Stop when so many trials are complete or pruned.")
+    ] = 100,
+    size: Annotated[
+        int | None,
+        typer.Option(help="gaussians: target modes, default 50; walks: steps, default 5 or 6."),
+    ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Budget of a trial: smoke, quick or paper. Default: quick for gaussians, paper for walks.")
+        str | None,
+        typer.Option(
+            help="Budget of a trial: smoke, quick or paper. Default: quick for gaussians, paper for walks."
+        ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(metavar="S,S,...", help="A trial's value is the mean over these; default 0.")
+        str | None,
+        typer.Option(metavar="S,S,...", help="A trial's value is the mean over these; default 0."),
     ] = None,
     set_: Set = None,
     storage: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE; default: study.db in --out."
+            metavar="URL",
+            help="sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE; default: study.db in --out.",
         ),
     ] = None,
-    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Workers on the study; default: one per core, or all of --scheduler.")
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Runs and trials.csv; default: studies/ and the name.")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Workers on the study; default: one per core, or all of --scheduler."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Runs and trials.csv; default: studies/ and the name."),
+    ] = None,
 ) -> None:
-    """An Optuna study over the ranges of the paper's Table 1, the published column first. The same command continues it."""
+    """An Optuna study over the ranges of the paper's Table 1, the published column first.
+
+    The same command continues it.
+    """
     import virl_tf  # noqa: F401
     from experiments.tuning.tune_command import tune
 
@@ -263,26 +409,48 @@ def tune_command(
         )
 
 
-Preset = Annotated[str | None, typer.Option(help="The study's; default: quick for gaussians, paper for walks.")]
-Size = Annotated[int | None, typer.Option(help="The study's; default: 50 for gaussians, 5 or 6 for walks.")]
-Storage = Annotated[str | None, typer.Option(metavar="URL", help="The study's; default: study.db in studies/ and its name.")]
+Preset = Annotated[
+    str | None, typer.Option(help="The study's; default: quick for gaussians, paper for walks.")
+]
+Size = Annotated[
+    int | None, typer.Option(help="The study's; default: 50 for gaussians, 5 or 6 for walks.")
+]
+Storage = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="The study's; default: study.db in studies/ and its name."),
+]
 
 
 @app.command("compare")
 def compare_command(
     task: Annotated[str, typer.Argument(help="gaussians or grid_walker.")],
-    seeds: Annotated[str | None, typer.Option(metavar="S,S,...", help="Seeds tuning never saw; default 100,101,102.")] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="S,S,...", help="Seeds tuning never saw; default 100,101,102."),
+    ] = None,
     preset: Preset = None,
     size: Size = None,
     storage: Storage = None,
-    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Local worker processes; default: one per core.")] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Local worker processes; default: one per core.")
+    ] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Store the best as hparams/tuned/TASK.yaml, for --hparams tuned.")
+        bool,
+        typer.Option(
+            "--write", help="Store the best as hparams/tuned/TASK.yaml, for --hparams tuned."
+        ),
     ] = False,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: comparisons/TASK-PRESET.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Default: comparisons/TASK-PRESET.")
+    ] = None,
 ) -> None:
-    """Published against best found hyperparameters of every column that has a study, on fresh seeds."""
+    """Published against best found hyperparameters of every column that has a study, on fresh
+    seeds.
+    """
     import virl_tf  # noqa: F401
     from experiments.tuning.compare import compare
 
@@ -308,7 +476,10 @@ def study_plots_command(
     preset: Preset = None,
     size: Size = None,
     storage: Storage = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: plots/ in studies/ and the study's name.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Default: plots/ in studies/ and the study's name."),
+    ] = None,
 ) -> None:
     """Optimisation history, importances, slices and contours of a study."""
     import virl_tf  # noqa: F401
@@ -320,7 +491,9 @@ def study_plots_command(
 @app.command("claims")
 def claims_command(
     task: Task,
-    results: Annotated[list[Path], typer.Argument(metavar="SWEEP...", help="Sweeps, by folder or results.csv.")],
+    results: Annotated[
+        list[Path], typer.Argument(metavar="SWEEP...", help="Sweeps, by folder or results.csv.")
+    ],
 ) -> None:
     """What the paper says about a task's results, the numbers that speak to it, and a verdict."""
     import virl_tf  # noqa: F401
@@ -333,21 +506,43 @@ def claims_command(
 def benchmark_command(
     parts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PART...", help="training, reward, steps, kde, sampling, growth, run, memory, vips, peers."),
+        typer.Argument(
+            metavar="PART...",
+            help="training, reward, steps, kde, sampling, growth, run, memory, vips, peers.",
+        ),
     ] = None,
     peers: Annotated[
-        bool, typer.Option("--peers", help="vips: gmmvi beside ours (pip install 'virl_tf\\[bench]'); without PART also peers.")
+        bool,
+        typer.Option(
+            "--peers",
+            help="vips: gmmvi beside ours (pip install 'virl_tf\\[bench]'); without PART also peers.",
+        ),
     ] = False,
     peer_seconds: Annotated[
-        float | None, typer.Option(help="vips: CPU seconds after which a run of gmmvi stops; default: 20 times ours.")
+        float | None,
+        typer.Option(
+            help="vips: CPU seconds after which a run of gmmvi stops; default: 20 times ours."
+        ),
     ] = None,
-    only: Annotated[str, typer.Option(metavar="TEXT", help="vips: the targets with this in their names, e.g. mixture.")] = "",
+    only: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT", help="vips: the targets with this in their names, e.g. mixture."
+        ),
+    ] = "",
     repeats: Annotated[int, typer.Option(help="Measurements of each candidate.")] = 5,
     seeds: Annotated[int, typer.Option(help="vips: seeds.")] = 5,
-    preset: Annotated[str, typer.Option(help="run, memory: paper (ten minutes) or smoke.")] = "paper",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="For benchmark.json and benchmark.md.")] = Path("benchmark"),
+    preset: Annotated[
+        str, typer.Option(help="run, memory: paper (ten minutes) or smoke.")
+    ] = "paper",
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="For benchmark.json and benchmark.md.")
+    ] = Path("benchmark"),
 ) -> None:
-    """Measure what the parts cost, against the machine's ceiling and public peers. Default: all parts but peers."""
+    """Measure what the parts cost, against the machine's ceiling and public peers.
+
+    Default: all parts but peers.
+    """
     from experiments.benchmark.command import benchmark
 
     benchmark(parts or [], peers, repeats, seeds, out, preset, peer_seconds, only)
@@ -364,8 +559,12 @@ def figure_command(
             "ablations: folders of `ablate`.",
         ),
     ],
-    inference: Annotated[Path | None, typer.Option(metavar="DIR", help="Figure 5c only: the result of `infer`.")] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the PNG and PDF go.")] = Path("figures"),
+    inference: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Figure 5c only: the result of `infer`.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the PNG and PDF go.")] = Path(
+        "figures"
+    ),
 ) -> None:
     """Redraw a figure of the paper from result files alone."""
     import virl_tf  # noqa: F401
@@ -376,11 +575,12 @@ def figure_command(
 
 @app.command("report")
 def report_command(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the page goes.")] = Path("report.html"),
-    results: Annotated[Path, typer.Option(metavar="DIR", help="Folder of results; default: the committed ones.")] = Path(
-        __file__
-    ).parent
-    / "results",
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the page goes.")] = Path(
+        "report.html"
+    ),
+    results: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of results; default: the committed ones.")
+    ] = Path(__file__).parent / "results",
 ) -> None:
     """One self-contained HTML page: each figure, table and claim of the paper with ours beside it."""
     import virl_tf  # noqa: F401
@@ -391,7 +591,9 @@ def report_command(
 
 @app.command("docs")
 def docs_command(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the pages go.")] = Path("reference"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the pages go.")] = Path(
+        "reference"
+    ),
 ) -> None:
     """The API reference as HTML pages, from the docstrings (extra `docs`)."""
     import virl_tf  # noqa: F401
@@ -407,19 +609,24 @@ REPEAT_SECONDS = 10.0
 def _interruptible() -> Iterator[None]:
     """Ctrl-C and SIGTERM (what a cluster sends before the time is up) say how to go on.
 
-    Python drops an exception that is raised in a destructor or in a library's callback, and the signal with it; so it is raised
-    again if the work goes on.
+    Python drops an exception that is raised in a destructor or in a library's callback, and the
+    signal with it; so it is raised again if the work goes on.
     """
 
     def stop(*_: Any) -> None:
         signal.setitimer(signal.ITIMER_REAL, REPEAT_SECONDS)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+    before = {
+        number: signal.signal(number, stop)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    }
     try:
         yield
     except KeyboardInterrupt:
-        print("stopped; the same command continues from the last finished iteration.", file=sys.stderr)
+        print(
+            "stopped; the same command continues from the last finished iteration.", file=sys.stderr
+        )
         raise typer.Exit(130) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -428,11 +635,16 @@ def _interruptible() -> Iterator[None]:
 
 
 def main() -> None:
-    """Run a command; what is wrong with its input or its disk is one line on stderr and exit status 2."""
+    """Run a command; what is wrong with its input or its disk is one line on stderr and exit status
+    2.
+    """
     try:
         app()
     except OSError as error:
-        print(f"error: {error}. Nothing that was finished is lost: the same command continues.", file=sys.stderr)
+        print(
+            f"error: {error}. Nothing that was finished is lost: the same command continues.",
+            file=sys.stderr,
+        )
         sys.exit(2)
     except ValueError as error:
         from virl_tf.validation import InputError

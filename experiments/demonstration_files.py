@@ -1,4 +1,6 @@
-"""A user's demonstrations from .npy, .npz, .csv or .parquet: a table of numbers, or one sentence about what is wrong with it."""
+"""A user's demonstrations from .npy, .npz, .csv or .parquet: a table of numbers, or one sentence
+about what is wrong with it.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +22,9 @@ class Demonstrations(NamedTuple):
     columns: list[str]  # [D]
 
 
-def load_demonstrations(path: Path, array: str | None = None, columns: Sequence[str] | None = None) -> Demonstrations:
+def load_demonstrations(
+    path: Path, array: str | None = None, columns: Sequence[str] | None = None
+) -> Demonstrations:
     """Read and check a file of demonstrations, a row each. Nothing in the file is executed.
 
     Args:
@@ -29,7 +33,8 @@ def load_demonstrations(path: Path, array: str | None = None, columns: Sequence[
         columns: the columns to use, by name, of a .csv or .parquet.
 
     Raises:
-        InputError: whatever is wrong, with the column and the rows (counted from 0, without the line of names).
+        InputError: whatever is wrong, with the column and the rows (counted from 0, without the
+            line of names).
     """
     readers: dict[str, Callable[[], pd.DataFrame]] = {
         ".npy": lambda: _frame_of(_read_npy(path), path),
@@ -39,7 +44,9 @@ def load_demonstrations(path: Path, array: str | None = None, columns: Sequence[
     }
     kind = path.suffix.lower()
     if kind not in readers:
-        raise InputError(f"{path}: unknown kind of file {kind!r}; allowed are {', '.join(readers)}.")
+        raise InputError(
+            f"{path}: unknown kind of file {kind!r}; allowed are {', '.join(readers)}."
+        )
     if not path.is_file():
         raise InputError(f"no file {path}." if not path.exists() else f"{path} is not a file.")
     if path.stat().st_size == 0:
@@ -47,7 +54,9 @@ def load_demonstrations(path: Path, array: str | None = None, columns: Sequence[
     if array is not None and kind != ".npz":
         raise InputError(f"--array is for .npz files, not for {path}.")
     if columns is not None and kind in (".npy", ".npz"):
-        raise InputError(f"--columns is for .csv and .parquet files; the columns of {path} have no names.")
+        raise InputError(
+            f"--columns is for .csv and .parquet files; the columns of {path} have no names."
+        )
     return _checked(_chosen(readers[kind](), columns, path), path)
 
 
@@ -55,7 +64,9 @@ def _read_npy(path: Path) -> np.ndarray:
     try:
         found = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} is damaged or not an .npy file of a plain array: {error}.") from error
+        raise InputError(
+            f"{path} is damaged or not an .npy file of a plain array: {error}."
+        ) from error
     if not isinstance(found, np.ndarray):
         raise InputError(f"{path} holds several arrays; give it the ending .npz.")
     return found
@@ -69,14 +80,20 @@ def _read_npz(path: Path, array: str | None) -> np.ndarray:
     if not arrays:
         raise InputError(f"{path} holds no array.")
     if array is None and len(arrays) > 1:
-        raise InputError(f"{path} holds several arrays ({', '.join(sorted(arrays))}); choose one with --array NAME.")
-    return arrays[next(iter(arrays)) if array is None else check_choice(f"array in {path}", array, arrays)]
+        raise InputError(
+            f"{path} holds several arrays ({', '.join(sorted(arrays))}); choose one with --array NAME."
+        )
+    return arrays[
+        next(iter(arrays)) if array is None else check_choice(f"array in {path}", array, arrays)
+    ]
 
 
 def _frame_of(x: np.ndarray, path: Path) -> pd.DataFrame:
     if x.ndim != 2:
         one = " (one column of numbers is [N, 1]: x[:, None])" if x.ndim == 1 else ""
-        raise InputError(f"{path}: demonstrations must be 2-D [N, D], got {x.ndim}-D with shape {x.shape}{one}.")
+        raise InputError(
+            f"{path}: demonstrations must be 2-D [N, D], got {x.ndim}-D with shape {x.shape}{one}."
+        )
     return pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])])
 
 
@@ -86,15 +103,28 @@ def _read_csv(path: Path) -> pd.DataFrame:
         separator = max((",", ";", "\t"), key=first.count)
         separator = separator if separator in first else r"\s+"
         header = None if _is_data(_cells(first, separator)) else 0
-        frame = pd.read_csv(path, sep=separator, header=header, comment="#", encoding="utf-8-sig", skipinitialspace=True)
+        frame = pd.read_csv(
+            path,
+            sep=separator,
+            header=header,
+            comment="#",
+            encoding="utf-8-sig",
+            skipinitialspace=True,
+        )
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{path} is not a .csv file of numbers: {str(error).strip()}.") from error
     if header is None:
         names = _cells(comment, separator)  # np.savetxt puts a "#" before the line of names
-        frame.columns = pd.Index(names if len(names) == frame.shape[1] else [f"x{i}" for i in range(frame.shape[1])])
-    elif str(frame.columns[0]).startswith("Unnamed:") and frame.iloc[:, 0].equals(pd.Series(range(len(frame)))):
+        frame.columns = pd.Index(
+            names if len(names) == frame.shape[1] else [f"x{i}" for i in range(frame.shape[1])]
+        )
+    elif str(frame.columns[0]).startswith("Unnamed:") and frame.iloc[:, 0].equals(
+        pd.Series(range(len(frame)))
+    ):
         shown = ",".join(str(name) for name in frame.columns[1:])
-        raise InputError(f"{path}: the first column has no name and counts the rows; leave it out with --columns {shown}")
+        raise InputError(
+            f"{path}: the first column has no name and counts the rows; leave it out with --columns {shown}"
+        )
     return frame
 
 
@@ -115,12 +145,16 @@ def _cells(line: str, separator: str) -> list[str]:
 
 
 def _is_data(cells: list[str]) -> bool:
-    """Whether the first line holds numbers, not names: 0, 1, 2, ... are the names pandas gives to columns without any."""
+    """Whether the first line holds numbers, not names: 0, 1, 2, ... are the names pandas gives to
+    columns without any.
+    """
     return all(_is_number(cell) for cell in cells) and cells != [str(i) for i in range(len(cells))]
 
 
 def _is_number(cell: str) -> bool:
-    """Whether a cell of the first line is data ("nan" and "inf" are, an empty cell is too) and not a name."""
+    """Whether a cell of the first line is data ("nan" and "inf" are, an empty cell is too) and not
+    a name.
+    """
     try:
         float(cell.strip().strip('"') or "nan")
     except ValueError:
@@ -132,7 +166,9 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(path, engine="pyarrow")
     except ImportError as error:
-        raise InputError(f"{path}: .parquet needs pyarrow, the extra `parquet`: pip install '.[parquet]'") from error
+        raise InputError(
+            f"{path}: .parquet needs pyarrow, the extra `parquet`: pip install '.[parquet]'"
+        ) from error
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise InputError(f"{path} is damaged or not a .parquet file: {error}") from error
 
@@ -141,7 +177,9 @@ def _chosen(frame: pd.DataFrame, columns: Sequence[str] | None, path: Path) -> p
     frame = frame.rename(columns=str)
     if columns is None:
         return frame
-    names = list(dict.fromkeys(check_choice(f"column of {path}", name, frame.columns) for name in columns))
+    names = list(
+        dict.fromkeys(check_choice(f"column of {path}", name, frame.columns) for name in columns)
+    )
     return frame[names]
 
 
@@ -155,7 +193,9 @@ def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
     x = np.column_stack([_numbers(frame[name], path) for name in names])
     finite = np.isfinite(x)
     if not finite.all():
-        bad = ", ".join(repr(name) for name, good in zip(names, finite.all(axis=0), strict=True) if not good)
+        bad = ", ".join(
+            repr(name) for name, good in zip(names, finite.all(axis=0), strict=True) if not good
+        )
         rows = _rows(~finite.all(axis=1))
         raise InputError(
             f"{path}: missing values, NaN or infinities in {rows} (column {bad}); remove these rows or fill them in."
@@ -175,7 +215,9 @@ def _numbers(column: pd.Series, path: Path) -> Any:
         text = column.notna() & pd.to_numeric(column, errors="coerce").isna()
         shown = repr(column[text].iloc[0])[:40] if text.any() else "text"
         where = f" in {_rows(text.to_numpy())}" if text.any() else ""
-        raise InputError(f"{path}: column {column.name!r} holds text{where}, for example {shown}; choose others with --columns.")
+        raise InputError(
+            f"{path}: column {column.name!r} holds text{where}, for example {shown}; choose others with --columns."
+        )
     raise InputError(f"{path}: column {column.name!r} holds {dtype}, not real numbers.")
 
 

@@ -8,16 +8,22 @@ from rich.console import Console
 
 from virl_tf.validation import InputError
 
-# What a user calls, and what such calls take or return. Other modules are documented where they stand.
+# What a user calls, and what such calls take or return. Other modules are documented where they
+# stand.
 MODULES = ("virl_tf", "virl_tf.tasks", "virl_tf.hparams", "virl_tf.methods", "virl_tf.metrics")
-# pdoc comes to tasks by itself, and would take the function `virl_tf.fit` for the module of this name.
+# pdoc comes to tasks by itself, and would take the function `virl_tf.fit` for the module of this
+# name.
 SPECIFICATION = [*(module for module in MODULES if module != "virl_tf.tasks"), r"!virl_tf\.fit$"]
 
-EMPTY = ("Alias for field number", "Create new instance of")  # what Python itself says of named tuples
+EMPTY = (
+    "Alias for field number",
+    "Create new instance of",
+)  # what Python itself says of named tuples
 
 
 def write_reference(out: Path) -> None:
-    """One HTML page for each of `MODULES` into the folder `out`, with a search box; nothing in them needs a network.
+    """One HTML page for each of `MODULES` into the folder `out`, with a search box; nothing in them
+    needs a network.
 
     Raises:
         InputError: pdoc is not installed, or `out` cannot be written.

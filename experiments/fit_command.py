@@ -1,4 +1,6 @@
-"""`python -m experiments fit`: the reward of a user's own demonstrations, what was found, pictures, and how to use it."""
+"""`python -m experiments fit`: the reward of a user's own demonstrations, what was found, pictures,
+and how to use it.
+"""
 
 import json
 import time
@@ -27,9 +29,26 @@ from virl_tf.mixture import em_mixture
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.reward import Reward
 from virl_tf.run_folder import write_json
-from virl_tf.validation import InputError, check_choice, check_demonstrations, check_integer, check_seed
+from virl_tf.validation import (
+    InputError,
+    check_choice,
+    check_demonstrations,
+    check_integer,
+    check_seed,
+)
 
-CANDIDATES = (1, 2, 3, 5, 8, 10, 15, 20, 30, 50)  # numbers of components that are tried when none is given
+CANDIDATES = (
+    1,
+    2,
+    3,
+    5,
+    8,
+    10,
+    15,
+    20,
+    30,
+    50,
+)  # numbers of components that are tried when none is given
 MOST_ROWS = 5000  # that the choice of components looks at
 FEWEST_HELD_OUT = 10  # rows, for a score to be worth printing
 NORMALISER_DRAWS = 20_000
@@ -41,7 +60,9 @@ class Choice(NamedTuple):
 
     components: int
     reason: str
-    scores: dict[int, float]  # mean log-likelihood of held-out rows under EM, by number of components
+    scores: dict[
+        int, float
+    ]  # mean log-likelihood of held-out rows under EM, by number of components
 
 
 def fit_file(
@@ -59,7 +80,8 @@ def fit_file(
     out: Path,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Recover the reward of the demonstrations in a file into the folder `out`, or what is left of it; returns the summary.
+    """Recover the reward of the demonstrations in a file into the folder `out`, or what is left of
+    it; returns the summary.
 
     Args:
         path, array, columns: see `load_demonstrations`.
@@ -78,46 +100,79 @@ def fit_file(
     data = load_demonstrations(path, array, columns)
     train, test = split(data.x, held_out, seed)
     hparams = user_hparams(method, hparams_file, assignments)
-    console.print(f"{len(data.x)} demonstrations of dimension {len(data.columns)} from {path}", highlight=False)
-    chosen = Choice(check_integer("--components", components, 1, len(train)), "given", {}) if components is not None else None
+    console.print(
+        f"{len(data.x)} demonstrations of dimension {len(data.columns)} from {path}",
+        highlight=False,
+    )
+    chosen = (
+        Choice(check_integer("--components", components, 1, len(train)), "given", {})
+        if components is not None
+        else None
+    )
     chosen = chosen or choose_components(train, seed)
-    console.print(f"{chosen.components} components ({chosen.reason}); run folder {out}", highlight=False, soft_wrap=True)
+    console.print(
+        f"{chosen.components} components ({chosen.reason}); run folder {out}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
     start = time.process_time()
     result = virl_tf.fit(
-        train, method, chosen.components, seed=seed, hparams=hparams, directory=out, progress=not quiet, tensorboard=tensorboard
+        train,
+        method,
+        chosen.components,
+        seed=seed,
+        hparams=hparams,
+        directory=out,
+        progress=not quiet,
+        tensorboard=tensorboard,
     )
     if not (out / "summary.json").is_file():
         save_arrays(out / "demonstrations.npz", {"train": train, "test": test})
         save_arrays(out / "grid.npz", grid_arrays(result, train))
         found = summarise(data, train, test, result, hparams, chosen, seed)
-        summary = {"file": path.name, "method": method, "seed": seed, **found, "cpu_seconds": time.process_time() - start}
+        summary = {
+            "file": path.name,
+            "method": method,
+            "seed": seed,
+            **found,
+            "cpu_seconds": time.process_time() - start,
+        }
         _draw(out, summary)
-        write_json(out / "summary.json", summary)  # last: its presence says that all the rest is there
+        write_json(
+            out / "summary.json", summary
+        )  # last: its presence says that all the rest is there
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     print_summary(summary, console)
     shown = ", ".join(str(out / name) for name in pictures(out))
-    console.print(f"\npictures: {shown}; numbers: {out / 'summary.json'}", highlight=False, soft_wrap=True)
+    console.print(
+        f"\npictures: {shown}; numbers: {out / 'summary.json'}", highlight=False, soft_wrap=True
+    )
     console.print("use it from Python:\n")
     console.print(snippet(out), highlight=False, markup=False, soft_wrap=True)
     return summary
 
 
 def split(x: np.ndarray, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(train, test): a random share of the rows is held out, and none if these would be too few to tell anything."""
+    """(train, test): a random share of the rows is held out, and none if these would be too few to
+    tell anything.
+    """
     count = int(held_out * len(x))
     if count < FEWEST_HELD_OUT:
         return x, x[:0]
-    order = np.random.default_rng(numpy_seed(seed, 0, "held-out demonstrations")).permutation(len(x))
+    order = np.random.default_rng(numpy_seed(seed, 0, "held-out demonstrations")).permutation(
+        len(x)
+    )
     return check_demonstrations(x[np.sort(order[count:])]), x[np.sort(order[:count])]
 
 
 def user_hparams(method: str, hparams_file: Path | None, assignments: Sequence[str]) -> Hparams:
     """What `virl_tf.fit` takes by default, the user's file over it, then the single assignments.
 
-    The batches of 250 stay for few rows, too. KL(p || reward) with smaller ones, before `best`, two seeds: four Gaussians in 5-D,
-    270 rows: 0.49 and 0.64 with 250, 0.62 and 0.73 with 50, 0.68 and 1.91 with 13; 1,000 rows: 0.20 and 0.23 with 250, 0.36 and
-    0.33 with 50. Ten Gaussians in 2-D, 1,000 rows: 0.17 and 0.18 with 250, 0.12 and 0.11 with 50, but one policy at 1.5, not 0.2.
+    The batches of 250 stay for few rows, too. KL(p || reward) with smaller ones, before `best`, two
+    seeds: four Gaussians in 5-D, 270 rows: 0.49 and 0.64 with 250, 0.62 and 0.73 with 50, 0.68 and
+    1.91 with 13; 1,000 rows: 0.20 and 0.23 with 250, 0.36 and 0.33 with 50. Ten Gaussians in 2-D,
+    1,000 rows: 0.17 and 0.18 with 250, 0.12 and 0.11 with 50, but one policy at 1.5, not 0.2.
     """
     values = resolve_hparams(hparams_file, method)
     for assignment in assignments:
@@ -126,19 +181,26 @@ def user_hparams(method: str, hparams_file: Path | None, assignments: Sequence[s
 
 
 def choose_components(x: np.ndarray, seed: int) -> Choice:
-    """The smallest number of components whose EM mixture explains held-out rows as well as the best does.
+    """The smallest number of components whose EM mixture explains held-out rows as well as the best
+    does.
 
-    "As well": within one standard error of the paired differences of the rows' log-likelihoods. EM is quick, and what it needs is
-    a fair size for a policy that is to cover the same modes.
+    "As well": within one standard error of the paired differences of the rows' log-likelihoods. EM
+    is quick, and what it needs is a fair size for a policy that is to cover the same modes.
     """
     rng = np.random.default_rng(numpy_seed(seed, 0, "number of components"))
     rows = rng.permutation(len(x))[:MOST_ROWS]
     x = (x[rows] - x.mean(axis=0)) / x.std(axis=0)
     test, train = x[: len(x) // 5], x[len(x) // 5 :]
-    most = max(1, len(train) // (5 * (x.shape[1] + 1)))  # each component has five rows for each of its means' coordinates and one
+    most = max(
+        1, len(train) // (5 * (x.shape[1] + 1))
+    )  # each component has five rows for each of its means' coordinates and one
     likelihoods: dict[int, np.ndarray] = {}
     for count in (k for k in CANDIDATES if k <= most and len(test) > 1):
-        likelihoods[count] = em_mixture(train, count, numpy_seed(seed, 0, "EM")).log_prob(tf.constant(test, DENSITY)).numpy()
+        likelihoods[count] = (
+            em_mixture(train, count, numpy_seed(seed, 0, "EM"))
+            .log_prob(tf.constant(test, DENSITY))
+            .numpy()
+        )
         means = {k: float(values.mean()) for k, values in likelihoods.items()}
         best = max(means, key=lambda k: means[k])
         if sum(k > best for k in means) >= 2:  # two larger ones were no better
@@ -146,8 +208,14 @@ def choose_components(x: np.ndarray, seed: int) -> Choice:
     if not likelihoods:
         return Choice(1, "too few rows to choose more", {})
     differences = {k: likelihoods[best] - values for k, values in likelihoods.items()}
-    enough = next(k for k, d in differences.items() if d.mean() <= d.std() / np.sqrt(len(d)))  # at the latest the best itself
-    return Choice(enough, f"chosen by the likelihood of held-out rows under EM, of {', '.join(map(str, means))}", means)
+    enough = next(
+        k for k, d in differences.items() if d.mean() <= d.std() / np.sqrt(len(d))
+    )  # at the latest the best itself
+    return Choice(
+        enough,
+        f"chosen by the likelihood of held-out rows under EM, of {', '.join(map(str, means))}",
+        means,
+    )
 
 
 def grid_arrays(result: Result, x: np.ndarray) -> dict[str, Any]:
@@ -162,17 +230,33 @@ def grid_arrays(result: Result, x: np.ndarray) -> dict[str, Any]:
         extra = 0.1 * np.ptp(x)
         axes = np.linspace(x.min() - extra, x.max() + extra, 4 * RESOLUTION)[None]
         points = tf.constant(axes.T, DENSITY)
-    return {"axes": axes, "reward": result.reward(points), "log_policy": result.policy.log_prob(points)}
+    return {
+        "axes": axes,
+        "reward": result.reward(points),
+        "log_policy": result.policy.log_prob(points),
+    }
 
 
 def summarise(
-    data: Demonstrations, train: np.ndarray, test: np.ndarray, result: Result, hparams: Hparams, choice: Choice, seed: int
+    data: Demonstrations,
+    train: np.ndarray,
+    test: np.ndarray,
+    result: Result,
+    hparams: Hparams,
+    choice: Choice,
+    seed: int,
 ) -> dict[str, Any]:
     """What was found in the data and how good the result is."""
     last, size, method = result.history.iloc[-1], len(train), result.config["method"]
     kde = density_estimate(train, hparams, seed)
     described = [
-        {"name": name, "mean": column.mean(), "standard_deviation": column.std(), "min": column.min(), "max": column.max()}
+        {
+            "name": name,
+            "mean": column.mean(),
+            "standard_deviation": column.std(),
+            "min": column.min(),
+            "max": column.max(),
+        }
         for name, column in zip(data.columns, train.T, strict=True)
     ]
     log_z, effective = log_normaliser(result.reward, Fusion(result.policy, kde), seed)
@@ -183,22 +267,35 @@ def summarise(
             "recovered reward": _score(result.reward(points) - log_z),
             "policy": _score(result.policy.log_prob(points)),
             "KDE": _score(kde.log_prob(points)),
-            "EM": _score(em_mixture(train, choice.components, numpy_seed(seed, 0, "EM")).log_prob(points)),
+            "EM": _score(
+                em_mixture(train, choice.components, numpy_seed(seed, 0, "EM")).log_prob(points)
+            ),
         }
     return {
-        "rows": {"train": size, "held_out": len(test), "repeated": len(data.x) - len(np.unique(data.x, axis=0))},
+        "rows": {
+            "train": size,
+            "held_out": len(test),
+            "repeated": len(data.x) - len(np.unique(data.x, axis=0)),
+        },
         "columns": described,
         "components": choice.components,
         "components_reason": choice.reason,
         "components_scores": choice.scores,
-        "bandwidth": kde.bandwidth.numpy().tolist() if METHODS[method].fusion and isinstance(kde, Kde) else None,
+        "bandwidth": kde.bandwidth.numpy().tolist()
+        if METHODS[method].fusion and isinstance(kde, Kde)
+        else None,
         "held_out_log_likelihood": scores,
         "log_normaliser": {"value": log_z, "effective_draws": effective, "draws": NORMALISER_DRAWS},
         "num_iterations": len(result.history),
         "validation_loss": float(last["validation_loss"]),
         "chance_loss": float(last["chance_loss"]),
-        "mixture_exponent": float(last.get("mixture_exponent", 0.0)),  # runs of earlier versions have none
-        "effective_sample_size": {"final": float(last["effective_sample_size"]), "of": int(last["num_negatives"])},
+        "mixture_exponent": float(
+            last.get("mixture_exponent", 0.0)
+        ),  # runs of earlier versions have none
+        "effective_sample_size": {
+            "final": float(last["effective_sample_size"]),
+            "of": int(last["num_negatives"]),
+        },
     }
 
 
@@ -207,12 +304,17 @@ def log_normaliser(reward: Reward, proposal: Fusion, seed: int) -> tuple[float, 
     x = proposal.sample(NORMALISER_DRAWS, split_seed(seed, 0, "normaliser"))
     log_w = (reward(x) - proposal.log_prob(x)).numpy()
     total = np.logaddexp.reduce(log_w)
-    return float(total - np.log(len(log_w))), float(np.exp(2.0 * total - np.logaddexp.reduce(2.0 * log_w)))
+    return float(total - np.log(len(log_w))), float(
+        np.exp(2.0 * total - np.logaddexp.reduce(2.0 * log_w))
+    )
 
 
 def _score(log_likelihood: tf.Tensor) -> dict[str, float]:
     values = np.asarray(log_likelihood)
-    return {"mean": float(values.mean()), "standard_error": float(values.std() / np.sqrt(len(values)))}
+    return {
+        "mean": float(values.mean()),
+        "standard_error": float(values.std() / np.sqrt(len(values))),
+    }
 
 
 def print_summary(summary: dict[str, Any], console: Console) -> None:
@@ -221,7 +323,9 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
     widths = summary["bandwidth"] or ["-"] * len(summary["columns"])
     for column, width in zip(summary["columns"], widths, strict=True):
         numbers = (column["mean"], column["standard_deviation"], width)
-        columns.add_row(column["name"], *(f"{v:.4g}" if isinstance(v, float) else v for v in numbers))
+        columns.add_row(
+            column["name"], *(f"{v:.4g}" if isinstance(v, float) else v for v in numbers)
+        )
     console.print(columns)
     rows = summary["rows"]
     if rows["repeated"]:
@@ -231,10 +335,15 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
     if summary["components_scores"]:
         scores = ", ".join(f"{k}: {score:.3f}" for k, score in summary["components_scores"].items())
         console.print(
-            f"components {summary['components']}, {summary['components_reason']} (mean log-likelihood {scores})", soft_wrap=True
+            f"components {summary['components']}, {summary['components_reason']} (mean log-likelihood {scores})",
+            soft_wrap=True,
         )
     size = summary["effective_sample_size"]
-    nothing_more = " (the last discriminator found nothing more)" if summary["validation_loss"] >= summary["chance_loss"] else ""
+    nothing_more = (
+        " (the last discriminator found nothing more)"
+        if summary["validation_loss"] >= summary["chance_loss"]
+        else ""
+    )
     console.print(
         f"last iteration: held-out loss {summary['validation_loss']:.4f}, of the best constant {summary['chance_loss']:.4f}"
         f"{nothing_more}, effective sample size {size['final']:.0f} of {size['of']}",
@@ -247,13 +356,20 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
     if not summary["held_out_log_likelihood"]:
         console.print(f"no rows were held out ({rows['train']} in all), so there is no score")
         return
-    table = Table("density", "mean log-likelihood", "standard error", title=f"of {rows['held_out']} held-out demonstrations")
+    table = Table(
+        "density",
+        "mean log-likelihood",
+        "standard error",
+        title=f"of {rows['held_out']} held-out demonstrations",
+    )
     for name, score in summary["held_out_log_likelihood"].items():
         table.add_row(name, f"{score['mean']:.4f}", f"{score['standard_error']:.4f}")
     console.print(table)
     normaliser = summary["log_normaliser"]
     if normaliser["effective_draws"] < 0.01 * normaliser["draws"]:
-        console.print("[yellow]the reward's normaliser rests on few draws[/yellow]: its score is a rough one")
+        console.print(
+            "[yellow]the reward's normaliser rests on few draws[/yellow]: its score is a rough one"
+        )
 
 
 def snippet(out: Path) -> str:
@@ -273,4 +389,6 @@ def pictures(out: Path) -> list[str]:
 def _draw(out: Path, summary: dict[str, Any]) -> None:
     from experiments.figures.demonstrations import draw_demonstrations
 
-    draw_demonstrations(out, [column["name"] for column in summary["columns"]], pd.read_csv(out / "metrics.csv"))
+    draw_demonstrations(
+        out, [column["name"] for column in summary["columns"]], pd.read_csv(out / "metrics.csv")
+    )

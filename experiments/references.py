@@ -1,4 +1,6 @@
-"""What a recovered reward has to beat: the KDE it is given, EM on the same demonstrations, the best policies of a given size."""
+"""What a recovered reward has to beat: the KDE it is given, EM on the same demonstrations, the best
+policies of a given size.
+"""
 
 from pathlib import Path
 
@@ -17,7 +19,9 @@ from virl_tf.tasks import RandomGaussians
 
 
 def best_possible(task: RandomGaussians, x: np.ndarray, num_components: int, seed: int) -> Mixture:
-    """The reverse-KL optimum of a mixture of this size, as VIPS on the true density finds it from a k-means start."""
+    """The reverse-KL optimum of a mixture of this size, as VIPS on the true density finds it from a
+    k-means start.
+    """
     start = kmeans_start(x, num_components, numpy_seed(seed, 0, "initial policy"))
     fitted = fit_policy(
         task.log_prob,
@@ -34,7 +38,14 @@ def best_possible(task: RandomGaussians, x: np.ndarray, num_components: int, see
 
 def execute_references(spec: Specification, folder: Path) -> None:
     """Write the I-projection of every reference for one target into summary.json."""
-    RunFolder.open(folder, {"references": {key: spec.to_config()[key] for key in ("modes", "task_seed", "seed", "num_train")}})
+    RunFolder.open(
+        folder,
+        {
+            "references": {
+                key: spec.to_config()[key] for key in ("modes", "task_seed", "seed", "num_train")
+            }
+        },
+    )
     task = RandomGaussians(spec.modes, spec.task_seed)
     x = task.demonstrations(spec.num_train + spec.num_test, spec.seed)[: spec.num_train]
     points = tf.constant(metrics.grid_around(x).points, DENSITY)
@@ -48,5 +59,11 @@ def execute_references(spec: Specification, folder: Path) -> None:
         "best_1c": best_possible(task, x, 1, seed),
         "best_10c": best_possible(task, x, 10, seed),
     }
-    distances = {name: metrics.i_projection(density.log_prob(points), log_p) for name, density in densities.items()}
-    write_json(folder / "summary.json", {"modes": spec.modes, "seed": seed, "preset": spec.preset, "i_projection": distances})
+    distances = {
+        name: metrics.i_projection(density.log_prob(points), log_p)
+        for name, density in densities.items()
+    }
+    write_json(
+        folder / "summary.json",
+        {"modes": spec.modes, "seed": seed, "preset": spec.preset, "i_projection": distances},
+    )

@@ -17,10 +17,25 @@ COLUMNS = [
     *("best", "final", "reported", "cpu_seconds", "status"),
 ]
 
-# Further columns of the walks' tables. `best`, `final` and `reported` are the policy's negative ELBO there.
+# Further columns of the walks' tables. `best`, `final` and `reported` are the policy's negative
+# ELBO there.
 WALK_COLUMNS = [
-    *("kl", "good_fraction", "open_modes", "modes_covered", "new_modes", "lost_modes", "true_reward_modes"),
-    *("collision_share", "reward_correlation", "unexplored_above_random", "unexplored_random_auc", "explored_unexplored_auc"),
+    *(
+        "kl",
+        "good_fraction",
+        "open_modes",
+        "modes_covered",
+        "new_modes",
+        "lost_modes",
+        "true_reward_modes",
+    ),
+    *(
+        "collision_share",
+        "reward_correlation",
+        "unexplored_above_random",
+        "unexplored_random_auc",
+        "explored_unexplored_auc",
+    ),
 ]
 
 
@@ -34,7 +49,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
     try:
         return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InputError(f"{folder} has no summary.json: it is not a finished run. Run its command to the end first.") from error
+        raise InputError(
+            f"{folder} has no summary.json: it is not a finished run. Run its command to the end first."
+        ) from error
     except (OSError, ValueError) as error:
         raise InputError(f"{folder / 'summary.json'} cannot be read: {error}.") from error
 
@@ -44,7 +61,9 @@ def check_same_task(runs: list[Path]) -> None:
     tasks = []
     for run in runs:
         summary = read_summary(run)
-        keys = ("task", "modes", "task_seed") if summary["task"] == "gaussians" else ("task", "steps")
+        keys = (
+            ("task", "modes", "task_seed") if summary["task"] == "gaussians" else ("task", "steps")
+        )
         tasks.append({key: summary[key] for key in keys})
     for run, task in zip(runs, tasks, strict=True):
         if task != tasks[0]:
@@ -57,9 +76,9 @@ def check_same_task(runs: list[Path]) -> None:
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     """The rows of results.csv that one unit of a sweep gives.
 
-    Stages: `training` is the recovered reward, `training_policy` its policy, `inference` the new policy on the reward
-    (`inference_search`: with components that come and go, `inference_near`: also kept near the demonstrations), `reference` a
-    density that is no method of the paper's.
+    Stages: `training` is the recovered reward, `training_policy` its policy, `inference` the new
+    policy on the reward (`inference_search`: with components that come and go, `inference_near`:
+    also kept near the demonstrations), `reference` a density that is no method of the paper's.
     """
     summary = read_summary(folder)
     if folder.name.startswith("references"):
@@ -72,10 +91,20 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         }
         distances = summary["i_projection"].items()
         return [
-            {**key, "method": name, "stage": "reference", "best": v, "final": v, "reported": v, "status": "finished"}
+            {
+                **key,
+                "method": name,
+                "stage": "reference",
+                "best": v,
+                "final": v,
+                "reported": v,
+                "status": "finished",
+            }
             for name, v in distances
         ]
-    key = {name: summary[name] for name in ("task", "method", "components", "modes", "seed", "preset")}
+    key = {
+        name: summary[name] for name in ("task", "method", "components", "modes", "seed", "preset")
+    }
     if summary["task"] != "gaussians":
         return _walk_rows(folder, summary, key)
     distances = summary["i_projection"]
@@ -88,14 +117,24 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         if (folder / stage / "summary.json").is_file():
             inference = read_summary(folder / stage)
             inferred = inference["i_projection"]["inference_policy"]
-            rows.append({**key, "stage": stage, **inferred, "cpu_seconds": inference["cpu_seconds"], "status": "finished"})
+            rows.append(
+                {
+                    **key,
+                    "stage": stage,
+                    **inferred,
+                    "cpu_seconds": inference["cpu_seconds"],
+                    "status": "finished",
+                }
+            )
     return rows
 
 
 def _walk_rows(folder: Path, summary: dict[str, Any], key: dict[str, Any]) -> list[dict[str, Any]]:
-    """A walk's training policy, and the policies inferred on its reward without and with obstacles (stage `obstacles`).
+    """A walk's training policy, and the policies inferred on its reward without and with obstacles
+    (stage `obstacles`).
 
-    Policies found with components that come and go have the stages `inference_search` and `obstacles_search`.
+    Policies found with components that come and go have the stages `inference_search` and
+    `obstacles_search`.
     """
     contrast = summary["contrast"]
     training = {
@@ -108,13 +147,28 @@ def _walk_rows(folder: Path, summary: dict[str, Any], key: dict[str, Any]) -> li
         "status": summary["status"],
     }
     rows = [{**key, "stage": "training", **summary["objective"], **training, **_present(summary)}]
-    for stage in ("inference", "obstacles", "inference_search", "obstacles_search", "inference_near"):
+    for stage in (
+        "inference",
+        "obstacles",
+        "inference_search",
+        "obstacles_search",
+        "inference_near",
+    ):
         if (folder / stage / "summary.json").is_file():
             found = read_summary(folder / stage)
-            status = "finished" if np.isfinite(found["objective"]["final"]) else "diverged"  # no walk in the support
+            status = (
+                "finished" if np.isfinite(found["objective"]["final"]) else "diverged"
+            )  # no walk in the support
             extra = {"true_reward_modes": found["true_reward"]["modes_covered"], "status": status}
             rows.append(
-                {**key, "stage": stage, "cpu_seconds": found["cpu_seconds"], **found["objective"], **extra, **_present(found)}
+                {
+                    **key,
+                    "stage": stage,
+                    "cpu_seconds": found["cpu_seconds"],
+                    **found["objective"],
+                    **extra,
+                    **_present(found),
+                }
             )
     return rows
 
@@ -124,27 +178,35 @@ def _present(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_results(paths: Path | Sequence[Path], task: str = "gaussians") -> pd.DataFrame:
-    """The rows of results.csv of one or several sweeps of `task`; each path is the file or its folder.
+    """The rows of results.csv of one or several sweeps of `task`; each path is the file or its
+    folder.
 
     Raises:
-        InputError: one is not there or not a table of this version, or two hold the same run: which of them would count?
+        InputError: one is not there or not a table of this version, or two hold the same run: which
+            of them would count?
     """
     paths = [paths] if isinstance(paths, Path) else paths
     frame = pd.concat([_read_table(path, task) for path in paths], ignore_index=True)
     repeated = frame[frame.duplicated(RUN)] if len(paths) > 1 else frame[:0]
     if len(repeated):
         names = " ".join(str(value) for value in repeated.iloc[0][RUN])
-        raise InputError(f"{len(repeated)} rows stand in more than one of {', '.join(map(str, paths))}: {names} ...")
+        raise InputError(
+            f"{len(repeated)} rows stand in more than one of {', '.join(map(str, paths))}: {names} ..."
+        )
     return frame
 
 
 def _read_table(path: Path, task: str) -> pd.DataFrame:
     file = path / "results.csv" if path.is_dir() else path
     if not file.is_file():
-        raise InputError(f"no results in {path}; make them with: python -m experiments sweep {task} --out {path}")
+        raise InputError(
+            f"no results in {path}; make them with: python -m experiments sweep {task} --out {path}"
+        )
     frame = pd.read_csv(file)
     if list(frame.columns) not in (COLUMNS, [*COLUMNS, *WALK_COLUMNS]):
-        raise InputError(f"{file} is not a results table of this version: its columns are {', '.join(frame.columns)}.")
+        raise InputError(
+            f"{file} is not a results table of this version: its columns are {', '.join(frame.columns)}."
+        )
     return frame
 
 
@@ -156,8 +218,12 @@ def write_results(folders: list[Path], out: Path) -> pd.DataFrame:
     return frame
 
 
-def bootstrap_interval(values: np.ndarray, confidence: float = 0.95, draws: int = 10_000) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean, with a fixed seed: values [n] -> (low, high); nan for fewer than two values."""
+def bootstrap_interval(
+    values: np.ndarray, confidence: float = 0.95, draws: int = 10_000
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean, with a fixed seed: values [n] -> (low, high); nan
+    for fewer than two values.
+    """
     if len(values) < 2:
         return float("nan"), float("nan")
     means = np.random.default_rng(0).choice(values, (draws, len(values))).mean(axis=1)
@@ -167,33 +233,46 @@ def bootstrap_interval(values: np.ndarray, confidence: float = 0.95, draws: int 
 
 
 def paired(
-    results: pd.DataFrame, first: tuple[str, str, int], second: tuple[str, str, int], column: str = "reported"
+    results: pd.DataFrame,
+    first: tuple[str, str, int],
+    second: tuple[str, str, int],
+    column: str = "reported",
 ) -> pd.DataFrame:
-    """A column for two (stage, method, components) on the same targets and seeds: columns modes, seed, first, second."""
+    """A column for two (stage, method, components) on the same targets and seeds: columns modes,
+    seed, first, second.
+    """
     parts = []
     for name, (stage, method, components) in (("first", first), ("second", second)):
-        chosen = results[(results["stage"] == stage) & (results["method"] == method) & (results["components"] == components)]
+        chosen = results[
+            (results["stage"] == stage)
+            & (results["method"] == method)
+            & (results["components"] == components)
+        ]
         parts.append(chosen[["modes", "seed", column]].rename(columns={column: name}))
     return parts[0].merge(parts[1], on=["modes", "seed"])
 
 
 def sign_flip_test(differences: np.ndarray, draws: int = 20_000) -> float:
-    """One-sided p value of "the mean difference is below zero" under random signs; exact up to 2^14 sign patterns.
+    """One-sided p value of "the mean difference is below zero" under random signs; exact up to 2^14
+    sign patterns.
 
-    With n pairs p is at least 2^-n, so fewer than 5 pairs can never be significant at 0.05. A difference that is not a number
-    (a lost run) counts as the largest one against the claim.
+    With n pairs p is at least 2^-n, so fewer than 5 pairs can never be significant at 0.05. A
+    difference that is not a number (a lost run) counts as the largest one against the claim.
     """
     d = np.where(np.isfinite(differences), differences, np.nanmax(np.abs(differences)))
     signs: np.ndarray
     if len(d) <= 14:
         signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * len(d))).reshape(len(d), -1).T
     else:
-        signs = np.vstack([np.ones(len(d)), np.random.default_rng(0).choice([-1.0, 1.0], (draws, len(d)))])
+        signs = np.vstack(
+            [np.ones(len(d)), np.random.default_rng(0).choice([-1.0, 1.0], (draws, len(d)))]
+        )
     return float(np.mean(signs @ d <= d.sum() + 1e-12))
 
 
 def table(results: pd.DataFrame) -> pd.DataFrame:
-    """Mean, 95 % bootstrap interval and number of seeds of `reported`, by stage, method, components and modes.
+    """Mean, 95 % bootstrap interval and number of seeds of `reported`, by stage, method, components
+    and modes.
 
     For walks also of the measures in `WALK_COLUMNS` (means only).
     """
@@ -203,13 +282,26 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
         values = group["reported"].to_numpy()
         low, high = bootstrap_interval(values[np.isfinite(values)])
         diverged = int((group["status"] == "diverged").sum())
-        rows.append([*key, values.mean(), low, high, len(values), diverged, *group[extra].astype(float).mean()])
+        rows.append(
+            [
+                *key,
+                values.mean(),
+                low,
+                high,
+                len(values),
+                diverged,
+                *group[extra].astype(float).mean(),
+            ]
+        )
     names = ["stage", "method", "components", "modes", "mean", "low", "high", "seeds", "diverged"]
     return pd.DataFrame(rows, columns=[*names, *extra])
 
 
 def to_markdown(frame: pd.DataFrame) -> str:
     """A Markdown table, numbers with three decimals."""
-    cells = [[f"{v:.3f}" if isinstance(v, float) else str(v) for v in row] for row in frame.itertuples(index=False)]
+    cells = [
+        [f"{v:.3f}" if isinstance(v, float) else str(v) for v in row]
+        for row in frame.itertuples(index=False)
+    ]
     lines = [list(frame.columns), ["---"] * len(frame.columns), *cells]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)

@@ -1,4 +1,7 @@
-"""One run: demonstrations, reward, metrics, summary, picture, all in one folder. What is special to a task is in `tasks`."""
+"""One run: demonstrations, reward, metrics, summary, picture, all in one folder.
+
+What is special to a task is in `tasks`.
+"""
 
 import time
 from collections.abc import Sequence
@@ -23,14 +26,20 @@ console = Console()
 
 
 def execute(
-    spec: Specification, out: Path, *, progress: bool = True, observers: Sequence[Observer] = (), tensorboard: bool = True
+    spec: Specification,
+    out: Path,
+    *,
+    progress: bool = True,
+    observers: Sequence[Observer] = (),
+    tensorboard: bool = True,
 ) -> dict[str, Any]:
     """Do one run in `out`, or what is left of it, and return its summary.
 
     Args:
         progress: show what happens on the screen.
         observers: called after every iteration that is done now.
-        tensorboard: write event files; on, because a run that went wrong is then seen without being done again.
+        tensorboard: write event files; on, because a run that went wrong is then seen without being
+            done again.
     """
     console.quiet = not progress
     config = spec.to_config()
@@ -60,7 +69,9 @@ def execute(
     )
     experiment.write_arrays(out, train, result)
     history = result.history
-    parts = {part: float(history[f"{part}_seconds"].sum()) for part in ("sample", "training", "policy")}
+    parts = {
+        part: float(history[f"{part}_seconds"].sum()) for part in ("sample", "training", "policy")
+    }
     before = time.process_time()
     measured = experiment.summarise(train, result)
     parts["summary"] = time.process_time() - before  # references, too
@@ -95,7 +106,9 @@ def _timed(evaluate: Evaluate) -> Evaluate:
     return measure
 
 
-def demonstrations(experiment: Experiment, spec: Specification, out: Path) -> tuple[np.ndarray, np.ndarray]:
+def demonstrations(
+    experiment: Experiment, spec: Specification, out: Path
+) -> tuple[np.ndarray, np.ndarray]:
     """Training and test demonstrations, drawn once and kept in the folder."""
     path = out / "demonstrations.npz"
     if not path.is_file():
@@ -105,8 +118,13 @@ def demonstrations(experiment: Experiment, spec: Specification, out: Path) -> tu
         save_arrays(path, {"train": x[: spec.num_train], "test": x[spec.num_train :]})
     arrays = load_arrays(path)
     train, test = arrays["train"], arrays["test"]
-    if [train.shape, test.shape] != [(spec.num_train, experiment.task.dim), (spec.num_test, experiment.task.dim)]:
-        raise InputError(f"{path} does not hold the demonstrations of this run; delete it, and they are drawn again.")
+    if [train.shape, test.shape] != [
+        (spec.num_train, experiment.task.dim),
+        (spec.num_test, experiment.task.dim),
+    ]:
+        raise InputError(
+            f"{path} does not hold the demonstrations of this run; delete it, and they are drawn again."
+        )
     return check_demonstrations(train), test
 
 

@@ -1,7 +1,9 @@
-"""A sweep: a list of units, done on one machine or many through Dask, each once, in a folder of its own.
+"""A sweep: a list of units, done on one machine or many through Dask, each once, in a folder of its
+own.
 
-Nothing here keeps a queue. Dask's scheduler hands out the units, and gives those of a worker that died to another; a unit's
-folder knows how far it came, so it goes on from its last checkpoint wherever it runs next.
+Nothing here keeps a queue. Dask's scheduler hands out the units, and gives those of a worker that
+died to another; a unit's folder knows how far it came, so it goes on from its last checkpoint
+wherever it runs next.
 """
 
 import contextlib
@@ -25,7 +27,8 @@ from rich.table import Table
 from experiments.units import Unit
 from virl_tf.validation import InputError
 
-# One TensorFlow thread per worker process, so that as many workers as cores do not get in each other's way.
+# One TensorFlow thread per worker process, so that as many workers as cores do not get in each
+# other's way.
 WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
@@ -40,7 +43,8 @@ ALLOWED_WORKER_DEATHS = 5  # of one unit, before it counts as failed
 def execute_unit(unit: Unit, folder: Path) -> str | None:
     """Do one unit in a worker; an error is returned as text, so that it stops nothing else.
 
-    Dask asks for it again when the worker that holds the result dies, so a finished unit is not done twice.
+    Dask asks for it again when the worker that holds the result dies, so a finished unit is not
+    done twice.
     """
     try:
         if not unit.finished(folder):
@@ -52,7 +56,9 @@ def execute_unit(unit: Unit, folder: Path) -> str | None:
 
 
 def _leave_if_full() -> None:
-    """End this worker where it could not compile a unit's programs any more; its nanny starts a new one, which gets the unit."""
+    """End this worker where it could not compile a unit's programs any more; its nanny starts a new
+    one, which gets the unit.
+    """
     numerics = sys.modules.get("virl_tf.numerics")  # without it nothing has been compiled
     if numerics is not None and numerics.free_memory_maps() < 8 * numerics.MAPS_OF_A_PROGRAM:
         os._exit(0)
@@ -73,41 +79,63 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
     settings = {
         "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
         "distributed.worker.daemon": False,
-        # Dask gives a local worker up for good that is not back so long after it died; without the last one, all would hang.
+        # Dask gives a local worker up for good that is not back so long after it died; without the
+        # last one, all would hang.
         "distributed.deploy.lost-worker-timeout": "1 h",
         "logging.distributed": "error",
-        # Dask looks at itself up to a hundred times a second; units take minutes, and all cores are theirs.
+        # Dask looks at itself up to a hundred times a second; units take minutes, and all cores are
+        # theirs.
         "distributed.worker.profile.enabled": False,
         "distributed.admin.tick.interval": "1s",
         "distributed.admin.system-monitor.interval": "10s",
         "distributed.worker.memory.monitor-interval": "1s",
     }
-    # A worker that TensorFlow keeps from leaving in time is killed, which is no news: its work is done.
+    # A worker that TensorFlow keeps from leaving in time is killed, which is no news: its work is
+    # done.
     logging.getLogger("distributed.nanny").setLevel(logging.ERROR)
     with dask.config.set(settings), contextlib.ExitStack() as stack:
         if scheduler is None:
-            cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="virl_tf-xla-", ignore_cleanup_errors=True))
-            stack.enter_context(dask.config.set({"distributed.nanny.pre-spawn-environ": _worker_environment(cache)}))
-            local = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0")
+            cache = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="virl_tf-xla-", ignore_cleanup_errors=True)
+            )
+            stack.enter_context(
+                dask.config.set({"distributed.nanny.pre-spawn-environ": _worker_environment(cache)})
+            )
+            local = LocalCluster(
+                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0"
+            )
             scheduler = stack.enter_context(local).scheduler_address
         try:
             client = Client(scheduler, timeout=ANSWER_SECONDS, name="virl_tf sweep")
         except (OSError, ValueError, TimeoutError) as error:
-            raise InputError(f"no Dask scheduler answers at {scheduler!r} (expected tcp://HOST:PORT): {error}") from error
+            raise InputError(
+                f"no Dask scheduler answers at {scheduler!r} (expected tcp://HOST:PORT): {error}"
+            ) from error
         yield stack.enter_context(client)
 
 
 def _worker_environment(cache: str) -> dict[str, str]:
-    """One thread each, and a folder through which what XLA compiled for one worker serves the others.
+    """One thread each, and a folder through which what XLA compiled for one worker serves the
+    others.
 
     A policy's update compiles in 3 s and is read back in half a second.
     """
-    flags = f"--tf_xla_persistent_cache_directory={cache} --tf_xla_persistent_cache_device_types=CPU"
-    return {**WORKER_ENVIRONMENT, "TF_XLA_FLAGS": f"{os.environ.get('TF_XLA_FLAGS', '')} {flags}".strip()}
+    flags = (
+        f"--tf_xla_persistent_cache_directory={cache} --tf_xla_persistent_cache_device_types=CPU"
+    )
+    return {
+        **WORKER_ENVIRONMENT,
+        "TF_XLA_FLAGS": f"{os.environ.get('TF_XLA_FLAGS', '')} {flags}".strip(),
+    }
 
 
-def execute_sweep(units: Sequence[Unit], out: Path, scheduler: str | None, workers: int, console: Console) -> dict[str, str]:
-    """Do every unit that is not finished, each in out/<its name>. Returns {name: error} of those that failed."""
+def execute_sweep(
+    units: Sequence[Unit], out: Path, scheduler: str | None, workers: int, console: Console
+) -> dict[str, str]:
+    """Do every unit that is not finished, each in out/<its name>.
+
+    Returns {name: error} of those that failed.
+    """
     failures: dict[str, str] = {}
     done = Counter(unit.group for unit in units if unit.finished(out / unit.name))
     open_units = [unit for unit in units if not unit.finished(out / unit.name)]
@@ -118,9 +146,12 @@ def execute_sweep(units: Sequence[Unit], out: Path, scheduler: str | None, worke
 
         futures = {}
         for i, unit in enumerate(open_units):
-            # A key of its own for every sweep: a cluster that is shared may remember an earlier failure under the same name.
+            # A key of its own for every sweep: a cluster that is shared may remember an earlier
+            # failure under the same name.
             key, folder = f"{unit.name}-{uuid.uuid4().hex[:8]}", (out / unit.name).absolute()
-            futures[client.submit(execute_unit, unit, folder, key=key, pure=False, priority=-i)] = unit
+            futures[client.submit(execute_unit, unit, folder, key=key, pure=False, priority=-i)] = (
+                unit
+            )
         board = Board(units, done, console)
         pending = set(futures)
         with board:
@@ -131,7 +162,9 @@ def execute_sweep(units: Sequence[Unit], out: Path, scheduler: str | None, worke
                     pending.remove(future)
                     unit = futures[future]
                     # A unit whose worker died too often has an exception instead of a result.
-                    error = future.result() if future.status == "finished" else str(future.exception())
+                    error = (
+                        future.result() if future.status == "finished" else str(future.exception())
+                    )
                     if error is not None:
                         failures[unit.name] = error
                     board.count(unit, failed=error is not None)
@@ -144,14 +177,22 @@ def _processing(client: Any) -> set[str]:
 
 
 class Board:
-    """The live table: done, running, failed and left by group, and a bar with the time that is left."""
+    """The live table: done, running, failed and left by group, and a bar with the time that is
+    left.
+    """
 
     def __init__(self, units: Sequence[Unit], done: Counter, console: Console):
         """For these units, of which `done` were finished before."""
         self._totals = Counter(unit.group for unit in units)
         self._done, self._failed, self._running = Counter(done), Counter[str](), Counter[str]()
         self._before, self._start = sum(done.values()), time.monotonic()
-        columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
+        columns = (
+            TextColumn("runs"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
         self._progress = Progress(*columns, console=console)
         self._task = self._progress.add_task("", total=len(units), completed=self._before, left="")
         self._live = Live(console=console, refresh_per_second=2, transient=False)

@@ -28,17 +28,22 @@ def sweep(
     assignments: list[str],
     out: Path | None,
 ) -> None:
-    """Do all units in `out`, then write results.csv and table.md. Failed units are reported at the end.
+    """Do all units in `out`, then write results.csv and table.md.
+
+    Failed units are reported at the end.
 
     Args:
         search: infer also with components that come and go; a finished sweep is completed by it.
 
     Raises:
-        InputError: bad arguments, no such scheduler, an `out` of another sweep; or, at the end, units that failed.
+        InputError: bad arguments, no such scheduler, an `out` of another sweep; or, at the end,
+            units that failed.
     """
     console = Console()
     check_choice("task", task, TASKS)
-    workers = check_integer("--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1)
+    workers = check_integer(
+        "--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1
+    )
     preset = DEFAULT_PRESETS[task] if preset is None else preset
     out = out or Path("sweeps") / f"{task}-{preset}"
     if (steps if task == "gaussians" else modes) is not None:
@@ -53,10 +58,16 @@ def sweep(
     means = table(results)
     write_text(out / "table.csv", means.to_csv(index=False))
     write_text(out / "table.md", to_markdown(means))
-    console.print(f"{len(finished)} of {len(units)} units finished; {out / 'results.csv'}, {out / 'table.md'} and .csv")
-    write_text(out / "errors.txt", "".join(f"{name}\n{error}\n" for name, error in failures.items()))
+    console.print(
+        f"{len(finished)} of {len(units)} units finished; {out / 'results.csv'}, {out / 'table.md'} and .csv"
+    )
+    write_text(
+        out / "errors.txt", "".join(f"{name}\n{error}\n" for name, error in failures.items())
+    )
     for name, error in failures.items():
-        console.print(f"[red]FAILED[/red] {name}: {error.strip().splitlines()[-1]}", highlight=False)
+        console.print(
+            f"[red]FAILED[/red] {name}: {error.strip().splitlines()[-1]}", highlight=False
+        )
     if failures:
         raise InputError(
             f"{len(failures)} of {len(units)} units failed (see {out / 'errors.txt'}); the same command tries again."
@@ -68,6 +79,10 @@ def parse_integers(name: str, text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
-        return list(dict.fromkeys(int(part) for part in text.split(",")))  # each once, in the order given
+        return list(
+            dict.fromkeys(int(part) for part in text.split(","))
+        )  # each once, in the order given
     except ValueError as error:
-        raise InputError(f"{name} must be integers with commas between them, for example 5,20,50; got {text!r}.") from error
+        raise InputError(
+            f"{name} must be integers with commas between them, for example 5,20,50; got {text!r}."
+        ) from error

@@ -1,4 +1,7 @@
-"""The pieces of a sweep. Each is done once, in its own folder, by any process, and can be stopped and continued."""
+"""The pieces of a sweep.
+
+Each is done once, in its own folder, by any process, and can be stopped and continued.
+"""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +34,10 @@ class Unit(Protocol):
         """Which row of the live table it counts in."""
 
     def execute(self, folder: Path) -> None:
-        """Do it, or what is left of it. Imports TensorFlow inside, so that a scheduler's process need not."""
+        """Do it, or what is left of it.
+
+        Imports TensorFlow inside, so that a scheduler's process need not.
+        """
 
     def finished(self, folder: Path) -> bool:
         """Whether all its results are there."""
@@ -41,7 +47,8 @@ class Unit(Protocol):
 class RunUnit:
     """A training run, followed by inference with `inference_components` on its reward (0: none).
 
-    `searches`: the kinds of inference, False with a fixed set of components as in the paper, True with some that come and go.
+    `searches`: the kinds of inference, False with a fixed set of components as in the paper, True
+    with some that come and go.
     """
 
     spec: Specification
@@ -73,10 +80,15 @@ class RunUnit:
 
     @property
     def inferences(self) -> dict[str, dict[str, Any]]:
-        """Folder in the run's -> options of `infer`: with search or not, the share of the paths that obstacles block."""
+        """Folder in the run's -> options of `infer`: with search or not, the share of the paths
+        that obstacles block.
+        """
         if not self.inference_components:
             return {}
-        shares = {"inference": None, **({"obstacles": BLOCKED} if self.spec.task == "path_planning" else {})}
+        shares = {
+            "inference": None,
+            **({"obstacles": BLOCKED} if self.spec.task == "path_planning" else {}),
+        }
         return {
             f"{name}_search" if search else name: {"search": search, "obstacles": share}
             for search in self.searches
@@ -138,16 +150,26 @@ def units_of(
 
 
 def inference_components(task: str, steps: int) -> int:
-    """The paper infers with 25 components where there are 32 modes; 20 on path planning's 20; other sizes in proportion."""
+    """The paper infers with 25 components where there are 32 modes; 20 on path planning's 20; other
+    sizes in proportion.
+    """
     if task == "gaussians":
         return 0
-    return max(1, round(25 / 32 * 2**steps)) if task == "grid_walker" else math.comb(steps, steps // 2)
+    return (
+        max(1, round(25 / 32 * 2**steps)) if task == "grid_walker" else math.comb(steps, steps // 2)
+    )
 
 
 def walk_units(
-    task: str, preset: str, assignments: list[str], steps: Sequence[int] | None = None, seeds: Sequence[int] | None = None
+    task: str,
+    preset: str,
+    assignments: list[str],
+    steps: Sequence[int] | None = None,
+    seeds: Sequence[int] | None = None,
 ) -> list[RunUnit]:
-    """Figures 3 and 7, and the obstacles of Figure 1: {EIM, V-IRL, G-EIM} x seeds, each with inference; long runs first."""
+    """Figures 3 and 7, and the obstacles of Figure 1: {EIM, V-IRL, G-EIM} x seeds, each with
+    inference; long runs first.
+    """
     read_preset(preset)
     lengths = steps or ((SMOKE_STEPS if preset == "smoke" else DEFAULT_STEPS)[task],)
     units = []
@@ -155,18 +177,28 @@ def walk_units(
         for length in lengths:
             for seed in seeds or WALK_SEEDS[preset]:
                 spec = make_specification(
-                    task=task, method=method, steps=length, seed=seed, preset=preset, assignments=assignments
+                    task=task,
+                    method=method,
+                    steps=length,
+                    seed=seed,
+                    preset=preset,
+                    assignments=assignments,
                 )
                 units.append(RunUnit(spec, inference_components(task, length)))
     return units
 
 
 def gaussian_units(
-    preset: str, assignments: list[str], modes: Sequence[int] | None = None, seeds: Sequence[int] | None = None
+    preset: str,
+    assignments: list[str],
+    modes: Sequence[int] | None = None,
+    seeds: Sequence[int] | None = None,
 ) -> list[RunUnit | ReferenceUnit]:
-    """Figure 2b and 4: {V-IRL, G-EIM, EIM} x {1, 10} components x m x seeds; inference on V-IRL 10c and G-EIM 10c.
+    """Figure 2b and 4: {V-IRL, G-EIM, EIM} x {1, 10} components x m x seeds; inference on V-IRL 10c
+    and G-EIM 10c.
 
-    Long runs come first, so that the last minutes keep all workers busy. `modes`, `seeds`: instead of the preset's.
+    Long runs come first, so that the last minutes keep all workers busy. `modes`, `seeds`: instead
+    of the preset's.
     """
     read_preset(preset)
     grid = {"modes": modes or GRIDS[preset]["modes"], "seeds": seeds or GRIDS[preset]["seeds"]}
@@ -186,5 +218,7 @@ def gaussian_units(
                     )
                     infer = num_modes if components == 10 and method != "eim" else 0
                     units.append(RunUnit(spec, infer))
-    targets = {(unit.spec.modes, unit.spec.seed): unit.spec for unit in units if unit.spec.method == "virl"}
+    targets = {
+        (unit.spec.modes, unit.spec.seed): unit.spec for unit in units if unit.spec.method == "virl"
+    }
     return [*units, *(ReferenceUnit(spec) for spec in targets.values())]

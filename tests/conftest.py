@@ -1,14 +1,23 @@
 import os
 import tempfile
 
-# One thread per worker of pytest-xdist, of which there are as many as cores. Before NumPy and TensorFlow are imported.
+# One thread per worker of pytest-xdist, of which there are as many as cores. Before NumPy and
+# TensorFlow are imported.
 if "PYTEST_XDIST_WORKER" in os.environ:
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+    for name in (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "TF_NUM_INTRAOP_THREADS",
+        "TF_NUM_INTEROP_THREADS",
+    ):
         os.environ.setdefault(name, "1")
 
-# What XLA compiled for one test, worker or subprocess serves the others. Before TensorFlow is imported.
+# What XLA compiled for one test, worker or subprocess serves the others. Before TensorFlow is
+# imported.
 if "TF_XLA_FLAGS" not in os.environ:
-    XLA_CACHE = tempfile.TemporaryDirectory(prefix="virl_tf-xla-", ignore_cleanup_errors=True)  # gone with this process
+    XLA_CACHE = tempfile.TemporaryDirectory(
+        prefix="virl_tf-xla-", ignore_cleanup_errors=True
+    )  # gone with this process
     directory = f"--tf_xla_persistent_cache_directory={XLA_CACHE.name}"
     os.environ["TF_XLA_FLAGS"] = f"{directory} --tf_xla_persistent_cache_device_types=CPU"
 
@@ -39,7 +48,11 @@ def make_mixture(num_components=3, dim=2, seed=0):
     weights = rng.uniform(0.5, 1.5, num_components)
     scale_trils = np.tril(0.4 * rng.standard_normal((num_components, dim, dim)))
     scale_trils[:, range(dim), range(dim)] = rng.uniform(0.5, 1.5, (num_components, dim))
-    arrays = np.log(weights / weights.sum()), 2.0 * rng.standard_normal((num_components, dim)), scale_trils
+    arrays = (
+        np.log(weights / weights.sum()),
+        2.0 * rng.standard_normal((num_components, dim)),
+        scale_trils,
+    )
     return Mixture(*(tf.constant(array, DENSITY) for array in arrays))
 
 
@@ -49,7 +62,10 @@ def make_network(dim=2, num_layers=3, layer_size=8, seed=0):
     shapes = [(dim, h), (h,), (num_layers - 1, h, h), (num_layers - 1, h), (h, 1), (1,)]
     fan_ins = [dim, 4, h, 4, h, 4]
     return FrozenNetwork(
-        *((rng.standard_normal(s) * np.sqrt(2.0 / n)).astype(np.float32) for s, n in zip(shapes, fan_ins, strict=True))
+        *(
+            (rng.standard_normal(s) * np.sqrt(2.0 / n)).astype(np.float32)
+            for s, n in zip(shapes, fan_ins, strict=True)
+        )
     )
 
 
@@ -69,11 +85,16 @@ def make_reward(
     stack = empty_stack(capacity, dim + 2 * frequencies.shape[1], num_layers, layer_size)
     for network in networks:
         stack = stack.append(network)
-    shift, scale = tf.constant(np.arange(dim) + 0.5, DENSITY), tf.constant(np.arange(dim) + 2.0, DENSITY)
+    shift, scale = (
+        tf.constant(np.arange(dim) + 0.5, DENSITY),
+        tf.constant(np.arange(dim) + 2.0, DENSITY),
+    )
     base = make_mixture(dim=dim) if base is None else base
     mixture = empty_mixture(dim) if mixture is None else mixture
     scales = tf.constant(base_scale, DENSITY), tf.constant(mixture_scale, DENSITY)
-    return Reward(base, scales[0], stack, shift, scale, tf.constant(frequencies, NETWORK), mixture, scales[1])
+    return Reward(
+        base, scales[0], stack, shift, scale, tf.constant(frequencies, NETWORK), mixture, scales[1]
+    )
 
 
 def make_state(t=1, num_components=3, num_weights=2):
@@ -102,12 +123,18 @@ def reward(networks):
 
 @pytest.fixture(scope="session")
 def call():
-    """The experiments' command line inside this process, which has TensorFlow loaded: (exit status, stdout, stderr)."""
+    """The experiments' command line inside this process, which has TensorFlow loaded: (exit status,
+    stdout, stderr).
+    """
     from experiments.cli import main
 
     def run(*arguments, cwd=Path(__file__).parent.parent):
         out, error = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(error),
+        ):
             patch.chdir(cwd)
             patch.setattr(sys, "argv", ["experiments", *map(str, arguments)])
             with pytest.raises(SystemExit) as ended:

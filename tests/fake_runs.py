@@ -1,7 +1,9 @@
-"""Studies with short heartbeats and runs that only count: the command line, `python -m tests.fake_runs tune ...`, or one worker.
+"""Studies with short heartbeats and runs that only count: the command line, `python -m
+tests.fake_runs tune ...`, or one worker.
 
-A run makes a file per iteration, like a checkpoint, with the process that did it in it; what is there is not done again. Dask's
-workers import this module anew, as `__mp_main__`, so that they have the same replacements.
+A run makes a file per iteration, like a checkpoint, with the process that did it in it; what is
+there is not done again. Dask's workers import this module anew, as `__mp_main__`, so that they have
+the same replacements.
 """
 
 import math
@@ -16,7 +18,13 @@ from experiments.tuning import study, tune_command
 
 SIZE, ITERATIONS = 3, 5
 SPECIFICATION = study.StudySpecification(
-    "gaussians", "virl", 2, SIZE, "smoke", (0,), (f"loop.num_iterations={ITERATIONS}", "loop.num_negatives=500")
+    "gaussians",
+    "virl",
+    2,
+    SIZE,
+    "smoke",
+    (0,),
+    (f"loop.num_iterations={ITERATIONS}", "loop.num_negatives=500"),
 )
 COMMAND = ["gaussians", "--components", "2", "--size", str(SIZE), "--preset", "smoke"]
 COMMAND += [part for assignment in SPECIFICATION.assignments for part in ("--set", assignment)]

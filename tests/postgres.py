@@ -20,7 +20,10 @@ LIBC = ctypes.CDLL(None)
 
 
 class Server:
-    """initdb, start, stop. PostgreSQL refuses to run as root, so root starts it as `postgres` or `nobody`."""
+    """initdb, start, stop.
+
+    PostgreSQL refuses to run as root, so root starts it as `postgres` or `nobody`.
+    """
 
     def __init__(self) -> None:
         self._binaries = find_binaries()
@@ -33,18 +36,46 @@ class Server:
         self.port = free_port()
         (self.folder / "password").write_text(PASSWORD)
         (self.folder / "password").chmod(0o644)
-        command = [str(self._binaries / "initdb"), "-D", "data", "-U", USER, "--auth=scram-sha-256", "--pwfile=password"]
-        done = subprocess.run([*command, "--encoding=UTF8", "--no-sync"], capture_output=True, text=True, **self._options)
+        command = [
+            str(self._binaries / "initdb"),
+            "-D",
+            "data",
+            "-U",
+            USER,
+            "--auth=scram-sha-256",
+            "--pwfile=password",
+        ]
+        done = subprocess.run(
+            [*command, "--encoding=UTF8", "--no-sync"],
+            capture_output=True,
+            text=True,
+            **self._options,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self) -> None:
-        command = [str(self._binaries / "postgres"), "-D", "data", "-p", str(self.port), "-k", str(self.folder)]
+        command = [
+            str(self._binaries / "postgres"),
+            "-D",
+            "data",
+            "-p",
+            str(self.port),
+            "-k",
+            str(self.folder),
+        ]
         for setting in ("listen_addresses=127.0.0.1", "fsync=off", "max_connections=20"):
             command += ["-c", setting]
         with (self.folder / "log").open("a") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_end_with_parent, **self._options)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, preexec_fn=_end_with_parent, **self._options
+            )
         deadline = time.monotonic() + 60
-        while subprocess.run([str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]).returncode != 0:
+        while (
+            subprocess.run(
+                [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+            ).returncode
+            != 0
+        ):
             assert self.running, (self.folder / "log").read_text()
             assert time.monotonic() < deadline, "PostgreSQL does not start"
             time.sleep(0.05)
@@ -80,12 +111,18 @@ class Server:
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"cwd": self.folder, "stdin": subprocess.DEVNULL}
         if self._account is not None:
-            options |= {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+            options |= {
+                "user": self._account.pw_uid,
+                "group": self._account.pw_gid,
+                "extra_groups": [],
+            }
         return options
 
 
 def _end_with_parent() -> None:
-    """Linux stops this process when its parent is gone: a server does not outlive tests that are killed."""
+    """Linux stops this process when its parent is gone: a server does not outlive tests that are
+    killed.
+    """
     if hasattr(LIBC, "prctl"):
         LIBC.prctl(1, signal.SIGQUIT)
 
@@ -93,7 +130,11 @@ def _end_with_parent() -> None:
 def find_binaries() -> Path | None:
     """Where initdb and postgres are: on the PATH, or where Debian puts them."""
     folders = [str(Path(found).resolve().parent) for found in [shutil.which("initdb")] if found]
-    folders += sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda path: float(path.split("/")[-2]), reverse=True)
+    folders += sorted(
+        glob.glob("/usr/lib/postgresql/*/bin"),
+        key=lambda path: float(path.split("/")[-2]),
+        reverse=True,
+    )
     return next((Path(folder) for folder in folders if (Path(folder) / "postgres").is_file()), None)
 
 

@@ -1,11 +1,20 @@
-"""`python -m experiments ablate`: its units, its table, its look away from the demonstrations, and one real smoke run."""
+"""`python -m experiments ablate`: its units, its table, its look away from the demonstrations, and
+one real smoke run.
+"""
 
 import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
 
-from experiments.ablation_command import ablate, ablation_units, far_share, outside_share, references, table
+from experiments.ablation_command import (
+    ablate,
+    ablation_units,
+    far_share,
+    outside_share,
+    references,
+    table,
+)
 from experiments.figures import draw
 from tests.conftest import make_reward
 from virl_tf.hparams import own_data_hparams
@@ -15,13 +24,25 @@ from virl_tf.tasks import GridWalker
 from virl_tf.validation import InputError
 
 TINY = [
-    *("network.layer_size=8", "network.num_layers=2", "network.num_frequencies=4", "training.num_epochs=2"),
+    *(
+        "network.layer_size=8",
+        "network.num_layers=2",
+        "network.num_frequencies=4",
+        "training.num_epochs=2",
+    ),
     *("loop.num_iterations=2", "loop.num_negatives=500", "policy.update_steps=2"),
 ]
 
 
 def units(**changes):
-    arguments = {"task": "gaussians", "only": None, "seeds": [3], "modes": 5, "steps": None, "dim": None}
+    arguments = {
+        "task": "gaussians",
+        "only": None,
+        "seeds": [3],
+        "modes": 5,
+        "steps": None,
+        "dim": None,
+    }
     return ablation_units(**{**arguments, **changes})
 
 
@@ -50,7 +71,9 @@ def test_policies_are_inferred_unless_only_rewards_are_wanted(rewards_only):
         ("gaussians", 5, {"inference_search", "inference_near"}),
         ("path_planning", None, {"inference_search", "obstacles_search", "inference_near"}),
     ):
-        best, other = units(task=task, modes=modes, only=["best", "silverman"], rewards_only=rewards_only)
+        best, other = units(
+            task=task, modes=modes, only=["best", "silverman"], rewards_only=rewards_only
+        )
         assert set(best.inferences) == (set() if rewards_only else expected)
         assert set(other.inferences) == (set() if rewards_only else expected - {"inference_near"})
 
@@ -83,14 +106,17 @@ def test_far_share_is_the_mass_between_the_demonstrations_modes(between):
     trils = np.array([np.eye(2), np.eye(2), 0.3 * np.eye(2)])
     mixture = Mixture(*(tf.constant(a) for a in (np.log(weights), means, trils)))
     share = far_share(make_reward([], base=mixture), lumps(4000), lumps(2000), None, 0)
-    # 2,000 draws: four standard errors are 0.04 at 0.3; without a third lump about one draw in a thousand lies far out.
+    # 2,000 draws: four standard errors are 0.04 at 0.3; without a third lump about one draw in a
+    # thousand lies far out.
     assert share == pytest.approx(between, abs=0.045 if between else 0.005)
 
 
 @pytest.mark.parametrize("far", [0.0, 0.3])
 def test_outside_share_is_the_mass_off_the_evaluation_grid(far):
     rng = np.random.default_rng(0)
-    weights = np.array([1.0 - far, max(far, 1e-12)])  # the second lump lies on the enlarged grid, beyond the demonstrations
+    weights = np.array(
+        [1.0 - far, max(far, 1e-12)]
+    )  # the second lump lies on the enlarged grid, beyond the demonstrations
     means, trils = np.array([[0.0, 0.0], [0.0, 7.0]]), np.array([np.eye(2), 0.5 * np.eye(2)])
     mixture = Mixture(*(tf.constant(a) for a in (np.log(weights), means, trils)))
     share = outside_share(make_reward([], base=mixture), rng.standard_normal((4000, 2)))
@@ -100,7 +126,10 @@ def test_outside_share_is_the_mass_off_the_evaluation_grid(far):
 def test_references_on_walks_are_correlations_with_log_p():
     task = GridWalker(3)
     rng = np.random.default_rng(0)
-    one, other = (task.mode_centers[:2][rng.integers(0, 2, 300)] + 0.05 * rng.standard_normal((300, 3)) for _ in range(2))
+    one, other = (
+        task.mode_centers[:2][rng.integers(0, 2, 300)] + 0.05 * rng.standard_normal((300, 3))
+        for _ in range(2)
+    )
     found = references(task, one, other, 0)
     assert set(found) == {"kde_silverman", "kde_held_out", "em_bic"}
     log_p = task.log_prob(other).numpy()
@@ -111,7 +140,9 @@ def test_references_on_walks_are_correlations_with_log_p():
 
 def test_table_has_means_and_intervals_over_seeds():
     keys = {"ablation": "best", "task": "gaussians", "modes": 5, "stage": "training"}
-    results = pd.DataFrame([{**keys, "seed": seed, "reported": value} for seed, value in enumerate([0.1, 0.2, 0.3])])
+    results = pd.DataFrame(
+        [{**keys, "seed": seed, "reported": value} for seed, value in enumerate([0.1, 0.2, 0.3])]
+    )
     (row,) = table(results).to_dict("records")
     assert row["seeds"] == 3
     assert row["reported"].startswith("0.2 [0.1")
@@ -123,8 +154,13 @@ def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
     results = pd.read_csv(tmp_path / "out" / "results.csv")
     assert set(results["ablation"]) == {"best"}
     training = results[results["stage"] == "training"].set_index("ablation")
-    assert np.isfinite(training[["reported", "far_share", "iterations", "effective_share"]].to_numpy(float)).all()
-    stages = {f"reference {name}" for name in ("kde_silverman", "kde_held_out", "em_bic", "em_true_components")}
+    assert np.isfinite(
+        training[["reported", "far_share", "iterations", "effective_share"]].to_numpy(float)
+    ).all()
+    stages = {
+        f"reference {name}"
+        for name in ("kde_silverman", "kde_held_out", "em_bic", "em_true_components")
+    }
     assert stages | {"inference_search", "inference_near"} <= set(results["stage"])
     before = (tmp_path / "out" / "results.csv").read_bytes()
     capsys.readouterr()
@@ -137,13 +173,30 @@ def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
 def ablations(folder, task, stage, column, values):
     """What `ablate` leaves, of one measure: {ablation: one value per seed}."""
     rows = [
-        {"ablation": name, "task": task, "stage": of, "seed": seed, column: value, "cpu_seconds": 10.0 + seed, "far_share": 0.0}
+        {
+            "ablation": name,
+            "task": task,
+            "stage": of,
+            "seed": seed,
+            column: value,
+            "cpu_seconds": 10.0 + seed,
+            "far_share": 0.0,
+        }
         for name, seeds in values.items()
         for of in {stage, "training"}
         for seed, value in enumerate(seeds)
     ]
     if stage == "training":
-        rows += [{"ablation": "best", "task": task, "stage": "reference em_bic", "seed": seed, column: 0.3} for seed in (0, 1)]
+        rows += [
+            {
+                "ablation": "best",
+                "task": task,
+                "stage": "reference em_bic",
+                "seed": seed,
+                column: 0.3,
+            }
+            for seed in (0, 1)
+        ]
     folder.mkdir()
     pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
     return folder
@@ -152,10 +205,22 @@ def ablations(folder, task, stage, column, values):
 def test_figure_and_table_of_the_ablations_of_several_tasks(tmp_path):
     folders = [
         ablations(
-            tmp_path / "gaussians_m50", "gaussians", "training", "reported", {"warm_start": [0.2, 0.4], "best": [0.1, 0.1]}
+            tmp_path / "gaussians_m50",
+            "gaussians",
+            "training",
+            "reported",
+            {"warm_start": [0.2, 0.4], "best": [0.1, 0.1]},
         ),
-        ablations(tmp_path / "grid_walker", "grid_walker", "inference_search", "kl", {"best": [0.5, 0.7]}),
-        ablations(tmp_path / "paths", "path_planning", "training", "reward_correlation", {"best": [0.9, 0.9]}),
+        ablations(
+            tmp_path / "grid_walker", "grid_walker", "inference_search", "kl", {"best": [0.5, 0.7]}
+        ),
+        ablations(
+            tmp_path / "paths",
+            "path_planning",
+            "training",
+            "reward_correlation",
+            {"best": [0.9, 0.9]},
+        ),
     ]
     draw("ablations", folders, None, tmp_path / "figures")
     assert (tmp_path / "figures" / "figure_ablations.png").stat().st_size > 10_000
@@ -164,11 +229,21 @@ def test_figure_and_table_of_the_ablations_of_several_tasks(tmp_path):
     assert "paths: correlation of the reward with log p |" in head
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     away_and_cost, empty = ("0 [0, 0]", "10.5 [10, 11]"), ("", "", "")
-    # In the order of ablations.yaml; what was not run on a task is left empty, what was measured on none is left out.
-    best = [*("0.1 [0.1, 0.1]", *away_and_cost), *("0.6 [0.5, 0.7]", *away_and_cost), *("0.9 [0.9, 0.9]", *away_and_cost)]
+    # In the order of ablations.yaml; what was not run on a task is left empty, what was measured on
+    # none is left out.
+    best = [
+        *("0.1 [0.1, 0.1]", *away_and_cost),
+        *("0.6 [0.5, 0.7]", *away_and_cost),
+        *("0.9 [0.9, 0.9]", *away_and_cost),
+    ]
     assert cells[0] == ["best", *best]
     assert cells[1] == ["warm_start", *("0.3 [0.2, 0.4]", *away_and_cost), *empty, *empty]
-    assert cells[2] == ["EM, components by BIC", *("0.3 [0.3, 0.3]", "", ""), *empty, *("0.3 [0.3, 0.3]", "", "")]
+    assert cells[2] == [
+        "EM, components by BIC",
+        *("0.3 [0.3, 0.3]", "", ""),
+        *empty,
+        *("0.3 [0.3, 0.3]", "", ""),
+    ]
 
 
 def test_the_figure_of_the_ablations_takes_their_folders_alone(tmp_path):

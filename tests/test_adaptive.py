@@ -11,11 +11,26 @@ from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, compiled, specs_of, split_seed
 from virl_tf.tasks import GridWalker
 from virl_tf.vips import adaptive
-from virl_tf.vips.adaptive import Store, _candidates, _gaps, _local_scales, num_evaluations, num_rounds, prune, search
+from virl_tf.vips.adaptive import (
+    Store,
+    _candidates,
+    _gaps,
+    _local_scales,
+    num_evaluations,
+    num_rounds,
+    prune,
+    search,
+)
 from virl_tf.vips.vips import Draws
 
 SEED = tf.constant([3, 4])
-SMALL = {"spare_components": 3, "num_rounds": 3, "steps_per_round": 4, "start_draws": 64, "samples_per_component": 12}
+SMALL = {
+    "spare_components": 3,
+    "num_rounds": 3,
+    "steps_per_round": 4,
+    "start_draws": 64,
+    "samples_per_component": 12,
+}
 
 
 def isotropic(means, stds, weights):
@@ -33,7 +48,9 @@ def test_of_a_heavy_pair_one_goes_before_a_light_component_alone():
     policy = isotropic([[0.0, 0.0], [0.0, 0.0], [9.0, 0.0]], [1.0, 1.0, 1.0], [0.49, 0.49, 0.02])
     kept, rows = prune(policy, 2, SEED)
     assert 2 in rows.numpy()
-    np.testing.assert_allclose(np.sort(np.exp(kept.log_weights)), [0.02, 0.98], atol=1e-12)  # the twin inherits
+    np.testing.assert_allclose(
+        np.sort(np.exp(kept.log_weights)), [0.02, 0.98], atol=1e-12
+    )  # the twin inherits
 
 
 def test_of_components_far_apart_the_lightest_goes():
@@ -68,11 +85,16 @@ def test_a_weight_that_underflows_is_pruned_without_nan():
 def test_pruning_agrees_with_its_formula():
     """The first to go, by NumPy with many draws."""
     rng = np.random.default_rng(0)
-    policy = isotropic(rng.normal(0, 1.5, (6, 2)), rng.uniform(0.3, 1.0, 6), rng.uniform(0.05, 1.0, 6))
+    policy = isotropic(
+        rng.normal(0, 1.5, (6, 2)), rng.uniform(0.3, 1.0, 6), rng.uniform(0.05, 1.0, 6)
+    )
     weights = np.exp(policy.log_weights)
     losses = []
     for o in range(6):
-        x = policy.means.numpy()[o] + rng.normal(size=(200_000, 2)) * policy.scale_trils.numpy()[o, 0, 0]
+        x = (
+            policy.means.numpy()[o]
+            + rng.normal(size=(200_000, 2)) * policy.scale_trils.numpy()[o, 0, 0]
+        )
         densities = np.exp(policy.component_log_prob(x).numpy())
         closest = max((j for j in range(6) if j != o), key=lambda j: np.log(densities[:, j]).mean())
         whole = densities @ weights
@@ -95,7 +117,9 @@ def test_the_candidate_is_the_point_that_the_mixture_misses_most():
 
 def test_unused_rows_are_never_candidates():
     policy = isotropic([[0.0]], [1.0], [1.0])
-    values = tf.concat([tf.constant([-1e6], DENSITY), tf.fill([50], tf.constant(-np.inf, DENSITY))], axis=0)
+    values = tf.concat(
+        [tf.constant([-1e6], DENSITY), tf.fill([50], tf.constant(-np.inf, DENSITY))], axis=0
+    )
     points = tf.concat([tf.constant([[7.0]], DENSITY), tf.zeros([50, 1], DENSITY)], axis=0)
     for i in range(5):
         best = _candidates(policy, Store(points, values), 1, tf.constant(5.0, DENSITY), [i, 0])
@@ -104,14 +128,18 @@ def test_unused_rows_are_never_candidates():
 
 def test_gaps_are_quantiles_below_the_best_finite_value():
     values = tf.constant([5.0, np.nan, 1.0, -np.inf, 3.0, 4.0, -5.0], DENSITY)
-    np.testing.assert_allclose(_gaps(values, np.array([0.0, 0.25, 0.5, 1.0])), [0.0, 1.0, 2.0, 10.0])
+    np.testing.assert_allclose(
+        _gaps(values, np.array([0.0, 0.25, 0.5, 1.0])), [0.0, 1.0, 2.0, 10.0]
+    )
 
 
 def test_a_new_component_gets_the_scale_of_its_surroundings():
     def target(x):
         return -0.5 * tf.reduce_sum((x / 0.1) ** 2, axis=1)
 
-    scales = _local_scales(tf.zeros([4, 2], DENSITY), target, tf.eye(2, dtype=DENSITY), SEED, search_hparams())
+    scales = _local_scales(
+        tf.zeros([4, 2], DENSITY), target, tf.eye(2, dtype=DENSITY), SEED, search_hparams()
+    )
     np.testing.assert_array_equal(scales, [0.1] * 4)
 
 
@@ -120,7 +148,9 @@ def test_step_sizes_grow_when_the_reward_rose_and_shrink_when_not():
     policy = make_mixture(4, 2)
     gains = tf.constant([1.0, 0.0, 3.0, 0.0], DENSITY)
     before = policy.log_weights + tf.constant([0.0, 1.0, 0.0, np.nan], DENSITY)
-    state = adaptive.SearchState(policy, tf.constant([0.05, 0.05, 0.1, 0.05], DENSITY), before, None)
+    state = adaptive.SearchState(
+        policy, tf.constant([0.05, 0.05, 0.1, 0.05], DENSITY), before, None
+    )
     bounds, scores = adaptive._adapt(state, Draws(None, None, gains), hparams)
     np.testing.assert_allclose(bounds, [0.1, 0.025, 0.15, 0.05])
     np.testing.assert_allclose(scores, policy.log_weights + gains)
@@ -132,7 +162,9 @@ def test_step_sizes_grow_when_the_reward_rose_and_shrink_when_not():
 def four_modes(x):
     """Narrow modes at the corners of a square, equally heavy."""
     corners = np.array([[-4.0, -4.0], [-4.0, 4.0], [4.0, -4.0], [4.0, 4.0]])
-    return tf.reduce_logsumexp(-0.5 * tf.reduce_sum((x[:, None] - corners) ** 2, axis=2) / 0.05, axis=1)
+    return tf.reduce_logsumexp(
+        -0.5 * tf.reduce_sum((x[:, None] - corners) ** 2, axis=2) / 0.05, axis=1
+    )
 
 
 def test_the_search_finds_modes_that_a_fixed_set_misses():
@@ -141,7 +173,14 @@ def test_the_search_finds_modes_that_a_fixed_set_misses():
 
     def fit(seed, search):
         return fit_policy(
-            four_modes, 2, 4, seed=seed, initial_policy=start, search=search, num_steps=30, samples_per_component=40
+            four_modes,
+            2,
+            4,
+            seed=seed,
+            initial_policy=start,
+            search=search,
+            num_steps=30,
+            samples_per_component=40,
         ).policy
 
     def corners(policy):
@@ -153,7 +192,9 @@ def test_the_search_finds_modes_that_a_fixed_set_misses():
     best = max(found, key=corners)
     assert corners(best) == 4  # as on 10 of the 16 seeds 0 - 15
     x, _ = best.sample(2000, SEED)
-    distance = float(tf.reduce_mean(best.log_prob(x) - four_modes(x)) + np.log(4.0 * 2.0 * np.pi * 0.05))
+    distance = float(
+        tf.reduce_mean(best.log_prob(x) - four_modes(x)) + np.log(4.0 * 2.0 * np.pi * 0.05)
+    )
     assert abs(distance) < 0.02
 
 
@@ -169,7 +210,9 @@ def small_search():
         return four_modes(x)
 
     def run(start, seed):
-        return search(start, target, seed, tf.constant(0.05, DENSITY), tf.constant(1e-6, DENSITY), hparams)
+        return search(
+            start, target, seed, tf.constant(0.05, DENSITY), tf.constant(1e-6, DENSITY), hparams
+        )
 
     return compiled(run, *specs_of((start, SEED)), jit_compile=False), start, hparams
 
@@ -196,7 +239,9 @@ def test_evaluations_are_counted():
     hparams = search_hparams({**SMALL, "num_rounds": 2, "steps_per_round": 2})
 
     def target(x):
-        counted.append(tf.py_function(lambda x: seen.append(len(x)) or np.float64(0.0), [x], tf.float64))
+        counted.append(
+            tf.py_function(lambda x: seen.append(len(x)) or np.float64(0.0), [x], tf.float64)
+        )
         return four_modes(x) + counted[-1]
 
     seen = []
@@ -207,14 +252,20 @@ def test_evaluations_are_counted():
 
 @pytest.mark.parametrize("reused", [1, 3])
 def test_samples_used_again_are_evaluated_once(reused):
-    hparams = search_hparams({**SMALL, "num_rounds": 2, "steps_per_round": 2, "reused_steps": reused})
+    hparams = search_hparams(
+        {**SMALL, "num_rounds": 2, "steps_per_round": 2, "reused_steps": reused}
+    )
     seen = []
 
     def target(x):
-        return four_modes(x) + tf.py_function(lambda x: seen.append(len(x)) or np.float64(0.0), [x], tf.float64)
+        return four_modes(x) + tf.py_function(
+            lambda x: seen.append(len(x)) or np.float64(0.0), [x], tf.float64
+        )
 
     start = isotropic([[0.0, 0.0], [1.0, 0.0]], [1.0] * 2, [1.0] * 2)
-    policy, _ = search(start, target, SEED, tf.constant(0.05, DENSITY), tf.constant(1e-6, DENSITY), hparams)
+    policy, _ = search(
+        start, target, SEED, tf.constant(0.05, DENSITY), tf.constant(1e-6, DENSITY), hparams
+    )
     assert sum(seen) == num_evaluations(2, 2, hparams)
     assert num_evaluations(2, 2, hparams) < num_evaluations(
         2, 2, search_hparams({**SMALL, "num_rounds": 2, "steps_per_round": 2})
@@ -228,10 +279,19 @@ def test_few_components_have_more_rounds_and_so_do_many():
 
 
 def test_the_support_is_respected():
-    """A density that rises towards its edge: nothing is added beyond it and hardly anything drawn there."""
+    """A density that rises towards its edge: nothing is added beyond it and hardly anything drawn
+    there.
+    """
     inside = lambda x: tf.reduce_all(tf.abs(x) <= 1.0, axis=1)  # noqa: E731
     result = fit_policy(
-        lambda x: tf.reduce_sum(x, axis=1), 2, 3, seed=1, support=inside, search=SMALL, num_steps=40, jit_compile=False
+        lambda x: tf.reduce_sum(x, axis=1),
+        2,
+        3,
+        seed=1,
+        support=inside,
+        search=SMALL,
+        num_steps=40,
+        jit_compile=False,
     )
     x, _ = result.policy.sample(4000, SEED)
     weighty = np.exp(result.policy.log_weights) > 0.01
@@ -241,7 +301,11 @@ def test_the_support_is_respected():
 
 def test_a_target_that_is_finite_hardly_anywhere_is_survived():
     def spike(x):
-        return tf.where(tf.reduce_all(tf.abs(x - 0.2) < 0.3, axis=1), tf.zeros_like(x[:, 0]), tf.constant(-np.inf, DENSITY))
+        return tf.where(
+            tf.reduce_all(tf.abs(x - 0.2) < 0.3, axis=1),
+            tf.zeros_like(x[:, 0]),
+            tf.constant(-np.inf, DENSITY),
+        )
 
     result = fit_policy(spike, 2, 2, seed=0, search=SMALL, num_steps=10, jit_compile=False)
     assert all(np.isfinite(a).all() for a in result.policy)
@@ -272,7 +336,14 @@ def test_with_a_callback_the_result_is_the_same():
     steps = []
     options = {"seed": 5, "search": SMALL, "num_steps": 8, "jit_compile": False}
     plain = fit_policy(four_modes, 2, 2, **options)
-    watched = fit_policy(four_modes, 2, 2, **options, callback=lambda step, policy: steps.append(step), callback_every=4)
+    watched = fit_policy(
+        four_modes,
+        2,
+        2,
+        **options,
+        callback=lambda step, policy: steps.append(step),
+        callback_every=4,
+    )
     np.testing.assert_array_equal(plain.policy.means, watched.policy.means)
     assert steps == [12, 16, 20]
     assert len(plain.history) == len(watched.history) == 20

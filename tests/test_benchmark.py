@@ -20,16 +20,27 @@ from virl_tf.mixture import Mixture, gaussian
 
 def test_candidates_take_turns_and_the_first_round_is_not_counted():
     calls = []
-    measured = compare({"a": lambda: calls.append("a"), "b": lambda: (calls.append("b"), time.sleep(0.01))}, repeats=3)
+    measured = compare(
+        {"a": lambda: calls.append("a"), "b": lambda: (calls.append("b"), time.sleep(0.01))},
+        repeats=3,
+    )
     assert calls == ["a", "b"] * 4
     assert measured["b"]["wall_seconds"] >= 0.01 > measured["a"]["wall_seconds"]
-    assert measured["b"]["cpu_lowest"] <= measured["b"]["cpu_seconds"] <= measured["b"]["cpu_highest"]
+    assert (
+        measured["b"]["cpu_lowest"] <= measured["b"]["cpu_seconds"] <= measured["b"]["cpu_highest"]
+    )
 
 
 def test_rows_are_per_unit():
-    measured = {"a": {"cpu_seconds": 2.0, "cpu_lowest": 1.0, "cpu_highest": 3.0, "wall_seconds": 4.0}}
+    measured = {
+        "a": {"cpu_seconds": 2.0, "cpu_lowest": 1.0, "cpu_highest": 3.0, "wall_seconds": 4.0}
+    }
     (row,) = rows_of("part", "case", measured, units=4, gflop=10.0)
-    assert (row["cpu_seconds"], row["wall_seconds"], row["gflop_per_cpu_second"]) == (0.5, 1.0, 20.0)
+    assert (row["cpu_seconds"], row["wall_seconds"], row["gflop_per_cpu_second"]) == (
+        0.5,
+        1.0,
+        20.0,
+    )
 
 
 def test_exponents_are_slopes():
@@ -37,29 +48,44 @@ def test_exponents_are_slopes():
 
 
 def test_operations_of_a_training_step_by_hand():
-    # One hidden layer of 4 units, two inputs, one row: forward 2 (2 * 4 + 4) = 24; backward 24 for kernels, 8 for the units.
+    # One hidden layer of 4 units, two inputs, one row: forward 2 (2 * 4 + 4) = 24; backward 24 for
+    # kernels, 8 for the units.
     assert training_gflop(1, 4, 2, 1) == pytest.approx(56e-9)
 
 
 def smoke(method, *assignments, modes=50):
-    return make_specification(task="gaussians", method=method, modes=modes, preset="smoke", assignments=assignments)
+    return make_specification(
+        task="gaussians", method=method, modes=modes, preset="smoke", assignments=assignments
+    )
 
 
 @pytest.mark.parametrize(
     ("method", "sample", "policy", "evaluation"),
-    [("virl", 8000, 3 * 162 * 500, 20_000), ("geim", 0, 2 * 5 * 500, 20_000), ("eim", 0, 2 * 500, 0)],
+    [
+        ("virl", 8000, 3 * 162 * 500, 20_000),
+        ("geim", 0, 2 * 5 * 500, 20_000),
+        ("eim", 0, 2 * 500, 0),
+    ],
 )
 def test_operations_of_a_run_by_hand(method, sample, policy, evaluation):
-    # Two iterations of 60 epochs; 3 x 64: 2 (2 * 64 + 2 * 64^2 + 64) per point; 36 steps of 200 points and 1,200 held out.
+    # Two iterations of 60 epochs; 3 x 64: 2 (2 * 64 + 2 * 64^2 + 64) per point; 36 steps of 200
+    # points and 1,200 held out.
     point = 16_768e-9
     epoch = 36 * (3 * 200 * point - 200 * 256e-9) + 1200 * point
     counted = whole_run.counted_gflop(smoke(method), pd.DataFrame({"epochs": [60, 60]}))
-    expected = {"training": 120 * epoch, "sample": sample * point, "policy": policy * point, "evaluation": evaluation * point}
+    expected = {
+        "training": 120 * epoch,
+        "sample": sample * point,
+        "policy": policy * point,
+        "evaluation": evaluation * point,
+    }
     assert counted == pytest.approx(expected)
 
 
 def test_the_parts_of_a_run_are_all_of_it():
-    spec = smoke("virl", "loop.num_iterations=2", "network.layer_size=8", "training.num_epochs=1", modes=2)
+    spec = smoke(
+        "virl", "loop.num_iterations=2", "network.layer_size=8", "training.num_epochs=1", modes=2
+    )
     start = time.process_time()
     seconds, history, summary = whole_run._timed_run(spec)
     total = time.process_time() - start
@@ -78,13 +104,19 @@ def test_compilation_is_what_the_first_iteration_costs_beyond_the_line_of_the_ot
 def test_memory_is_that_of_the_process():
     assert timing.in_a_process(os.getpid) != os.getpid()
     np.ones(2**27)  # 1 GiB, and gone
-    assert 1.0 < whole_run.peak_gib() <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20 + 0.01
+    assert (
+        1.0
+        < whole_run.peak_gib()
+        <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20 + 0.01
+    )
 
 
 def test_keras_own_loop_trains_the_same_network():
     from virl_tf.hparams import default_hparams
 
-    hparams = default_hparams().override({"network": {"num_layers": 2, "layer_size": 8}, "training": {"batch_size": 50}})
+    hparams = default_hparams().override(
+        {"network": {"num_layers": 2, "layer_size": 8}, "training": {"batch_size": 50}}
+    )
     x = np.concatenate([np.full((400, 2), -1.0), np.full((400, 2), 1.0)]).astype("float32")
     epoch = parts.keras_fit(hparams, x, 50, 8)
     losses = [epoch().history["loss"][0] for _ in range(40)]
@@ -93,7 +125,9 @@ def test_keras_own_loop_trains_the_same_network():
 
 def test_a_perfect_policy_has_no_distance_and_all_modes():
     policy = gaussian(np.zeros(2), np.eye(2))
-    target = vips.Target("normal", 2, 1, policy.log_prob, np.ones(2), lambda x: np.zeros(len(x), int), 1)
+    target = vips.Target(
+        "normal", 2, 1, policy.log_prob, np.ones(2), lambda x: np.zeros(len(x), int), 1
+    )
     assert target.measure(policy) == {"kl": 0.0, "modes": 1}
     half = vips.Target(
         "half",
@@ -108,9 +142,17 @@ def test_a_perfect_policy_has_no_distance_and_all_modes():
 
 
 def test_the_command_writes_numbers_and_a_table(tmp_path, monkeypatch):
-    row = {"part": "p", "case": "c", "cpu_seconds": 1.0, "wall_seconds": 1.0, "gflop_per_cpu_second": 5.0}
+    row = {
+        "part": "p",
+        "case": "c",
+        "cpu_seconds": 1.0,
+        "wall_seconds": 1.0,
+        "gflop_per_cpu_second": 5.0,
+    }
     monkeypatch.setitem(
-        command.PARTS, "training", lambda repeats: [{**row, "who": "virl_tf"}, {**row, "who": "x", "cpu_seconds": 3.0}]
+        command.PARTS,
+        "training",
+        lambda repeats: [{**row, "who": "virl_tf"}, {**row, "who": "x", "cpu_seconds": 3.0}],
     )
     monkeypatch.setattr(command, "ceiling", lambda: 10.0)
     command.benchmark(["training"], False, 1, 1, tmp_path / "out")
@@ -141,7 +183,9 @@ def test_bad_arguments_are_refused(tmp_path, arguments, message):
 def test_peers_that_are_not_installed_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gmmvi", None)
     monkeypatch.setitem(sys.modules, "gmmvi.configs", None)
-    target = vips.Target("normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0)
+    target = vips.Target(
+        "normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0
+    )
     with pytest.raises(InputError, match=r"virl_tf\[bench\]"):
         vips.gmmvi(target, 0, "SAMTRON", 100)
 
@@ -165,9 +209,14 @@ def test_peers_are_a_part_that_is_asked_for(tmp_path, monkeypatch, peers):
     monkeypatch.setattr(command.whole_run, "memory", lambda _: {**row, "part": "memory"})
     monkeypatch.setattr(command, "ceiling", lambda: 10.0)
     monkeypatch.setattr(command, "check_gmmvi", lambda: None)
-    for names, expected in (([], ["kde", "run", "memory", "vips"] + ["peers"] * peers), (["peers"], ["peers"])):
+    for names, expected in (
+        ([], ["kde", "run", "memory", "vips"] + ["peers"] * peers),
+        (["peers"], ["peers"]),
+    ):
         command.benchmark(names, peers, 1, 1, tmp_path)
-        assert [row["part"] for row in json.loads((tmp_path / "benchmark.json").read_text())["rows"]] == expected
+        assert [
+            row["part"] for row in json.loads((tmp_path / "benchmark.json").read_text())["rows"]
+        ] == expected
 
 
 class FakePeer:
@@ -176,7 +225,12 @@ class FakePeer:
     def __init__(self):
         self.sample_db = self
         self.model = self
-        self.num_samples_written, self.log_weights, self.means, self.chol_cov = 0, [0.0], [[0.0, 0.0]], [np.eye(2)]
+        self.num_samples_written, self.log_weights, self.means, self.chol_cov = (
+            0,
+            [0.0],
+            [[0.0, 0.0]],
+            [np.eye(2)],
+        )
 
     def train_iter(self):
         end = time.process_time() + 0.01
@@ -187,7 +241,9 @@ class FakePeer:
 
 def test_a_peer_stops_at_as_many_evaluations_or_when_its_time_is_up(monkeypatch):
     monkeypatch.setattr(vips, "_gmmvi_model", lambda *_: FakePeer())
-    target = vips.Target("normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0)
+    target = vips.Target(
+        "normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0
+    )
     done = vips.gmmvi(target, 0, "SAMTRON", 95)
     assert (done["evaluations"], done["iterations"], done["stopped"]) == (100, 10, 0.0)
     stopped = vips.gmmvi(target, 0, "SAMTRON", 10_000, most_seconds=0.05)
@@ -197,8 +253,16 @@ def test_a_peer_stops_at_as_many_evaluations_or_when_its_time_is_up(monkeypatch)
 
 
 def test_the_best_design_of_the_first_seed_runs_on_the_others(tmp_path, monkeypatch):
-    target = vips.Target("normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0)
-    distances = {"SAMTRON": 0.5, "SEMTRON": 0.2, "ZAMTRUX": np.nan, "SAMTRON/1": 0.3, "ZAMTRUX/1": 0.4}
+    target = vips.Target(
+        "normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0
+    )
+    distances = {
+        "SAMTRON": 0.5,
+        "SEMTRON": 0.2,
+        "ZAMTRUX": np.nan,
+        "SAMTRON/1": 0.3,
+        "ZAMTRUX/1": 0.4,
+    }
     budgets = []
 
     def peer(target, seed, design, evaluations, options, most_seconds):
@@ -206,10 +270,21 @@ def test_the_best_design_of_the_first_seed_runs_on_the_others(tmp_path, monkeypa
         return {"who": design, "seed": seed, "kl": distances[design]}
 
     monkeypatch.setattr(vips, "seconds_after_tracing", lambda target, seed: 2.0)
-    monkeypatch.setattr(vips, "ours", lambda target, seed, search: ({"who": "virl_tf", "seed": seed, "evaluations": 9}, None))
+    monkeypatch.setattr(
+        vips,
+        "ours",
+        lambda target, seed, search: ({"who": "virl_tf", "seed": seed, "evaluations": 9}, None),
+    )
     monkeypatch.setattr(vips, "gmmvi", peer)
-    rows = [row for row in vips.fits(target, lambda seed: target, [3, 4, 5], True, None, tmp_path) if row["who"] != "virl_tf"]
-    assert [(row["seed"], row["who"]) for row in rows] == [(3, d) for d in distances] + [(4, "SEMTRON"), (5, "SEMTRON")]
+    rows = [
+        row
+        for row in vips.fits(target, lambda seed: target, [3, 4, 5], True, None, tmp_path)
+        if row["who"] != "virl_tf"
+    ]
+    assert [(row["seed"], row["who"]) for row in rows] == [(3, d) for d in distances] + [
+        (4, "SEMTRON"),
+        (5, "SEMTRON"),
+    ]
     assert set(budgets) == {2.0 * vips.TIMES_OURS}
     list(vips.fits(target, lambda seed: target, [3], True, 7.0, tmp_path))
     assert budgets[-1] == 7.0
@@ -227,7 +302,10 @@ def test_the_figure_of_the_arms(tmp_path):
 def test_the_targets_of_vips_in_processes_of_their_own(tmp_path):
     command.benchmark(["vips"], False, 1, 1, tmp_path, "smoke", None, "walker d = 5, K = 10")
     rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
-    assert [(row["who"], row["modes"]) for row in rows] == [("virl_tf", 10), ("virl_tf, fixed components", 10)]
+    assert [(row["who"], row["modes"]) for row in rows] == [
+        ("virl_tf", 10),
+        ("virl_tf, fixed components", 10),
+    ]
 
 
 @pytest.mark.slow

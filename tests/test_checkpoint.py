@@ -68,7 +68,14 @@ def test_a_reader_sees_the_old_file_until_the_new_one_is_complete(tmp_path):
     path = tmp_path / "a.txt"
     write_text(path, "old")
     seen = []
-    write_atomically(path, lambda file: [file.write(b"new"), file.flush(), seen.append(path.read_text(encoding="utf-8"))])
+    write_atomically(
+        path,
+        lambda file: [
+            file.write(b"new"),
+            file.flush(),
+            seen.append(path.read_text(encoding="utf-8")),
+        ],
+    )
     assert seen == ["old"]
     assert path.read_text(encoding="utf-8") == "new"
 
@@ -139,7 +146,9 @@ def npy():
     return file.getvalue()
 
 
-@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04 no zip", npy()], ids=["empty", "text", "zip-like", "npy"])
+@pytest.mark.parametrize(
+    "content", [b"", b"text", b"PK\x03\x04 no zip", npy()], ids=["empty", "text", "zip-like", "npy"]
+)
 def test_a_file_that_is_no_npz(tmp_path, content):
     (tmp_path / "a.npz").write_bytes(content)
     with pytest.raises(InputError, match=r"a\.npz is damaged"):
@@ -208,12 +217,19 @@ def test_a_state_has_more_arrays_than_one_digit_sorts(tmp_path):
     state = make_state(1, num_weights=30)
     save_state(tmp_path / "state.npz", state)
     loaded = load_state(tmp_path / "state.npz", make_state(2, num_weights=30))
-    np.testing.assert_array_equal([w[0, 0] for w in loaded.network], [w[0, 0] for w in state.network])
+    np.testing.assert_array_equal(
+        [w[0, 0] for w in loaded.network], [w[0, 0] for w in state.network]
+    )
 
 
 @pytest.mark.parametrize(
     "template",
-    [make_state(num_components=4), make_state(num_weights=1), make_state(num_weights=3), make_state()._replace(network=())],
+    [
+        make_state(num_components=4),
+        make_state(num_weights=1),
+        make_state(num_weights=3),
+        make_state()._replace(network=()),
+    ],
     ids=["components", "fewer weights", "more weights", "no network"],
 )
 def test_a_state_of_other_shapes_is_refused(tmp_path, template):
@@ -223,7 +239,15 @@ def test_a_state_of_other_shapes_is_refused(tmp_path, template):
 
 
 @pytest.mark.parametrize(
-    "arrays", [{}, {"format": 1}, {"format": 3}, {"format": np.array([1, 1])}, {"format": "one"}, {"array_000": np.zeros(1)}]
+    "arrays",
+    [
+        {},
+        {"format": 1},
+        {"format": 3},
+        {"format": np.array([1, 1])},
+        {"format": "one"},
+        {"array_000": np.zeros(1)},
+    ],
 )
 def test_another_format_is_refused(tmp_path, arrays):
     save_arrays(tmp_path / "state.npz", arrays)
@@ -234,7 +258,10 @@ def test_another_format_is_refused(tmp_path, arrays):
 def test_text_in_place_of_numbers_is_refused(tmp_path):
     save_state(tmp_path / "state.npz", make_state())
     arrays = load_arrays(tmp_path / "state.npz")
-    save_arrays(tmp_path / "state.npz", {name: a if name == "format" else np.full(a.shape, "x") for name, a in arrays.items()})
+    save_arrays(
+        tmp_path / "state.npz",
+        {name: a if name == "format" else np.full(a.shape, "x") for name, a in arrays.items()},
+    )
     with pytest.raises(InputError, match=r"state\.npz"):
         load_state(tmp_path / "state.npz", make_state())
 
@@ -281,7 +308,9 @@ def policy_arrays(**changed):
         {"scale_trils": np.zeros((3, 2))},
         {"scale_trils": np.full((3, 2, 2), np.inf)},
     ],
-    ids=lambda changed: "-".join(f"{k}:{'missing' if v is None else f'{v.dtype}{list(v.shape)}'}" for k, v in changed.items()),
+    ids=lambda changed: "-".join(
+        f"{k}:{'missing' if v is None else f'{v.dtype}{list(v.shape)}'}" for k, v in changed.items()
+    ),
 )
 def test_a_file_that_is_no_policy_is_refused(tmp_path, changed):
     save_arrays(tmp_path / "policy.npz", policy_arrays(**changed))

@@ -1,4 +1,6 @@
-"""The claims on the grid walker and path planning, on made-up results in which they hold, fail, or cannot be decided."""
+"""The claims on the grid walker and path planning, on made-up results in which they hold, fail, or
+cannot be decided.
+"""
 
 import itertools
 
@@ -6,7 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.claims import CLAIMS, ENOUGH, FAILS, FEWEST, GRID_WALKER, HOLDS, PATH_PLANNING, TOO_FEW, print_claims
+from experiments.claims import (
+    CLAIMS,
+    ENOUGH,
+    FAILS,
+    FEWEST,
+    GRID_WALKER,
+    HOLDS,
+    PATH_PLANNING,
+    TOO_FEW,
+    print_claims,
+)
 from experiments.result_files import columns_of, read_results, table
 from virl_tf.validation import InputError
 
@@ -15,11 +27,21 @@ VERSATILE, LIMITED, UNEXPLORED, BOTH, PREFERS = GRID_WALKER
 # What the paper describes: (stage, method) -> columns.
 PAPERS_WORLD = {
     ("training", "virl"): {
-        **{"modes_covered": 9, "good_fraction": 0.98, "unexplored_above_random": 0.9, "unexplored_random_auc": 0.95},
+        **{
+            "modes_covered": 9,
+            "good_fraction": 0.98,
+            "unexplored_above_random": 0.9,
+            "unexplored_random_auc": 0.95,
+        },
         "explored_unexplored_auc": 0.6,
     },
     ("training", "geim"): {
-        **{"modes_covered": 8, "good_fraction": 0.95, "unexplored_above_random": 0.1, "unexplored_random_auc": 0.6},
+        **{
+            "modes_covered": 8,
+            "good_fraction": 0.95,
+            "unexplored_above_random": 0.1,
+            "unexplored_random_auc": 0.6,
+        },
         "explored_unexplored_auc": 0.97,
     },
     ("inference", "virl"): {"modes_covered": 20, "new_modes": 12, "good_fraction": 0.9},
@@ -30,14 +52,37 @@ PAPERS_WORLD = {
 
 
 def results(changes=None, seeds=6, task="grid_walker"):
-    """A synthetic results.csv: PAPERS_WORLD with changed columns; a value is a number, or one per seed."""
+    """A synthetic results.csv: PAPERS_WORLD with changed columns; a value is a number, or one per
+    seed.
+    """
     rows = []
     for (stage, method), columns in PAPERS_WORLD.items():
         values = {**columns, **(changes or {}).get((stage, method), {})}
         for seed in range(seeds):
-            key = {"task": task, "method": method, "components": 10, "modes": 32, "seed": seed, "preset": "paper", "stage": stage}
-            common = {"open_modes": 32, "status": "finished", "best": 1.0, "final": 1.0, "reported": 1.0, "cpu_seconds": 1.0}
-            rows.append({**common, **{name: np.broadcast_to(v, seeds)[seed] for name, v in values.items()}, **key})
+            key = {
+                "task": task,
+                "method": method,
+                "components": 10,
+                "modes": 32,
+                "seed": seed,
+                "preset": "paper",
+                "stage": stage,
+            }
+            common = {
+                "open_modes": 32,
+                "status": "finished",
+                "best": 1.0,
+                "final": 1.0,
+                "reported": 1.0,
+                "cpu_seconds": 1.0,
+            }
+            rows.append(
+                {
+                    **common,
+                    **{name: np.broadcast_to(v, seeds)[seed] for name, v in values.items()},
+                    **key,
+                }
+            )
     return pd.DataFrame(rows, columns=columns_of(task))
 
 
@@ -45,7 +90,9 @@ def verdict(claim, changes=None, **options):
     return claim.check(results(changes, **options)).verdict
 
 
-@pytest.mark.parametrize("claim", [*GRID_WALKER, *PATH_PLANNING], ids=lambda claim: claim.sentence[:30])
+@pytest.mark.parametrize(
+    "claim", [*GRID_WALKER, *PATH_PLANNING], ids=lambda claim: claim.sentence[:30]
+)
 def test_every_claim_holds_in_the_papers_world_and_one_run_decides_none(claim):
     assert verdict(claim) == HOLDS
     assert verdict(claim, seeds=1) == TOO_FEW
@@ -59,7 +106,10 @@ def test_every_claim_holds_in_the_papers_world_and_one_run_decides_none(claim):
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        ({"modes_covered": 5, "good_fraction": 0.9}, HOLDS),  # just half of 10 components, just precise
+        (
+            {"modes_covered": 5, "good_fraction": 0.9},
+            HOLDS,
+        ),  # just half of 10 components, just precise
         ({"modes_covered": [10, 10, 10, 10, 10, 4]}, FAILS),  # one run is enough
         ({"good_fraction": [1, 1, 1, 1, 1, 0.899]}, FAILS),
         ({"modes_covered": 2, "open_modes": 4}, HOLDS),  # no more can be covered than there are
@@ -197,7 +247,9 @@ def test_results_of_another_task_are_refused(task, other, tmp_path):
 def test_results_of_two_tasks_or_none_are_refused(tmp_path):
     frames = [results(task=task) for task in ("grid_walker", "path_planning")]
     pd.concat(frames).to_csv(tmp_path / "results.csv", index=False)
-    with pytest.raises(InputError, match="holds results of grid_walker, path_planning, not of grid_walker"):
+    with pytest.raises(
+        InputError, match="holds results of grid_walker, path_planning, not of grid_walker"
+    ):
         print_claims("grid_walker", tmp_path)
     frames[0].iloc[:0].to_csv(tmp_path / "results.csv", index=False)
     with pytest.raises(InputError, match="holds results of no task"):

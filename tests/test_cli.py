@@ -22,7 +22,14 @@ ROOT = Path(__file__).parent.parent
 # The smallest run that goes through everything; its numbers mean nothing.
 TINY = [
     *("--preset", "smoke", "--modes", "5", "--components", "2"),
-    *("--set", "network.layer_size=8", "--set", "training.num_epochs=2", "--set", "loop.num_iterations=3"),
+    *(
+        "--set",
+        "network.layer_size=8",
+        "--set",
+        "training.num_epochs=2",
+        "--set",
+        "loop.num_iterations=3",
+    ),
     *("--set", "loop.num_negatives=500", "--set", "policy.update_steps=2"),
 ]
 
@@ -36,7 +43,11 @@ def experiments(*arguments: str | Path, check: int = 0) -> subprocess.CompletedP
 
 
 def digest(folder: Path) -> dict[str, str]:
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
+    return {
+        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in folder.rglob("*")
+        if p.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +65,15 @@ def test_run_writes_the_documented_files(call, method, finished, tmp_path):
     if method != "virl":
         out = tmp_path / "run"
         assert call("run", "gaussians", "--method", method, *TINY, "--out", out)[0] == 0
-    for name in ("config.yaml", "metrics.csv", "timings.csv", "summary.json", "reward.keras", "policy.npz", "overview.png"):
+    for name in (
+        "config.yaml",
+        "metrics.csv",
+        "timings.csv",
+        "summary.json",
+        "reward.keras",
+        "policy.npz",
+        "overview.png",
+    ):
         assert (out / name).is_file(), name
     assert len(list((out / "checkpoints").iterdir())) == 2
     metrics = pd.read_csv(out / "metrics.csv")
@@ -83,7 +102,9 @@ def test_run_again_leaves_a_finished_run_alone(call, finished):
 def test_a_killed_run_continues_and_ends_with_the_same_numbers(finished, tmp_path):
     out = tmp_path / "killed"
     command = [sys.executable, "-m", "experiments", "run", "gaussians", *TINY, "--out", str(out)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     deadline = time.monotonic() + 120
     while not (out / "checkpoints" / "state-00001.npz").is_file() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -98,8 +119,20 @@ def test_a_killed_run_continues_and_ends_with_the_same_numbers(finished, tmp_pat
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     out = tmp_path / "stopped"
     long = ("--set", "loop.num_iterations=2000")  # the signal must not come after the end
-    command = [sys.executable, "-m", "experiments", "run", "gaussians", *TINY, *long, "--out", str(out)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "experiments",
+        "run",
+        "gaussians",
+        *TINY,
+        *long,
+        "--out",
+        str(out),
+    ]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 120
     while not (out / "checkpoints" / "state-00001.npz").is_file() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -153,7 +186,10 @@ def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call
         (["run", "gaussians", "--seed", "-1"], "seed must be"),
         (["run", "gaussians", "--set", "network.layer_sise=8"], "did you mean 'layer_size'"),
         (["run", "gaussians", "--set", "network.layer_size=7"], "one of 8, 16, 32, 64, 128, 256"),
-        (["run", "gaussians", "--set", "training.learning_rate=5e-3"], "0.005 is not allowed"),  # a number, as in files
+        (
+            ["run", "gaussians", "--set", "training.learning_rate=5e-3"],
+            "0.005 is not allowed",
+        ),  # a number, as in files
         (["run", "gaussians", "--set", "network.l2=[1"], "is not valid YAML"),
         (["run", "gaussians", "--set", "layer_size"], "expected SECTION.KEY=VALUE"),
         (["run", "gaussians", "--hparams", "missing.yaml"], "missing.yaml"),
@@ -183,7 +219,12 @@ def test_infer_and_figures_from_result_files(call, finished, tmp_path):
     status, _, error = call("figure", "5", finished, "--out", tmp_path)
     assert status == 2
     assert "python -m experiments infer" in error
-    assert call("infer", finished, "--components", "3", "--fixed", "--steps", "5", "--samples", "10")[0] == 0
+    assert (
+        call("infer", finished, "--components", "3", "--fixed", "--steps", "5", "--samples", "10")[
+            0
+        ]
+        == 0
+    )
     summary = json.loads((finished / "inference" / "summary.json").read_text())
     assert np.isfinite(summary["i_projection"]["inference_policy"]["reported"])
     for number in ("2a", "5"):
@@ -197,7 +238,11 @@ def test_infer_near_the_data_needs_the_runs_demonstrations(call, finished, tmp_p
     assert call("infer", finished, *options)[0] == 0
     summary = json.loads((finished / "inference_near" / "summary.json").read_text())
     assert summary["near_data"] is True
-    copy = shutil.copytree(finished, tmp_path / "copy", ignore=shutil.ignore_patterns("demonstrations.npz", "inference*"))
+    copy = shutil.copytree(
+        finished,
+        tmp_path / "copy",
+        ignore=shutil.ignore_patterns("demonstrations.npz", "inference*"),
+    )
     status, _, error = call("infer", copy, *options)
     assert status == 2
     assert error == f"error: no file {copy / 'demonstrations.npz'}.\n"
@@ -208,7 +253,9 @@ def test_figures_are_the_same_bytes_when_drawn_again(call, finished, tmp_path):
     for folder in ("one", "two"):
         call("figure", "2a", finished, "--out", tmp_path / folder)
     for kind in ("png", "pdf"):
-        assert (tmp_path / "one" / f"figure_2a.{kind}").read_bytes() == (tmp_path / "two" / f"figure_2a.{kind}").read_bytes()
+        assert (tmp_path / "one" / f"figure_2a.{kind}").read_bytes() == (
+            tmp_path / "two" / f"figure_2a.{kind}"
+        ).read_bytes()
 
 
 def test_obstacles_are_for_path_planning(call, finished):
@@ -219,9 +266,13 @@ def test_obstacles_are_for_path_planning(call, finished):
     assert digest(finished) == before
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["fit"], ["infer"], ["sweep"], ["claims"], ["figure"], ["report"]])
+@pytest.mark.parametrize(
+    "command", [[], ["run"], ["fit"], ["infer"], ["sweep"], ["claims"], ["figure"], ["report"]]
+)
 def test_help_answers_without_tensorflow(command):
     code = "import sys; from experiments.cli import app; app(standalone_mode=False); print('tensorflow' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, cwd=ROOT
+    )
     assert "Usage" in done.stdout
     assert done.stdout.strip().endswith("False")

@@ -1,4 +1,6 @@
-"""The grid walker and path planning on the command line: runs, inference, a sweep and its claims, and what is refused."""
+"""The grid walker and path planning on the command line: runs, inference, a sweep and its claims,
+and what is refused.
+"""
 
 import json
 import shutil
@@ -15,8 +17,18 @@ from virl_tf.run_folder import RunFolder
 
 # The smallest runs that go through everything; their numbers mean nothing.
 OVERRIDES = [
-    *("network.layer_size=8", "network.batch_norm=false", "training.num_epochs=2", "kde.bandwidth=0.3"),
-    *("policy.update_steps=2", "policy.start=samples", "loop.num_iterations=3", "loop.num_negatives=500"),
+    *(
+        "network.layer_size=8",
+        "network.batch_norm=false",
+        "training.num_epochs=2",
+        "kde.bandwidth=0.3",
+    ),
+    *(
+        "policy.update_steps=2",
+        "policy.start=samples",
+        "loop.num_iterations=3",
+        "loop.num_negatives=500",
+    ),
 ]
 TINY = ["--preset", "smoke", *(word for override in OVERRIDES for word in ("--set", override))]
 FEW_STEPS = ["--fixed", "--steps", "10", "--samples", "20"]
@@ -42,7 +54,9 @@ def same_files(one, other, names):
 
 @pytest.fixture(scope="module", autouse=True)
 def few_demonstrations():
-    """The presets with 500 demonstrations: slice sampling of thousands would take most of the time here."""
+    """The presets with 500 demonstrations: slice sampling of thousands would take most of the time
+    here.
+    """
     whole = specification.read_preset
     with pytest.MonkeyPatch.context() as patch:
         few = {"demonstrations": {"train": 400, "test": 100}}
@@ -70,7 +84,17 @@ def eim(call, folder):
 @pytest.fixture(scope="module")
 def longer(call, folder):
     """Seven steps."""
-    return make_run(call, folder / "longer", "grid_walker", "--steps", "7", "--method", "eim", "--components", "4")
+    return make_run(
+        call,
+        folder / "longer",
+        "grid_walker",
+        "--steps",
+        "7",
+        "--method",
+        "eim",
+        "--components",
+        "4",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +115,9 @@ def inferred(call, walker):
 @pytest.fixture(scope="module")
 def obstructed(call, path):
     """Inference of `path` with obstacles in the way."""
-    status, shown, error = call("infer", path, "--components", "6", "--obstacles", "0.33", *FEW_STEPS)
+    status, shown, error = call(
+        "infer", path, "--components", "6", "--obstacles", "0.33", *FEW_STEPS
+    )
     assert status == 0, error
     assert "of 4 open modes covered" in " ".join(shown.split())
     return path / "obstacles"
@@ -100,7 +126,10 @@ def obstructed(call, path):
 # --- runs ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "steps", "modes"), [("walker", 3, 8), ("eim", 3, 8), ("longer", 7, 128), ("path", 4, 6)])
+@pytest.mark.parametrize(
+    ("name", "steps", "modes"),
+    [("walker", 3, 8), ("eim", 3, 8), ("longer", 7, 128), ("path", 4, 6)],
+)
 def test_run_writes_the_documented_files(name, steps, modes, request):
     out = request.getfixturevalue(name)
     files = (
@@ -166,13 +195,24 @@ def test_a_run_of_other_steps_in_the_folder_is_refused_and_nothing_changes(call,
 def test_a_killed_run_continues_and_ends_with_the_same_numbers(call, eim, tmp_path):
     out = tmp_path / "killed"
     shutil.copytree(eim, out)
-    for name in ("summary.json", "walks.npz", "policy.npz", "reward.keras", "overview.png", "overview.pdf"):
+    for name in (
+        "summary.json",
+        "walks.npz",
+        "policy.npz",
+        "reward.keras",
+        "overview.png",
+        "overview.pdf",
+    ):
         (out / name).unlink()
-    (out / "checkpoints" / "state-00003.npz").unlink()  # killed between the row of the last iteration and its checkpoint
+    (
+        out / "checkpoints" / "state-00003.npz"
+    ).unlink()  # killed between the row of the last iteration and its checkpoint
     lines = (out / "metrics.csv").read_text().splitlines()
     (out / "metrics.csv").write_text("\n".join([*lines[:-1], lines[-1].replace("1", "7")]) + "\n")
     make_run(call, out, "grid_walker", "--steps", "3", "--method", "eim")
-    same_files(out, eim, ("config.yaml", "metrics.csv", "policy.npz", "walks.npz", "demonstrations.npz"))
+    same_files(
+        out, eim, ("config.yaml", "metrics.csv", "policy.npz", "walks.npz", "demonstrations.npz")
+    )
     one, other = (json.dumps({**read(run), "cpu_seconds": None}) for run in (out, eim))
     assert one == other
 
@@ -182,7 +222,14 @@ def test_a_killed_run_continues_and_ends_with_the_same_numbers(call, eim, tmp_pa
 
 def test_inference_counts_modes_against_the_training_policy(inferred, walker):
     found = read(inferred)
-    assert set(found) >= {*MEASURES, *MODES, "true_reward", "objective", "evaluations", "cpu_seconds"}
+    assert set(found) >= {
+        *MEASURES,
+        *MODES,
+        "true_reward",
+        "objective",
+        "evaluations",
+        "cpu_seconds",
+    }
     assert set(found["true_reward"]) == MEASURES | MODES
     assert found["training_modes"] == read(walker)["modes_covered"]
     for one in (found, found["true_reward"]):
@@ -214,7 +261,9 @@ def test_inference_with_obstacles_tells_what_they_block(obstructed):
     assert walks["open"].sum() == 4
     assert 0.0 <= found["collision_share"] <= found["outside_share"] + 1e-12
     assert len(found["obstacles"]["centers"]) == len(found["obstacles"]["radii"]) >= 1
-    assert found["modes_covered"] == found["training_modes"] - found["lost_modes"] + found["new_modes"]
+    assert (
+        found["modes_covered"] == found["training_modes"] - found["lost_modes"] + found["new_modes"]
+    )
     assert found["training_modes"] <= found["open_modes"]
     assert not (obstructed.parent / "inference").exists()
 
@@ -222,7 +271,11 @@ def test_inference_with_obstacles_tells_what_they_block(obstructed):
 @pytest.mark.parametrize(
     ("runs", "options", "message"),
     [
-        (["walker"], ["--obstacles", "0.3"], "--obstacles is for path_planning; these are runs of grid_walker"),
+        (
+            ["walker"],
+            ["--obstacles", "0.3"],
+            "--obstacles is for path_planning; these are runs of grid_walker",
+        ),
         (["path"], ["--obstacles", "0"], "share of blocked paths must be"),
         (["path"], ["--obstacles", "1"], "share of blocked paths must be"),
         (["path"], ["--obstacles", "nan"], "share of blocked paths must be"),
@@ -233,10 +286,14 @@ def test_inference_with_obstacles_tells_what_they_block(obstructed):
         (["walker"], ["--seed", "-1"], "seed must be"),
     ],
 )
-def test_inference_that_cannot_be_is_one_clear_line_and_leaves_nothing(call, runs, options, message, request, tmp_path):
+def test_inference_that_cannot_be_is_one_clear_line_and_leaves_nothing(
+    call, runs, options, message, request, tmp_path
+):
     runs = [request.getfixturevalue(name) for name in runs]
     before = [digest(run) for run in runs]
-    status, _, error = call("infer", *runs, "--components", "3", *options, "--out", tmp_path / "out")
+    status, _, error = call(
+        "infer", *runs, "--components", "3", *options, "--out", tmp_path / "out"
+    )
     assert status == 2
     assert error.startswith("error: ")
     assert len(error.splitlines()) == 1
@@ -259,7 +316,9 @@ def swept(call, folder, walker, eim, inferred):
     for unit in units_of("grid_walker", "smoke", OVERRIDES):
         if unit.spec.method != "geim":
             shutil.copytree(walker if unit.spec.method == "virl" else eim, out / unit.name)
-            shutil.copytree(inferred, out / unit.name / "inference", dirs_exist_ok=True)  # only its presence counts
+            shutil.copytree(
+                inferred, out / unit.name / "inference", dirs_exist_ok=True
+            )  # only its presence counts
     status, shown, error = call(*SWEEP, "--out", out)
     assert status == 0, shown + error
     assert "3 of 3 units finished" in " ".join(shown.split())
@@ -270,18 +329,27 @@ def test_a_sweep_trains_infers_and_collects(swept):
     frame = pd.read_csv(swept / "results.csv")
     assert list(frame.columns) == columns_of("grid_walker")
     rows = {(row.method, row.stage) for row in frame.itertuples()}
-    assert rows == {(method, stage) for method in ("virl", "geim", "eim") for stage in ("training", "inference")}
+    assert rows == {
+        (method, stage) for method in ("virl", "geim", "eim") for stage in ("training", "inference")
+    }
     assert len(frame) == 6
     assert set(frame["task"]) == {"grid_walker"}
     assert set(frame["modes"]) == set(frame["open_modes"]) == {8}
     training, inference = frame[frame["stage"] == "training"], frame[frame["stage"] == "inference"]
     assert inference[["new_modes", "lost_modes", "true_reward_modes"]].notna().all(axis=None)
-    assert training[["new_modes", "lost_modes", "true_reward_modes", "collision_share"]].isna().all(axis=None)
+    assert (
+        training[["new_modes", "lost_modes", "true_reward_modes", "collision_share"]]
+        .isna()
+        .all(axis=None)
+    )
     worker = swept / "grid_walker-geim-10c-d3-s0-smoke"
     for stage, summary in (("training", read(worker)), ("inference", read(worker / "inference"))):
         row = frame[(frame["method"] == "geim") & (frame["stage"] == stage)].iloc[0]
         assert row["reported"] == pytest.approx(summary["objective"]["reported"], nan_ok=True)
-        assert (row["kl"], row["modes_covered"]) == (pytest.approx(summary["kl"]), summary["modes_covered"])
+        assert (row["kl"], row["modes_covered"]) == (
+            pytest.approx(summary["kl"]),
+            summary["modes_covered"],
+        )
     assert read(worker / "inference")["components"] == 6  # 25 of 32, in proportion
     assert not (worker / "overview.png").exists()
 
@@ -294,7 +362,9 @@ def test_a_sweeps_table_has_a_row_for_every_stage_and_method(swept):
     assert set(table["seeds"]) == {1}
     for row in results.itertuples():
         mean = table[(table["stage"] == row.stage) & (table["method"] == row.method)].iloc[0]
-        assert (mean["mean"], mean["good_fraction"]) == pytest.approx((row.reported, row.good_fraction), nan_ok=True)
+        assert (mean["mean"], mean["good_fraction"]) == pytest.approx(
+            (row.reported, row.good_fraction), nan_ok=True
+        )
 
 
 def test_the_same_sweep_again_does_nothing(call, swept):
@@ -329,12 +399,17 @@ def test_one_seed_is_not_enough_for_any_claim_on_the_grid_walker(call, swept, mo
         assert "does not hold" not in shown
 
 
-def test_one_run_is_not_enough_for_any_claim_on_path_planning(call, path, obstructed, tmp_path, monkeypatch):
+def test_one_run_is_not_enough_for_any_claim_on_path_planning(
+    call, path, obstructed, tmp_path, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "300")
     frame = write_results([path], tmp_path / "results.csv")
     assert list(frame["stage"]) == ["training", "obstacles"]
     found = frame.iloc[1]
-    assert (found["open_modes"], found["collision_share"]) == (4, read(obstructed)["collision_share"])
+    assert (found["open_modes"], found["collision_share"]) == (
+        4,
+        read(obstructed)["collision_share"],
+    )
     status, shown, _ = call("claims", "path_planning", tmp_path)
     assert status == 0
     assert shown.count("not enough runs") == 1
@@ -361,7 +436,10 @@ def test_claims_of_another_task_are_refused(call, task, swept):
         (["run", "gaussians", "--steps", "5"], "--steps is for grid_walker and path_planning"),
         (["run", "grid_walker", "--task-seed", "1"], "--task-seed is for gaussians"),
         (["run", "grid_walker", "--steps", "0"], "--steps must be an integer from 1 to 10, got 0"),
-        (["run", "grid_walker", "--steps", "11"], "--steps must be an integer from 1 to 10, got 11"),
+        (
+            ["run", "grid_walker", "--steps", "11"],
+            "--steps must be an integer from 1 to 10, got 11",
+        ),
         (["run", "path_planning", "--steps", "5"], "--steps of path_planning must be even"),
         (["run", "grid_walker", "--components", "401"], "--components"),
         (["sweep", "walker"], "did you mean 'grid_walker'"),

@@ -49,7 +49,11 @@ def written(path, content):
         ("x.csv", "\n".join(LINES).replace(",", "\t"), ["x0", "x1"]),
         ("x.csv", "\n".join(LINES).replace(",", "  "), ["x0", "x1"]),
         ("x.csv", pd.DataFrame(X).to_csv(index=False), ["0", "1"]),
-        ("x.csv", "\n".join(["# made by me, today", "# a b", *LINES]).replace(",", " "), ["a", "b"]),
+        (
+            "x.csv",
+            "\n".join(["# made by me, today", "# a b", *LINES]).replace(",", " "),
+            ["a", "b"],
+        ),
         ("x.csv", "\n".join(["# three columns here", *LINES, "# the end"]), ["x0", "x1"]),
         ("x.parquet", pd.DataFrame(X, columns=["a", "b"]), ["a", "b"]),
         ("x.parquet", pd.DataFrame(X, columns=[0, 1]).astype("Float64"), ["0", "1"]),
@@ -79,7 +83,10 @@ def test_arrays_and_columns_are_chosen_by_name(tmp_path):
         load_demonstrations(path)
     with pytest.raises(InputError, match="did you mean 'good'"):
         load_demonstrations(path, array="godo")
-    table = written(tmp_path / "x.csv", "\n".join(["name,a,b", *(f"walk {i},{line}" for i, line in enumerate(LINES))]))
+    table = written(
+        tmp_path / "x.csv",
+        "\n".join(["name,a,b", *(f"walk {i},{line}" for i, line in enumerate(LINES))]),
+    )
     found = load_demonstrations(table, columns=["b", "a"])
     assert found.columns == ["b", "a"]
     np.testing.assert_array_equal(found.x, X[:, ::-1])
@@ -100,20 +107,40 @@ def csv(*lines, header="a,b"):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.txt", "1 2", r"unknown kind of file '\.txt'; allowed are \.npy, \.npz, \.csv, \.parquet"),
+        (
+            "x.txt",
+            "1 2",
+            r"unknown kind of file '\.txt'; allowed are \.npy, \.npz, \.csv, \.parquet",
+        ),
         ("x.npy", b"", "x.npy is empty"),
         ("x.csv", "", "x.csv is empty"),
         ("x.csv", "\n\n", "not a .csv file of numbers"),
         ("x.csv", "a,b\n", r"holds no rows of numbers: its shape is \(0, 2\)"),
         ("x.csv", b"\xff\xfe\x00\x01", "not a .csv file of numbers"),
         ("x.csv", csv("1,2,3"), "not a .csv file of numbers.*line 32"),
-        ("x.csv", csv("1,oops"), r"column 'b' holds text in row 30, for example 'oops'; choose others with --columns"),
+        (
+            "x.csv",
+            csv("1,oops"),
+            r"column 'b' holds text in row 30, for example 'oops'; choose others with --columns",
+        ),
         ("x.csv", csv("1,"), r"missing values, NaN or infinities in row 30 \(column 'b'\)"),
         ("x.csv", csv("1,inf"), r"row 30 \(column 'b'\)"),
-        ("x.csv", pd.DataFrame(X, columns=["a", "b"]).to_csv(), r"counts the rows; leave it out with --columns a,b"),
+        (
+            "x.csv",
+            pd.DataFrame(X, columns=["a", "b"]).to_csv(),
+            r"counts the rows; leave it out with --columns a,b",
+        ),
         ("x.npy", b"not an array", "damaged or not an .npy file"),
-        ("x.npy", np.array([Explosive()] * 9, dtype=object), "damaged or not an .npy file.*allow_pickle=False"),
-        ("x.npy", X[:, 0], r"must be 2-D \[N, D\], got 1-D with shape \(30,\) \(one column of numbers is \[N, 1\]"),
+        (
+            "x.npy",
+            np.array([Explosive()] * 9, dtype=object),
+            "damaged or not an .npy file.*allow_pickle=False",
+        ),
+        (
+            "x.npy",
+            X[:, 0],
+            r"must be 2-D \[N, D\], got 1-D with shape \(30,\) \(one column of numbers is \[N, 1\]",
+        ),
         ("x.npy", np.zeros((2, 3, 4)), r"must be 2-D \[N, D\], got 3-D with shape \(2, 3, 4\)"),
         ("x.npy", np.zeros((0, 2)), "holds no rows of numbers"),
         ("x.npy", X[:3], "3 rows of dimension 2; at least D \\+ 2 = 4 are needed"),
@@ -123,16 +150,28 @@ def csv(*lines, header="a,b"):
         ("x.npy", with_holes(3, 17), r"in rows 3, 17 \(column 'x1'\)"),
         ("x.npy", with_holes(*range(8)), r"in rows 0, 1, 2, 3, 4 and 3 more"),
         ("x.npz", b"PK\x03\x04 broken", "damaged or not an .npz file"),
-        ("x.npz", {"x": np.array([Explosive()] * 9, dtype=object)}, "damaged or not an .npz file.*allow_pickle=False"),
+        (
+            "x.npz",
+            {"x": np.array([Explosive()] * 9, dtype=object)},
+            "damaged or not an .npz file.*allow_pickle=False",
+        ),
         ("x.npz", {}, "holds no array|damaged"),
         ("x.parquet", b"PAR1 broken", "damaged or not a .parquet file|needs pyarrow"),
-        ("x.parquet", pd.DataFrame({"when": pd.date_range("2020", periods=5), "a": range(5)}), "'when' holds datetime64"),
+        (
+            "x.parquet",
+            pd.DataFrame({"when": pd.date_range("2020", periods=5), "a": range(5)}),
+            "'when' holds datetime64",
+        ),
         (
             "x.parquet",
             pd.DataFrame({"who": list("abcde"), "a": range(5)}),
             "'who' holds text in rows 0, 1, 2, 3, 4, for example 'a'",
         ),
-        ("x.parquet", pd.DataFrame({"a": [1, None, 3, 4], "b": range(4)}, dtype="Int64"), "row 1 .column 'a'."),
+        (
+            "x.parquet",
+            pd.DataFrame({"a": [1, None, 3, 4], "b": range(4)}, dtype="Int64"),
+            "row 1 .column 'a'.",
+        ),
     ],
 )
 def test_what_is_refused(tmp_path, name, content, message):

@@ -1,6 +1,9 @@
-"""The same seed gives the same bytes in another process; what another number of threads changes. Minutes: run with -m slow -s.
+"""The same seed gives the same bytes in another process; what another number of threads changes.
 
-(The fast suite compares bytes of two processes in test_cli.py and of fits in one process in test_fit.py.)
+Minutes: run with -m slow -s.
+
+(The fast suite compares bytes of two processes in test_cli.py and of fits in one process in
+test_fit.py.)
 """
 
 import hashlib
@@ -35,9 +38,20 @@ def fitted(tmp_path_factory):
     @cache
     def run(method: str, seed: int, threads: int, again: int = 0) -> Path:
         out = tmp_path_factory.mktemp("fits") / f"{method}-{seed}-{threads}-{again}"
-        limits = {"TF_NUM_INTRAOP_THREADS": str(threads), "TF_NUM_INTEROP_THREADS": "1", "OMP_NUM_THREADS": str(threads)}
+        limits = {
+            "TF_NUM_INTRAOP_THREADS": str(threads),
+            "TF_NUM_INTEROP_THREADS": "1",
+            "OMP_NUM_THREADS": str(threads),
+        }
         command = [sys.executable, "-c", CODE, method, str(seed), str(out)]
-        subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **limits}, capture_output=True, timeout=300)
+        subprocess.run(
+            command,
+            check=True,
+            cwd=ROOT,
+            env={**os.environ, **limits},
+            capture_output=True,
+            timeout=300,
+        )
         return out
 
     return run
@@ -69,5 +83,10 @@ def test_another_number_of_threads_gives_the_same_result_up_to_rounding(fitted, 
     with np.load(one / "policy.npz") as a, np.load(two / "policy.npz") as b:
         difference = max(float(np.abs(a[name] - b[name]).max()) for name in a.files)
     same = [name for name in FILES if digests(one)[name] == digests(two)[name]]
-    print("\n" + json.dumps({"method": method, "same bytes": same, "largest difference of the policy": difference}))
+    print(
+        "\n"
+        + json.dumps(
+            {"method": method, "same bytes": same, "largest difference of the policy": difference}
+        )
+    )
     assert difference < 0.05

@@ -23,7 +23,11 @@ PROPOSAL = multivariate_normal([0.0, 0.0], [[3.0, 0.0], [0.0, 3.0]])
 
 def data(z, offsets=None, weights=None):
     n = len(z)
-    arrays = (z, np.zeros(n) if offsets is None else offsets, np.ones(n) if weights is None else weights)
+    arrays = (
+        z,
+        np.zeros(n) if offsets is None else offsets,
+        np.ones(n) if weights is None else weights,
+    )
     return LogitData(*(np.asarray(a, np.float32) for a in arrays))
 
 
@@ -33,7 +37,10 @@ def make_fitter(**training):
 
 def same(first, second):
     """Whether two results of a fit are identical, arrays and numbers."""
-    arrays = [[*weights, *(np.asarray(a) for network in phi for a in network), *info] for weights, phi, info in (first, second)]
+    arrays = [
+        [*weights, *(np.asarray(a) for network in phi for a in network), *info]
+        for weights, phi, info in (first, second)
+    ]
     return all(np.array_equal(a, b) for a, b in zip(*arrays, strict=True))
 
 
@@ -43,20 +50,30 @@ def same(first, second):
 @pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
 def test_loss_equals_the_definition(scale):
     rng = np.random.default_rng(0)
-    expert, sample, weights = scale * rng.normal(size=7), scale * rng.normal(size=11), rng.uniform(0.0, 3.0, 11)
+    expert, sample, weights = (
+        scale * rng.normal(size=7),
+        scale * rng.normal(size=11),
+        rng.uniform(0.0, 3.0, 11),
+    )
     assert float(weighted_cross_entropy(expert, sample, weights)) == pytest.approx(
         reference.weighted_cross_entropy(expert, sample, weights), rel=1e-12
     )
 
 
 def test_loss_at_zero_is_chance():
-    assert float(weighted_cross_entropy(np.zeros(4), np.zeros(6), np.ones(6))) == pytest.approx(2.0 * np.log(2.0))
+    assert float(weighted_cross_entropy(np.zeros(4), np.zeros(6), np.ones(6))) == pytest.approx(
+        2.0 * np.log(2.0)
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_loss_is_exact_at_extreme_logits(dtype):
-    right = weighted_cross_entropy(np.array([1e4], dtype), np.array([-1e4], dtype), np.ones(1, dtype))
-    wrong = weighted_cross_entropy(np.array([-1e4, 1e4], dtype), np.array([1e4, -1e4], dtype), np.array([0.5, 1.5], dtype))
+    right = weighted_cross_entropy(
+        np.array([1e4], dtype), np.array([-1e4], dtype), np.ones(1, dtype)
+    )
+    wrong = weighted_cross_entropy(
+        np.array([-1e4, 1e4], dtype), np.array([1e4, -1e4], dtype), np.array([0.5, 1.5], dtype)
+    )
     assert float(right) == 0.0
     assert float(wrong) == pytest.approx(0.5 * 1e4 + 0.5 * 0.5 * 1e4)
 
@@ -68,12 +85,15 @@ def test_loss_is_exact_at_extreme_logits(dtype):
 def ratio_fit():
     """phi trained on experts against weighted draws of a proposal that stand for draws of MODEL."""
     settings = tiny.hparams(
-        network={"layer_size": 32}, training={"num_epochs": 40, "batch_size": 100, "warm_up_epochs": 5, "patience": None}
+        network={"layer_size": 32},
+        training={"num_epochs": 40, "batch_size": 100, "warm_up_epochs": 5, "patience": None},
     )
     experts = EXPERT.rvs(6000, random_state=0)
     negatives = PROPOSAL.rvs(12000, random_state=1)
     weights = np.exp(MODEL.logpdf(negatives) - PROPOSAL.logpdf(negatives))
-    _, (network,), info = DiscriminatorFitter(2, settings).fit(data(experts), data(negatives, None, weights), None, 0, 0)
+    _, (network,), info = DiscriminatorFitter(2, settings).fit(
+        data(experts), data(negatives, None, weights), None, 0, 0
+    )
     return network, info
 
 
@@ -91,7 +111,11 @@ def test_logits_recover_the_log_density_ratio(ratio_fit):
 def test_loss_after_training_is_near_the_best_possible(ratio_fit):
     _, info = ratio_fit
     x, y = EXPERT.rvs(20000, random_state=4), MODEL.rvs(20000, random_state=5)
-    best = float(weighted_cross_entropy(EXPERT.logpdf(x) - MODEL.logpdf(x), EXPERT.logpdf(y) - MODEL.logpdf(y), np.ones(20000)))
+    best = float(
+        weighted_cross_entropy(
+            EXPERT.logpdf(x) - MODEL.logpdf(x), EXPERT.logpdf(y) - MODEL.logpdf(y), np.ones(20000)
+        )
+    )
     assert abs(info.validation_loss - best) < 0.1
     assert abs(info.train_loss - best) < 0.1
     assert 0.5 < info.accuracy < 1.0
@@ -115,14 +139,19 @@ def test_offsets_are_added_to_the_network():
 
 def separable(num_experts=80, num_samples=120, seed=0):
     rng = np.random.default_rng(seed)
-    experts, samples = rng.normal(size=(num_experts, 2)) + 2.0, rng.normal(size=(num_samples, 2)) - 2.0
+    experts, samples = (
+        rng.normal(size=(num_experts, 2)) + 2.0,
+        rng.normal(size=(num_samples, 2)) - 2.0,
+    )
     return data(experts), data(samples, None, rng.uniform(0.5, 1.5, num_samples))
 
 
 @pytest.fixture(scope="module")
 def fitter():
     """A fitter with every source of randomness and state: dropout, batch norm, Adam, shuffles."""
-    settings = tiny.hparams(network={"dropout": 0.2, "batch_norm": True}, training={"patience": None})
+    settings = tiny.hparams(
+        network={"dropout": 0.2, "batch_norm": True}, training={"patience": None}
+    )
     return DiscriminatorFitter(2, settings)
 
 
@@ -135,9 +164,9 @@ def test_fits_depend_on_their_arguments_only(fitter):
         fitter.fit(experts, samples, first[0], 0, 0),
     ]
     again = fitter.fit(experts, samples, None, 0, 0)
-    elsewhere = DiscriminatorFitter(2, tiny.hparams(network={"dropout": 0.2, "batch_norm": True})).fit(
-        experts, samples, None, 0, 0
-    )
+    elsewhere = DiscriminatorFitter(
+        2, tiny.hparams(network={"dropout": 0.2, "batch_norm": True})
+    ).fit(experts, samples, None, 0, 0)
     assert same(first, again)
     assert same(first, elsewhere)
     assert not any(np.array_equal(first[0][0], other[0][0]) for other in others)
@@ -155,7 +184,12 @@ def test_frozen_network_and_weights_are_the_same_function(fitter):
     experts, samples = separable()
     weights, (network,), _ = fitter.fit(experts, samples, None, 0, 0)
     fitter.model.set_weights(weights)
-    np.testing.assert_allclose(network.logits(experts.z), fitter.model(experts.z, training=False)[:, 0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        network.logits(experts.z),
+        fitter.model(experts.z, training=False)[:, 0],
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 # --- stopping --------------------------------------------------------------------------------------------------------------
@@ -179,8 +213,13 @@ NUM_EPOCHS = 15
 
 @pytest.fixture(scope="module")
 def losses(overfitting):
-    """The held-out loss after each epoch: a warm-up as long as the fit keeps the last epoch's weights."""
-    fits = [fit_with(overfitting, num_epochs=n, warm_up_epochs=n, patience=None)[2] for n in range(1, NUM_EPOCHS + 1)]
+    """The held-out loss after each epoch: a warm-up as long as the fit keeps the last epoch's
+    weights.
+    """
+    fits = [
+        fit_with(overfitting, num_epochs=n, warm_up_epochs=n, patience=None)[2]
+        for n in range(1, NUM_EPOCHS + 1)
+    ]
     assert [info.best_epoch for info in fits] == list(range(NUM_EPOCHS))
     return np.array([info.validation_loss for info in fits])
 
@@ -188,21 +227,29 @@ def losses(overfitting):
 def test_best_weights_are_restored(overfitting, losses):
     best = int(np.argmin(losses))
     assert best < NUM_EPOCHS - 1, "the data should overfit, else this test shows nothing"
-    weights, (network,), info = fit_with(overfitting, num_epochs=NUM_EPOCHS, warm_up_epochs=1, patience=None)
+    weights, (network,), info = fit_with(
+        overfitting, num_epochs=NUM_EPOCHS, warm_up_epochs=1, patience=None
+    )
     assert info.validation_loss == losses.min()
     assert (info.best_epoch, info.epochs) == (best, NUM_EPOCHS)
 
     # The loss that is reported is that of the weights that are returned, on every tenth point.
     _, experts, samples = overfitting
     held = [network.logits(each.z[::10]).numpy() for each in (experts, samples)]
-    assert float(weighted_cross_entropy(*held, np.ones(4))) == pytest.approx(info.validation_loss, rel=1e-5)
-    until_best = fit_with(overfitting, num_epochs=best + 1, warm_up_epochs=best + 1, patience=None)[0]
+    assert float(weighted_cross_entropy(*held, np.ones(4))) == pytest.approx(
+        info.validation_loss, rel=1e-5
+    )
+    until_best = fit_with(overfitting, num_epochs=best + 1, warm_up_epochs=best + 1, patience=None)[
+        0
+    ]
     for found, expected in zip(weights, until_best, strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
 def stop_after(losses, patience, warm_up):
-    """Epochs until `patience` of them in a row brought nothing better; none counts before the warm-up's last."""
+    """Epochs until `patience` of them in a row brought nothing better; none counts before the
+    warm-up's last.
+    """
     best, waited = np.inf, 0
     for epoch, loss in enumerate(losses):
         if epoch + 1 < warm_up:
@@ -216,7 +263,9 @@ def stop_after(losses, patience, warm_up):
 @pytest.mark.parametrize("warm_up", [0, 1, 6])
 @pytest.mark.parametrize("patience", [1, 3])
 def test_patience_stops(overfitting, losses, patience, warm_up):
-    info = fit_with(overfitting, num_epochs=NUM_EPOCHS, warm_up_epochs=warm_up, patience=patience)[2]
+    info = fit_with(overfitting, num_epochs=NUM_EPOCHS, warm_up_epochs=warm_up, patience=patience)[
+        2
+    ]
     expected = stop_after(losses, patience, warm_up)
     assert expected < NUM_EPOCHS
     assert info.epochs == expected
@@ -238,7 +287,10 @@ def test_long_warm_up_keeps_the_last_epoch(overfitting, losses):
 # --- data of every size ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "fraction", "held"), [(100, 0.1, 10), (101, 0.1, 10), (7, 0.1, 1), (8, 0.5, 4), (3, 0.01, 1)])
+@pytest.mark.parametrize(
+    ("n", "fraction", "held"),
+    [(100, 0.1, 10), (101, 0.1, 10), (7, 0.1, 1), (8, 0.5, 4), (3, 0.01, 1)],
+)
 def test_held_out_points_are_evenly_spaced_and_disjoint(n, fraction, held):
     whole = data(np.arange(2.0 * n).reshape(n, 2), np.arange(n), np.arange(n) + 0.5)
     out, rest = _split(whole, fraction)
@@ -258,7 +310,9 @@ def test_held_out_negatives_come_from_both_halves():
 
 
 @pytest.mark.parametrize(
-    ("num_experts", "num_samples"), [(100, 16), (20, 700), (5, 16)], ids=["fewer negatives", "many negatives", "below a batch"]
+    ("num_experts", "num_samples"),
+    [(100, 16), (20, 700), (5, 16)],
+    ids=["fewer negatives", "many negatives", "below a batch"],
 )
 def test_unequal_numbers_of_points(num_experts, num_samples):
     fitter = make_fitter(num_epochs=150, batch_size=32, warm_up_epochs=100)
@@ -272,7 +326,9 @@ def test_unequal_numbers_of_points(num_experts, num_samples):
 
 def test_l2_shrinks_the_weights():
     def norm(l2):
-        settings = tiny.hparams(network={"l2": l2}, training={"num_epochs": 40, "warm_up_epochs": 40})
+        settings = tiny.hparams(
+            network={"l2": l2}, training={"num_epochs": 40, "warm_up_epochs": 40}
+        )
         weights = DiscriminatorFitter(2, settings).fit(*separable(), None, 0, 0)[0]
         return sum(np.sum(np.square(w)) for w in weights if w.ndim == 2)
 
@@ -301,7 +357,9 @@ def test_the_weight_average_is_the_one_of_all_steps():
     plain.fit(experts, negatives, None, 0, 0)
     expected = steps[0]
     for step in steps[1:]:
-        expected = [decay * mean + (1.0 - decay) * value for mean, value in zip(expected, step, strict=True)]
+        expected = [
+            decay * mean + (1.0 - decay) * value for mean, value in zip(expected, step, strict=True)
+        ]
     assert len(steps) > 1
     for found, mean in zip(weights, expected, strict=True):
         np.testing.assert_allclose(found, mean, rtol=1e-3, atol=1e-5)
@@ -313,13 +371,19 @@ def test_the_average_of_an_ensemble_is_what_its_networks_give_together():
     single_weights, (single,), single_info = make_fitter().fit(experts, negatives, None, 0, 0)
     count = len(single_weights)
     assert (len(phi), len(weights)) == (3, 3 * count)
-    for a, b in zip(weights[:count], single_weights, strict=True):  # the first is the network there would be without the others
+    for a, b in zip(
+        weights[:count], single_weights, strict=True
+    ):  # the first is the network there would be without the others
         np.testing.assert_array_equal(a, b)
-    np.testing.assert_allclose(3.0 * phi[0].logits(experts.z).numpy(), single.logits(experts.z).numpy(), rtol=1e-5)
+    np.testing.assert_allclose(
+        3.0 * phi[0].logits(experts.z).numpy(), single.logits(experts.z).numpy(), rtol=1e-5
+    )
     assert not np.array_equal(phi[1].logits(experts.z), phi[0].logits(experts.z))
     held = [_split(d, make_fitter().hparams.validation_fraction)[0] for d in (experts, negatives)]
     logits = [np.sum([network.logits(d.z).numpy() for network in phi], axis=0) for d in held]
-    assert info.validation_loss == pytest.approx(reference.weighted_cross_entropy(*logits, held[1].weights.numpy()), rel=1e-5)
+    assert info.validation_loss == pytest.approx(
+        reference.weighted_cross_entropy(*logits, held[1].weights.numpy()), rel=1e-5
+    )
     # Cross-entropy is convex in the logits: the mean is no worse than its networks are on average.
     assert info.validation_loss < single_info.validation_loss + 0.5
 
@@ -339,12 +403,21 @@ def test_an_ensemble_starts_warm_from_its_own_networks():
 @pytest.mark.parametrize("mean", [0.2, 0.96, 1.0, 3.0])
 def test_chance_is_the_best_constant(mean, offset):
     rng = np.random.default_rng(0)
-    weights, expert, sample = mean * rng.uniform(0.0, 2.0, 4000), offset * rng.normal(size=3), offset * rng.normal(size=4000)
-    losses = [reference.weighted_cross_entropy(c + expert, c + sample, weights) for c in np.linspace(-8.0, 8.0, 1601)]
+    weights, expert, sample = (
+        mean * rng.uniform(0.0, 2.0, 4000),
+        offset * rng.normal(size=3),
+        offset * rng.normal(size=4000),
+    )
+    losses = [
+        reference.weighted_cross_entropy(c + expert, c + sample, weights)
+        for c in np.linspace(-8.0, 8.0, 1601)
+    ]
     assert chance(expert, sample, weights) == pytest.approx(min(losses), abs=1e-4)
     if not offset:  # the closed form
         m = weights.mean()
-        assert chance(expert, sample, weights) == pytest.approx((1.0 + m) * np.log(1.0 + m) - m * np.log(m))
+        assert chance(expert, sample, weights) == pytest.approx(
+            (1.0 + m) * np.log(1.0 + m) - m * np.log(m)
+        )
 
 
 def test_chance_without_any_weight_is_zero_and_stays_nan_where_a_weight_is():
@@ -354,16 +427,21 @@ def test_chance_without_any_weight_is_zero_and_stays_nan_where_a_weight_is():
 
 def chance(expert_offsets, sample_offsets, weights):
     """`chance_loss` of points that have no coordinates."""
-    return chance_loss(LogitData(None, expert_offsets, None), LogitData(None, sample_offsets, weights))
+    return chance_loss(
+        LogitData(None, expert_offsets, None), LogitData(None, sample_offsets, weights)
+    )
 
 
 def test_weights_whose_mean_is_not_one_are_no_gain():
-    # The same points in both classes: nothing can be told apart, whatever the held-out weights' mean is.
+    # The same points in both classes: nothing can be told apart, whatever the held-out weights'
+    # mean is.
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 3000, 2))
     weights = np.ones(3000)
     weights[::10] = 0.8  # those that are held out
-    _, _, info = make_fitter(num_epochs=3, warm_up_epochs=1).fit(data(x), data(y, None, weights), None, 0, 0)
+    _, _, info = make_fitter(num_epochs=3, warm_up_epochs=1).fit(
+        data(x), data(y, None, weights), None, 0, 0
+    )
     assert info.validation_loss < 2.0 * np.log(2.0) - 0.05
     assert info.chance_loss - info.validation_loss < 0.01
 
@@ -373,7 +451,15 @@ def test_weights_whose_mean_is_not_one_are_no_gain():
 
 @pytest.mark.parametrize(
     ("batch_size", "n", "expected"),
-    [(None, 7200, 500), (None, 100_000, 500), (None, 900, 64), (None, 13, 1), (250, 7200, 250), (250, 90, 90), (10**9, 5, 5)],
+    [
+        (None, 7200, 500),
+        (None, 100_000, 500),
+        (None, 900, 64),
+        (None, 13, 1),
+        (250, 7200, 250),
+        (250, 90, 90),
+        (10**9, 5, 5),
+    ],
 )
 def test_rows_per_batch(batch_size, n, expected):
     hparams = default_hparams().override({"training": {"batch_size": batch_size}}).training

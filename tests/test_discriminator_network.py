@@ -27,7 +27,11 @@ def randomise(model, seed=0):
     for layer in model.layers:
         for variable in layer.weights:
             positive = variable.name in ("moving_variance", "gamma")
-            variable.assign(rng.uniform(0.2, 3.0, variable.shape) if positive else rng.normal(size=variable.shape))
+            variable.assign(
+                rng.uniform(0.2, 3.0, variable.shape)
+                if positive
+                else rng.normal(size=variable.shape)
+            )
 
 
 def points(n=50):
@@ -38,14 +42,31 @@ def points(n=50):
 @pytest.mark.parametrize("dropout", [0.0, 0.25])
 @pytest.mark.parametrize("num_layers", [2, 4])
 def test_layers_follow_the_hparams(num_layers, dropout, batch_norm):
-    model = build(num_layers=num_layers, layer_size=16, batch_norm=batch_norm, dropout=dropout, batch_norm_momentum=0.8)
-    block = ["Dense", *(["BatchNormalization"] if batch_norm else []), "ReLU", *(["Dropout"] if dropout else [])]
+    model = build(
+        num_layers=num_layers,
+        layer_size=16,
+        batch_norm=batch_norm,
+        dropout=dropout,
+        batch_norm_momentum=0.8,
+    )
+    block = [
+        "Dense",
+        *(["BatchNormalization"] if batch_norm else []),
+        "ReLU",
+        *(["Dropout"] if dropout else []),
+    ]
     assert [type(layer).__name__ for layer in model.layers] == block * num_layers + ["Dense"]
     dense = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)]
     shapes = [tuple(layer.kernel.shape) for layer in dense]
     assert shapes == [(DIM, 16)] + [(16, 16)] * (num_layers - 1) + [(16, 1)]
-    assert all(layer.rate == dropout for layer in model.layers if isinstance(layer, keras.layers.Dropout))
-    assert all(layer.momentum == 0.8 for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization))
+    assert all(
+        layer.rate == dropout for layer in model.layers if isinstance(layer, keras.layers.Dropout)
+    )
+    assert all(
+        layer.momentum == 0.8
+        for layer in model.layers
+        if isinstance(layer, keras.layers.BatchNormalization)
+    )
     assert all(layer.activation is keras.activations.linear for layer in dense)
     assert model(points()).shape == (50, 1)
 
@@ -68,7 +89,9 @@ def test_frozen_equals_the_prediction(num_layers, batch_norm):
     assert frozen.hidden_kernels.shape == (num_layers - 1, 8, 8)
     expected = model(points(), training=False)[:, 0].numpy()
     assert np.std(expected) > 0.1
-    np.testing.assert_allclose(frozen.logits(points()), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        frozen.logits(points()), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max()
+    )
 
 
 def test_frozen_does_not_follow_the_model():
@@ -84,7 +107,9 @@ def test_frozen_does_not_follow_the_model():
 @pytest.mark.parametrize("start", ["warm", "zero_head", "fresh"])
 def test_every_start_is_fresh_without_a_previous_network(start):
     model = build()
-    for found, expected in zip(start_weights(model, start, None, 5), fresh_weights(model, 5), strict=True):
+    for found, expected in zip(
+        start_weights(model, start, None, 5), fresh_weights(model, 5), strict=True
+    ):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -94,7 +119,9 @@ def test_starts_from_a_previous_network():
     previous = model.get_weights()
     for found, expected in zip(start_weights(model, "warm", previous, 5), previous, strict=True):
         np.testing.assert_array_equal(found, expected)
-    for found, expected in zip(start_weights(model, "fresh", previous, 5), fresh_weights(model, 5), strict=True):
+    for found, expected in zip(
+        start_weights(model, "fresh", previous, 5), fresh_weights(model, 5), strict=True
+    ):
         np.testing.assert_array_equal(found, expected)
 
     *body, head_kernel, head_bias = start_weights(model, "zero_head", previous, 5)
@@ -121,7 +148,13 @@ def test_fresh_weights_are_glorot_kernels_and_the_identity_batch_norm():
     model = build(num_layers=3, batch_norm=True)
     weights = fresh_weights(model, 0)
     assert [w.shape for w in weights] == [w.shape for w in model.get_weights()]
-    named = list(zip([variable.name for layer in model.layers for variable in layer.weights], weights, strict=True))
+    named = list(
+        zip(
+            [variable.name for layer in model.layers for variable in layer.weights],
+            weights,
+            strict=True,
+        )
+    )
     for name, value in named:
         if name == "kernel":
             limit = np.sqrt(6.0 / sum(value.shape))
@@ -149,7 +182,11 @@ def test_seeded_dropout_masks_are_reproducible():
 def test_dropout_layers_have_masks_of_their_own():
     model = build(num_layers=2, dropout=0.5)
     seed_dropout(model, np.array([1, 2], np.int32))
-    masks = [layer(np.ones((20, 8)), training=True).numpy() for layer in model.layers if isinstance(layer, keras.layers.Dropout)]
+    masks = [
+        layer(np.ones((20, 8)), training=True).numpy()
+        for layer in model.layers
+        if isinstance(layer, keras.layers.Dropout)
+    ]
     assert len(masks) == 2
     assert not np.array_equal(*masks)
 
@@ -159,8 +196,12 @@ def test_dropout_layers_have_masks_of_their_own():
 
 @pytest.mark.parametrize("rate", [0.01, 0.02, 0.05])
 def test_dropped_units_are_a_bernoulli_process(rate):
-    """Share dropped, pairs of neighbours and first unit, each within 5 standard deviations; what stays is scaled."""
-    masks = np.stack([_bernoulli_mask(tf.constant(20_000), rate, [i, 7]).numpy() for i in range(50)])
+    """Share dropped, pairs of neighbours and first unit, each within 5 standard deviations; what
+    stays is scaled.
+    """
+    masks = np.stack(
+        [_bernoulli_mask(tf.constant(20_000), rate, [i, 7]).numpy() for i in range(50)]
+    )
     dropped = masks == 0.0
     np.testing.assert_allclose(masks[~dropped], 1.0 / (1.0 - rate), rtol=1e-6)
     for events, probability in (

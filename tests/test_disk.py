@@ -1,4 +1,6 @@
-"""Disks that are full, read-only or gone, kills at every step of a write, and two processes on one run."""
+"""Disks that are full, read-only or gone, kills at every step of a write, and two processes on one
+run.
+"""
 
 import contextlib
 import errno
@@ -22,7 +24,9 @@ RESULT = make_reward([make_network()]), make_mixture()
 
 
 def go_on(path):
-    """What `fit` does on the disk: open the run, continue after its last checkpoint, write the result."""
+    """What `fit` does on the disk: open the run, continue after its last checkpoint, write the
+    result.
+    """
     folder = RunFolder.open(path, CONFIG)
     with folder.locked():
         state = folder.latest_state(STATES[0])
@@ -43,7 +47,11 @@ def refusal(path):
 def content(path):
     """All files of a run but hidden ones and checkpoints before the last two."""
     older = sorted((path / "checkpoints").iterdir())[:-2]
-    files = {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file() and p not in older}
+    files = {
+        str(p.relative_to(path)): p.read_bytes()
+        for p in path.rglob("*")
+        if p.is_file() and p not in older
+    }
     return {name: data for name, data in files.items() if "/." not in f"/{name}"}
 
 
@@ -62,7 +70,9 @@ CHANGES = ["open", "mkdir", "fsync", "chmod", "replace", "unlink", "rmdir"]
 
 
 class Disk:
-    """Counts the calls that change the disk, and fails at number `fails_at`: once, or for good if the process was killed."""
+    """Counts the calls that change the disk, and fails at number `fails_at`: once, or for good if
+    the process was killed.
+    """
 
     def __init__(self, patch, fails_at, error):
         self.calls, self.fails_at, self.error = 0, fails_at, error
@@ -72,7 +82,9 @@ class Disk:
     def counted(self, original):
         def call(*arguments, **options):
             self.calls += 1
-            if self.calls == self.fails_at or (self.calls > self.fails_at and isinstance(self.error, Killed)):
+            if self.calls == self.fails_at or (
+                self.calls > self.fails_at and isinstance(self.error, Killed)
+            ):
                 raise self.error
             return original(*arguments, **options)
 
@@ -132,11 +144,17 @@ def small_disk(tmp_path):
     path = tmp_path / "disk"
     path.mkdir()
     try:
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)], capture_output=True, check=False)
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)],
+            capture_output=True,
+            check=False,
+        )
     except FileNotFoundError:
         pytest.skip("no command mount")
     if mounted.returncode:
-        pytest.skip(f"mounting a file system is not permitted here: {mounted.stderr.decode().strip()}")
+        pytest.skip(
+            f"mounting a file system is not permitted here: {mounted.stderr.decode().strip()}"
+        )
     yield path
     subprocess.run(["umount", str(path)], check=True)
 
@@ -185,9 +203,14 @@ def test_a_read_only_disk_is_reported_and_can_be_read(small_disk, call):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert load(small_disk / "finished").policy.num_components == 3
     assert half.latest_state(STATES[0]).t == 1
-    with pytest.raises(InputError, match=r"cannot write to .*half: Read-only file system. What was finished before is kept"):
+    with pytest.raises(
+        InputError,
+        match=r"cannot write to .*half: Read-only file system. What was finished before is kept",
+    ):
         go_on(small_disk / "half")
-    with pytest.raises(InputError, match=r"cannot use .*new as the output folder: Read-only file system"):
+    with pytest.raises(
+        InputError, match=r"cannot use .*new as the output folder: Read-only file system"
+    ):
         go_on(small_disk / "new")
     status, _, error = call("run", "gaussians", *TINY, "--out", small_disk / "new")
     assert (status, len(error.splitlines())) == (2, 1)
@@ -207,24 +230,51 @@ def test_a_folder_removed_during_the_run_is_reported(tmp_path, at):
         return {}
 
     with pytest.raises(InputError, match=r"run.*No such file or directory"):
-        fit(tiny.demonstrations(), "eim", num_components=2, hparams=tiny.overrides(), directory=path, evaluate=remove)
+        fit(
+            tiny.demonstrations(),
+            "eim",
+            num_components=2,
+            hparams=tiny.overrides(),
+            directory=path,
+            evaluate=remove,
+        )
     assert not path.exists()
 
 
 def test_a_second_process_is_refused_and_changes_nothing(tmp_path, call):
     path = tmp_path / "run"
     first = fit(
-        tiny.demonstrations(), "eim", num_components=2, hparams=tiny.overrides(loop={"num_iterations": 1}), directory=path
+        tiny.demonstrations(),
+        "eim",
+        num_components=2,
+        hparams=tiny.overrides(loop={"num_iterations": 1}),
+        directory=path,
     )
-    for name in ("reward.keras", "policy.npz"):  # as if the first process had not come to its end yet
+    for name in (
+        "reward.keras",
+        "policy.npz",
+    ):  # as if the first process had not come to its end yet
         (path / name).unlink()
     before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
     # A lock belongs to an open file, so this process stands for the first one.
-    with RunFolder(path).locked(), pytest.raises(InputError, match="another process is working on the run in"):
-        fit(tiny.demonstrations(), "eim", num_components=2, hparams=tiny.overrides(loop={"num_iterations": 1}), directory=path)
+    with (
+        RunFolder(path).locked(),
+        pytest.raises(InputError, match="another process is working on the run in"),
+    ):
+        fit(
+            tiny.demonstrations(),
+            "eim",
+            num_components=2,
+            hparams=tiny.overrides(loop={"num_iterations": 1}),
+            directory=path,
+        )
     assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
     again = fit(
-        tiny.demonstrations(), "eim", num_components=2, hparams=tiny.overrides(loop={"num_iterations": 1}), directory=path
+        tiny.demonstrations(),
+        "eim",
+        num_components=2,
+        hparams=tiny.overrides(loop={"num_iterations": 1}),
+        directory=path,
     )
     np.testing.assert_array_equal(again.policy.means, first.policy.means)
 
@@ -232,9 +282,17 @@ def test_a_second_process_is_refused_and_changes_nothing(tmp_path, call):
 def test_a_second_command_is_refused_in_one_line(tmp_path, call):
     fill_at = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("experiments.runs.run", lambda *_, **__: (_ for _ in ()).throw(InputError("stopped here")))
-        assert call("run", "gaussians", *TINY, "--out", fill_at)[0] == 2  # the folder and its demonstrations
+        patch.setattr(
+            "experiments.runs.run",
+            lambda *_, **__: (_ for _ in ()).throw(InputError("stopped here")),
+        )
+        assert (
+            call("run", "gaussians", *TINY, "--out", fill_at)[0] == 2
+        )  # the folder and its demonstrations
     with RunFolder(fill_at).locked():
         status, _, error = call("run", "gaussians", *TINY, "--out", fill_at)
     assert status == 2
-    assert error == f"error: another process is working on the run in {fill_at}; wait for it or stop it.\n"
+    assert (
+        error
+        == f"error: another process is working on the run in {fill_at}; wait for it or stop it.\n"
+    )

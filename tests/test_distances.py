@@ -16,7 +16,11 @@ X = TASK.exact_samples(2000, 0)[0]
 
 def as_reward(mixture, constant):
     """A reward that is a mixture, up to a constant."""
-    network = make_network(dim=mixture.dim).scale(0.0)._replace(output_bias=np.array([constant], np.float32))
+    network = (
+        make_network(dim=mixture.dim)
+        .scale(0.0)
+        ._replace(output_bias=np.array([constant], np.float32))
+    )
     return make_reward([network], dim=mixture.dim, base=mixture)
 
 
@@ -24,15 +28,20 @@ def as_reward(mixture, constant):
 def test_draws_and_grid_agree_on_rewards_and_densities(components):
     policy = em_mixture(X, components, 0)
     grid, draws = GridDistances(TASK, X), SampledDistances(TASK, X)
-    # The tails that the grid cuts off, and the noise of 20,000 draws, are a few per cent of the distance.
+    # The tails that the grid cuts off, and the noise of 20,000 draws, are a few per cent of the
+    # distance.
     assert draws.of_density(policy) == pytest.approx(grid.of_density(policy), rel=0.2, abs=0.02)
     reward = as_reward(policy, 40.0)
-    assert draws.of_reward(reward, policy) == pytest.approx(draws.of_density(policy), rel=0.2, abs=0.02)
+    assert draws.of_reward(reward, policy) == pytest.approx(
+        draws.of_density(policy), rel=0.2, abs=0.02
+    )
 
 
 def test_a_kernel_estimate_is_measured_by_its_own_draws():
     kde = fit_kde(X, "held_out")
-    assert SampledDistances(TASK, X).of_density(kde) == pytest.approx(GridDistances(TASK, X).of_density(kde), rel=0.1, abs=0.02)
+    assert SampledDistances(TASK, X).of_density(kde) == pytest.approx(
+        GridDistances(TASK, X).of_density(kde), rel=0.1, abs=0.02
+    )
 
 
 @pytest.mark.parametrize("dim", [1, 3, 10])
@@ -60,11 +69,17 @@ def test_mass_where_only_the_wide_part_reaches_is_seen():
 
 
 def test_mass_of_the_mixtures_that_a_reward_is_made_of_is_seen():
-    """In ten dimensions neither p nor the policy nor one Gaussian meets what a broad component of an EM mixture holds."""
+    """In ten dimensions neither p nor the policy nor one Gaussian meets what a broad component of
+    an EM mixture holds.
+    """
     task = RandomGaussians(50, 3, dim=10)
     x = task.exact_samples(4000, 0)[0]
     one, two = (em_mixture(x, 20, seed) for seed in (0, 1))
     distances = SampledDistances(task, x)
-    averaged = make_reward([], dim=10, base=moments(x), base_scale=0.0, mixture=one, mixture_scale=1.0)
+    averaged = make_reward(
+        [], dim=10, base=moments(x), base_scale=0.0, mixture=one, mixture_scale=1.0
+    )
     for reward in (as_reward(one, 1.0), averaged):
-        assert distances.of_reward(reward, two) == pytest.approx(distances.of_density(one), rel=0.05)
+        assert distances.of_reward(reward, two) == pytest.approx(
+            distances.of_density(one), rel=0.05
+        )

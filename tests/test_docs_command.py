@@ -1,4 +1,6 @@
-"""The API reference: made by one command, an entry with a docstring for every public name, every argument documented."""
+"""The API reference: made by one command, an entry with a docstring for every public name, every
+argument documented.
+"""
 
 import inspect
 import re
@@ -14,22 +16,30 @@ from experiments.docs_command import MODULES, notation
 from virl_tf.tasks import Task
 
 ROOT = Path(__file__).parent.parent
-# What every task's methods call the same, see `virl_tf.tasks.Task`: points, a number of draws, a seed.
+# What every task's methods call the same, see `virl_tf.tasks.Task`: points, a number of draws, a
+# seed.
 EVERYWHERE = {"x", "n", "seed"}
-CONSTANTS = {"METHODS": "What fit accepts as method", "__version__": "Of this package"}  # their docstrings stand in the source
+CONSTANTS = {
+    "METHODS": "What fit accepts as method",
+    "__version__": "Of this package",
+}  # their docstrings stand in the source
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     pytest.importorskip("pdoc", reason="extra `docs`")
     out = tmp_path_factory.mktemp("docs") / "a folder"
-    # A process of its own, as a user starts it: pdoc reads what is imported, and tests replace some of it.
+    # A process of its own, as a user starts it: pdoc reads what is imported, and tests replace some
+    # of it.
     command = [sys.executable, "-m", "experiments", "docs", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "wrote" in done.stdout
     assert "Warning" not in done.stderr
-    return {module: (out / f"{module.replace('.', '/')}.html").read_text(encoding="utf-8") for module in MODULES}
+    return {
+        module: (out / f"{module.replace('.', '/')}.html").read_text(encoding="utf-8")
+        for module in MODULES
+    }
 
 
 class Entries(HTMLParser):
@@ -70,14 +80,25 @@ def test_every_public_name_has_an_entry_with_its_docstring(pages, module):
         assert name in entries, name
         docstring = CONSTANTS.get(name) or inspect.getdoc(getattr(module, name))
         assert squeezed(docstring.splitlines()[0].replace("`", "")) in squeezed(entries[name]), name
-    assert squeezed(inspect.getdoc(module).splitlines()[0]) in squeezed(re.sub(r"<[^>]+>", "", pages[module.__name__]))
+    assert squeezed(inspect.getdoc(module).splitlines()[0]) in squeezed(
+        re.sub(r"<[^>]+>", "", pages[module.__name__])
+    )
 
 
 def test_methods_and_fields_are_there(pages):
     entries = Entries(pages["virl_tf"]).text
-    for name in ("Reward.as_keras", "Reward.truncate", "Reward.base", "Mixture.distribution", "Mixture.log_prob", "Result.save"):
+    for name in (
+        "Reward.as_keras",
+        "Reward.truncate",
+        "Reward.base",
+        "Mixture.distribution",
+        "Mixture.log_prob",
+        "Result.save",
+    ):
         assert name in entries, name
-    assert "demonstrations: [N, D] array or tensor of real numbers" in " ".join(entries["fit"].split())
+    assert "demonstrations: [N, D] array or tensor of real numbers" in " ".join(
+        entries["fit"].split()
+    )
     for page in pages.values():
         assert "Alias for field" not in page
         assert "Create new instance" not in page
@@ -101,19 +122,31 @@ def documented(owner, function):
     return names, " ".join(filter(None, (inspect.getdoc(function), inspect.getdoc(owner))))
 
 
-@pytest.mark.parametrize(("module", "name", "found"), public(), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("module", "name", "found"), public(), ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_every_argument_is_documented(module, name, found):
     made = found not in (virl_tf.InputError, Task)  # nobody calls these
-    names, text = documented(found, found.__init__ if "__init__" in vars(found) else found) if made else ([], "")
+    names, text = (
+        documented(found, found.__init__ if "__init__" in vars(found) else found)
+        if made
+        else ([], "")
+    )
     assert [argument for argument in names if not re.search(rf"\b{argument}\b", text)] == []
     if not inspect.isclass(found):
         return
     for method, function in inspect.getmembers(found, inspect.isfunction):
-        if (method.startswith("_") and method != "__call__") or function.__module__.partition(".")[0] != "virl_tf":
+        if (method.startswith("_") and method != "__call__") or function.__module__.partition(".")[
+            0
+        ] != "virl_tf":
             continue
         names, text = documented(None, function)
         assert inspect.getdoc(function), f"{name}.{method}"
-        missing = [argument for argument in names if argument not in EVERYWHERE and not re.search(rf"\b{argument}\b", text)]
+        missing = [
+            argument
+            for argument in names
+            if argument not in EVERYWHERE and not re.search(rf"\b{argument}\b", text)
+        ]
         assert missing == [], f"{name}.{method}"
         if "x" in names:
             assert "->" in text, f"{name}.{method}: shapes"

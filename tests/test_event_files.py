@@ -31,7 +31,9 @@ def series(folder, tag):
 
 
 def stop_at(t, policies=None):
-    """An `evaluate` that ends the process's work at iteration t, as Ctrl-C does; it keeps the policies it sees."""
+    """An `evaluate` that ends the process's work at iteration t, as Ctrl-C does; it keeps the
+    policies it sees.
+    """
 
     def evaluate(state):
         if state.t - 1 == t:
@@ -62,10 +64,17 @@ def test_every_number_of_the_history_is_there_once_per_step(finished):
     tags = {tag.partition("/")[2]: tag for tag, _, _ in board}
     assert set(result.history.columns) - {"t"} <= set(tags)
     assert tags["distance"] == "evaluation/distance"
-    assert {tag.partition("/")[0] for tag in tags.values() if tag} >= {"discriminator", "importance_weights", "policy", "cpu"}
+    assert {tag.partition("/")[0] for tag in tags.values() if tag} >= {
+        "discriminator",
+        "importance_weights",
+        "policy",
+        "cpu",
+    }
     for name in ("validation_loss", "effective_sample_size", "elbo", "distance"):
         found = series(folder / "tensorboard", tags[name])
-        np.testing.assert_allclose([found[t] for t in result.history["t"]], result.history[name], rtol=1e-6)
+        np.testing.assert_allclose(
+            [found[t] for t in result.history["t"]], result.history[name], rtol=1e-6
+        )
 
 
 def test_components_have_their_weight_and_how_far_they_went(finished):
@@ -73,7 +82,9 @@ def test_components_have_their_weight_and_how_far_they_went(finished):
     last = max(result.history["t"])
     weights = [series(folder / "tensorboard", f"component_weight/{o:02d}")[last] for o in range(3)]
     np.testing.assert_allclose(weights, np.exp(result.policy.log_weights), rtol=1e-6)
-    moved = [list(series(folder / "tensorboard", f"component_kl/{o:02d}").values()) for o in range(3)]
+    moved = [
+        list(series(folder / "tensorboard", f"component_kl/{o:02d}").values()) for o in range(3)
+    ]
     assert np.shape(moved) == (3, len(result.history))
     assert np.isfinite(moved).all()
     assert (np.array(moved) >= 0.0).all()
@@ -82,11 +93,15 @@ def test_components_have_their_weight_and_how_far_they_went(finished):
 
 def test_steps_are_measured_from_the_policy_before(finished):
     hparams = tiny.hparams()
-    start = irl.init(irl.make_problem(tiny.demonstrations(), hparams, 0), virl_tf.METHODS["virl"], 3, hparams).policy
+    start = irl.init(
+        irl.make_problem(tiny.demonstrations(), hparams, 0), virl_tf.METHODS["virl"], 3, hparams
+    ).policy
     policies = [start, *finished[2]]
     for t in range(4):
         found = [series(finished[0] / "tensorboard", f"component_kl/{o:02d}")[t] for o in range(3)]
-        np.testing.assert_allclose(found, component_divergences(policies[t + 1], policies[t]), rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(
+            found, component_divergences(policies[t + 1], policies[t]), rtol=1e-4, atol=1e-7
+        )
 
 
 def test_divergences_are_those_of_tfp():
@@ -99,7 +114,9 @@ def test_divergences_are_those_of_tfp():
 
 def test_images_show_the_reward_upright():
     x, y = np.meshgrid(np.linspace(0, 1, 5), np.linspace(0, 1, 5), indexing="ij")
-    image = heat_map(np.where((x == 1.0) & (y == 1.0), 0.0, -DEPTH).ravel())  # bright in the upper right corner
+    image = heat_map(
+        np.where((x == 1.0) & (y == 1.0), 0.0, -DEPTH).ravel()
+    )  # bright in the upper right corner
     assert image.shape == (5, 5, 3)
     assert tuple(image[0, -1]) == (253, 231, 37)
     assert (image.reshape(-1, 3)[[0, 20, 24]] == (68, 1, 84)).all()
@@ -127,8 +144,16 @@ def test_a_stopped_run_goes_on_without_gap_or_repetition(finished, tmp_path):
     fit(tmp_path)
     assert len(list((tmp_path / "tensorboard").iterdir())) == 2
     timed = "cpu/"
-    expected = {(t, s): v for t, s, v in events(finished[0] / "tensorboard") if not t.startswith((timed, "reward"))}
-    found = [(t, s, v) for t, s, v in events(tmp_path / "tensorboard") if not t.startswith((timed, "reward"))]
+    expected = {
+        (t, s): v
+        for t, s, v in events(finished[0] / "tensorboard")
+        if not t.startswith((timed, "reward"))
+    }
+    found = [
+        (t, s, v)
+        for t, s, v in events(tmp_path / "tensorboard")
+        if not t.startswith((timed, "reward"))
+    ]
     assert len(found) == len(expected)
     assert {(t, s): v for t, s, v in found} == expected
 
@@ -136,7 +161,9 @@ def test_a_stopped_run_goes_on_without_gap_or_repetition(finished, tmp_path):
 def test_steps_that_are_done_again_are_removed_first(tmp_path):
     fit(tmp_path)
     for file in ("reward.keras", "policy.npz", "checkpoints/state-00004.npz"):
-        (tmp_path / file).unlink()  # back to the state after two of four steps, as after a damaged checkpoint
+        (
+            tmp_path / file
+        ).unlink()  # back to the state after two of four steps, as after a damaged checkpoint
     (tmp_path / "checkpoints" / "state-00003.npz").unlink()
     drop_steps(tmp_path / "tensorboard", 2)
     assert sorted(series(tmp_path / "tensorboard", "policy/elbo")) == [0, 1]
@@ -156,7 +183,9 @@ def test_files_without_anything_to_drop_are_left_alone(finished):
     folder = finished[0] / "tensorboard"
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()}
     drop_steps(folder, 4)
-    assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()} == before
+    assert {
+        file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()
+    } == before
 
 
 def test_off_by_default_and_refused_without_a_folder(tmp_path):
@@ -181,7 +210,9 @@ def test_files_are_written_without_the_tensorboard_package(tmp_path, monkeypatch
 
 
 def test_tensorboard_itself_reads_them(finished):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="extra `tensorboard`")
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="extra `tensorboard`"
+    )
     board = accumulator.EventAccumulator(str(finished[0] / "tensorboard"))
     board.Reload()
     tags = board.Tags()

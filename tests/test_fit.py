@@ -15,11 +15,23 @@ ITERATIONS = 4
 
 
 def tiny_fit(method="virl", x=X, **arguments):
-    return fit(x, **{"method": method, "num_components": 2, "seed": 0, "hparams": tiny.overrides(), **arguments})
+    return fit(
+        x,
+        **{
+            "method": method,
+            "num_components": 2,
+            "seed": 0,
+            "hparams": tiny.overrides(),
+            **arguments,
+        },
+    )
 
 
 def result_bytes(result):
-    return [np.asarray(a).tobytes() for a in tf.nest.flatten((tuple(result.policy), tuple(result.reward)))]
+    return [
+        np.asarray(a).tobytes()
+        for a in tf.nest.flatten((tuple(result.policy), tuple(result.reward)))
+    ]
 
 
 def metrics(result):
@@ -57,7 +69,9 @@ def test_history_has_a_row_per_iteration(fitted):
     assert list(history.t) == list(range(ITERATIONS))
     assert np.isfinite(history.to_numpy(dtype=float)).all()
     assert (history.num_negatives == 64).all()
-    assert ((history.effective_sample_size >= 1.0) & (history.effective_sample_size <= 64.001)).all()
+    assert (
+        (history.effective_sample_size >= 1.0) & (history.effective_sample_size <= 64.001)
+    ).all()
 
 
 def test_a_fit_without_a_folder_is_the_same(fitted):
@@ -112,7 +126,9 @@ def test_nothing_is_overwritten_by_save(fitted, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", [np.float32, lambda x: x.tolist(), tf.constant, np.asfortranarray], ids=["float32", "list", "tensor", "fortran"]
+    "kind",
+    [np.float32, lambda x: x.tolist(), tf.constant, np.asfortranarray],
+    ids=["float32", "list", "tensor", "fortran"],
 )
 def test_demonstrations_of_any_kind(kind):
     x = X.astype(np.float32)
@@ -200,7 +216,9 @@ def test_cached_values_of_a_continued_run_have_the_same_bytes(method, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         tiny_fit(method, directory=tmp_path / "run", evaluate=values(3))
     tiny_fit(method, directory=tmp_path / "run", evaluate=values(None))
-    assert (tmp_path / "run" / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()
+    assert (tmp_path / "run" / "metrics.csv").read_bytes() == (
+        tmp_path / "whole" / "metrics.csv"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize("name", ["policy.npz", "metrics.csv"])
@@ -220,7 +238,9 @@ def test_a_run_stopped_in_its_first_iteration_starts_again(fitted, tmp_path):
 
 
 def contents(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
 
 
 def refuse_compute(*_, **__):
@@ -347,12 +367,16 @@ def test_bad_arguments_are_refused(arguments, named, tmp_path):
 
 def test_as_many_components_as_demonstrations_work():
     x = tiny.demonstrations(6)
-    result = tiny_fit("eim", x, num_components=6, hparams=tiny.overrides(loop={"num_iterations": 1}))
+    result = tiny_fit(
+        "eim", x, num_components=6, hparams=tiny.overrides(loop={"num_iterations": 1})
+    )
     assert result.policy.num_components == 6
     assert np.isfinite(result.reward(x)).all()
 
 
 def test_the_fewest_demonstrations_work():
     x = tiny.demonstrations(4)
-    result = tiny_fit("virl", x, num_components=1, hparams=tiny.overrides(loop={"num_iterations": 1}))
+    result = tiny_fit(
+        "virl", x, num_components=1, hparams=tiny.overrides(loop={"num_iterations": 1})
+    )
     assert np.isfinite(result.reward(x)).all()

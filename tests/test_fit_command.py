@@ -17,8 +17,22 @@ from tests.conftest import make_mixture, make_reward
 
 # The smallest run that goes through everything; its numbers mean nothing.
 TINY = [
-    *("--set", "network.num_layers=2", "--set", "network.layer_size=8", "--set", "training.num_epochs=2"),
-    *("--set", "loop.num_iterations=2", "--set", "loop.num_negatives=500", "--set", "policy.update_steps=2"),
+    *(
+        "--set",
+        "network.num_layers=2",
+        "--set",
+        "network.layer_size=8",
+        "--set",
+        "training.num_epochs=2",
+    ),
+    *(
+        "--set",
+        "loop.num_iterations=2",
+        "--set",
+        "loop.num_negatives=500",
+        "--set",
+        "policy.update_steps=2",
+    ),
     *("--set", "kde.bandwidth=0.3", "--set", "policy.start=samples"),
 ]
 
@@ -39,16 +53,28 @@ def demonstrations():
 def finished(call, tmp_path_factory):
     """A run on two columns of a .csv: (folder, what was shown)."""
     folder = tmp_path_factory.mktemp("fit")
-    pd.DataFrame(demonstrations(), columns=["speed", "distance"]).assign(who="me").to_csv(folder / "mine.csv", index=False)
+    pd.DataFrame(demonstrations(), columns=["speed", "distance"]).assign(who="me").to_csv(
+        folder / "mine.csv", index=False
+    )
     out = folder / "it's out"
-    status, shown, error = call("fit", folder / "mine.csv", "--columns", "speed,distance", *TINY, "--out", out)
+    status, shown, error = call(
+        "fit", folder / "mine.csv", "--columns", "speed,distance", *TINY, "--out", out
+    )
     assert status == 0, error
     return out, shown
 
 
 def test_the_folder_holds_the_result_and_what_it_was_made_of(finished):
     out, _ = finished
-    for name in ("reward.keras", "policy.npz", "config.yaml", "metrics.csv", "summary.json", "demonstrations.npz", "grid.npz"):
+    for name in (
+        "reward.keras",
+        "policy.npz",
+        "config.yaml",
+        "metrics.csv",
+        "summary.json",
+        "demonstrations.npz",
+        "grid.npz",
+    ):
         assert (out / name).is_file(), name
     assert list((out / "tensorboard").iterdir())
     summary = json.loads((out / "summary.json").read_text())
@@ -60,7 +86,9 @@ def test_the_folder_holds_the_result_and_what_it_was_made_of(finished):
         np.testing.assert_array_equal(np.sort(both, axis=0), np.sort(demonstrations(), axis=0))
         result = virl_tf.load(out)
         score = summary["held_out_log_likelihood"]["policy"]
-        assert score["mean"] == pytest.approx(float(np.mean(result.policy.log_prob(arrays["test"]))))
+        assert score["mean"] == pytest.approx(
+            float(np.mean(result.policy.log_prob(arrays["test"])))
+        )
     np.testing.assert_allclose(summary["bandwidth"], 0.3 * both[:180].std(axis=0), rtol=0.05)
 
 
@@ -101,7 +129,9 @@ def test_another_file_is_refused_and_nothing_changes(call, finished):
     out, _ = finished
     np.save(out.parent / "other.npy", clusters(200, 2, seed=1))
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    status, _, error = call("fit", out.parent / "other.npy", "--components", "3", *TINY, "--out", out)
+    status, _, error = call(
+        "fit", out.parent / "other.npy", "--components", "3", *TINY, "--out", out
+    )
     assert status == 2
     assert "another configuration" in error
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
@@ -135,11 +165,25 @@ def test_bad_input_is_one_clear_error(call, tmp_path, arguments, message):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("dim", "method"), [pytest.param(1, "eim", marks=pytest.mark.slow), (3, "geim")])
+@pytest.mark.parametrize(
+    ("dim", "method"), [pytest.param(1, "eim", marks=pytest.mark.slow), (3, "geim")]
+)
 def test_other_dimensions_and_methods(call, tmp_path, dim, method):
     np.savez(tmp_path / "x.npz", a=clusters(60, dim), b=np.zeros(3))
-    options = ["--array", "a", "--method", method, "--components", "2", "--held-out", "0", "--no-tensorboard"]
-    status, shown, error = call("fit", tmp_path / "x.npz", *options, *TINY, "--out", tmp_path / "out")
+    options = [
+        "--array",
+        "a",
+        "--method",
+        method,
+        "--components",
+        "2",
+        "--held-out",
+        "0",
+        "--no-tensorboard",
+    ]
+    status, shown, error = call(
+        "fit", tmp_path / "x.npz", *options, *TINY, "--out", tmp_path / "out"
+    )
     assert status == 0, error
     assert (tmp_path / "out" / ("reward.png" if dim == 1 else "corner.png")).is_file()
     assert not (tmp_path / "out" / "tensorboard").exists()
@@ -156,7 +200,10 @@ def test_other_dimensions_and_methods(call, tmp_path, dim, method):
 @pytest.mark.parametrize("modes", [1, 3])
 def test_as_many_components_as_clusters_are_chosen(modes):
     rng = np.random.default_rng(0)
-    x = 8.0 * rng.integers(0, modes, (600, 1)) * [1.0, 100.0] + rng.normal(size=(600, 2)) * [1.0, 100.0]
+    x = 8.0 * rng.integers(0, modes, (600, 1)) * [1.0, 100.0] + rng.normal(size=(600, 2)) * [
+        1.0,
+        100.0,
+    ]
     choice = fit_command.choose_components(x, seed=0)
     assert choice.components == modes
     assert max(choice.scores, key=choice.scores.get) >= modes
@@ -164,7 +211,12 @@ def test_as_many_components_as_clusters_are_chosen(modes):
 
 @pytest.mark.parametrize("rows", [3, 4, 10])
 def test_few_rows_get_one_component(rows):
-    assert fit_command.choose_components(np.random.default_rng(0).normal(size=(rows, 1)), seed=0).components == 1
+    assert (
+        fit_command.choose_components(
+            np.random.default_rng(0).normal(size=(rows, 1)), seed=0
+        ).components
+        == 1
+    )
 
 
 def test_rows_are_held_out_at_random_and_each_is_used_once():
@@ -201,7 +253,9 @@ def test_it_says_what_the_reward_is_made_of(finished):
 
 
 @pytest.mark.parametrize(("loss", "exponent"), [(1.0, 0.0), (1.5, 0.25), (1.3, 0.0)])
-def test_the_last_discriminator_is_called_useless_only_where_it_is(finished, capsys, loss, exponent):
+def test_the_last_discriminator_is_called_useless_only_where_it_is(
+    finished, capsys, loss, exponent
+):
     summary = json.loads((finished[0] / "summary.json").read_text())
     said = {**summary, "validation_loss": loss, "chance_loss": 1.3, "mixture_exponent": exponent}
     fit_command.print_summary(said, Console(width=200))
@@ -219,7 +273,10 @@ def test_files_of_a_run_that_was_killed_before_its_summary_are_completed(call, f
     summary = (out / "summary.json").read_text()
     for name in ("summary.json", "grid.npz", "reward.png"):
         (out / name).unlink()
-    assert call("fit", out.parent / "mine.csv", "--columns", "speed,distance", *TINY, "--out", out)[0] == 0
+    assert (
+        call("fit", out.parent / "mine.csv", "--columns", "speed,distance", *TINY, "--out", out)[0]
+        == 0
+    )
     assert (out / "reward.png").is_file()
     found, before = json.loads((out / "summary.json").read_text()), json.loads(summary)
     for timed in (found, before):

@@ -17,8 +17,24 @@ def normal(x):
     return -0.5 * tf.reduce_sum((x - [1.0, -2.0]) ** 2 / [0.25, 4.0], axis=1)
 
 
-def quick(log_prob=normal, dim=2, num_components=1, num_steps=3, jit_compile=False, search=False, **arguments):
-    return fit_policy(log_prob, dim, num_components, search=search, num_steps=num_steps, jit_compile=jit_compile, **arguments)
+def quick(
+    log_prob=normal,
+    dim=2,
+    num_components=1,
+    num_steps=3,
+    jit_compile=False,
+    search=False,
+    **arguments,
+):
+    return fit_policy(
+        log_prob,
+        dim,
+        num_components,
+        search=search,
+        num_steps=num_steps,
+        jit_compile=jit_compile,
+        **arguments,
+    )
 
 
 # --- what is fitted --------------------------------------------------------------------------------------------------------
@@ -27,9 +43,20 @@ def quick(log_prob=normal, dim=2, num_components=1, num_steps=3, jit_compile=Fal
 @pytest.fixture(scope="module")
 def two_modes():
     """A policy of two components on a mixture of two, compiled by XLA."""
-    modes = tfd.MultivariateNormalDiag(np.array([[-2.0, 0.0], [2.0, 1.0]]), np.array([[0.5, 0.5], [0.8, 0.8]]))
+    modes = tfd.MultivariateNormalDiag(
+        np.array([[-2.0, 0.0], [2.0, 1.0]]), np.array([[0.5, 0.5], [0.8, 0.8]])
+    )
     target = tfd.MixtureSameFamily(tfd.Categorical(probs=np.array([0.3, 0.7])), modes)
-    return target, fit_policy(target.log_prob, 2, 2, search=False, num_steps=150, seed=2, kl_bound=0.1, samples_per_component=100)
+    return target, fit_policy(
+        target.log_prob,
+        2,
+        2,
+        search=False,
+        num_steps=150,
+        seed=2,
+        kl_bound=0.1,
+        samples_per_component=100,
+    )
 
 
 def test_a_mixture_is_found(two_modes):
@@ -56,7 +83,9 @@ def test_history_has_a_row_per_step(two_modes):
     assert len(history) == 150
     assert np.isfinite(history.to_numpy()).all()
     assert history.component_kl.max() <= 0.1 * (1.0 + 1e-6)
-    assert history.weight_kl.max() <= 0.1 * (1.0 + 1e-6)  # the weights' bound defaults to the components'
+    assert history.weight_kl.max() <= 0.1 * (
+        1.0 + 1e-6
+    )  # the weights' bound defaults to the components'
     assert (history.rejected == 0.0).all()
 
 
@@ -67,7 +96,11 @@ FLOAT32 = tfd.MultivariateNormalTriL([0.5, 1.0], [[1.0, 0.0], [0.5, 0.7]])
     ("log_prob", "mean", "covariance"),
     [
         (normal, [1.0, -2.0], [[0.25, 0.0], [0.0, 4.0]]),
-        (tfd.MultivariateNormalDiag(np.array([2.0, 0.0]), np.array([2.0, 0.5])).log_prob, [2.0, 0.0], [[4.0, 0.0], [0.0, 0.25]]),
+        (
+            tfd.MultivariateNormalDiag(np.array([2.0, 0.0]), np.array([2.0, 0.5])).log_prob,
+            [2.0, 0.0],
+            [[4.0, 0.0], [0.0, 0.25]],
+        ),
         (lambda x: FLOAT32.log_prob(tf.cast(x, tf.float32)), [0.5, 1.0], [[1.0, 0.5], [0.5, 0.74]]),
         (gaussian(np.array([3.0, 3.0]), np.eye(2)).log_prob, [3.0, 3.0], [[1.0, 0.0], [0.0, 1.0]]),
     ],
@@ -81,14 +114,29 @@ def test_any_log_density_of_tensorflow(log_prob, mean, covariance):
 
 @pytest.mark.parametrize("dim", [1, 3])
 def test_other_dimensions(dim):
-    policy = quick(lambda x: -2.0 * tf.reduce_sum((x - 1.0) ** 2, axis=1), dim, num_steps=30, kl_bound=0.5, ridge=1e-9).policy
+    policy = quick(
+        lambda x: -2.0 * tf.reduce_sum((x - 1.0) ** 2, axis=1),
+        dim,
+        num_steps=30,
+        kl_bound=0.5,
+        ridge=1e-9,
+    ).policy
     np.testing.assert_allclose(policy.means, np.ones((1, dim)), atol=1e-5)
     np.testing.assert_allclose(policy.covariances[0], 0.25 * np.eye(dim), atol=1e-5)
 
 
 def test_the_same_seed_gives_the_same_bytes(two_modes):
     target, expected = two_modes
-    found = fit_policy(target.log_prob, 2, 2, search=False, num_steps=150, seed=2, kl_bound=0.1, samples_per_component=100)
+    found = fit_policy(
+        target.log_prob,
+        2,
+        2,
+        search=False,
+        num_steps=150,
+        seed=2,
+        kl_bound=0.1,
+        samples_per_component=100,
+    )
     for a, b in zip(found.policy, expected.policy, strict=True):
         assert a.numpy().tobytes() == b.numpy().tobytes()
     assert found.history.equals(expected.history)
@@ -102,7 +150,9 @@ def test_other_seeds_differ_and_uncompiled_fits_repeat():
 
 def test_initial_policy_is_the_start():
     start = make_mixture(3)
-    moved = quick(num_components=3, initial_policy=start, num_steps=1, kl_bound=1e-9, weight_kl_bound=1e-9).policy
+    moved = quick(
+        num_components=3, initial_policy=start, num_steps=1, kl_bound=1e-9, weight_kl_bound=1e-9
+    ).policy
     np.testing.assert_allclose(moved.means, start.means, atol=1e-3)
     far = quick(num_components=3, initial_policy=start, num_steps=1, kl_bound=1.0).policy
     assert not np.allclose(far.means, start.means, atol=1e-2)
@@ -117,7 +167,12 @@ def test_weight_bound_may_differ():
 def test_callback_sees_the_policy_on_its_way_and_changes_nothing():
     seen = []
     expected = quick(num_components=2, num_steps=6)
-    found = quick(num_components=2, num_steps=6, callback=lambda done, policy: seen.append((done, policy)), callback_every=2)
+    found = quick(
+        num_components=2,
+        num_steps=6,
+        callback=lambda done, policy: seen.append((done, policy)),
+        callback_every=2,
+    )
     assert [done for done, _ in seen] == [2, 4, 6]
     for a, b, last in zip(found.policy, expected.policy, seen[-1][1], strict=True):
         np.testing.assert_array_equal(a, b)
@@ -163,7 +218,9 @@ def test_a_recovered_reward_is_a_target(reward):
 
 
 def test_a_function_of_a_reward_is_a_target(reward):
-    result = quick(lambda x: reward(x) - tf.reduce_sum(tf.nn.relu(x[:, :1]), axis=1), num_components=2)
+    result = quick(
+        lambda x: reward(x) - tf.reduce_sum(tf.nn.relu(x[:, :1]), axis=1), num_components=2
+    )
     assert np.isfinite(result.policy.means).all()
 
 
@@ -183,7 +240,10 @@ BAD_TARGETS = {
     "integers": (lambda x: tf.cast(normal(x), tf.int32), "real numbers"),
     "complex": (lambda x: tf.complex(normal(x), normal(x)), "real numbers"),
     "NaN": (lambda x: normal(x) * np.nan, "NaN"),
-    "NaN somewhere": (lambda x: tf.where(x[:, 0] > 0.0, tf.constant(np.nan, tf.float64), normal(x)), "NaN"),
+    "NaN somewhere": (
+        lambda x: tf.where(x[:, 0] > 0.0, tf.constant(np.nan, tf.float64), normal(x)),
+        "NaN",
+    ),
     "finite nowhere": (lambda x: normal(x) - np.inf, "initial_policy"),
 }
 
@@ -206,7 +266,9 @@ BAD_NUMBERS = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD_NUMBERS.items() for value in values])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in BAD_NUMBERS.items() for value in values]
+)
 def test_bad_numbers_are_refused_by_name(name, value):
     def untouched(x):
         raise AssertionError("the target was evaluated")
@@ -228,7 +290,9 @@ def test_a_target_that_breaks_down_is_refused():
 
 
 def test_targets_outside_their_support_are_reported():
-    box = lambda x: tf.where(tf.reduce_all(tf.abs(x) < 2.0, axis=1), normal(x), tf.constant(-np.inf, tf.float64))  # noqa: E731
+    box = lambda x: tf.where(
+        tf.reduce_all(tf.abs(x) < 2.0, axis=1), normal(x), tf.constant(-np.inf, tf.float64)
+    )  # noqa: E731
     result = quick(box, num_components=1, num_steps=20)
     assert 0.0 < result.history.rejected.iloc[0] < 1.0
     assert all(np.isfinite(a).all() for a in result.policy)

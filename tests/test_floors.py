@@ -8,13 +8,20 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "virl_tf"
 
-# A module imports only from lower floors or, in its own folder, from modules to its left on the same floor.
+# A module imports only from lower floors or, in its own folder, from modules to its left on the
+# same floor.
 FLOORS = [
     ["_quiet_import", "validation", "hparams", "numerics"],
     ["mixture", "network_stack"],
     ["kde", "fusion", "reward", "importance", "near_data", "tasks.base", "tasks.slice_sampling"],
     [
-        *("tasks.gaussians", "tasks.grid_walker", "tasks.path_planning", "tasks.planar_robot", "tasks"),
+        *(
+            "tasks.gaussians",
+            "tasks.grid_walker",
+            "tasks.path_planning",
+            "tasks.planar_robot",
+            "tasks",
+        ),
         *("discriminator", "discriminator.network", "discriminator.fit"),
         *("vips", "vips.surrogate", "vips.trust_region", "vips.vips", "vips.adaptive"),
     ],
@@ -24,11 +31,15 @@ FLOORS = [
     ["fit"],
     [""],  # virl_tf/__init__.py
 ]
-PLACES = {module: (floor, i) for floor, modules in enumerate(FLOORS) for i, module in enumerate(modules)}
+PLACES = {
+    module: (floor, i) for floor, modules in enumerate(FLOORS) for i, module in enumerate(modules)
+}
 
 
 def module_name(path):
-    """'vips.vips' for virl_tf/vips/vips.py, 'tasks' for virl_tf/tasks/__init__.py, '' for the package itself."""
+    """'vips.vips' for virl_tf/vips/vips.py, 'tasks' for virl_tf/tasks/__init__.py, '' for the
+    package itself.
+    """
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -37,7 +48,9 @@ SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def imports(tree):
-    """Full names of everything a file imports, at the top or inside functions: 'a.b.c' for `from a.b import c`."""
+    """Full names of everything a file imports, at the top or inside functions: 'a.b.c' for `from
+    a.b import c`.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -78,7 +91,11 @@ def test_every_module_has_a_floor():
 
 @pytest.mark.parametrize("module", SOURCES)
 def test_modules_import_only_from_below(module):
-    wrong = [imported for imported in own_modules(parse(SOURCES[module])) if not allowed(module, imported)]
+    wrong = [
+        imported
+        for imported in own_modules(parse(SOURCES[module]))
+        if not allowed(module, imported)
+    ]
     assert not wrong, f"virl_tf.{module} must not import {wrong}"
 
 
@@ -137,7 +154,14 @@ def test_nothing_imports_what_is_above_or_unsafe(module):
 
 
 # Stateful random numbers, tf.keras (Keras is imported as itself), and whatever prints.
-STATELESS = {"fold_in", "split", "experimental", "stateless_normal", "stateless_uniform", "stateless_categorical"}
+STATELESS = {
+    "fold_in",
+    "split",
+    "experimental",
+    "stateless_normal",
+    "stateless_uniform",
+    "stateless_categorical",
+}
 NUMPY_RANDOM = {"default_rng", "SeedSequence", "Generator"}
 
 
@@ -152,9 +176,17 @@ def forbidden_names(tree):
             yield name
         if name.startswith("np.random.") and name.split(".")[2] not in NUMPY_RANDOM:
             yield name
-        if isinstance(node, ast.Call) and name == "" and dotted(node.func) in ("print", "exec", "eval"):
+        if (
+            isinstance(node, ast.Call)
+            and name == ""
+            and dotted(node.func) in ("print", "exec", "eval")
+        ):
             yield dotted(node.func)
-        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and getattr(node.value, "value", None) is not False:
+        if (
+            isinstance(node, ast.keyword)
+            and node.arg == "allow_pickle"
+            and getattr(node.value, "value", None) is not False
+        ):
             yield "allow_pickle"
 
 
@@ -180,7 +212,12 @@ def test_the_forbidden_is_recognised(code):
 
 
 @pytest.mark.parametrize(
-    "code", ["tf.random.stateless_normal([3], s)", "np.random.default_rng(3)", "np.load(f, allow_pickle=False)"]
+    "code",
+    [
+        "tf.random.stateless_normal([3], s)",
+        "np.random.default_rng(3)",
+        "np.load(f, allow_pickle=False)",
+    ],
 )
 def test_the_permitted_passes(code):
     assert list(forbidden_names(ast.parse(code))) == []
@@ -188,6 +225,10 @@ def test_the_permitted_passes(code):
 
 @pytest.mark.parametrize("module", SOURCES)
 def test_no_catch_all(module):
-    caught = [node.type for node in ast.walk(parse(SOURCES[module])) if isinstance(node, ast.ExceptHandler)]
+    caught = [
+        node.type
+        for node in ast.walk(parse(SOURCES[module]))
+        if isinstance(node, ast.ExceptHandler)
+    ]
     assert None not in caught
     assert "Exception" not in [dotted(kind) for kind in caught]

@@ -77,13 +77,17 @@ def wide(fusion):
 
 
 def test_log_prob_with_a_wide_part(fusion, wide):
-    x = np.concatenate([3.0 * np.random.default_rng(2).standard_normal((40, 2)), np.full((3, 2), 1e3)])
+    x = np.concatenate(
+        [3.0 * np.random.default_rng(2).standard_normal((40, 2)), np.full((3, 2), 1e3)]
+    )
     log_wide = mixture_reference.log_prob(x, *(np.asarray(a) for a in wide.wide))
     expected = logsumexp([np.log(0.8) + log_mu(fusion, x), np.log(0.2) + log_wide], axis=0)
     np.testing.assert_allclose(wide.log_prob(x), expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize(("n", "counts"), [(0, (0, 0, 0)), (1, (0, 1, 0)), (10, (4, 4, 2)), (1001, (400, 401, 200))])
+@pytest.mark.parametrize(
+    ("n", "counts"), [(0, (0, 0, 0)), (1, (0, 1, 0)), (10, (4, 4, 2)), (1001, (400, 401, 200))]
+)
 def test_each_part_has_its_share_of_the_samples(wide, n, counts):
     assert wide.counts(n) == counts
     x = wide.sample(n, SEED)
@@ -100,6 +104,10 @@ def test_a_wide_part_bounds_the_weights_of_what_it_is(wide):
 
 def test_the_estimate_may_be_a_mixture(points):
     fusion = Fusion(make_mixture(seed=1), make_mixture(seed=2))
-    parts = [mixture_reference.log_prob(points, *(np.asarray(a) for a in part)) for part in fusion[:2]]
-    np.testing.assert_allclose(fusion.log_prob(points), logsumexp(parts, axis=0) - np.log(2.0), rtol=1e-10)
+    parts = [
+        mixture_reference.log_prob(points, *(np.asarray(a) for a in part)) for part in fusion[:2]
+    ]
+    np.testing.assert_allclose(
+        fusion.log_prob(points), logsumexp(parts, axis=0) - np.log(2.0), rtol=1e-10
+    )
     assert fusion.sample(7, SEED).shape == (7, 2)

@@ -13,7 +13,9 @@ def scipy_log_prob(task, x):
     log_weights, means, _ = (np.asarray(a) for a in task.mixture)
     parts = [
         log_weight + multivariate_normal(mean, covariance).logpdf(x)
-        for log_weight, mean, covariance in zip(log_weights, means, task.mixture.covariances.numpy(), strict=True)
+        for log_weight, mean, covariance in zip(
+            log_weights, means, task.mixture.covariances.numpy(), strict=True
+        )
     ]
     return logsumexp(np.reshape(parts, (len(means), -1)), axis=0)
 
@@ -29,7 +31,10 @@ def test_log_prob_equals_scipy(num_modes, dim):
 def test_log_prob_integrates_to_one(num_modes):
     axis = np.linspace(-9.0, 9.0, 901)  # the narrowest standard deviation is 0.14, seven cells
     grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
-    mass = np.exp(RandomGaussians(num_modes, seed=0).log_prob(grid).numpy()).sum() * (axis[1] - axis[0]) ** 2
+    mass = (
+        np.exp(RandomGaussians(num_modes, seed=0).log_prob(grid).numpy()).sum()
+        * (axis[1] - axis[0]) ** 2
+    )
     assert mass == pytest.approx(1.0, abs=1e-4)
 
 
@@ -78,7 +83,8 @@ def nearest_mode(task, x):
 
 
 def test_modes_are_visited_by_their_mass(task, demonstrations):
-    # Chi-square at 99.9 % against the expected shares of the same classification, from many exact draws; small classes together.
+    # Chi-square at 99.9 % against the expected shares of the same classification, from many exact
+    # draws; small classes together.
     large, _ = task.exact_samples(400_000, seed=2)
     expected = np.bincount(nearest_mode(task, large), minlength=20) / len(large) * N
     counts = np.bincount(nearest_mode(task, demonstrations), minlength=20).astype(float)
@@ -88,7 +94,9 @@ def test_modes_are_visited_by_their_mass(task, demonstrations):
     assert chisquare(counts, expected).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("direction", [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0, -1.0), (2.0, 1.0)], ids=str)
+@pytest.mark.parametrize(
+    "direction", [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0, -1.0), (2.0, 1.0)], ids=str
+)
 def test_marginals_are_those_of_exact_draws(demonstrations, exact, direction):
     # Five Kolmogorov-Smirnov tests at 99.98 % each: together 99.9 % (Bonferroni).
     assert ks_2samp(demonstrations @ direction, exact[0] @ direction).pvalue > 2e-4
@@ -144,8 +152,9 @@ def test_one_gaussian_in_other_dimensions(dim):
 
 @pytest.mark.parametrize("dim", [2, 3, 5, 10])
 def test_modes_have_their_mass_in_every_dimension(dim):
-    # Chi-square at 99.9 %, against the shares of the same classification in 200,000 exact draws of another seed. Slice sampling
-    # fails in D = 5: 3,686 and 2,215 where 85 are allowed (m = 50, 8,000 draws, seeds 0 and 100).
+    # Chi-square at 99.9 %, against the shares of the same classification in 200,000 exact draws of
+    # another seed. Slice sampling fails in D = 5: 3,686 and 2,215 where 85 are allowed (m = 50,
+    # 8,000 draws, seeds 0 and 100).
     task = RandomGaussians(20, seed=1, dim=dim)
     x, large = task.demonstrations(4000, seed=0), task.exact_samples(200_000, seed=1)[0]
     expected = np.bincount(nearest_mode(task, large), minlength=20) / len(large) * len(x)

@@ -12,7 +12,8 @@ from virl_tf.tasks import GridWalker
 
 SPACING, VARIANCE = 0.8, 1e-3  # the paper's
 N = 8000
-# Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal statistic, and the seeds are fixed.
+# Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal
+# statistic, and the seeds are fixed.
 SIGMAS = 4.4
 
 
@@ -34,7 +35,9 @@ def demonstrations(task):
 def walks_near_modes(task, n, scale=0.1, seed=0):
     """Random walks around random modes: where the density is neither zero nor flat."""
     rng = np.random.default_rng(seed)
-    return task.mode_centers[rng.integers(len(task.mode_centers), size=n)] + scale * rng.standard_normal((n, task.dim))
+    return task.mode_centers[
+        rng.integers(len(task.mode_centers), size=n)
+    ] + scale * rng.standard_normal((n, task.dim))
 
 
 def any_walks(dim, n=40, seed=0):
@@ -42,7 +45,9 @@ def any_walks(dim, n=40, seed=0):
 
 
 def half_axis(num_cells):
-    """Nodes on [0, pi] and weights of the trapezoidal rule for [-pi, pi]: the density is even in every angle."""
+    """Nodes on [0, pi] and weights of the trapezoidal rule for [-pi, pi]: the density is even in
+    every angle.
+    """
     weights = np.full(num_cells + 1, 2.0 * np.pi / num_cells)
     weights[[0, -1]] *= 0.5
     return np.linspace(0.0, np.pi, num_cells + 1), weights
@@ -69,7 +74,13 @@ def test_the_normaliser_of_one_step_is_the_integral_over_the_angle(spacing, vari
     mode = np.arccos(spacing)
     breaks = np.clip(mode + np.sqrt(variance) * np.linspace(-30.0, 30.0, 31), 0.0, np.pi)
     half = sum(
-        quad(lambda angle: np.exp(reference.reward([angle], spacing, variance)), low, high, epsabs=0.0, epsrel=1e-8)[0]
+        quad(
+            lambda angle: np.exp(reference.reward([angle], spacing, variance)),
+            low,
+            high,
+            epsabs=0.0,
+            epsrel=1e-8,
+        )[0]
         for low, high in itertools.pairwise(np.unique([0.0, *breaks, np.pi]))
     )
     task = GridWalker(1, spacing=spacing, variance=variance)
@@ -103,17 +114,22 @@ def test_the_normaliser_is_a_monte_carlo_estimate_within_its_error(num_steps, sp
     _, weights = reference.weighted_magnitudes(100_000, num_steps, spacing, variance, seed=0)
     error = weights.std() / weights.mean() / np.sqrt(len(weights))
     assert error < 2e-3
-    difference = GridWalker(num_steps, spacing=spacing, variance=variance).log_normaliser - np.log(weights.mean())
+    difference = GridWalker(num_steps, spacing=spacing, variance=variance).log_normaliser - np.log(
+        weights.mean()
+    )
     assert abs(difference) < SIGMAS * error
 
 
 @pytest.mark.parametrize("variance", [1e-5, 1e-6, 1e-7, 1e-8])
 @pytest.mark.parametrize("num_steps", [1, 5])
 def test_the_normaliser_of_narrow_lines_is_their_limits(num_steps, variance):
-    # Variance -> 0: each step's Gaussian becomes a point mass in cos x at two angles, 1 / |sin x| wide. The next term is of
-    # order variance: -log(1 - 66 * variance) or so at d = 5.
+    # Variance -> 0: each step's Gaussian becomes a point mass in cos x at two angles, 1 / |sin x|
+    # wide. The next term is of order variance: -log(1 - 66 * variance) or so at d = 5.
     limit = num_steps * np.log(2.0 / 0.6)
-    assert abs(GridWalker(num_steps, variance=variance).log_normaliser - limit) < 100.0 * variance + 1e-6
+    assert (
+        abs(GridWalker(num_steps, variance=variance).log_normaliser - limit)
+        < 100.0 * variance + 1e-6
+    )
 
 
 def test_the_density_integrates_to_one():
@@ -126,19 +142,32 @@ def test_the_density_integrates_to_one():
 # --- density ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("num_steps", "spacing", "variance"), [(1, 0.8, 1e-3), (2, 0.3, 0.1), (5, 0.8, 1e-3), (10, 0.6, 1e-2)])
+@pytest.mark.parametrize(
+    ("num_steps", "spacing", "variance"),
+    [(1, 0.8, 1e-3), (2, 0.3, 0.1), (5, 0.8, 1e-3), (10, 0.6, 1e-2)],
+)
 def test_log_prob_is_the_references(num_steps, spacing, variance):
     task = GridWalker(num_steps, spacing=spacing, variance=variance)
-    x = np.concatenate([any_walks(num_steps), walks_near_modes(task, 40).clip(-np.pi, np.pi), task.mode_centers[:3]])
+    x = np.concatenate(
+        [
+            any_walks(num_steps),
+            walks_near_modes(task, 40).clip(-np.pi, np.pi),
+            task.mode_centers[:3],
+        ]
+    )
     rewards = np.array([reference.reward(walk, spacing, variance) for walk in x])
     np.testing.assert_allclose(task.reward(x), rewards, rtol=1e-9)
-    np.testing.assert_allclose(task.log_prob(x), rewards - task.log_normaliser, rtol=1e-9, atol=1e-8)
+    np.testing.assert_allclose(
+        task.log_prob(x), rewards - task.log_normaliser, rtol=1e-9, atol=1e-8
+    )
 
 
 def test_the_reward_is_periodic(task):
     x = np.concatenate([any_walks(5), walks_near_modes(task, 40)])
     turns = np.random.default_rng(3).integers(-3, 4, x.shape)
-    np.testing.assert_allclose(task.reward(x + 2.0 * np.pi * turns), task.reward(x), rtol=1e-9, atol=1e-8)
+    np.testing.assert_allclose(
+        task.reward(x + 2.0 * np.pi * turns), task.reward(x), rtol=1e-9, atol=1e-8
+    )
 
 
 def test_the_reward_is_even_in_every_angle(task):
@@ -147,7 +176,9 @@ def test_the_reward_is_even_in_every_angle(task):
         np.testing.assert_allclose(task.reward(signs * x), task.reward(x), rtol=1e-12)
 
 
-@pytest.mark.parametrize("angle", [3.1416, -3.1416, 4.0, -2.0 * np.pi, 100.0, 1e300, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize(
+    "angle", [3.1416, -3.1416, 4.0, -2.0 * np.pi, 100.0, 1e300, np.inf, -np.inf, np.nan]
+)
 @pytest.mark.parametrize("step", [0, 4])
 def test_outside_the_box_is_no_density(task, angle, step):
     x = task.mode_centers[:3].copy()
@@ -163,7 +194,9 @@ def test_outside_the_box_is_no_density(task, angle, step):
 def test_the_border_belongs_to_the_box(task, angle, make):
     for x in ([[angle] * 5], [[0.6, angle, 0.6, 0.6, 0.6]]):
         points = tf.constant(x, tf.float64) if make is tf.constant else make(x)
-        np.testing.assert_allclose(task.log_prob(points), reference.reward(x[0], SPACING, VARIANCE) - task.log_normaliser)
+        np.testing.assert_allclose(
+            task.log_prob(points), reference.reward(x[0], SPACING, VARIANCE) - task.log_normaliser
+        )
 
 
 @pytest.mark.parametrize("shape", [(5,), (0, 5), (1, 5), (2, 3, 5)])
@@ -214,7 +247,9 @@ def test_mode_centres_are_all_sign_patterns(num_steps, spacing):
 
 def test_rows_of_the_mode_centres_are_their_binary_digits(task):
     for row, centre in enumerate(task.mode_centers):
-        assert [angle > 0.0 for angle in centre] == [digit == "1" for digit in reversed(f"{row:05b}")]
+        assert [angle > 0.0 for angle in centre] == [
+            digit == "1" for digit in reversed(f"{row:05b}")
+        ]
 
 
 @pytest.mark.parametrize(("spacing", "variance"), [(0.8, 1e-3), (0.3, 0.1)])
@@ -233,7 +268,9 @@ def test_mode_centres_are_maxima_of_equal_height(spacing, variance):
 
 def test_waypoints_are_the_references(task):
     x = any_walks(5)
-    np.testing.assert_allclose(task.waypoints(x), [reference.waypoints(walk) for walk in x], atol=1e-12)
+    np.testing.assert_allclose(
+        task.waypoints(x), [reference.waypoints(walk) for walk in x], atol=1e-12
+    )
 
 
 def test_walks_start_at_the_origin_and_take_unit_steps(task):
@@ -245,7 +282,9 @@ def test_walks_start_at_the_origin_and_take_unit_steps(task):
 def test_mode_centres_hit_the_lines_going_up_or_down_by_six_tenths(task):
     points = task.waypoints(task.mode_centers).numpy()
     np.testing.assert_allclose(points[:, :, 0], np.tile(0.8 * np.arange(6), (32, 1)), atol=1e-12)
-    np.testing.assert_allclose(np.diff(points[:, :, 1], axis=1), 0.6 * np.sign(task.mode_centers), atol=1e-12)
+    np.testing.assert_allclose(
+        np.diff(points[:, :, 1], axis=1), 0.6 * np.sign(task.mode_centers), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("num_steps", [1, 5, 10])
@@ -256,8 +295,14 @@ def test_mode_centres_belong_to_themselves(num_steps):
 
 @pytest.mark.parametrize("step", range(5))
 def test_walks_off_a_line_belong_to_no_mode(task, step):
-    # Only waypoint `step` is 3.9 or 4.1 standard deviations off: the step to it is too long, the one after it too short.
-    for deviations, expected in ((3.9, np.arange(32)), (4.1, -1), (-3.9, np.arange(32)), (-4.1, -1)):
+    # Only waypoint `step` is 3.9 or 4.1 standard deviations off: the step to it is too long, the
+    # one after it too short.
+    for deviations, expected in (
+        (3.9, np.arange(32)),
+        (4.1, -1),
+        (-3.9, np.arange(32)),
+        (-4.1, -1),
+    ):
         cosines = np.full(5, SPACING)
         cosines[step] += deviations * np.sqrt(VARIANCE)
         if step < 4:
@@ -289,7 +334,9 @@ def test_exact_draws_belong_to_their_modes(task, exact):
 def test_exact_draws_have_equal_modes(num_steps):
     # Chi-square at 99.9 %.
     x, modes = GridWalker(num_steps).exact_samples(4000, seed=3)
-    np.testing.assert_array_equal(modes, [int("".join("1" if a > 0.0 else "0" for a in walk[::-1]), 2) for walk in x])
+    np.testing.assert_array_equal(
+        modes, [int("".join("1" if a > 0.0 else "0" for a in walk[::-1]), 2) for walk in x]
+    )
     assert chisquare(np.bincount(modes, minlength=2**num_steps)).pvalue > 1e-3
 
 
@@ -303,7 +350,8 @@ def test_exact_draws_of_one_step_have_the_densitys_distribution(spacing, varianc
 
 
 def test_exact_draws_of_narrow_lines_are_as_narrow():
-    # Three Kolmogorov-Smirnov tests at 99.97 % each: together 99.9 %. In the limit the waypoints' errors are independent.
+    # Three Kolmogorov-Smirnov tests at 99.97 % each: together 99.9 %. In the limit the waypoints'
+    # errors are independent.
     x, _ = GridWalker(3, variance=1e-7).exact_samples(2000, seed=0)
     for errors in np.cumsum(np.cos(x) - SPACING, axis=1).T:
         assert kstest(errors / np.sqrt(1e-7), "norm").pvalue > 3e-4
@@ -319,14 +367,16 @@ def test_exact_draws_of_two_steps_have_the_marginals_of_the_density():
 
 
 def test_exact_draws_of_five_steps_have_the_marginals_of_importance_sampling(exact):
-    # Five Kolmogorov-Smirnov tests at 99.98 % each: together 99.9 %. The reference has 100,000 nearly equal weights.
+    # Five Kolmogorov-Smirnov tests at 99.98 % each: together 99.9 %. The reference has 100,000
+    # nearly equal weights.
     magnitudes, weights = reference.weighted_magnitudes(100_000, 5, SPACING, VARIANCE, seed=1)
     for i in range(5):
         assert kstest(np.abs(exact[0][:, i]), cdf(magnitudes[:, i], weights)).pvalue > 2e-4
 
 
 def test_waypoints_of_exact_draws_keep_the_correlations_of_importance_sampling(exact):
-    # The covariances of the waypoints' first coordinates: 15 estimates, of relative standard errors of sqrt(2 / 8000) = 1.6 %.
+    # The covariances of the waypoints' first coordinates: 15 estimates, of relative standard errors
+    # of sqrt(2 / 8000) = 1.6 %.
     magnitudes, weights = reference.weighted_magnitudes(100_000, 5, SPACING, VARIANCE, seed=1)
     expected = np.cov(np.cumsum(np.cos(magnitudes) - SPACING, axis=1).T, aweights=weights)
     found = np.cov(np.cumsum(np.cos(exact[0]) - SPACING, axis=1).T)
@@ -373,7 +423,9 @@ def test_marginals_are_those_of_exact_draws(demonstrations, exact, step):
 @pytest.mark.parametrize("coordinate", [0, 1])
 def test_waypoints_are_those_of_exact_draws(task, demonstrations, exact, step, coordinate):
     # Ten Kolmogorov-Smirnov tests at 99.99 % each: together 99.9 % (Bonferroni).
-    found, expected = (task.waypoints(x).numpy()[:, step, coordinate] for x in (demonstrations, exact[0]))
+    found, expected = (
+        task.waypoints(x).numpy()[:, step, coordinate] for x in (demonstrations, exact[0])
+    )
     assert ks_2samp(found, expected).pvalue > 1e-4
 
 
@@ -383,11 +435,14 @@ def test_log_densities_are_those_of_exact_draws(task, demonstrations, exact):
 
 
 def test_the_tests_have_power(task, exact):
-    # Draws of other distributions fail them: of lines half as wide again, and with one step in 20 turned up.
+    # Draws of other distributions fail them: of lines half as wide again, and with one step in 20
+    # turned up.
     wide = GridWalker(variance=1.5e-3).exact_samples(N, seed=0)[0]
     assert all(ks_2samp(np.abs(wide[:, i]), np.abs(exact[0][:, i])).pvalue < 2e-4 for i in range(5))
     assert ks_2samp(task.log_prob(wide), task.log_prob(exact[0])).pvalue < 1e-3
-    turned = np.where(np.random.default_rng(0).uniform(size=exact[0].shape) < 0.05, np.abs(exact[0]), exact[0])
+    turned = np.where(
+        np.random.default_rng(0).uniform(size=exact[0].shape) < 0.05, np.abs(exact[0]), exact[0]
+    )
     assert chisquare(np.bincount(task.modes_of(turned) + 1, minlength=33)[1:]).pvalue < 1e-3
 
 
@@ -417,7 +472,10 @@ def test_demonstrations_of_ten_steps_are_near_the_modes():
     "arguments",
     [
         *({"num_steps": value} for value in (0, -1, 11, 5.0, 2.5, "5", None, True, [5], np.nan)),
-        *({"spacing": value} for value in (1.0, 1.5, 0.0, -0.8, np.nan, np.inf, "wide", None, True)),
+        *(
+            {"spacing": value}
+            for value in (1.0, 1.5, 0.0, -0.8, np.nan, np.inf, "wide", None, True)
+        ),
         *({"variance": value} for value in (0.0, -1e-3, np.nan, np.inf, "narrow", None, False)),
         *({"burn_in": value} for value in (0, -5, 2.5, "250", None, True)),
     ],
@@ -436,7 +494,9 @@ def test_numpy_numbers_are_numbers(num_steps):
 
 
 @pytest.mark.parametrize("function", ["reward", "log_prob", "waypoints", "contains", "modes_of"])
-@pytest.mark.parametrize("shape", [(), (4,), (6,), (5, 4), (3, 6), (5, 1), (0,), (2, 5, 1)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(), (4,), (6,), (5, 4), (3, 6), (5, 1), (0,), (2, 5, 1)], ids=str
+)
 def test_points_of_another_dimension_are_refused_with_their_shape(task, function, shape):
     with pytest.raises(InputError, match=r"x must have shape \[..., 5\]") as error:
         getattr(task, function)(np.zeros(shape))
@@ -450,7 +510,8 @@ def test_a_number_is_no_walk(task):
 
 @pytest.mark.parametrize("draw", ["demonstrations", "exact_samples"])
 @pytest.mark.parametrize(
-    ("n", "seed", "name"), [(0, 0, "n"), (-1, 0, "n"), (2.0, 0, "n"), ("2", 0, "n"), (2, -1, "seed"), (2, 0.5, "seed")]
+    ("n", "seed", "name"),
+    [(0, 0, "n"), (-1, 0, "n"), (2.0, 0, "n"), ("2", 0, "n"), (2, -1, "seed"), (2, 0.5, "seed")],
 )
 def test_bad_numbers_of_draws_and_bad_seeds_are_refused_by_name(task, draw, n, seed, name):
     with pytest.raises(InputError, match=f"^{name} must be"):

@@ -1,4 +1,6 @@
-"""Files that want to execute something, fill the memory, write elsewhere, or are not what they are called: each is refused."""
+"""Files that want to execute something, fill the memory, write elsewhere, or are not what they are
+called: each is refused.
+"""
 
 import io
 import json
@@ -15,7 +17,14 @@ import pytest
 
 from tests.conftest import make_mixture, make_network, make_reward, make_state
 from virl_tf import load
-from virl_tf.checkpoint import load_arrays, load_policy, load_state, save_arrays, save_policy, save_state
+from virl_tf.checkpoint import (
+    load_arrays,
+    load_policy,
+    load_state,
+    save_arrays,
+    save_policy,
+    save_state,
+)
 from virl_tf.hparams import load_hparams, read_yaml
 from virl_tf.reward import load_reward
 from virl_tf.run_folder import RunFolder
@@ -66,7 +75,9 @@ def npy(array, **options):
 def header(shape, descr="<f8"):
     """An .npy file that declares a shape and holds nothing of it."""
     file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": descr, "fortran_order": False, "shape": shape}
+    )
     return file.getvalue()
 
 
@@ -80,13 +91,19 @@ def repacked(path, compression=zipfile.ZIP_STORED, **changed):
     """Write the zip file again with some members changed; a key's __ stands for a dot."""
     with zipfile.ZipFile(path) as file:
         members = {name: file.read(name) for name in file.namelist()}
-    write_zip(path, members | {name.replace("__", "."): content for name, content in changed.items()}, compression)
+    write_zip(
+        path,
+        members | {name.replace("__", "."): content for name, content in changed.items()},
+        compression,
+    )
 
 
 # --- execution ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["object array in .npz", "object .npy", "pickle", "pickle in .npz"])
+@pytest.mark.parametrize(
+    "kind", ["object array in .npz", "object .npy", "pickle", "pickle in .npz"]
+)
 @pytest.mark.parametrize("name", ["policy.npz", "checkpoints/state-00003.npz", "reward.keras"])
 def test_pickles_are_not_opened(run, canary, kind, name):
     objects = np.array([Executes(canary)], dtype=object)
@@ -100,16 +117,30 @@ def test_pickles_are_not_opened(run, canary, kind, name):
     if content is not None:
         path.write_bytes(content)
     else:
-        inner = npy(objects, allow_pickle=True) if kind.startswith("object") else pickle.dumps(Executes(canary))
-        write_zip(path, {f"{field}.npy": inner for field in ("log_weights", "means", "scale_trils", "format", "array_000")})
-    read = {"policy.npz": load_policy, "reward.keras": load_reward}.get(name, lambda p: load_state(p, make_state()))
+        inner = (
+            npy(objects, allow_pickle=True)
+            if kind.startswith("object")
+            else pickle.dumps(Executes(canary))
+        )
+        write_zip(
+            path,
+            {
+                f"{field}.npy": inner
+                for field in ("log_weights", "means", "scale_trils", "format", "array_000")
+            },
+        )
+    read = {"policy.npz": load_policy, "reward.keras": load_reward}.get(
+        name, lambda p: load_state(p, make_state())
+    )
     with pytest.raises(InputError, match=path.name):
         read(path)
 
 
 def test_a_lambda_layer_is_not_built(tmp_path, canary, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    layer = keras.layers.Lambda(lambda x: [__import__("os").makedirs("canary", exist_ok=True), x][1])
+    layer = keras.layers.Lambda(
+        lambda x: [__import__("os").makedirs("canary", exist_ok=True), x][1]
+    )
     keras.Sequential([keras.Input((2,)), layer]).save(tmp_path / "reward.keras")
     canary.rmdir()  # building it here ran it
     with pytest.raises(InputError, match="is not a reward saved by virl_tf"):
@@ -125,16 +156,26 @@ def keras_object(module, name, /, **config):
     [
         lambda canary: keras_object("os", "mkdir", path=str(canary)),
         lambda canary: keras_object("canary_module", "Layer"),
-        lambda canary: keras_object("builtins", "function", name="exec", code=f"import os; os.mkdir({str(canary)!r})"),
+        lambda canary: keras_object(
+            "builtins", "function", name="exec", code=f"import os; os.mkdir({str(canary)!r})"
+        ),
         lambda canary: keras_object("keras.config", "enable_unsafe_deserialization"),
-        lambda canary: keras_object("keras.utils", "get_file", fname="canary", origin=f"file://{__file__}"),
-        lambda canary: keras_object("keras.layers", "TFSMLayer", filepath=str(canary.parent), call_endpoint="serve"),
+        lambda canary: keras_object(
+            "keras.utils", "get_file", fname="canary", origin=f"file://{__file__}"
+        ),
+        lambda canary: keras_object(
+            "keras.layers", "TFSMLayer", filepath=str(canary.parent), call_endpoint="serve"
+        ),
     ],
     ids=["os.mkdir", "own module", "function", "unsafe", "get_file", "TFSMLayer"],
 )
 @pytest.mark.parametrize("place", ["model", "layer"])
-def test_a_description_that_names_other_classes_is_refused(run, canary, monkeypatch, description, place):
-    (canary.parent / "canary_module.py").write_text(f"import os; os.mkdir({str(canary)!r})", encoding="utf-8")
+def test_a_description_that_names_other_classes_is_refused(
+    run, canary, monkeypatch, description, place
+):
+    (canary.parent / "canary_module.py").write_text(
+        f"import os; os.mkdir({str(canary)!r})", encoding="utf-8"
+    )
     monkeypatch.syspath_prepend(canary.parent)
     changed = description(canary)
     if place == "layer":
@@ -149,12 +190,22 @@ def test_a_description_that_names_other_classes_is_refused(run, canary, monkeypa
 
 
 @pytest.mark.parametrize(
-    "tag", ["!!python/object/apply:os.mkdir", "!!python/object/new:os.mkdir", "!!python/name:os.mkdir", "!!python/module:os"]
+    "tag",
+    [
+        "!!python/object/apply:os.mkdir",
+        "!!python/object/new:os.mkdir",
+        "!!python/name:os.mkdir",
+        "!!python/module:os",
+    ],
 )
 def test_python_tags_in_yaml_are_refused(run, canary, tag):
     text = f"config: {{method: {tag} ['{canary}']}}\n"
     (run / "config.yaml").write_text(text, encoding="utf-8")
-    for read in (load, lambda path: RunFolder.open(path, {"method": "virl"}), lambda path: load_hparams(path / "config.yaml")):
+    for read in (
+        load,
+        lambda path: RunFolder.open(path, {"method": "virl"}),
+        lambda path: load_hparams(path / "config.yaml"),
+    ):
         with pytest.raises(InputError, match=r"config\.yaml is not valid YAML"):
             read(run)
 
@@ -168,7 +219,9 @@ def test_a_zip_bomb_is_refused_before_it_unpacks(run, name):
     member = {"policy.npz": "means.npy", "reward.keras": "model.weights.h5"}[name]
     write_zip(path, {member: bytes(MOST_UNPACKED + 1)}, zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < MOST_UNPACKED / 500
-    with pytest.raises(InputError, match=rf"{name}.* would unpack to 67108865 bytes; at most 67108864 are read"):
+    with pytest.raises(
+        InputError, match=rf"{name}.* would unpack to 67108865 bytes; at most 67108864 are read"
+    ):
         load(run)
 
 
@@ -199,7 +252,10 @@ def test_small_compressed_files_and_large_uncompressed_ones_are_read(tmp_path):
 
 @pytest.mark.parametrize("shape", [(10**15,), (2**40, 2**40), (-1,), (0, 2**62), (10**9,)])
 def test_a_shape_beyond_the_files_content_is_refused(tmp_path, shape):
-    write_zip(tmp_path / "policy.npz", {f"{field}.npy": header(shape) for field in ("log_weights", "means", "scale_trils")})
+    write_zip(
+        tmp_path / "policy.npz",
+        {f"{field}.npy": header(shape) for field in ("log_weights", "means", "scale_trils")},
+    )
     with pytest.raises(InputError, match=r"policy\.npz"):
         load_policy(tmp_path / "policy.npz")
 
@@ -227,12 +283,22 @@ def replaced(name, make):
 
 H5 = {
     "shape bomb": replaced(
-        "4", lambda g, n: g.create_dataset(n, (10**6, 10**6, 8), "f4", chunks=(1, 1000, 8), compression="gzip")
+        "4",
+        lambda g, n: g.create_dataset(
+            n, (10**6, 10**6, 8), "f4", chunks=(1, 1000, 8), compression="gzip"
+        ),
     ),
-    "external link": replaced("4", lambda g, n: g.__setitem__(n, h5py.ExternalLink("other.h5", "x"))),
-    "soft link": replaced("4", lambda g, n: g.__setitem__(n, h5py.SoftLink("/layers/cumulative_reward/vars/5"))),
+    "external link": replaced(
+        "4", lambda g, n: g.__setitem__(n, h5py.ExternalLink("other.h5", "x"))
+    ),
+    "soft link": replaced(
+        "4", lambda g, n: g.__setitem__(n, h5py.SoftLink("/layers/cumulative_reward/vars/5"))
+    ),
     "external storage": replaced(
-        "4", lambda g, n: g.create_dataset(n, (1, 2, 8), "f4", external=[("other.raw", 0, h5py.h5f.UNLIMITED)])
+        "4",
+        lambda g, n: g.create_dataset(
+            n, (1, 2, 8), "f4", external=[("other.raw", 0, h5py.h5f.UNLIMITED)]
+        ),
     ),
     "a group": replaced("4", lambda g, n: g.create_group(n)),
     "missing": replaced("4", lambda g, n: None),
@@ -254,11 +320,14 @@ def test_weights_that_are_not_plain_arrays_of_one_reward_are_refused(run, spoil)
 
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{new}: &{new} [{', '.join(['*' + old] * 10)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{new}: &{new} [{', '.join(['*' + old] * 10)}]\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
 
-@pytest.mark.parametrize("text", [LAUGHS, "config: &a [*a]", "config: &a {b: *a}"], ids=["laughs", "list", "mapping"])
+@pytest.mark.parametrize(
+    "text", [LAUGHS, "config: &a [*a]", "config: &a {b: *a}"], ids=["laughs", "list", "mapping"]
+)
 def test_yaml_aliases_are_refused(run, text):
     (run / "config.yaml").write_text(text, encoding="utf-8")
     for read in (load, lambda path: load_hparams(path / "config.yaml")):
@@ -275,7 +344,9 @@ def test_a_large_yaml_file_is_refused(tmp_path):
 # --- names -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["../escaped", "/escaped-absolute", "..\\escaped", "a/../../escaped"])
+@pytest.mark.parametrize(
+    "name", ["../escaped", "/escaped-absolute", "..\\escaped", "a/../../escaped"]
+)
 def test_names_that_lead_elsewhere_write_nothing(tmp_path, name):
     inside = tmp_path / "inside"
     inside.mkdir()
@@ -307,7 +378,12 @@ def test_a_truncated_file_of_a_run_is_named(run, name, size):
 
 
 TABLES = {"metrics.csv", "timings.csv"}  # of one kind
-SWAPS = [(name, other) for name in FILES for other in [*FILES, "checkpoints/state-00003.npz"] if name != other]
+SWAPS = [
+    (name, other)
+    for name in FILES
+    for other in [*FILES, "checkpoints/state-00003.npz"]
+    if name != other
+]
 
 
 @pytest.mark.parametrize(("name", "other"), [pair for pair in SWAPS if not set(pair) <= TABLES])

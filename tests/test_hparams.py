@@ -24,8 +24,8 @@ from virl_tf.validation import InputError
 
 METHODS = ["virl", "geim", "eim"]
 
-# Table 2 (random Gaussians) and Table 3 (grid walker) of the appendix: column -> the rows in the order of the paper, "*" where a
-# value has one. X: no KDE.
+# Table 2 (random Gaussians) and Table 3 (grid walker) of the appendix: column -> the rows in the
+# order of the paper, "*" where a value has one. X: no KDE.
 X = None
 ROWS = [
     "network.num_layers",
@@ -52,14 +52,27 @@ TABLES = {
     },
 }
 COLUMNS = [(task, column) for task, columns in TABLES.items() for column in columns]
-CELLS = [(t, c, row, value) for t, c in COLUMNS for row, value in zip(ROWS, TABLES[t][c], strict=True)]
+CELLS = [
+    (t, c, row, value) for t, c in COLUMNS for row, value in zip(ROWS, TABLES[t][c], strict=True)
+]
 
-# Table 1: name -> description, usage, values at and inside the ends of the range, values just outside.
+# Table 1: name -> description, usage, values at and inside the ends of the range, values just
+# outside.
 TABLE_1 = {
     "network.num_layers": ("Network layers", "Neural Network", [2, 3, 4], [1, 5]),
-    "network.layer_size": ("Layer size", "Neural Network", [8, 16, 32, 64, 128, 256], [4, 7, 24, 255, 512]),
+    "network.layer_size": (
+        "Layer size",
+        "Neural Network",
+        [8, 16, 32, 64, 128, 256],
+        [4, 7, 24, 255, 512],
+    ),
     "network.batch_norm": ("Batch normalization", "Neural Network", [False, True], [0, 1]),
-    "training.learning_rate": ("Learning rate", "Neural Network", [5e-5, 3e-4, 1e-3], [4.99e-5, 1.01e-3, 0.0, -1e-4]),
+    "training.learning_rate": (
+        "Learning rate",
+        "Neural Network",
+        [5e-5, 3e-4, 1e-3],
+        [4.99e-5, 1.01e-3, 0.0, -1e-4],
+    ),
     "network.dropout": ("Dropout", "Neural Network", [0.0, 0.25, 0.5], [-0.01, 0.51]),
     "network.l2": ("L2-Norm", "Neural Network", [0.0, 2.0**-24, 1.0], [-1e-9, 1.01]),
     "kde.bandwidth": ("Bandwidth", "KDE", [1e-9, 0.215, 1.0], [0.0, 1.01, -0.1]),
@@ -101,13 +114,17 @@ def test_published_value_is_the_papers(task, column, row, value):
 
 @pytest.mark.parametrize(("task", "column"), COLUMNS)
 def test_starred_values_are_the_papers(task, column):
-    starred = [row for row, value in zip(ROWS, TABLES[task][column], strict=True) if isinstance(value, str)]
+    starred = [
+        row for row, value in zip(ROWS, TABLES[task][column], strict=True) if isinstance(value, str)
+    ]
     assert read_yaml(module.DIRECTORY / f"{task}.yaml")["columns"][column]["starred"] == starred
 
 
 @pytest.mark.parametrize(("task", "column"), COLUMNS)
 def test_published_holds_the_tables_rows_and_the_common_part_only(task, column):
-    found = {f"{section}.{key}" for section, values in published(task, column).items() for key in values}
+    found = {
+        f"{section}.{key}" for section, values in published(task, column).items() for key in values
+    }
     rows = {row for row, value in zip(ROWS, TABLES[task][column], strict=True) if value is not X}
     assert found == rows | {"kde.bandwidth_scale"}
     assert published(task, column)["kde"]["bandwidth_scale"] == "absolute"
@@ -126,7 +143,11 @@ def test_published_does_not_share_what_it_returns():
 
 @pytest.mark.parametrize(
     ("task", "column", "hint"),
-    [("gausians", "virl_1c", "gaussians"), ("gaussians", "virl_1", "virl_1c"), ("grid_walker", "gein", "geim")],
+    [
+        ("gausians", "virl_1c", "gaussians"),
+        ("gaussians", "virl_1", "virl_1c"),
+        ("grid_walker", "gein", "geim"),
+    ],
 )
 def test_published_names_the_nearest(task, column, hint):
     with pytest.raises(InputError, match=f"did you mean '{hint}'"):
@@ -155,20 +176,28 @@ def test_only_virl_searches_its_update_steps():
     assert set(searched_by.values()) == {None}
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, row in TABLE_1.items() for value in row[2]])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, row in TABLE_1.items() for value in row[2]]
+)
 def test_values_of_table_1_are_accepted(name, value):
     assert check_value(name, value) == value
     assert search_space()[name].range.contains(value)
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, row in TABLE_1.items() for value in row[3]])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, row in TABLE_1.items() for value in row[3]]
+)
 def test_values_outside_table_1_are_refused(name, value):
     with pytest.raises(InputError, match=f"{name} = {value!r} is not allowed; allowed: "):
         check_value(name, value)
 
 
 def test_every_hyperparameter_of_table_1_is_one_of_a_run():
-    names = {f"{section}.{key}" for section, values in default_hparams().to_dict().items() for key in values}
+    names = {
+        f"{section}.{key}"
+        for section, values in default_hparams().to_dict().items()
+        for key in values
+    }
     assert set(TABLE_1) <= names
 
 
@@ -237,7 +266,10 @@ def test_changing_the_dictionary_leaves_the_hparams_alone():
     assert hparams == default_hparams()
 
 
-@pytest.mark.parametrize("sections", [None, 3, [1], "network", {"network": None}, {"network": 3}, {"network": ["num_layers"]}])
+@pytest.mark.parametrize(
+    "sections",
+    [None, 3, [1], "network", {"network": None}, {"network": 3}, {"network": ["num_layers"]}],
+)
 def test_override_wants_mappings(sections):
     with pytest.raises(InputError, match=r"^here: "):
         default_hparams().override(sections, "here")
@@ -252,7 +284,15 @@ def test_a_file_without_values_gives_the_defaults(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("1e-3", 1e-3), ("1E-4", 1e-4), ("2.5e-4", 2.5e-4), ("+.1e-3", 1e-4), ("5.e-4", 5e-4), ("0.0005", 5e-4)]
+    ("text", "number"),
+    [
+        ("1e-3", 1e-3),
+        ("1E-4", 1e-4),
+        ("2.5e-4", 2.5e-4),
+        ("+.1e-3", 1e-4),
+        ("5.e-4", 5e-4),
+        ("0.0005", 5e-4),
+    ],
 )
 def test_numbers_with_an_exponent_are_numbers(tmp_path, text, number):
     path = write(tmp_path, f"training: {{learning_rate: {text}}}")
@@ -271,7 +311,9 @@ def test_bandwidth_may_be_a_word(tmp_path, word):
 
 
 def test_null_where_it_is_allowed(tmp_path):
-    loaded = load_hparams(write(tmp_path, "training: {patience: null}\npolicy: {samples_per_component: ~}"))
+    loaded = load_hparams(
+        write(tmp_path, "training: {patience: null}\npolicy: {samples_per_component: ~}")
+    )
     assert loaded.training.patience is None
     assert loaded.policy.samples_per_component is None
 
@@ -279,11 +321,20 @@ def test_null_where_it_is_allowed(tmp_path):
 @pytest.mark.parametrize(
     ("text", "fragments"),
     [
-        ("netwrk: {num_layers: 2}", ["unknown section 'netwrk'", "did you mean 'network'?", "training"]),
-        ("num_layers: 2", ["unknown section 'num_layers'", "Allowed: kde, loop, network, policy, training"]),
+        (
+            "netwrk: {num_layers: 2}",
+            ["unknown section 'netwrk'", "did you mean 'network'?", "training"],
+        ),
+        (
+            "num_layers: 2",
+            ["unknown section 'num_layers'", "Allowed: kde, loop, network, policy, training"],
+        ),
         ("1: {num_layers: 2}", ["unknown section 1"]),
         ("methods: {virl: {}}", ["unknown section 'methods'"]),
-        ("network: {num_layer: 2}", ["unknown key 'network.num_layer'", "did you mean 'num_layers'?", "layer_size"]),
+        (
+            "network: {num_layer: 2}",
+            ["unknown key 'network.num_layer'", "did you mean 'num_layers'?", "layer_size"],
+        ),
         ("training: {lr: 1e-3}", ["unknown key 'training.lr'", "Allowed: ", "learning_rate"]),
         ("network: {2: 2}", ["unknown key 'network.2'"]),
         ("network: 3", ["section 'network' must hold keys and values", "3"]),
@@ -295,10 +346,16 @@ def test_null_where_it_is_allowed(tmp_path):
         ("network: {num_layers: '3'}", ["network.num_layers = '3'", "int"]),
         ("network: {num_layers: null}", ["network.num_layers = None", "int"]),
         ("network: {num_layers: [3]}", ["network.num_layers = [3]", "int"]),
-        ("network: {layer_size: 100}", ["network.layer_size = 100", "one of 8, 16, 32, 64, 128, 256"]),
+        (
+            "network: {layer_size: 100}",
+            ["network.layer_size = 100", "one of 8, 16, 32, 64, 128, 256"],
+        ),
         ("network: {batch_norm: 1}", ["network.batch_norm = 1", "bool", "one of False, True"]),
         ("network: {batch_norm: 'yes'}", ["network.batch_norm = 'yes'", "bool"]),
-        ("training: {learning_rate: fast}", ["training.learning_rate = 'fast'", "float, [5e-05, 0.001]"]),
+        (
+            "training: {learning_rate: fast}",
+            ["training.learning_rate = 'fast'", "float, [5e-05, 0.001]"],
+        ),
         ("training: {learning_rate: '1e-3'}", ["training.learning_rate = '1e-3'", "float"]),
         ("training: {learning_rate: true}", ["training.learning_rate = True", "float"]),
         ("training: {learning_rate: .nan}", ["training.learning_rate = nan"]),
@@ -307,18 +364,30 @@ def test_null_where_it_is_allowed(tmp_path):
         ("policy: {kl_bound: .nan}", ["policy.kl_bound = nan", "> 0"]),
         ("policy: {kl_bound: 0}", ["policy.kl_bound = 0", "> 0"]),
         ("policy: {ridge: 0.0}", ["policy.ridge = 0.0", "(0, 1]"]),
-        ("policy: {samples_per_component: 3}", ["policy.samples_per_component = 3", "int/null, >= 4 or null"]),
+        (
+            "policy: {samples_per_component: 3}",
+            ["policy.samples_per_component = 3", "int/null, >= 4 or null"],
+        ),
         ("policy: {start: kmean}", ["policy.start = 'kmean'", "standard_normal, kmeans, samples"]),
         ("training: {patience: 0}", ["training.patience = 0", "int/null, >= 1 or null"]),
-        ("training: {validation_fraction: 0.0}", ["training.validation_fraction = 0.0", "(0, 0.5]"]),
+        (
+            "training: {validation_fraction: 0.0}",
+            ["training.validation_fraction = 0.0", "(0, 0.5]"],
+        ),
         ("training: {start: 1}", ["training.start = 1", "str", "warm, zero_head, fresh"]),
         ("kde: {bandwidth: 0}", ["kde.bandwidth = 0", "(0, 1]"]),
-        ("kde: {bandwidth: heldout}", ["kde.bandwidth = 'heldout'", "float/str", "silverman or held_out"]),
+        (
+            "kde: {bandwidth: heldout}",
+            ["kde.bandwidth = 'heldout'", "float/str", "silverman or held_out"],
+        ),
         ("kde: {bandwidth: true}", ["kde.bandwidth = True", "float/str"]),
         ("kde: {bandwidth: null}", ["kde.bandwidth = None"]),
         ("loop: {num_iterations: true}", ["loop.num_iterations = True", "int, [1, 10000]"]),
         ("loop: {num_iterations: 10001}", ["loop.num_iterations = 10001", "[1, 10000]"]),
-        ("loop: {prior: none}", ["loop.prior = 'none'", "moments, mixture, auto, initial_policy, flat"]),
+        (
+            "loop: {prior: none}",
+            ["loop.prior = 'none'", "moments, mixture, auto, initial_policy, flat"],
+        ),
         ("loop: {num_negatives: 1e4}", ["loop.num_negatives = 10000.0", "int, >= 16"]),
     ],
 )
@@ -333,7 +402,10 @@ def test_wrong_content_names_file_key_and_what_is_allowed(tmp_path, text, fragme
     ("text", "fragments"),
     [
         ("network: {num_layers: 2, num_layers: 3}", ["key 'num_layers' is given twice", "line 1"]),
-        ("network: {num_layers: 2}\nloop: {}\nnetwork: {num_layers: 3}", ["key 'network' is given twice"]),
+        (
+            "network: {num_layers: 2}\nloop: {}\nnetwork: {num_layers: 3}",
+            ["key 'network' is given twice"],
+        ),
         ("kde: {? {a: [1, {b: 1, b: 2}]} : 1}", []),
         ("network: {num_layers: 2", ["expected ',' or '}'", "line 1"]),
         ("\tnetwork: 1", ["line 1"]),
@@ -376,11 +448,19 @@ def test_an_empty_value_is_not_an_empty_file(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    "tag", ["!!python/object/apply:pathlib.Path.touch", "!!python/object/new:os.mkdir", "!!python/name:os.system"]
+    "tag",
+    [
+        "!!python/object/apply:pathlib.Path.touch",
+        "!!python/object/new:os.mkdir",
+        "!!python/name:os.system",
+    ],
 )
 def test_python_tags_are_refused_and_not_executed(tmp_path, tag):
     marker = tmp_path / "executed"
-    with pytest.raises(InputError, match=r"mine\.yaml is not valid YAML: could not determine a constructor for the tag"):
+    with pytest.raises(
+        InputError,
+        match=r"mine\.yaml is not valid YAML: could not determine a constructor for the tag",
+    ):
         load_hparams(write(tmp_path, f"network: {tag} ['{marker}']"))
     assert not marker.exists()
 
@@ -405,7 +485,9 @@ def test_a_file_that_is_not_text(tmp_path):
 def test_the_file_goes_over_what_own_data_starts_from(tmp_path):
     path = write(tmp_path, "network: {num_layers: 2}")
     for method in METHODS:
-        assert load_hparams(str(path), method) == own_data_hparams(method).override({"network": {"num_layers": 2}})
+        assert load_hparams(str(path), method) == own_data_hparams(method).override(
+            {"network": {"num_layers": 2}}
+        )
 
 
 # --- presets ---------------------------------------------------------------------------------------------------------------
@@ -420,7 +502,12 @@ BEYOND_THE_PAPER = {
 
 @pytest.mark.parametrize("preset", ["paper", "quick", "smoke"])
 def test_the_papers_presets_leave_what_goes_beyond_it_off(preset):
-    for task, method in (("gaussians", "virl"), ("gaussians", "geim"), ("grid_walker", "virl"), ("grid_walker", "eim")):
+    for task, method in (
+        ("gaussians", "virl"),
+        ("gaussians", "geim"),
+        ("grid_walker", "virl"),
+        ("grid_walker", "eim"),
+    ):
         values = make_specification(task=task, method=method, preset=preset).hparams.to_dict()
         for section, keys in BEYOND_THE_PAPER.items():
             assert {key: values[section][key] for key in keys} == keys
@@ -431,7 +518,9 @@ def test_best_is_the_same_for_all_tasks_and_the_default_for_own_data():
     for task in ("gaussians", "grid_walker", "path_planning"):
         assert make_specification(task=task, preset="best").hparams == best
     assert best != default_hparams("virl")
-    assert load_hparams_of("training: {num_epochs: 7}") == best.override({"training": {"num_epochs": 7}})
+    assert load_hparams_of("training: {num_epochs: 7}") == best.override(
+        {"training": {"num_epochs": 7}}
+    )
 
 
 def load_hparams_of(text):
@@ -442,7 +531,9 @@ def load_hparams_of(text):
 @pytest.mark.parametrize("method", ["geim", "eim", "virl_no_kde"])
 def test_own_data_of_other_methods_start_from_their_defaults(method):
     family = method.split("_")[0]
-    assert own_data_hparams(method) == (own_data_hparams("virl") if family == "virl" else default_hparams(method))
+    assert own_data_hparams(method) == (
+        own_data_hparams("virl") if family == "virl" else default_hparams(method)
+    )
 
 
 def test_an_unknown_preset():
@@ -453,6 +544,8 @@ def test_an_unknown_preset():
 def test_every_ablation_changes_best_in_one_section():
     best = own_data_hparams("virl")
     for name, change in read_yaml(module.DIRECTORY / "ablations.yaml").items():
-        changed = best.override({section: keys for section, keys in change.items() if section != "preset"}, name)
+        changed = best.override(
+            {section: keys for section, keys in change.items() if section != "preset"}, name
+        )
         assert (changed != best) == (name not in ("best", "paper"))
         assert len(change) <= 1

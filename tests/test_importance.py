@@ -14,7 +14,9 @@ def random_log_weights(n=200, scale=2.0, seed=0):
 @pytest.mark.parametrize("scale", [0.0, 1.0, 5.0])
 def test_weights_are_the_references(scale):
     log_w = random_log_weights(scale=scale)
-    np.testing.assert_allclose(np.exp(normalise(tf.constant(log_w))), reference.weights(np.exp(log_w)), rtol=1e-10)
+    np.testing.assert_allclose(
+        np.exp(normalise(tf.constant(log_w))), reference.weights(np.exp(log_w)), rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 5.0])
@@ -37,7 +39,9 @@ def test_a_constant_factor_cancels(shift):
     log_w = random_log_weights()
     plain, shifted = tf.constant(log_w), tf.constant(log_w + shift)
     np.testing.assert_allclose(normalise(shifted), normalise(plain), atol=1e-10)
-    np.testing.assert_allclose(effective_sample_size(shifted), effective_sample_size(plain), rtol=1e-10)
+    np.testing.assert_allclose(
+        effective_sample_size(shifted), effective_sample_size(plain), rtol=1e-10
+    )
 
 
 def test_weights_of_zero_are_allowed():
@@ -55,7 +59,9 @@ def test_effective_sample_size_lies_between_one_and_n(n, scale):
 
 @pytest.mark.parametrize("value", [-500.0, 0.0, 500.0])
 def test_effective_sample_size_of_constant_weights_is_n(value):
-    np.testing.assert_allclose(effective_sample_size(tf.fill([321], tf.constant(value, tf.float64))), 321.0, rtol=1e-11)
+    np.testing.assert_allclose(
+        effective_sample_size(tf.fill([321], tf.constant(value, tf.float64))), 321.0, rtol=1e-11
+    )
 
 
 def test_effective_sample_size_of_one_dominant_weight_is_one():
@@ -66,8 +72,12 @@ def test_effective_sample_size_of_one_dominant_weight_is_one():
 def test_self_normalised_mean_of_a_gaussian_from_a_wider_proposal():
     n, mean = 20_000, 1.0
     x = 2.0 * np.random.default_rng(0).standard_normal(n)
-    log_w = norm.logpdf(x, mean, 0.8) + 12.3 - norm.logpdf(x, 0.0, 2.0)  # the target is not normalised
+    log_w = (
+        norm.logpdf(x, mean, 0.8) + 12.3 - norm.logpdf(x, 0.0, 2.0)
+    )  # the target is not normalised
     w = np.exp(normalise(tf.constant(log_w)))
-    error = np.sqrt(np.mean(w**2 * (x - mean) ** 2) / n)  # of the ratio estimate, by the delta method
+    error = np.sqrt(
+        np.mean(w**2 * (x - mean) ** 2) / n
+    )  # of the ratio estimate, by the delta method
     assert abs(np.mean(w * x) - mean) < 4.4 * error  # 99.999 %
     assert error < 0.02

@@ -43,7 +43,12 @@ def test_figure_3_has_a_panel_for_every_inference(runs, tmp_path, monkeypatch):
         put_walks(run / "inference", {"components": 4}, 4)
     titles, _ = titles_of(figure_3, monkeypatch, figure_3.draw_figure_3, runs, tmp_path)
     names = [title.split("\n")[0] for title in titles]
-    assert names == ["a) G-EIM training", "b) G-EIM inference, fixed set", "c) V-IRL training", "d) V-IRL inference, fixed set"]
+    assert names == [
+        "a) G-EIM training",
+        "b) G-EIM inference, fixed set",
+        "c) V-IRL training",
+        "d) V-IRL inference, fixed set",
+    ]
     for run in runs:
         put_walks(run / "inference_search", {"components": 5, "search": True}, 5)
     titles, _ = titles_of(figure_3, monkeypatch, figure_3.draw_figure_3, runs, tmp_path)
@@ -66,9 +71,20 @@ def test_figure_3_without_inference_names_the_command(runs, tmp_path):
 @pytest.mark.parametrize("search", [False, True])
 def test_figure_4_has_a_curve_for_search_where_there_is_one(search, tmp_path, monkeypatch):
     stages = ["training_policy", "inference", *(["inference_search"] if search else [])]
-    row = {"task": "gaussians", "components": 10, "seed": 0, "preset": "paper", "status": "finished"}
+    row = {
+        "task": "gaussians",
+        "components": 10,
+        "seed": 0,
+        "preset": "paper",
+        "status": "finished",
+    }
     row |= dict.fromkeys(("best", "final", "reported", "cpu_seconds"), 0.1)
-    rows = [{**row, "method": m, "modes": n, "stage": s} for s in stages for m in ("virl", "geim") for n in (5, 10)]
+    rows = [
+        {**row, "method": m, "modes": n, "stage": s}
+        for s in stages
+        for m in ("virl", "geim")
+        for n in (5, 10)
+    ]
     pd.DataFrame(rows, columns=COLUMNS).to_csv(tmp_path / "results.csv", index=False)
     _, labels = titles_of(figure_4, monkeypatch, figure_4.draw_figure_4, tmp_path, tmp_path)
     assert ("V-IRL inference, search" in labels) == search
@@ -76,17 +92,34 @@ def test_figure_4_has_a_curve_for_search_where_there_is_one(search, tmp_path, mo
 
 
 def test_a_sweeps_table_has_the_search_beside_the_fixed_set(tmp_path):
-    key = {"task": "gaussians", "method": "virl", "components": 10, "modes": 5, "seed": 0, "preset": "paper"}
-    distances = {name: {"best": 0.1, "final": 0.3, "reported": 0.2} for name in ("reward", "policy")}
+    key = {
+        "task": "gaussians",
+        "method": "virl",
+        "components": 10,
+        "modes": 5,
+        "seed": 0,
+        "preset": "paper",
+    }
+    distances = {
+        name: {"best": 0.1, "final": 0.3, "reported": 0.2} for name in ("reward", "policy")
+    }
     write_json(
-        tmp_path / "summary.json", {**key, "i_projection": distances, "cpu_seconds": {"process": 1.0}, "status": "finished"}
+        tmp_path / "summary.json",
+        {**key, "i_projection": distances, "cpu_seconds": {"process": 1.0}, "status": "finished"},
     )
     for i, stage in enumerate(("inference", "inference_search")):
         (tmp_path / stage).mkdir()
         inferred = {"inference_policy": dict.fromkeys(("best", "final", "reported"), 0.5 * i)}
-        write_json(tmp_path / stage / "summary.json", {"i_projection": inferred, "cpu_seconds": 2.0})
+        write_json(
+            tmp_path / stage / "summary.json", {"i_projection": inferred, "cpu_seconds": 2.0}
+        )
     found = {row["stage"]: row["reported"] for row in rows_of(tmp_path)}
-    assert found == {"training": 0.2, "training_policy": 0.2, "inference": 0.0, "inference_search": 0.5}
+    assert found == {
+        "training": 0.2,
+        "training_policy": 0.2,
+        "inference": 0.0,
+        "inference_search": 0.5,
+    }
 
 
 def test_labels_of_reference_lines_are_moved_apart_and_keep_their_order():

@@ -42,7 +42,9 @@ def mixture_log_prob(mixture, x):
 
 def fusion_log_prob(policy, kde, x):
     points, width = np.asarray(kde.points), np.diag(np.asarray(kde.bandwidth) ** 2)
-    log_kde = logsumexp([multivariate_normal(point, width).logpdf(x) for point in points], axis=0) - np.log(len(points))
+    log_kde = logsumexp(
+        [multivariate_normal(point, width).logpdf(x) for point in points], axis=0
+    ) - np.log(len(points))
     return logsumexp([mixture_log_prob(policy, x), log_kde], axis=0) - np.log(2.0)
 
 
@@ -75,7 +77,9 @@ def test_initial_state(method, policy_start):
     assert state.network == ()
     assert (state.policy.num_components, state.policy.dim) == (NUM_COMPONENTS, 2)
     assert int(state.reward.networks.count) == 0
-    assert state.reward.networks.capacity == (hparams.loop.num_iterations if method.base == "reward" else 1)
+    assert state.reward.networks.capacity == (
+        hparams.loop.num_iterations if method.base == "reward" else 1
+    )
     np.testing.assert_allclose(state.reward.shift, X.mean(axis=0))
     np.testing.assert_allclose(state.reward.scale, X.std(axis=0))
 
@@ -90,7 +94,9 @@ def test_priors_of_virl():
 
 def test_the_mixture_prior_is_the_em_mixture_of_lowest_bic_without_the_held_out_demonstrations():
     problem, state, _ = start(VIRL, loop={"prior": "mixture"})
-    expected = bic_mixture(problem.demonstrations[[i for i in range(len(X)) if i % 10]], 0)  # another seed: up to EM's tolerance
+    expected = bic_mixture(
+        problem.demonstrations[[i for i in range(len(X)) if i % 10]], 0
+    )  # another seed: up to EM's tolerance
     assert expected.num_components == state.reward.base.num_components == 2  # X has two clusters
     np.testing.assert_allclose(evaluate(state.reward, X), mixture_log_prob(expected, X), atol=0.05)
     seen = mixture_log_prob(bic_mixture(problem.demonstrations, 0), X)
@@ -125,10 +131,22 @@ class RecordingFitter:
         self.calls = []
 
     def fit(self, experts, samples, previous, seed, iteration):
-        self.calls.append({"experts": experts, "samples": samples, "previous": previous, "seed": seed, "iteration": iteration})
+        self.calls.append(
+            {
+                "experts": experts,
+                "samples": samples,
+                "previous": previous,
+                "seed": seed,
+                "iteration": iteration,
+            }
+        )
         arrays = make_network(num_layers=2, seed=iteration)
         network = type(arrays)(*(tf.constant(array) for array in arrays))
-        return [np.full(3, float(iteration))], [network], FitInfo(1.0, 1.0, 2.0 * np.log(2.0), 0.5, 0, 1)
+        return (
+            [np.full(3, float(iteration))],
+            [network],
+            FitInfo(1.0, 1.0, 2.0 * np.log(2.0), 0.5, 0, 1),
+        )
 
 
 @pytest.fixture(params=METHODS.values(), ids=METHODS)
@@ -177,12 +195,17 @@ def test_classifier_gets_what_the_table_says(recorded, t):
         log_base = prior + sum(network_logits(network, x) for network in networks_before(t))
     weights = np.exp(log_base - log_proposal) if method.importance_weights else np.ones(len(x))
     weights /= weights.mean()
-    np.testing.assert_allclose(call["samples"].weights, weights, rtol=2e-3, atol=1e-5)  # z was rounded to float32
-    assert infos[t].effective_sample_size == pytest.approx(weights.sum() ** 2 / np.sum(weights**2), rel=2e-3)
+    np.testing.assert_allclose(
+        call["samples"].weights, weights, rtol=2e-3, atol=1e-5
+    )  # z was rounded to float32
+    assert infos[t].effective_sample_size == pytest.approx(
+        weights.sum() ** 2 / np.sum(weights**2), rel=2e-3
+    )
     np.testing.assert_array_equal(call["experts"].weights, np.ones(len(X)))
     np.testing.assert_allclose(call["experts"].z, standardised(problem.demonstrations), atol=1e-6)
 
-    # G-EIM's logit is R_t - log q_t, as a density of the standardised points and so without units; q_t is the policy.
+    # G-EIM's logit is R_t - log q_t, as a density of the standardised points and so without units;
+    # q_t is the policy.
     log_volume = np.log(X.std(axis=0)).sum()
     for name, at in {"samples": x, "experts": problem.demonstrations}.items():
         offsets = {
@@ -234,12 +257,18 @@ def test_target_of_the_policy_and_reward_follow_the_table(recorded, t):
 
     reward = mixture_log_prob(states[t + 1].policy, GRID) if method.family == "eim" else target
     np.testing.assert_allclose(evaluate(states[t + 1].reward, GRID), reward, rtol=1e-5, atol=1e-4)
-    assert int(states[t + 1].reward.networks.count) == {"virl": t + 1, "geim": 1, "eim": 0}[method.family]
+    assert (
+        int(states[t + 1].reward.networks.count)
+        == {"virl": t + 1, "geim": 1, "eim": 0}[method.family]
+    )
 
 
 def test_classifier_is_called_with_the_previous_network_and_the_iteration(recorded):
     _, problem, _, fitter, _, states, infos = recorded
-    assert [(call["seed"], call["iteration"]) for call in fitter.calls] == [(problem.seed, 0), (problem.seed, 1)]
+    assert [(call["seed"], call["iteration"]) for call in fitter.calls] == [
+        (problem.seed, 0),
+        (problem.seed, 1),
+    ]
     assert fitter.calls[0]["previous"] is None
     np.testing.assert_array_equal(fitter.calls[1]["previous"][0], np.zeros(3))
     np.testing.assert_array_equal(states[2].network[0], np.ones(3))
@@ -283,7 +312,9 @@ def test_a_run_is_finite(finished):
     assert state.t == 4
     assert np.isfinite(evaluate(state.reward, GRID)).all()
     assert all(np.isfinite(np.asarray(leaf)).all() for leaf in tf.nest.flatten(state))
-    assert np.isfinite([value for key, value in info._asdict().items() if not key.endswith("_seconds")]).all()
+    assert np.isfinite(
+        [value for key, value in info._asdict().items() if not key.endswith("_seconds")]
+    ).all()
     assert info.component_kl <= 0.05 * (1.0 + 1e-6)
     assert int(state.reward.networks.count) == {"virl": 4, "geim": 1, "eim": 0}[method.name]
 
@@ -291,7 +322,9 @@ def test_a_run_is_finite(finished):
 def test_reward_of_a_run_is_prior_plus_networks(finished):
     method, _, _, state, _, _ = finished
     stack = state.reward.networks
-    networks = [tf.nest.map_structure(lambda a, i=i: a[i], stack.networks) for i in range(int(stack.count))]
+    networks = [
+        tf.nest.map_structure(lambda a, i=i: a[i], stack.networks) for i in range(int(stack.count))
+    ]
     total = sum((network_logits(network, GRID) for network in networks), np.zeros(len(GRID)))
     if method is VIRL:
         total += multivariate_normal(X.mean(axis=0), np.cov(X, rowvar=False)).logpdf(GRID)
@@ -308,7 +341,9 @@ def test_continued_run_gives_the_same_bytes(finished, tmp_path):
     method, problem, hparams, expected, _, fitter = finished
     state = irl.init(problem, method, NUM_COMPONENTS, hparams)
     template = state._replace(network=tuple(fitter.model.get_weights()))
-    state, _, _ = advance(problem, state, method, hparams, 2, fitter)  # a fitter that has been used before
+    state, _, _ = advance(
+        problem, state, method, hparams, 2, fitter
+    )  # a fitter that has been used before
     save_state(tmp_path / "state.npz", state)
 
     problem, _, hparams = start(method)
@@ -360,22 +395,36 @@ def test_the_wide_part_of_the_density_that_the_discriminator_sees(share, loop):
         before = state
         state, _ = irl.step(state, problem, VIRL, fitter, hparams)
     call = fitter.calls[-1]
-    x, demonstrations = (np.asarray(call[name].z, np.float64) * X.std(axis=0) + X.mean(axis=0) for name in ("samples", "experts"))
+    x, demonstrations = (
+        np.asarray(call[name].z, np.float64) * X.std(axis=0) + X.mean(axis=0)
+        for name in ("samples", "experts")
+    )
     log_mu, in_fusion = fusion_log_prob(before.policy, problem.kde, x), loop.get("wide_share", 0.0)
     if in_fusion:
-        log_mu = np.logaddexp(np.log1p(-in_fusion) + log_mu, np.log(in_fusion) + mixture_log_prob(problem.wide, x))
+        log_mu = np.logaddexp(
+            np.log1p(-in_fusion) + log_mu, np.log(in_fusion) + mixture_log_prob(problem.wide, x)
+        )
     log_z = logsumexp(evaluate(before.reward, x) - log_mu) - np.log(len(x))
-    log_q, log_q_demonstrations = (evaluate(before.reward, points).numpy() - log_z for points in (x, demonstrations))
+    log_q, log_q_demonstrations = (
+        evaluate(before.reward, points).numpy() - log_z for points in (x, demonstrations)
+    )
 
     def log_noise(points, log_q):
-        return np.logaddexp(np.log1p(-share) + log_q, np.log(share) + mixture_log_prob(problem.wide, points))
+        return np.logaddexp(
+            np.log1p(-share) + log_q, np.log(share) + mixture_log_prob(problem.wide, points)
+        )
 
     weights = np.exp(log_noise(x, log_q) - log_mu)
-    np.testing.assert_allclose(call["samples"].weights, weights / weights.mean(), rtol=2e-3, atol=1e-6)
-    np.testing.assert_allclose(call["samples"].offsets, log_q - log_noise(x, log_q), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        call["samples"].weights, weights / weights.mean(), rtol=2e-3, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        call["samples"].offsets, log_q - log_noise(x, log_q), rtol=1e-3, atol=1e-3
+    )
     offsets = log_q_demonstrations - log_noise(demonstrations, log_q_demonstrations)
     np.testing.assert_allclose(call["experts"].offsets, offsets, rtol=1e-3, atol=1e-3)
-    # The classifier that is right about p = e^c q* has the logit log p - log noise: with these offsets, phi = c.
+    # The classifier that is right about p = e^c q* has the logit log p - log noise: with these
+    # offsets, phi = c.
     assert np.all(np.asarray(call["samples"].offsets) <= -np.log1p(-share) + 1e-4)
 
 
@@ -399,7 +448,9 @@ def test_a_phi_that_does_not_beat_chance_is_dropped(loss):
     second, info = irl.step(first, problem, VIRL, fitter, hparams)
     assert (info.dropped, bool(second.stopped)) == (1, True)
     np.testing.assert_array_equal(evaluate(second.reward, GRID), evaluate(first.reward, GRID))
-    assert not np.array_equal(second.policy.means, first.policy.means)  # the policy's steps are not lost
+    assert not np.array_equal(
+        second.policy.means, first.policy.means
+    )  # the policy's steps are not lost
 
 
 def test_without_min_gain_nothing_is_dropped():
@@ -416,10 +467,14 @@ def test_auto_proposes_from_the_mixture_that_the_reward_starts_from():
     assert problem.kde is problem.prior
     _, info = irl.step(state, problem, VIRL, RecordingFitter(), hparams)
     # mu >= q*_0 / 2, so no weight q*_0 / mu is above 2: E[w^2] <= 2 E[w] = 2.
-    assert info.effective_sample_size >= 0.5 * info.num_negatives * 0.9  # of a sample; 0.9 for its noise
+    assert (
+        info.effective_sample_size >= 0.5 * info.num_negatives * 0.9
+    )  # of a sample; 0.9 for its noise
 
 
-@pytest.mark.parametrize(("estimator", "prior"), [("auto", "moments"), ("auto", "flat"), ("kernel", "mixture")])
+@pytest.mark.parametrize(
+    ("estimator", "prior"), [("auto", "moments"), ("auto", "flat"), ("kernel", "mixture")]
+)
 def test_else_the_proposal_is_the_kernels(estimator, prior):
     problem, _, _ = start(VIRL, kde={"estimator": estimator}, loop={"prior": prior})
     assert isinstance(problem.kde, Kde)
@@ -431,7 +486,9 @@ def test_else_the_proposal_is_the_kernels(estimator, prior):
 
 def averaged(**loop):
     """All states and infos of a run that ends with the average."""
-    problem, state, hparams = start(VIRL, loop={"mixture_average": True, "num_iterations": 2, **loop})
+    problem, state, hparams = start(
+        VIRL, loop={"mixture_average": True, "num_iterations": 2, **loop}
+    )
     states, infos = [state], []
     for _ in range(2):
         if not states[-1].stopped:
@@ -451,7 +508,9 @@ def test_the_last_iteration_ends_with_the_average_alone():
         network_logits(type(n)(*(tf.constant(part) for part in n)), GRID)
         for n in (make_network(num_layers=2, seed=t) for t in (0, 1))
     ]
-    expected = (1.0 - a) * (evaluate(states[0].reward, GRID) + sum(phi)) + a * mixture_log_prob(problem.mixture, GRID)
+    expected = (1.0 - a) * (evaluate(states[0].reward, GRID) + sum(phi)) + a * mixture_log_prob(
+        problem.mixture, GRID
+    )
     np.testing.assert_allclose(evaluate(states[2].reward, GRID), expected, rtol=1e-5)
 
 
@@ -476,14 +535,21 @@ def test_held_out_demonstrations_are_likely_under_the_average():
 
     def parts(x):
         return np.stack(
-            [evaluate(states[0].reward, x) + sum(network_logits(n, x) for n in networks), mixture_log_prob(problem.mixture, x)]
+            [
+                evaluate(states[0].reward, x) + sum(network_logits(n, x) for n in networks),
+                mixture_log_prob(problem.mixture, x),
+            ]
         )
 
     at_held, at_grid = parts(held), parts(grid)
 
     def log_likelihood(a):
         weights = np.array([1.0 - a, a])
-        return np.mean(weights @ at_held) - logsumexp(weights @ at_grid) - np.log((one[1] - one[0]) * (two[1] - two[0]))
+        return (
+            np.mean(weights @ at_held)
+            - logsumexp(weights @ at_grid)
+            - np.log((one[1] - one[0]) * (two[1] - two[0]))
+        )
 
     # 64 draws estimate the normaliser: the likelihood found is the best up to their error.
     best = max(map(log_likelihood, np.linspace(0.0, 1.0, 21)))
@@ -528,7 +594,9 @@ def test_the_mixture_has_not_seen_the_held_out_demonstrations():
     rest = problem.demonstrations[[i for i in range(len(X)) if i not in held]]
     expected = bic_mixture(rest, 0)
     assert problem.mixture.num_components == expected.num_components == 2
-    np.testing.assert_allclose(mixture_log_prob(problem.mixture, X), mixture_log_prob(expected, X), atol=1e-3)
+    np.testing.assert_allclose(
+        mixture_log_prob(problem.mixture, X), mixture_log_prob(expected, X), atol=1e-3
+    )
     other = mixture_log_prob(bic_mixture(problem.demonstrations, 0), X)
     assert np.abs(mixture_log_prob(problem.mixture, X) - other).max() > 1e-2
 
@@ -565,20 +633,28 @@ def test_options_for_every_method_continue_with_the_same_bytes(option, method, t
     save_state(tmp_path / "state.npz", half)
     networks = tuple(fitter.model.get_weights() * hparams.training.ensemble_size)
     loaded = load_state(tmp_path / "state.npz", first._replace(network=networks))
-    found, _, _ = advance(problem, loaded, method, hparams, 1, DiscriminatorFitter(first.reward.num_inputs, hparams))
+    found, _, _ = advance(
+        problem, loaded, method, hparams, 1, DiscriminatorFitter(first.reward.num_inputs, hparams)
+    )
     assert state_bytes(found) == state_bytes(expected)
 
 
 def test_frequencies_follow_the_scale_of_what_the_density_is_made_of():
     rng = np.random.default_rng(0)
-    hparams = tiny.hparams(network={"num_frequencies": 400}, kde={"bandwidth": "held_out", "bandwidth_scale": "relative"})
+    hparams = tiny.hparams(
+        network={"num_frequencies": 400},
+        kde={"bandwidth": "held_out", "bandwidth_scale": "relative"},
+    )
     sizes = []
     for width in (0.1, 0.4):  # clusters of this width, ten apart
         x = rng.choice([-5.0, 5.0], (2000, 2)) + width * rng.standard_normal((2000, 2))
-        frequencies = irl.make_problem(x, hparams, 0).frequencies / x.std(axis=0)[:, None]  # radians per unit of the data
+        frequencies = (
+            irl.make_problem(x, hparams, 0).frequencies / x.std(axis=0)[:, None]
+        )  # radians per unit of the data
         sizes.append(width * frequencies.std())
         scaled = irl.make_problem(1e6 * x, hparams, 0).frequencies
         np.testing.assert_allclose(scaled, irl.make_problem(x, hparams, 0).frequencies, rtol=1e-4)
-    # frequency_scale 0.6 / D over the width that the bandwidth tells: the clusters' within the steps of 1.25 of its search,
-    # and 1.26 times it, because each of the four clusters has only a quarter of the points that Silverman's factor is told.
+    # frequency_scale 0.6 / D over the width that the bandwidth tells: the clusters' within the
+    # steps of 1.25 of its search, and 1.26 times it, because each of the four clusters has only a
+    # quarter of the points that Silverman's factor is told.
     np.testing.assert_allclose(sizes, 0.3 / 1.26, rtol=0.27)

@@ -1,6 +1,8 @@
-"""Real runs, stopped at random moments and started again, end with the bytes of a run that was never stopped.
+"""Real runs, stopped at random moments and started again, end with the bytes of a run that was
+never stopped.
 
-Half an hour on 2 cores, with 30 kills per method (15 on each task; VIRL_TF_KILLS sets another number per method and task):
+Half an hour on 2 cores, with 30 kills per method (15 on each task; VIRL_TF_KILLS sets another
+number per method and task):
 
     pytest -m slow -s tests/test_kill_and_resume.py
 """
@@ -27,10 +29,17 @@ TASKS = {"gaussians": ["--modes", "5"], "grid_walker": ["--steps", "3"]}
 METHODS = ["virl", "geim", "eim"]
 ITERATIONS = 40
 OVERRIDES = [
-    *("network.layer_size=8", "network.batch_norm=false", "training.num_epochs=2", "kde.bandwidth=0.3"),
+    *(
+        "network.layer_size=8",
+        "network.batch_norm=false",
+        "training.num_epochs=2",
+        "kde.bandwidth=0.3",
+    ),
     *("policy.update_steps=2", f"loop.num_iterations={ITERATIONS}", "loop.num_negatives=500"),
 ]
-BOTH = pytest.mark.parametrize(("task", "method"), [(task, method) for task in TASKS for method in METHODS])
+BOTH = pytest.mark.parametrize(
+    ("task", "method"), [(task, method) for task in TASKS for method in METHODS]
+)
 
 
 class Running(NamedTuple):
@@ -42,7 +51,9 @@ class Running(NamedTuple):
 
     def iterations(self) -> int:
         """Lines of progress so far."""
-        return sum(line.startswith("t ") for line in self.log.read_text(encoding="utf-8").splitlines())
+        return sum(
+            line.startswith("t ") for line in self.log.read_text(encoding="utf-8").splitlines()
+        )
 
     def did_all_iterations(self) -> bool:
         """In this process or an earlier one."""
@@ -86,7 +97,9 @@ def start(task: str, method: str, out: Path, number: int = 0) -> Running:
         str(out),
     ]
     with log.open("wb") as file:
-        process = subprocess.Popen([sys.executable, "-m", "experiments", *command], cwd=ROOT, stdout=file, stderr=file)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "experiments", *command], cwd=ROOT, stdout=file, stderr=file
+        )
     return Running(process, log, out)
 
 
@@ -118,7 +131,9 @@ def content(out: Path) -> dict[str, object]:
     return {
         **{name: (out / name).read_bytes() for name in names},
         "summary": summary,
-        "checkpoints": [p.read_bytes() for p in sorted((out / "checkpoints").glob("state-*.npz"))[-2:]],
+        "checkpoints": [
+            p.read_bytes() for p in sorted((out / "checkpoints").glob("state-*.npz"))[-2:]
+        ],
     }
 
 
@@ -129,7 +144,9 @@ def same_content(found: Path, expected: Path):
 
 
 def random_moment(running: Running, rng: np.random.Generator, whole: Whole):
-    """Any time from the first output to the end, or in the next three iterations, or after the last one."""
+    """Any time from the first output to the end, or in the next three iterations, or after the last
+    one.
+    """
     running.wait_until(lambda: running.log.stat().st_size > 0)
     kind = rng.choice(3, p=[0.4, 0.4, 0.2])
     if kind == 0:
@@ -146,7 +163,10 @@ def random_moment(running: Running, rng: np.random.Generator, whole: Whole):
 def test_killed_runs_end_with_the_same_bytes(task, method, whole, tmp_path):
     expected = whole(task, method)
     rng = np.random.default_rng([list(TASKS).index(task), METHODS.index(method)])
-    phases, chains = {"before an iteration": 0, "between and in iterations": 0, "after the last": 0}, 0
+    phases, chains = (
+        {"before an iteration": 0, "between and in iterations": 0, "after the last": 0},
+        0,
+    )
     while sum(phases.values()) < KILLS:
         out = tmp_path / f"run-{chains}"
         chains, in_a_row = chains + 1, 0
@@ -161,15 +181,23 @@ def test_killed_runs_end_with_the_same_bytes(task, method, whole, tmp_path):
             running.process.kill()
             running.end()
             in_a_row += 1
-            phases[list(phases)[2 if running.did_all_iterations() else min(1, running.iterations())]] += 1
+            phases[
+                list(phases)[2 if running.did_all_iterations() else min(1, running.iterations())]
+            ] += 1
         assert running.end() == 0, running.log.read_text(encoding="utf-8")
         same_content(out, expected.out)
-    print(f"\n{task} {method}: {sum(phases.values())} kills in {chains} runs ({phases}); all bytes equal")
+    print(
+        f"\n{task} {method}: {sum(phases.values())} kills in {chains} runs ({phases}); all bytes equal"
+    )
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-@pytest.mark.parametrize(("task", "method"), [("gaussians", "virl"), ("grid_walker", "geim"), ("gaussians", "eim")])
-def test_a_stopped_run_says_how_to_go_on_and_ends_with_the_same_bytes(task, method, signum, whole, tmp_path):
+@pytest.mark.parametrize(
+    ("task", "method"), [("gaussians", "virl"), ("grid_walker", "geim"), ("gaussians", "eim")]
+)
+def test_a_stopped_run_says_how_to_go_on_and_ends_with_the_same_bytes(
+    task, method, signum, whole, tmp_path
+):
     expected, stopped = whole(task, method), 0
     rng = np.random.default_rng([signum, METHODS.index(method)])
     for number in range(5):

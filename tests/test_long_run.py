@@ -1,4 +1,7 @@
-"""200 iterations of V-IRL, and a million demonstrations: memory, time, no drift to NaN. Minutes: run with -m slow -s."""
+"""200 iterations of V-IRL, and a million demonstrations: memory, time, no drift to NaN.
+
+Minutes: run with -m slow -s.
+"""
 
 from pathlib import Path
 
@@ -16,7 +19,10 @@ ITERATIONS = 200
 
 def resident() -> int:
     """Bytes of this process in memory now."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
+    fields = dict(
+        line.split(":", 1)
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    )
     return int(fields["VmRSS"].split()[0]) * 1024
 
 
@@ -27,7 +33,11 @@ def test_200_iterations():
         "network": {"num_layers": 3, "layer_size": 64},
         "training": {"num_epochs": 5, "warm_up_epochs": 1},
         "policy": {"update_steps": 10},
-        "loop": {"num_iterations": ITERATIONS, "num_negatives": 2000, "min_gain": None},  # no phi_t ends the run
+        "loop": {
+            "num_iterations": ITERATIONS,
+            "num_negatives": 2000,
+            "min_gain": None,
+        },  # no phi_t ends the run
     }
     x = virl_tf.tasks.RandomGaussians(num_modes=5, seed=0).demonstrations(1000, seed=0)
 
@@ -44,13 +54,21 @@ def test_200_iterations():
     # The stack has its full size from the start; a copy of it more or less is what may come and go.
     stack = sum(tf.size(a).numpy() * a.dtype.size for a in tf.nest.flatten(networks))
     growth = memory[-1] - memory[20]
-    print(f"\nmemory after 20 and {ITERATIONS} iterations: {memory[20] / 2**20:.0f} and {memory[-1] / 2**20:.0f} MiB;", end=" ")
+    print(
+        f"\nmemory after 20 and {ITERATIONS} iterations: {memory[20] / 2**20:.0f} and {memory[-1] / 2**20:.0f} MiB;",
+        end=" ",
+    )
     print(f"the stack of networks has {stack / 2**20:.1f} MiB")
     assert growth < 2 * stack + 10 * 2**20
 
-    # Training does not depend on t; drawing and the policy's steps evaluate t networks, so their cost is linear in t.
-    seconds = {part: history[f"{part}_seconds"].to_numpy() for part in ("sample", "training", "policy")}
-    quarters = {part: [float(np.median(q)) for q in np.split(s[20:], 4)] for part, s in seconds.items()}
+    # Training does not depend on t; drawing and the policy's steps evaluate t networks, so their
+    # cost is linear in t.
+    seconds = {
+        part: history[f"{part}_seconds"].to_numpy() for part in ("sample", "training", "policy")
+    }
+    quarters = {
+        part: [float(np.median(q)) for q in np.split(s[20:], 4)] for part, s in seconds.items()
+    }
     print("median CPU seconds of iterations 20 - 65, 65 - 110, 110 - 155, 155 - 200:", quarters)
     assert quarters["training"][3] < 1.5 * quarters["training"][0]
     for part in ("sample", "policy"):
@@ -60,6 +78,11 @@ def test_200_iterations():
 
 def test_a_million_demonstrations():
     x = tiny.demonstrations(1_000_000)
-    result = virl_tf.fit(x, "virl", num_components=2, hparams=tiny.overrides(training={"batch_size": 10_000, "num_epochs": 1}))
+    result = virl_tf.fit(
+        x,
+        "virl",
+        num_components=2,
+        hparams=tiny.overrides(training={"batch_size": 10_000, "num_epochs": 1}),
+    )
     assert np.isfinite(result.reward(x[:1000])).all()
     assert np.isfinite(result.history.to_numpy(float)).all()

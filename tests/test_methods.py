@@ -6,7 +6,8 @@ import pytest
 from virl_tf import methods
 from virl_tf.methods import ABLATIONS, EIM, GEIM, METHODS, PAPER_METHODS, VIRL, Method
 
-# The table of the design: fusion as proposal, base, what the logit subtracts, target = base + net, recovered reward.
+# The table of the design: fusion as proposal, base, what the logit subtracts, target = base + net,
+# recovered reward.
 TABLE = {
     "eim": (False, "policy", "none", True, "policy"),
     "geim": (True, "policy", "policy", False, "target"),
@@ -55,7 +56,10 @@ def test_rows_are_data():
 
 def test_the_docstring_shows_the_same_table():
     rows = re.findall(r"^\| (EIM|G-EIM|V-IRL) \|(.*)\|$", methods.__doc__, re.MULTILINE)
-    cells = {name.replace("-", "").lower(): [cell.strip() for cell in row.split("|")] for name, row in rows}
+    cells = {
+        name.replace("-", "").lower(): [cell.strip() for cell in row.split("|")]
+        for name, row in rows
+    }
     assert set(cells) == set(TABLE)
     for name, (fusion, base, offset, _, _) in TABLE.items():
         proposal, numerator, logit = cells[name][:3]

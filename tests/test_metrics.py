@@ -17,7 +17,8 @@ from virl_tf.metrics import (
 from virl_tf.mixture import gaussian
 
 SEED = [3, 4]
-# Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal statistic, and the seeds are fixed.
+# Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal
+# statistic, and the seeds are fixed.
 SIGMAS = 4.4
 
 GRID = grid_around(np.array([[-12.0, -12.0], [12.0, 12.0]]), 400, 0.0)
@@ -29,14 +30,22 @@ def gaussian_kl(mean_1, covariance_1, mean_2, covariance_2):
     """KL(N_1 || N_2) in closed form."""
     precision, difference = np.linalg.inv(covariance_2), mean_2 - mean_1
     log_det = np.log(np.linalg.det(covariance_2) / np.linalg.det(covariance_1))
-    return 0.5 * (np.trace(precision @ covariance_1) + difference @ precision @ difference - len(mean_1) + log_det)
+    return 0.5 * (
+        np.trace(precision @ covariance_1)
+        + difference @ precision @ difference
+        - len(mean_1)
+        + log_det
+    )
 
 
 # --- I-projection -------------------------------------------------------------------------------------------------------
 
 
 def test_i_projection_of_gaussians_is_the_closed_form():
-    log_1, log_2 = (multivariate_normal(m, c).logpdf(GRID.points) for m, c in ((MEAN_1, COVARIANCE_1), (MEAN_2, COVARIANCE_2)))
+    log_1, log_2 = (
+        multivariate_normal(m, c).logpdf(GRID.points)
+        for m, c in ((MEAN_1, COVARIANCE_1), (MEAN_2, COVARIANCE_2))
+    )
     forward = gaussian_kl(MEAN_1, COVARIANCE_1, MEAN_2, COVARIANCE_2)
     backward = gaussian_kl(MEAN_2, COVARIANCE_2, MEAN_1, COVARIANCE_1)
     assert abs(forward - backward) > 0.1  # so that the direction is tested
@@ -55,7 +64,9 @@ def test_i_projection_ignores_constants(constant):
     rng = np.random.default_rng(0)
     log_q, log_p = rng.standard_normal(200), rng.standard_normal(200)
     assert abs(i_projection(log_q, log_q + constant)) < 1e-9
-    np.testing.assert_allclose(i_projection(log_q + constant, log_p - constant), i_projection(log_q, log_p), rtol=1e-8)
+    np.testing.assert_allclose(
+        i_projection(log_q + constant, log_p - constant), i_projection(log_q, log_p), rtol=1e-8
+    )
 
 
 def test_i_projection_by_hand():
@@ -68,8 +79,12 @@ def test_i_projection_by_hand():
 def test_points_where_q_is_zero_count_nothing():
     log_q = np.log([3.0, 1.0, 1.0])
     log_q[2] = -np.inf
-    np.testing.assert_allclose(i_projection(log_q, np.zeros(3)), 0.75 * np.log(2.25) + 0.25 * np.log(0.75), rtol=1e-12)
-    np.testing.assert_allclose(i_projection(log_q, np.array([0.0, 0.0, -np.inf])), 0.75 * np.log(1.5) + 0.25 * np.log(0.5))
+    np.testing.assert_allclose(
+        i_projection(log_q, np.zeros(3)), 0.75 * np.log(2.25) + 0.25 * np.log(0.75), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        i_projection(log_q, np.array([0.0, 0.0, -np.inf])), 0.75 * np.log(1.5) + 0.25 * np.log(0.5)
+    )
 
 
 def test_q_where_p_is_zero_is_infinitely_far():
@@ -77,7 +92,9 @@ def test_q_where_p_is_zero_is_infinitely_far():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
-@pytest.mark.parametrize("bad", [[np.inf], [np.nan], [np.inf, np.inf], [np.nan, -np.inf], 5 * [-np.inf]])
+@pytest.mark.parametrize(
+    "bad", [[np.inf], [np.nan], [np.inf, np.inf], [np.nan, -np.inf], 5 * [-np.inf]]
+)
 def test_a_diverged_reward_has_no_distance(bad):
     log_q = np.zeros(5)
     log_q[: len(bad)] = bad
@@ -100,12 +117,18 @@ def test_normalised_on_the_grid():
 def test_the_grid_is_the_widened_box_of_the_data(resolution, margin):
     data = np.array([[-1.0, 10.0], [0.0, 20.0], [3.0, 12.0]])
     grid = grid_around(data, resolution, margin)
-    low, high = np.array([-1.0 - 4.0 * margin, 10.0 - 10.0 * margin]), np.array([3.0 + 4.0 * margin, 20.0 + 10.0 * margin])
+    low, high = (
+        np.array([-1.0 - 4.0 * margin, 10.0 - 10.0 * margin]),
+        np.array([3.0 + 4.0 * margin, 20.0 + 10.0 * margin]),
+    )
     assert grid.points.shape == (resolution**2, 2)
     assert grid.axes.shape == (2, resolution)
     np.testing.assert_allclose(grid.axes[:, 0], low)
     np.testing.assert_allclose(grid.axes[:, -1], high)
-    np.testing.assert_allclose(np.diff(grid.axes, axis=1), np.tile((high - low)[:, None] / (resolution - 1), resolution - 1))
+    np.testing.assert_allclose(
+        np.diff(grid.axes, axis=1),
+        np.tile((high - low)[:, None] / (resolution - 1), resolution - 1),
+    )
 
 
 def test_the_second_coordinate_varies_fastest():
@@ -115,7 +138,10 @@ def test_the_second_coordinate_varies_fastest():
 
 
 def test_the_papers_grid_has_100_points_a_side():
-    assert grid_around(np.random.default_rng(0).standard_normal((20, 2))).points.shape == (10_000, 2)
+    assert grid_around(np.random.default_rng(0).standard_normal((20, 2))).points.shape == (
+        10_000,
+        2,
+    )
 
 
 # --- reported numbers ---------------------------------------------------------------------------------------------------
@@ -162,7 +188,9 @@ def test_policy_distance_of_gaussians_is_the_closed_form(log_normaliser):
 
 def test_policy_distance_from_itself_is_zero():
     policy = make_mixture()
-    assert policy_distance(policy, policy.log_prob, 0.0, 1000, SEED) == pytest.approx((0.0, 0.0, 0.0), abs=1e-12)
+    assert policy_distance(policy, policy.log_prob, 0.0, 1000, SEED) == pytest.approx(
+        (0.0, 0.0, 0.0), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(("mean", "deviation"), [(0.0, 0.5), (0.8, 0.6), (-1.5, 0.3), (2.0, 1.0)])
@@ -175,12 +203,19 @@ def test_policy_distance_from_a_truncated_density_is_the_integral(mean, deviatio
         return norm.logpdf(x, mean, deviation) - np.log(inside) + abs(x) + log_z
 
     def expected(power):
-        return quad(lambda x: norm.pdf(x, mean, deviation) / inside * difference(x) ** power, -1.0, 1.0, points=[0.0])[0]
+        return quad(
+            lambda x: norm.pdf(x, mean, deviation) / inside * difference(x) ** power,
+            -1.0,
+            1.0,
+            points=[0.0],
+        )[0]
 
     def log_prob(x):
         return np.where(np.abs(x[:, 0]) <= 1.0, -np.abs(x[:, 0]) - log_z, -np.inf)
 
-    found = policy_distance(gaussian(np.array([mean]), np.array([[deviation**2]])), log_prob, log_z, n, SEED)
+    found = policy_distance(
+        gaussian(np.array([mean]), np.array([[deviation**2]])), log_prob, log_z, n, SEED
+    )
     kl = expected(1)
     # The mean over about n * inside draws, and the logarithm of the share of them.
     error = np.sqrt((expected(2) - kl**2) / (n * inside) + (1.0 - inside) / (n * inside))
@@ -197,14 +232,20 @@ def test_a_policy_outside_of_the_support_is_infinitely_far():
 
 def test_one_draw_inside_the_support_is_a_finite_distance():
     x = make_mixture().sample(50, SEED)[0].numpy()
-    found = policy_distance(make_mixture(), lambda y: np.where(y[:, 0] == x[7, 0], 0.0, -np.inf), 0.0, 50, SEED)
-    assert found.kl == pytest.approx(make_mixture().log_prob(x[[7]]).numpy()[0] + np.log(50.0), rel=1e-12)
+    found = policy_distance(
+        make_mixture(), lambda y: np.where(y[:, 0] == x[7, 0], 0.0, -np.inf), 0.0, 50, SEED
+    )
+    assert found.kl == pytest.approx(
+        make_mixture().log_prob(x[[7]]).numpy()[0] + np.log(50.0), rel=1e-12
+    )
     assert found.outside == pytest.approx(0.98)
 
 
 def test_policy_distance_is_a_function_of_its_seed_and_made_of_floats():
     policy, log_p = make_mixture(), multivariate_normal(MEAN_2, COVARIANCE_2).logpdf
-    first, again, other = (policy_distance(policy, log_p, 1.0, 100, seed) for seed in (SEED, SEED, [5, 6]))
+    first, again, other = (
+        policy_distance(policy, log_p, 1.0, 100, seed) for seed in (SEED, SEED, [5, 6])
+    )
     assert first == again
     assert first != other
     assert all(type(value) is float for value in first)
@@ -215,8 +256,12 @@ def test_policy_distance_is_a_function_of_its_seed_and_made_of_floats():
 
 def test_covered_modes_by_hand():
     modes = np.array([0, 0, 0, 2, 2, -1, -1, -1, -1, 4])
-    np.testing.assert_array_equal(covered_modes(modes, 5, share=0.2), [True, False, True, False, False])
-    np.testing.assert_array_equal(covered_modes(modes, 5, share=0.1), [True, False, True, False, True])
+    np.testing.assert_array_equal(
+        covered_modes(modes, 5, share=0.2), [True, False, True, False, False]
+    )
+    np.testing.assert_array_equal(
+        covered_modes(modes, 5, share=0.1), [True, False, True, False, True]
+    )
     np.testing.assert_array_equal(covered_modes(modes, 6, share=0.31), [False] * 6)
 
 
@@ -239,7 +284,9 @@ def test_no_mode_is_covered_by_no_samples():
 def test_covered_modes_do_not_depend_on_the_order():
     rng = np.random.default_rng(0)
     modes = rng.integers(-1, 32, 2000)
-    np.testing.assert_array_equal(covered_modes(modes, 32, 0.03), covered_modes(rng.permutation(modes), 32, 0.03))
+    np.testing.assert_array_equal(
+        covered_modes(modes, 32, 0.03), covered_modes(rng.permutation(modes), 32, 0.03)
+    )
     expected = [np.count_nonzero(modes == mode) >= 60 for mode in range(32)]
     assert 0 < sum(expected) < 32
     np.testing.assert_array_equal(covered_modes(modes, 32, 0.03), expected)
@@ -262,7 +309,10 @@ def slow_contrast(high, low):
 def test_contrast_is_the_references(n, m, decimals):
     # Rounded to whole numbers there are many ties.
     rng = np.random.default_rng(n)
-    high, low = (rng.normal(0.5, 2.0, n) + 1.0).round(decimals), rng.normal(0.5, 2.0, m).round(decimals)
+    high, low = (
+        (rng.normal(0.5, 2.0, n) + 1.0).round(decimals),
+        rng.normal(0.5, 2.0, m).round(decimals),
+    )
     assert contrast(high, low) == pytest.approx(slow_contrast(high, low), abs=1e-12)
     assert contrast(high.tolist(), tuple(low)) == contrast(high, low)
     assert all(type(value) is float for value in contrast(high, low).values())
@@ -304,9 +354,14 @@ def gaussian_log_prob(x, mean, std):
 
 @pytest.mark.parametrize("constant", [0.0, -700.0, 1e4])
 def test_sampled_i_projection_of_two_gaussians(constant):
-    # KL(N(0.5, 0.8) || N(0, 1)) in closed form; four standard errors of 200,000 draws are below 0.01.
+    # KL(N(0.5, 0.8) || N(0, 1)) in closed form; four standard errors of 200,000 draws are below
+    # 0.01.
     x = 2.0 * np.random.default_rng(0).standard_normal(200_000)
-    parts = gaussian_log_prob(x, 0.5, 0.8) + constant, gaussian_log_prob(x, 0.0, 1.0), gaussian_log_prob(x, 0.0, 2.0)
+    parts = (
+        gaussian_log_prob(x, 0.5, 0.8) + constant,
+        gaussian_log_prob(x, 0.0, 1.0),
+        gaussian_log_prob(x, 0.0, 2.0),
+    )
     expected = -np.log(0.8) + (0.8**2 + 0.5**2 - 1.0) / 2.0
     assert sampled_i_projection(*parts) == pytest.approx(expected, abs=0.01)
 
@@ -315,4 +370,6 @@ def test_sampled_i_projection_of_a_lost_density_is_nan():
     log_q = np.array([0.0, np.nan, 0.0])
     assert np.isnan(sampled_i_projection(log_q, np.zeros(3), np.zeros(3)))
     outside = np.array([0.0, -np.inf, 0.0])  # no mass there: no matter
-    assert sampled_i_projection(outside, np.zeros(3), np.zeros(3)) == pytest.approx(-np.log(2.0 / 3.0))
+    assert sampled_i_projection(outside, np.zeros(3), np.zeros(3)) == pytest.approx(
+        -np.log(2.0 / 3.0)
+    )

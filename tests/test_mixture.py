@@ -18,10 +18,13 @@ from virl_tf.tasks import RandomGaussians
 
 SHAPES = [(1, 1), (1, 2), (3, 2), (10, 5)]
 SEED = [3, 4]
-# Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal statistic, and the seeds are fixed.
+# Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal
+# statistic, and the seeds are fixed.
 SIGMAS = 4.4
 
-two_clusters = np.concatenate([np.random.default_rng(i).standard_normal((60, 2)) * [1.0, 0.1] + 9.0 * i for i in range(2)])
+two_clusters = np.concatenate(
+    [np.random.default_rng(i).standard_normal((60, 2)) * [1.0, 0.1] + 9.0 * i for i in range(2)]
+)
 
 
 def arrays(mixture):
@@ -29,11 +32,15 @@ def arrays(mixture):
 
 
 def check_valid(mixture, k, d):
-    """Normalised weights, lower-triangular factors of positive definite covariances, finite float64 throughout."""
+    """Normalised weights, lower-triangular factors of positive definite covariances, finite float64
+    throughout.
+    """
     assert (mixture.num_components, mixture.dim) == (k, d)
     log_weights, means, scale_trils = arrays(mixture)
     assert (log_weights.shape, means.shape, scale_trils.shape) == ((k,), (k, d), (k, d, d))
-    assert all(a.dtype == np.float64 and np.isfinite(a).all() for a in (log_weights, means, scale_trils))
+    assert all(
+        a.dtype == np.float64 and np.isfinite(a).all() for a in (log_weights, means, scale_trils)
+    )
     np.testing.assert_allclose(np.exp(log_weights).sum(), 1.0, rtol=1e-12)
     np.testing.assert_array_equal(scale_trils, np.tril(scale_trils))
     assert (np.diagonal(scale_trils, axis1=1, axis2=2) > 0.0).all()
@@ -46,7 +53,9 @@ def check_valid(mixture, k, d):
 def test_log_prob_is_the_references(k, d):
     mixture = make_mixture(k, d)
     x = 4.0 * np.random.default_rng(1).standard_normal((40, d))
-    np.testing.assert_allclose(mixture.log_prob(x), reference.log_prob(x, *arrays(mixture)), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(
+        mixture.log_prob(x), reference.log_prob(x, *arrays(mixture)), rtol=1e-10, atol=1e-10
+    )
     joint = reference.joint_log_prob(x, *arrays(mixture)) - mixture.log_weights.numpy()
     np.testing.assert_allclose(mixture.component_log_prob(x), joint, rtol=1e-10, atol=1e-10)
 
@@ -55,13 +64,17 @@ def test_log_prob_is_the_references(k, d):
 def test_log_prob_is_tfps(k, d):
     mixture = make_mixture(k, d)
     x = 4.0 * np.random.default_rng(1).standard_normal((40, d))
-    np.testing.assert_allclose(mixture.log_prob(x), mixture.distribution.log_prob(x), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(
+        mixture.log_prob(x), mixture.distribution.log_prob(x), rtol=1e-10, atol=1e-10
+    )
 
 
 def test_log_prob_far_away_stays_finite():
     mixture = make_mixture()
     x = np.array([[1e5, -1e5], [1e6, 0.0]])
-    np.testing.assert_allclose(mixture.log_prob(x), reference.log_prob(x, *arrays(mixture)), rtol=1e-10)
+    np.testing.assert_allclose(
+        mixture.log_prob(x), reference.log_prob(x, *arrays(mixture)), rtol=1e-10
+    )
 
 
 def test_a_component_of_weight_zero_does_not_matter():
@@ -69,7 +82,9 @@ def test_a_component_of_weight_zero_does_not_matter():
     log_weights = np.array([-np.inf, 0.0])
     x = np.random.default_rng(0).standard_normal((10, 2))
     alone = Mixture(log_weights[1:], means[1:], scale_trils[1:]).log_prob(x)
-    np.testing.assert_allclose(Mixture(log_weights, means, scale_trils).log_prob(x), alone, rtol=1e-14)
+    np.testing.assert_allclose(
+        Mixture(log_weights, means, scale_trils).log_prob(x), alone, rtol=1e-14
+    )
     assert set(Mixture(log_weights, means, scale_trils).sample(100, SEED)[1].numpy()) == {1}
 
 
@@ -83,7 +98,9 @@ def test_responsibilities_are_the_references_and_normalised(k, d):
     x = 30.0 * np.random.default_rng(1).standard_normal((40, d))
     log_r = mixture.log_responsibilities(x).numpy()
     np.testing.assert_allclose(np.exp(log_r).sum(axis=1), 1.0, rtol=1e-12)
-    np.testing.assert_allclose(log_r, reference.log_responsibilities(x, *arrays(mixture)), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        log_r, reference.log_responsibilities(x, *arrays(mixture)), rtol=1e-9, atol=1e-9
+    )
 
 
 def test_density_integrates_to_one():
@@ -95,12 +112,18 @@ def test_density_integrates_to_one():
 
 def test_covariances_are_those_of_the_factors():
     mixture = make_mixture(4, 3)
-    for covariance, scale_tril in zip(mixture.covariances.numpy(), mixture.scale_trils.numpy(), strict=True):
+    for covariance, scale_tril in zip(
+        mixture.covariances.numpy(), mixture.scale_trils.numpy(), strict=True
+    ):
         np.testing.assert_allclose(covariance, scale_tril @ scale_tril.T, rtol=1e-14)
 
 
 def test_log_prob_gradient_against_finite_differences():
-    mixture, x, step = make_mixture(), tf.constant(np.random.default_rng(0).standard_normal((20, 2))), 1e-6
+    mixture, x, step = (
+        make_mixture(),
+        tf.constant(np.random.default_rng(0).standard_normal((20, 2))),
+        1e-6,
+    )
     with tf.GradientTape() as tape:
         tape.watch(x)
         total = tf.reduce_sum(mixture.log_prob(x))
@@ -115,7 +138,9 @@ def test_log_prob_gradient_against_finite_differences():
 
 def test_sample_ids_are_the_components_the_samples_came_from():
     mixture = make_mixture(6)
-    centres = 100.0 * np.random.default_rng(0).permutation(np.stack([np.arange(6.0), np.arange(6.0) ** 2], axis=1))
+    centres = 100.0 * np.random.default_rng(0).permutation(
+        np.stack([np.arange(6.0), np.arange(6.0) ** 2], axis=1)
+    )
     x, ids = mixture._replace(means=tf.constant(centres)).sample(2000, SEED)
     assert x.dtype == tf.float64
     assert ids.dtype == tf.int32
@@ -139,7 +164,9 @@ def test_sample_moments(k, d):
     assert x.shape == (n, d)
     assert (np.abs(x.mean(axis=0) - mean) < SIGMAS * np.sqrt(np.diag(covariance) / n)).all()
     products = (x - mean)[:, :, None] * (x - mean)[:, None, :]
-    assert (np.abs(products.mean(axis=0) - covariance) < SIGMAS * products.std(axis=0) / np.sqrt(n)).all()
+    assert (
+        np.abs(products.mean(axis=0) - covariance) < SIGMAS * products.std(axis=0) / np.sqrt(n)
+    ).all()
 
 
 def test_the_choice_of_component_and_the_noise_are_independent():
@@ -164,7 +191,9 @@ def test_sample_of_few(n):
 @pytest.mark.parametrize("d", [1, 2, 5])
 def test_entropy_of_one_gaussian(d):
     n, mixture = 40_000, make_mixture(1, d)
-    exact = 0.5 * d * (1.0 + np.log(2.0 * np.pi)) + np.log(np.diagonal(mixture.scale_trils[0])).sum()
+    exact = (
+        0.5 * d * (1.0 + np.log(2.0 * np.pi)) + np.log(np.diagonal(mixture.scale_trils[0])).sum()
+    )
     # -log q has variance d / 2 under a Gaussian q.
     assert abs(float(mixture.entropy(n, SEED)) - exact) < SIGMAS * np.sqrt(0.5 * d / n)
 
@@ -186,7 +215,9 @@ def test_moments_are_numpys(d):
     mixture = moments(x)
     check_valid(mixture, 1, d)
     np.testing.assert_allclose(mixture.means[0], x.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(mixture.covariances[0], np.cov(x, rowvar=False).reshape(d, d), rtol=1e-7)
+    np.testing.assert_allclose(
+        mixture.covariances[0], np.cov(x, rowvar=False).reshape(d, d), rtol=1e-7
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
@@ -249,8 +280,12 @@ def test_kmeans_start_finds_two_clusters():
     x = np.concatenate([two_clusters[:60], two_clusters[60:], two_clusters[60:]])
     mixture = kmeans_start(x, 2, 0)
     order = np.argsort(mixture.means[:, 0])
-    np.testing.assert_allclose(mixture.means.numpy()[order], [x[:60].mean(axis=0), x[60:].mean(axis=0)], rtol=1e-12)
-    np.testing.assert_allclose(np.exp(mixture.log_weights.numpy()[order]), [1.0 / 3.0, 2.0 / 3.0], rtol=1e-12)
+    np.testing.assert_allclose(
+        mixture.means.numpy()[order], [x[:60].mean(axis=0), x[60:].mean(axis=0)], rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        np.exp(mixture.log_weights.numpy()[order]), [1.0 / 3.0, 2.0 / 3.0], rtol=1e-12
+    )
 
 
 def test_kmeans_start_is_not_misled_by_units():
@@ -259,7 +294,8 @@ def test_kmeans_start_is_not_misled_by_units():
     np.testing.assert_allclose(scaled.means, plain.means * [1e6, 1e-6], rtol=1e-8)
 
 
-# scikit-learn warns that there are fewer distinct points than clusters, which is what these tests are about.
+# scikit-learn warns that there are fewer distinct points than clusters, which is what these tests
+# are about.
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
 @pytest.mark.parametrize("k", [4, 10])
 def test_kmeans_start_with_more_components_than_distinct_points(k):
@@ -319,7 +355,11 @@ def test_splitting_finds_the_modes_that_em_merges_in_many_dimensions(seed):
 
 
 def test_bic_of_a_gaussian_is_one_component_and_the_moments():
-    x = np.random.default_rng(0).standard_normal((2000, 5)) @ np.random.default_rng(1).standard_normal((5, 5))
+    x = np.random.default_rng(0).standard_normal((2000, 5)) @ np.random.default_rng(
+        1
+    ).standard_normal((5, 5))
     mixture = bic_mixture(x, 0)
     check_valid(mixture, 1, 5)
-    np.testing.assert_allclose(mixture.covariances[0], np.cov(x, rowvar=False, bias=True), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        mixture.covariances[0], np.cov(x, rowvar=False, bias=True), rtol=1e-3, atol=1e-4
+    )

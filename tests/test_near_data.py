@@ -1,4 +1,6 @@
-"""Near the demonstrations: what counts as near, what the reward becomes elsewhere, and that a policy stays."""
+"""Near the demonstrations: what counts as near, what the reward becomes elsewhere, and that a
+policy stays.
+"""
 
 import numpy as np
 import pytest
@@ -15,10 +17,18 @@ def slow_stay_near(reward, demonstrations, quantile, points):
     def distance(x, y):
         return np.sqrt((((x - y) / scale) ** 2).sum())
 
-    own = [min(distance(x, y) for j, y in enumerate(demonstrations) if j != i) for i, x in enumerate(demonstrations)]
+    own = [
+        min(distance(x, y) for j, y in enumerate(demonstrations) if j != i)
+        for i, x in enumerate(demonstrations)
+    ]
     limit, lowest = np.quantile(own, quantile), reward(demonstrations).min()
-    beyond = np.array([min(distance(x, y) for y in demonstrations) for x in points]) ** 2 / limit**2 - 1.0
-    return np.where(beyond > 0.0, lowest - 100.0 * demonstrations.shape[1] * beyond, reward(points)), beyond
+    beyond = (
+        np.array([min(distance(x, y) for y in demonstrations) for x in points]) ** 2 / limit**2
+        - 1.0
+    )
+    return np.where(
+        beyond > 0.0, lowest - 100.0 * demonstrations.shape[1] * beyond, reward(points)
+    ), beyond
 
 
 @pytest.mark.parametrize(("dim", "width"), [(1, 1.0), (3, 1.0), (3, 1e-4)])
@@ -27,9 +37,17 @@ def test_it_is_the_slow_reference(dim, width):
     rng = np.random.default_rng(dim)
     lumps = rng.choice([-1.0, 1.0], (60, 1)) + width * rng.normal(size=(60, dim))
     x = lumps * 10.0 ** np.arange(dim) + 1e3
-    points = np.concatenate([x[:5], x[rng.integers(60, size=200)] + 2.0 * width * rng.normal(size=(200, dim)) * x.std(axis=0)])
+    points = np.concatenate(
+        [
+            x[:5],
+            x[rng.integers(60, size=200)]
+            + 2.0 * width * rng.normal(size=(200, dim)) * x.std(axis=0),
+        ]
+    )
     expected, beyond = slow_stay_near(lambda y: np.sin(y.sum(axis=1)), x, 0.9, points)
-    found = virl_tf.stay_near(lambda y: tf.sin(tf.reduce_sum(y, axis=1)), x, 0.9)(tf.constant(points)).numpy()
+    found = virl_tf.stay_near(lambda y: tf.sin(tf.reduce_sum(y, axis=1)), x, 0.9)(
+        tf.constant(points)
+    ).numpy()
     # Rounding of squared distances, in units of the squared limit, times the steepness.
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=0.1 * dim)
     np.testing.assert_allclose(found[beyond < -1e-3], expected[beyond < -1e-3], rtol=1e-12)
@@ -50,7 +68,9 @@ def test_fresh_demonstrations_are_near_and_other_places_are_not():
 def test_a_policy_stays_near_although_the_reward_is_highest_elsewhere(search):
     """A bump that no demonstration ever saw, as a recovered reward can have it."""
     demonstrations = np.random.default_rng(0).normal(size=(500, 2))
-    task = virl_tf.Mixture(*(tf.constant(a, tf.float64) for a in ([0.0], [[0.0, 0.0]], [np.eye(2)])))
+    task = virl_tf.Mixture(
+        *(tf.constant(a, tf.float64) for a in ([0.0], [[0.0, 0.0]], [np.eye(2)]))
+    )
 
     def reward(x):
         return tf.maximum(task.log_prob(x), 50.0 - 0.5 * tf.reduce_sum((x - 8.0) ** 2, axis=1))
@@ -64,7 +84,9 @@ def test_a_policy_stays_near_although_the_reward_is_highest_elsewhere(search):
 
 def test_places_that_the_reward_forbids_stay_forbidden():
     x = np.random.default_rng(0).normal(size=(100, 2))
-    near = virl_tf.stay_near(lambda y: tf.where(y[:, 0] > 0.0, tf.constant(-np.inf, tf.float64), 0.0 * y[:, 0]), x)
+    near = virl_tf.stay_near(
+        lambda y: tf.where(y[:, 0] > 0.0, tf.constant(-np.inf, tf.float64), 0.0 * y[:, 0]), x
+    )
     values = near(x).numpy()
     np.testing.assert_array_equal(values, np.where(x[:, 0] > 0.0, -np.inf, 0.0))
     assert near([[-50.0, 0.0]]).numpy()[0] < -500.0
@@ -84,6 +106,10 @@ def test_places_that_the_reward_forbids_stay_forbidden():
     ],
 )
 def test_bad_arguments(change, message):
-    arguments = {"log_prob": lambda x: x[:, 0], "demonstrations": np.random.default_rng(0).normal(size=(50, 2)), "quantile": 0.9}
+    arguments = {
+        "log_prob": lambda x: x[:, 0],
+        "demonstrations": np.random.default_rng(0).normal(size=(50, 2)),
+        "quantile": 0.9,
+    }
     with pytest.raises(InputError, match=message):
         virl_tf.stay_near(**{**arguments, **change})

@@ -27,7 +27,9 @@ def gradient(function, z, upstream=None):
     with tf.GradientTape() as tape:
         tape.watch(z)
         values = function(z)
-    return tape.gradient(values, z, None if upstream is None else tf.cast(upstream, values.dtype)).numpy()
+    return tape.gradient(
+        values, z, None if upstream is None else tf.cast(upstream, values.dtype)
+    ).numpy()
 
 
 @pytest.mark.parametrize("num_layers", [2, 3, 4])
@@ -40,21 +42,28 @@ def test_sum_over_the_stack_is_the_sum_of_its_networks(count, capacity, num_laye
     assert total.dtype == np.float64
     # float32 networks against float64: outputs are about 1
     np.testing.assert_allclose(total, reference.sum_of_mlps(networks, POINTS), atol=2e-5)
-    singles = sum((network.logits(POINTS).numpy().astype(np.float64) for network in networks), np.zeros(len(POINTS)))
+    singles = sum(
+        (network.logits(POINTS).numpy().astype(np.float64) for network in networks),
+        np.zeros(len(POINTS)),
+    )
     np.testing.assert_allclose(total, singles, atol=1e-6)
 
 
 def test_networks_beyond_the_count_do_not_matter():
     networks = make_networks(3)
     stack = make_stack(networks, 5)._replace(count=tf.constant(2))
-    np.testing.assert_allclose(stack.sum_logits(POINTS), reference.sum_of_mlps(networks[:2], POINTS), atol=2e-5)
+    np.testing.assert_allclose(
+        stack.sum_logits(POINTS), reference.sum_of_mlps(networks[:2], POINTS), atol=2e-5
+    )
 
 
 def test_append_puts_the_network_behind_those_in_use():
     a, b, c = make_networks(3)
     stack = make_stack([a, b], 3)._replace(count=tf.constant(1)).append(c)
     assert int(stack.count) == 2
-    np.testing.assert_allclose(stack.sum_logits(POINTS), reference.sum_of_mlps([a, c], POINTS), atol=2e-5)
+    np.testing.assert_allclose(
+        stack.sum_logits(POINTS), reference.sum_of_mlps([a, c], POINTS), atol=2e-5
+    )
 
 
 def test_append_leaves_the_old_stack_alone():
@@ -88,7 +97,9 @@ def test_append_stores_the_network_exactly():
 def test_gradient_is_that_of_the_single_networks(count):
     networks, upstream = make_networks(count), np.random.default_rng(1).standard_normal(len(POINTS))
     found = gradient(make_stack(networks, 4).sum_logits, POINTS, upstream)
-    expected = sum((gradient(network.logits, POINTS, upstream) for network in networks), np.zeros_like(POINTS))
+    expected = sum(
+        (gradient(network.logits, POINTS, upstream) for network in networks), np.zeros_like(POINTS)
+    )
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
@@ -96,10 +107,14 @@ def test_gradient_is_that_of_the_single_networks(count):
 def test_gradient_against_finite_differences_away_from_kinks():
     networks, step = make_networks(3), 1e-6
     found = gradient(make_stack(networks, 4).sum_logits, POINTS)
-    z, centre = POINTS.astype(np.float64), reference.sum_of_mlps(networks, POINTS.astype(np.float64))
+    z, centre = (
+        POINTS.astype(np.float64),
+        reference.sum_of_mlps(networks, POINTS.astype(np.float64)),
+    )
     checked = 0
     for column, shift in enumerate(step * np.eye(DIM)):
-        # The reference is float64 and piecewise linear: both one-sided differences agree unless a kink lies in between.
+        # The reference is float64 and piecewise linear: both one-sided differences agree unless a
+        # kink lies in between.
         ahead = (reference.sum_of_mlps(networks, z + shift) - centre) / step
         behind = (centre - reference.sum_of_mlps(networks, z - shift)) / step
         smooth = np.abs(ahead - behind) < 1e-6
@@ -109,7 +124,10 @@ def test_gradient_against_finite_differences_away_from_kinks():
 
 
 def test_compiled_with_xla_gives_the_same_sum_and_gradient():
-    stack, upstream = make_stack(make_networks(3), 4), np.random.default_rng(1).standard_normal(len(POINTS))
+    stack, upstream = (
+        make_stack(make_networks(3), 4),
+        np.random.default_rng(1).standard_normal(len(POINTS)),
+    )
 
     @tf.function(jit_compile=True)
     def both(z):
@@ -129,10 +147,14 @@ def test_compiled_with_xla_gives_the_same_sum_and_gradient():
 def test_evaluation_is_traced_once_however_many_networks_and_points(monkeypatch):
     networks = [make_network(2, 2, 5, seed=i) for i in range(20)]  # a shape that no other test has
     traces, log_prob = [], Reward.log_prob
-    monkeypatch.setattr(Reward, "log_prob", lambda reward, x: traces.append(x) or log_prob(reward, x))
+    monkeypatch.setattr(
+        Reward, "log_prob", lambda reward, x: traces.append(x) or log_prob(reward, x)
+    )
     for count in range(1, 21):
         reward = make_reward(networks[:count], 20, num_layers=2, layer_size=5)
         x = np.random.default_rng(count).standard_normal((3 * count, 2))
-        expected = reference.cumulative(x, reward.base, 1.0, networks[:count], reward.shift.numpy(), reward.scale.numpy())
+        expected = reference.cumulative(
+            x, reward.base, 1.0, networks[:count], reward.shift.numpy(), reward.scale.numpy()
+        )
         np.testing.assert_allclose(evaluate(reward, tf.constant(x)), expected, rtol=1e-5, atol=1e-4)
     assert len(traces) == 1

@@ -28,7 +28,9 @@ def test_split_seed_is_reproducible_and_fits_tensorflow(seed):
 
 
 def test_split_seed_takes_numpy_integers():
-    np.testing.assert_array_equal(split_seed(np.int64(5), np.int32(2), "policy"), split_seed(5, 2, "policy"))
+    np.testing.assert_array_equal(
+        split_seed(np.int64(5), np.int32(2), "policy"), split_seed(5, 2, "policy")
+    )
 
 
 def test_split_seed_keeps_its_value():
@@ -60,7 +62,10 @@ def test_bisection_finds_the_closed_form_root_elementwise(make_f, root, shape, c
     a = np.random.default_rng(0).uniform(0.2, 0.9, shape)
 
     def find():
-        low, high = tf.fill(shape, tf.constant(1e-9, tf.float64)), tf.fill(shape, tf.constant(10.0, tf.float64))
+        low, high = (
+            tf.fill(shape, tf.constant(1e-9, tf.float64)),
+            tf.fill(shape, tf.constant(10.0, tf.float64)),
+        )
         return bisect_decreasing(make_f(tf.constant(a)), low, high)
 
     found = tf.function(find)() if compiled else find()
@@ -72,13 +77,18 @@ def test_bisection_returns_the_end_where_f_is_not_positive():
     a = np.random.default_rng(1).uniform(0.1, 5.0, 100)
     f = ROOTS[0][0](tf.constant(a))
     for steps in (1, 5, 60):
-        root = bisect_decreasing(f, tf.zeros(100, tf.float64), tf.fill([100], tf.constant(2.0, tf.float64)), steps)
+        root = bisect_decreasing(
+            f, tf.zeros(100, tf.float64), tf.fill([100], tf.constant(2.0, tf.float64)), steps
+        )
         assert (f(root).numpy() <= 0.0).all()
 
 
 def test_bisection_halves_the_bracket_once_per_step():
     f = ROOTS[0][0](tf.constant(0.5, tf.float64))
-    ends = [bisect_decreasing(f, tf.constant(0.0, tf.float64), tf.constant(1.0, tf.float64), n).numpy() for n in range(4)]
+    ends = [
+        bisect_decreasing(f, tf.constant(0.0, tf.float64), tf.constant(1.0, tf.float64), n).numpy()
+        for n in range(4)
+    ]
     assert ends == [1.0, 1.0, 1.0, 0.875]  # the root is 0.794: above 1/2 and 3/4, below 7/8
 
 
@@ -86,13 +96,18 @@ def test_a_process_that_compiled_too_much_gets_an_error_instead_of_a_crash(monke
     before = numerics.free_memory_maps()
     assert before > numerics.MAPS_OF_A_PROGRAM
     spec = tf.TensorSpec([], tf.float64)
-    program = numerics.compiled(lambda x: tf.reduce_logsumexp(x * tf.range(100.0, dtype=tf.float64)), spec)
+    program = numerics.compiled(
+        lambda x: tf.reduce_logsumexp(x * tf.range(100.0, dtype=tf.float64)), spec
+    )
     program(tf.constant(1.0, tf.float64))
     assert numerics.free_memory_maps() <= before
     monkeypatch.setattr(numerics, "free_memory_maps", lambda: numerics.MAPS_OF_A_PROGRAM - 1)
     with pytest.raises(InputError, match=r"new process.*max_map_count"):
         numerics.compiled(lambda x: x, spec)
-    assert numerics.compiled(lambda x: x + 1.0, spec, jit_compile=False)(tf.constant(1.0, tf.float64)) == 2.0
+    assert (
+        numerics.compiled(lambda x: x + 1.0, spec, jit_compile=False)(tf.constant(1.0, tf.float64))
+        == 2.0
+    )
 
 
 def test_memory_maps_are_not_counted_where_the_system_does_not(monkeypatch):

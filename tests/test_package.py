@@ -17,9 +17,28 @@ def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # a copy, because building leaves files beside setup.py
     source.mkdir()
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "virl_tf", "experiments", "hparams"):
+    for name in (
+        "setup.py",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "virl_tf",
+        "experiments",
+        "hparams",
+    ):
         subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(folder),
+        str(source),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     installed = folder / "site"
     zipfile.ZipFile(next(folder.glob("*.whl"))).extractall(installed)
@@ -28,8 +47,14 @@ def wheel(tmp_path_factory) -> Path:
 
 def test_wheel_holds_code_and_hyperparameters(wheel):
     names = {str(path.relative_to(wheel)) for path in wheel.rglob("*") if path.is_file()}
-    assert {"virl_tf/fit.py", "experiments/__main__.py", "virl_tf/hparams_files/defaults.yaml"} <= names
-    assert {f"virl_tf/hparams_files/{path.name}" for path in (ROOT / "hparams").glob("*.yaml")} <= names
+    assert {
+        "virl_tf/fit.py",
+        "experiments/__main__.py",
+        "virl_tf/hparams_files/defaults.yaml",
+    } <= names
+    assert {
+        f"virl_tf/hparams_files/{path.name}" for path in (ROOT / "hparams").glob("*.yaml")
+    } <= names
     assert not any(name.startswith("tests/") for name in names)
 
 
@@ -39,7 +64,9 @@ def test_wheel_works_outside_the_checkout(wheel, tmp_path):
         "assert virl_tf.__file__.startswith(sys.argv[1]), virl_tf.__file__; "
         "print(h.DIRECTORY); print(h.published('gaussians', 'virl_10c')['policy']['update_steps'])"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(wheel)], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(wheel)], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [str(wheel / "virl_tf" / "hparams_files"), "162"]
 
@@ -50,7 +77,9 @@ def test_ci_runs_the_readme_command():
 
 
 def test_lock_file_pins_every_dependency():
-    pinned = set(re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    pinned = set(
+        re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    )
     text = re.search(r"install_requires=\[(.*)\]", (ROOT / "setup.py").read_text(), re.DOTALL)[1]
     # Extras that a user adds; their tests are skipped without them.
     text = re.sub(r'"(parquet|tensorboard|gymnasium|browser|bench)": \[.*?\]', "", text)
@@ -61,7 +90,9 @@ def test_lock_file_pins_every_dependency():
 
 def test_readme_names_only_files_that_exist():
     text = (ROOT / "README.md").read_text()
-    names = re.findall(r"`((?:virl_tf|hparams|tests|experiments)/[\w./-]+)`", text) + re.findall(r"\]\(([\w./-]+)\)", text)
+    names = re.findall(r"`((?:virl_tf|hparams|tests|experiments)/[\w./-]+)`", text) + re.findall(
+        r"\]\(([\w./-]+)\)", text
+    )
     assert len(names) > 10
     missing = [name for name in names if not (ROOT / name).exists()]
     assert missing == []
@@ -78,7 +109,9 @@ def test_readme_names_only_tests_that_exist():
 def test_readme_python_example_runs(tmp_path):
     code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
     assert "virl_tf.fit(" in code
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "reward.keras").is_file()
     assert (tmp_path / "runs" / "mine" / "policy.npz").is_file()

@@ -14,7 +14,8 @@ from virl_tf.tasks import GridWalker, PathPlanning
 
 GOAL_VARIANCE = 1e-3
 UP = 0.6  # height of a step
-# The first disc is on a waypoint of four of the six paths of four steps; the second is beside the paths.
+# The first disc is on a waypoint of four of the six paths of four steps; the second is beside the
+# paths.
 OBSTACLES = [[1.6, 0.0], [2.4, 0.0]], [0.3, 0.25]
 
 
@@ -40,27 +41,43 @@ def draws_of_six_steps():
 
 @functools.lru_cache
 def importance_sample(dim, n=50_000, goal_variance=GOAL_VARIANCE):
-    """Magnitudes |x| [N, d], `sign_patterns` [2^d, d] and the weights [2^d, N] of each combination; their sum / N is Z."""
+    """Magnitudes |x| [N, d], `sign_patterns` [2^d, d] and the weights [2^d, N] of each combination;
+    their sum / N is Z.
+    """
     magnitudes, weights = reference.weighted_magnitudes(n, dim, SPACING, VARIANCE, seed=5)
-    return magnitudes, reference.sign_patterns(dim), weights / 2**dim * reference.goal_densities(magnitudes, goal_variance)
+    return (
+        magnitudes,
+        reference.sign_patterns(dim),
+        weights / 2**dim * reference.goal_densities(magnitudes, goal_variance),
+    )
 
 
 # --- normaliser ---------------------------------------------------------------------------------------------------------
 
-GOALS = [(0.8, 1e-3, 1e-3), (0.8, 1e-3, 1e-4), (0.5, 1e-2, 1e-3), (0.2, 0.3, 0.01), (0.8, 10.0, 0.01)]
+GOALS = [
+    (0.8, 1e-3, 1e-3),
+    (0.8, 1e-3, 1e-4),
+    (0.5, 1e-2, 1e-3),
+    (0.2, 0.3, 0.01),
+    (0.8, 10.0, 0.01),
+]
 WIDE_GOALS = [(0.8, 1e-3, goal_variance) for goal_variance in (0.1, 1.0, 10.0, 1e3)]
 
 
 @pytest.mark.parametrize(("spacing", "variance", "goal_variance"), GOALS + WIDE_GOALS)
 def test_the_normaliser_of_two_steps_is_the_integral_over_a_grid(spacing, variance, goal_variance):
     axis = np.linspace(-np.pi, np.pi, 1200, endpoint=False)  # the trapezoidal rule on two circles
-    integral = reference.density_table([axis] * 2, spacing, variance, goal_variance).sum() * (axis[1] - axis[0]) ** 2
+    integral = (
+        reference.density_table([axis] * 2, spacing, variance, goal_variance).sum()
+        * (axis[1] - axis[0]) ** 2
+    )
     task = PathPlanning(2, spacing=spacing, variance=variance, goal_variance=goal_variance)
     np.testing.assert_allclose(task.log_normaliser, np.log(integral), atol=1e-6)
 
 
 def test_the_normaliser_is_the_walkers_times_the_expected_density_at_the_goal():
-    # Z / Z_walker = E[N(h_d^y; 0, goal_variance)] under the walker; the signs of a walk are fair coins, so all are averaged.
+    # Z / Z_walker = E[N(h_d^y; 0, goal_variance)] under the walker; the signs of a walk are fair
+    # coins, so all are averaged.
     x, _ = GridWalker(4).exact_samples(10_000, seed=0)
     densities = reference.goal_densities(np.abs(x), GOAL_VARIANCE).mean(axis=0)
     error = densities.std() / densities.mean() / np.sqrt(len(x))
@@ -69,7 +86,9 @@ def test_the_normaliser_is_the_walkers_times_the_expected_density_at_the_goal():
     assert abs(PathPlanning(4).log_normaliser - expected) < SIGMAS * error
 
 
-@pytest.mark.parametrize(("num_steps", "n", "goal_variance"), [(4, 50_000, 1e-3), (6, 50_000, 1e-3), (10, 2000, 1e-2)])
+@pytest.mark.parametrize(
+    ("num_steps", "n", "goal_variance"), [(4, 50_000, 1e-3), (6, 50_000, 1e-3), (10, 2000, 1e-2)]
+)
 def test_the_normaliser_is_a_monte_carlo_estimate_within_its_error(num_steps, n, goal_variance):
     magnitudes, _, weights = importance_sample(num_steps, n, goal_variance)
     per_draw = weights.sum(axis=0)
@@ -82,7 +101,8 @@ def test_the_normaliser_is_a_monte_carlo_estimate_within_its_error(num_steps, n,
 @pytest.mark.parametrize("goal_variance", [0.01, 0.1])
 @pytest.mark.parametrize("variance", [1e-5, 1e-6, 1e-7, 1e-8])
 def test_the_normaliser_of_narrow_lines_is_their_limits(variance, goal_variance):
-    # Variance -> 0: 2^d walks of mass 1 / |sin x_1 ... sin x_d| each, and a binomial number of them end at each height.
+    # Variance -> 0: 2^d walks of mass 1 / |sin x_1 ... sin x_d| each, and a binomial number of them
+    # end at each height.
     ups = np.arange(5)
     heights = UP * (2 * ups - 4)
     walks = np.array([math.comb(4, up) for up in ups])
@@ -93,10 +113,13 @@ def test_the_normaliser_of_narrow_lines_is_their_limits(variance, goal_variance)
 
 
 def test_the_normaliser_of_a_narrow_goal_is_its_limit():
-    # Goal variance -> 0, d = 2: sin x_2 = -sin x_1, so x_2 = -x_1 (the lines rule out the walks with x_2 = x_1 + pi), with
-    # density 1 / |cos x_2|. The next term is of order goal variance / variance of the height.
+    # Goal variance -> 0, d = 2: sin x_2 = -sin x_1, so x_2 = -x_1 (the lines rule out the walks
+    # with x_2 = x_1 + pi), with density 1 / |cos x_2|. The next term is of order goal variance /
+    # variance of the height.
     angles, spread = np.linspace(0.0, 1.5, 30_001), np.sqrt(VARIANCE)
-    on_lines = norm.pdf(np.cos(angles), SPACING, spread) * norm.pdf(2.0 * np.cos(angles), 2.0 * SPACING, spread)
+    on_lines = norm.pdf(np.cos(angles), SPACING, spread) * norm.pdf(
+        2.0 * np.cos(angles), 2.0 * SPACING, spread
+    )
     limit = np.log(2.0 * np.sum(on_lines / np.cos(angles)) * angles[1])
     assert abs(PathPlanning(2, goal_variance=1e-6).log_normaliser - limit) < 1e-3
 
@@ -105,20 +128,31 @@ def test_the_normaliser_of_a_narrow_goal_is_its_limit():
 
 
 @pytest.mark.parametrize(
-    ("num_steps", "spacing", "variance", "goal_variance"), [(2, 0.3, 0.1, 0.5), (6, 0.8, 1e-3, 1e-3), (10, 0.8, 1e-3, 1e-2)]
+    ("num_steps", "spacing", "variance", "goal_variance"),
+    [(2, 0.3, 0.1, 0.5), (6, 0.8, 1e-3, 1e-3), (10, 0.8, 1e-3, 1e-2)],
 )
 def test_log_prob_is_the_references(num_steps, spacing, variance, goal_variance):
     task = PathPlanning(num_steps, spacing=spacing, variance=variance, goal_variance=goal_variance)
-    x = np.concatenate([any_walks(num_steps), walks_near_modes(task, 40).clip(-np.pi, np.pi), task.mode_centers[:2]])
+    x = np.concatenate(
+        [
+            any_walks(num_steps),
+            walks_near_modes(task, 40).clip(-np.pi, np.pi),
+            task.mode_centers[:2],
+        ]
+    )
     rewards = np.array([reference.reward(walk, spacing, variance, goal_variance) for walk in x])
     np.testing.assert_allclose(task.reward(x), rewards, rtol=1e-9)
-    np.testing.assert_allclose(task.log_prob(x), rewards - task.log_normaliser, rtol=1e-9, atol=1e-8)
+    np.testing.assert_allclose(
+        task.log_prob(x), rewards - task.log_normaliser, rtol=1e-9, atol=1e-8
+    )
 
 
 def test_the_density_integrates_to_one():
     axis = np.linspace(-np.pi, np.pi, 1200, endpoint=False)
     x = np.stack(np.meshgrid(axis, axis), axis=-1)
-    density = np.exp(PathPlanning(2, spacing=0.7, variance=3e-3, goal_variance=0.02).log_prob(x).numpy())
+    density = np.exp(
+        PathPlanning(2, spacing=0.7, variance=3e-3, goal_variance=0.02).log_prob(x).numpy()
+    )
     assert density.sum() * (axis[1] - axis[0]) ** 2 == pytest.approx(1.0, abs=1e-6)
 
 
@@ -128,14 +162,18 @@ def test_outside_the_box_is_no_density(task):
     log_prob = task.log_prob(x).numpy()
     assert log_prob[1] == -np.inf
     assert np.isfinite(log_prob[[0, 2]]).all()
-    np.testing.assert_allclose(task.reward(x), task.reward(task.mode_centers[:3]), rtol=1e-9)  # periodic
+    np.testing.assert_allclose(
+        task.reward(x), task.reward(task.mode_centers[:3]), rtol=1e-9
+    )  # periodic
 
 
 @pytest.mark.parametrize("num_steps", [2, 4, 6, 8, 10])
 def test_modes_are_the_walks_with_as_many_steps_up_as_down(num_steps):
     centres = PathPlanning(num_steps).mode_centers
     assert centres.shape == (math.comb(num_steps, num_steps // 2), num_steps)
-    balanced = [pattern for pattern in reference.sign_patterns(num_steps).tolist() if sum(pattern) == 0.0]
+    balanced = [
+        pattern for pattern in reference.sign_patterns(num_steps).tolist() if sum(pattern) == 0.0
+    ]
     np.testing.assert_array_equal(sorted(np.sign(centres).tolist()), balanced)
     np.testing.assert_allclose(np.abs(centres), np.arccos(SPACING), rtol=1e-14)
 
@@ -149,13 +187,17 @@ def test_mode_centres_are_maxima_that_end_at_the_goal(task):
     peak = -2.5 * np.log(2.0 * np.pi * 1e-3) - task.log_normaliser  # of five Gaussians
     np.testing.assert_allclose(heights, peak, rtol=1e-12)
     np.testing.assert_allclose(task.goal, [3.2, 0.0], rtol=1e-14)
-    np.testing.assert_allclose(task.waypoints(task.mode_centers)[:, -1], np.tile(task.goal, (6, 1)), atol=1e-12)
+    np.testing.assert_allclose(
+        task.waypoints(task.mode_centers)[:, -1], np.tile(task.goal, (6, 1)), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("num_steps", [2, 6, 10])
 def test_mode_centres_belong_to_themselves(num_steps):
     task = PathPlanning(num_steps)
-    np.testing.assert_array_equal(task.modes_of(task.mode_centers), np.arange(len(task.mode_centers)))
+    np.testing.assert_array_equal(
+        task.modes_of(task.mode_centers), np.arange(len(task.mode_centers))
+    )
 
 
 def test_walks_that_miss_the_goal_belong_to_no_mode(task):
@@ -164,7 +206,8 @@ def test_walks_that_miss_the_goal_belong_to_no_mode(task):
 
 
 def test_a_walk_belongs_to_its_mode_up_to_four_deviations_from_the_goal():
-    # With wide lines only the goal decides. Turning the last step changes the height of the end by a known amount.
+    # With wide lines only the goal decides. Turning the last step changes the height of the end by
+    # a known amount.
     task = PathPlanning(4, variance=0.1)
     for deviations, expected in ((3.9, np.arange(6)), (4.1, -1), (-3.9, np.arange(6)), (-4.1, -1)):
         x = task.mode_centers.copy()
@@ -189,7 +232,9 @@ def test_draws_end_near_the_goal_and_most_belong_to_modes(task, draws):
     found = task.modes_of(x)
     assert np.mean(found >= 0) > 0.99
     np.testing.assert_array_equal(found[found >= 0], modes[found >= 0])
-    np.testing.assert_array_equal(np.sign(x[modes >= 0]), np.sign(task.mode_centers[modes[modes >= 0]]))
+    np.testing.assert_array_equal(
+        np.sign(x[modes >= 0]), np.sign(task.mode_centers[modes[modes >= 0]])
+    )
 
 
 def test_draws_with_unbalanced_signs_have_no_mode():
@@ -226,7 +271,9 @@ def test_draws_of_two_steps_have_the_marginals_of_the_density():
         assert kstest(x[:, i], cdf(axis + half, marginal)).pvalue > 2e-4
         both = np.bincount(np.arange(1200) // 2, marginal)  # the same in cells twice as wide
         assert kstest(x[:, i], cdf(axis[1::2] + half, both)).pvalue > 2e-4
-    assert chisquare(np.bincount(modes[modes >= 0], minlength=2)).pvalue > 1e-3  # mirror images, 99.9 %
+    assert (
+        chisquare(np.bincount(modes[modes >= 0], minlength=2)).pvalue > 1e-3
+    )  # mirror images, 99.9 %
 
 
 @pytest.mark.parametrize("num_steps", [4, 6])
@@ -247,7 +294,8 @@ def test_modes_have_the_masses_of_importance_sampling(request, num_steps):
 
 @pytest.mark.parametrize("num_steps", [4, 6])
 def test_marginals_are_those_of_importance_sampling(request, num_steps):
-    # Kolmogorov-Smirnov tests of every |x_i| and every waypoint's height, at 99.9 % together (Bonferroni).
+    # Kolmogorov-Smirnov tests of every |x_i| and every waypoint's height, at 99.9 % together
+    # (Bonferroni).
     x, _ = request.getfixturevalue({4: "draws", 6: "draws_of_six_steps"}[num_steps])
     magnitudes, signs, weights = importance_sample(num_steps)
     used = weights.max(axis=1) > 1e-12 * weights.max()
@@ -263,7 +311,13 @@ def test_the_tests_have_power(draws):
     # The walker's own magnitudes, without the goal's influence on them, fail.
     magnitudes, _, weights = importance_sample(4)
     walks, _ = GridWalker(4).exact_samples(3000, seed=0)
-    assert min(kstest(np.abs(walks[:, i]), cdf(magnitudes[:, i], weights.sum(axis=0))).pvalue for i in range(4)) < 1e-4
+    assert (
+        min(
+            kstest(np.abs(walks[:, i]), cdf(magnitudes[:, i], weights.sum(axis=0))).pvalue
+            for i in range(4)
+        )
+        < 1e-4
+    )
 
 
 # --- collisions ---------------------------------------------------------------------------------------------------------
@@ -274,14 +328,17 @@ def test_collisions_are_the_references(blocked):
     collides = blocked.collides(x).numpy()
     assert 0.2 < collides.mean() < 0.8
     for walk, found in zip(x, collides, strict=True):
-        # 400 points per segment are 0.0025 apart: at distance 0.25 they overestimate by at most 0.00125^2 / 0.5.
+        # 400 points per segment are 0.0025 apart: at distance 0.25 they overestimate by at most
+        # 0.00125^2 / 0.5.
         gaps = [reference.distance_to(walk, c, 401) - r for c, r in zip(*OBSTACLES, strict=True)]
         assert abs(min(gaps)) > 1e-5
         assert found == (min(gaps) < 0.0)
 
 
 def test_a_path_between_two_waypoints_outside_a_disc_may_still_cross_it(task):
-    x = np.arccos(SPACING) * np.array([[-1.0, -1.0, 1.0, 1.0]])  # starts down: from the origin to (0.8, -0.6)
+    x = np.arccos(SPACING) * np.array(
+        [[-1.0, -1.0, 1.0, 1.0]]
+    )  # starts down: from the origin to (0.8, -0.6)
     assert task.with_obstacles([[0.4, -0.3]], 0.01).collides(x).numpy().all()
     beside = [0.4 + 0.6 * 0.02, -0.3 + 0.8 * 0.02]  # 0.02 across from the middle of the segment
     assert not task.with_obstacles([beside], 0.0199).collides(x).numpy().any()
@@ -305,9 +362,15 @@ STRAIGHT = np.zeros(4)  # a walk along the x axis, from (0, 0) to (4, 0)
 )
 def test_a_path_that_grazes_a_disc_does_not_meet_it(task, center, distance):
     # All numbers are exact in binary: the path touches the circle. A little more, and it is inside.
-    for radius, expected in ((distance, False), (distance * (1.0 + 1e-12), True), (distance * (1.0 - 1e-12), False)):
+    for radius, expected in (
+        (distance, False),
+        (distance * (1.0 + 1e-12), True),
+        (distance * (1.0 - 1e-12), False),
+    ):
         other = PathPlanning(4)
-        other.obstacles = task.obstacles._replace(centers=np.array([center]), radii=np.array([radius]))
+        other.obstacles = task.obstacles._replace(
+            centers=np.array([center]), radii=np.array([radius])
+        )
         assert bool(other.collides(STRAIGHT)) == expected
         assert (reference.distance_to(STRAIGHT, center) < radius) == expected
 
@@ -318,7 +381,9 @@ def test_collisions_of_any_leading_axes(task, blocked, shape):
     for any_task in (task, blocked):
         found = any_task.collides(x)
         assert found.dtype == tf.bool
-        np.testing.assert_array_equal(found, np.reshape(any_task.collides(x.reshape(-1, 4)), shape[:-1]))
+        np.testing.assert_array_equal(
+            found, np.reshape(any_task.collides(x.reshape(-1, 4)), shape[:-1])
+        )
 
 
 def test_nothing_collides_without_obstacles(task):
@@ -352,8 +417,16 @@ def test_the_task_itself_stays_without_obstacles(task, draws):
 
 
 def test_the_new_task_has_the_same_settings():
-    task = PathPlanning(2, spacing=0.6, variance=2e-3, goal_variance=3e-3, burn_in=7).with_obstacles([[0.6, 0.8]], 0.1)
-    assert (task.dim, task.spacing, task.variance, task.goal_variance, task.burn_in) == (2, 0.6, 2e-3, 3e-3, 7)
+    task = PathPlanning(
+        2, spacing=0.6, variance=2e-3, goal_variance=3e-3, burn_in=7
+    ).with_obstacles([[0.6, 0.8]], 0.1)
+    assert (task.dim, task.spacing, task.variance, task.goal_variance, task.burn_in) == (
+        2,
+        0.6,
+        2e-3,
+        3e-3,
+        7,
+    )
     np.testing.assert_array_equal(task.mode_centers, PathPlanning(2, spacing=0.6).mode_centers)
 
 
@@ -409,7 +482,13 @@ def test_bad_obstacles_are_refused_by_name(task, case):
 
 @pytest.mark.parametrize(
     ("centers", "radii"),
-    [([[0.0, 0.0]], 0.1), ([[3.2, 0.0]], 0.1), ([[0.8, 0.6], [0.8, -0.6]], 0.1), ([[1.6, 0.0]], 1.3), ([[100.0, 0.0]], 99.9)],
+    [
+        ([[0.0, 0.0]], 0.1),
+        ([[3.2, 0.0]], 0.1),
+        ([[0.8, 0.6], [0.8, -0.6]], 0.1),
+        ([[1.6, 0.0]], 1.3),
+        ([[100.0, 0.0]], 99.9),
+    ],
     ids=["the start", "the goal", "both first waypoints", "the middle", "nearly everything"],
 )
 def test_obstacles_that_block_every_path_are_refused(task, centers, radii):
@@ -420,7 +499,9 @@ def test_obstacles_that_block_every_path_are_refused(task, centers, radii):
 def test_no_discs_are_no_obstacles(task):
     other = task.with_obstacles(np.zeros((0, 2)), 0.1)
     assert other.open_modes.all()
-    np.testing.assert_array_equal(other.log_prob(task.mode_centers), task.log_prob(task.mode_centers))
+    np.testing.assert_array_equal(
+        other.log_prob(task.mode_centers), task.log_prob(task.mode_centers)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -436,20 +517,30 @@ def test_demonstrations_of_a_task_with_obstacles_never_collide(blocked, unblocke
     np.testing.assert_array_equal(blocked.demonstrations(50, seed=3), x[:50])
 
 
-def test_demonstrations_of_a_task_with_obstacles_are_those_without_that_miss_them(task, blocked, draws, unblocked_draws):
+def test_demonstrations_of_a_task_with_obstacles_are_those_without_that_miss_them(
+    task, blocked, draws, unblocked_draws
+):
     # Kolmogorov-Smirnov tests, five at 99.98 %: together 99.9 % (Bonferroni).
     x = unblocked_draws[0]
     missing = draws[0][~blocked.collides(draws[0]).numpy()]
     assert len(missing) > 500
-    for found, expected in [*zip(x.T, missing.T, strict=True), (task.log_prob(x), task.log_prob(missing))]:
+    for found, expected in [
+        *zip(x.T, missing.T, strict=True),
+        (task.log_prob(x), task.log_prob(missing)),
+    ]:
         assert ks_2samp(found, expected).pvalue > 2e-4
 
 
 def test_obstacles_that_leave_nothing_to_draw_are_an_error(monkeypatch):
-    # The walker's sampler is replaced by one walk that collides: 100 batches of true draws would take long.
+    # The walker's sampler is replaced by one walk that collides: 100 batches of true draws would
+    # take long.
     task = PathPlanning(2).with_obstacles([[0.8, 0.6]], 0.1)
     blocked = task.mode_centers[~task.open_modes]
-    monkeypatch.setattr(GridWalker, "exact_samples", lambda self, n, seed: (np.repeat(blocked, n, axis=0), np.zeros(n, int)))
+    monkeypatch.setattr(
+        GridWalker,
+        "exact_samples",
+        lambda self, n, seed: (np.repeat(blocked, n, axis=0), np.zeros(n, int)),
+    )
     with pytest.raises(InputError, match=r"the obstacles .* leave almost no path to draw"):
         task.exact_samples(1, seed=0)
 
@@ -461,7 +552,9 @@ def test_log_prob_is_minus_infinity_exactly_where_a_path_collides(task, blocked)
     x = np.concatenate([any_walks(4), walks_near_modes(task, 60, scale=0.2), task.mode_centers])
     collides = blocked.collides(x).numpy()
     assert 0.1 < collides.mean() < 0.9
-    np.testing.assert_array_equal(blocked.log_prob(x), np.where(collides, -np.inf, task.log_prob(x)))
+    np.testing.assert_array_equal(
+        blocked.log_prob(x), np.where(collides, -np.inf, task.log_prob(x))
+    )
     np.testing.assert_array_equal(blocked.reward(x), task.reward(x))
     assert blocked.log_normaliser == task.log_normaliser
 
@@ -478,7 +571,9 @@ def test_any_log_density_avoids_the_obstacles(blocked, dtype, jit_compile):
     x = tf.constant(walks_near_modes(blocked, 60, scale=0.2))
     found = constrained(x)
     assert found.dtype == dtype
-    np.testing.assert_allclose(found, np.where(blocked.collides(x), -np.inf, recovered(x)), rtol=1e-6)
+    np.testing.assert_allclose(
+        found, np.where(blocked.collides(x), -np.inf, recovered(x)), rtol=1e-6
+    )
 
 
 def test_without_obstacles_a_log_density_stays_what_it_is(task):
@@ -502,7 +597,9 @@ def test_gradients_beside_obstacles_are_those_without(task, blocked, jit_compile
 
         return gradient
 
-    x = tf.constant(np.concatenate([walks_near_modes(task, 60), task.mode_centers]))  # some centres go through a disc's centre
+    x = tf.constant(
+        np.concatenate([walks_near_modes(task, 60), task.mode_centers])
+    )  # some centres go through a disc's centre
     free = ~blocked.collides(x).numpy()
     assert 5 < free.sum() < 60
     found, expected = gradient_of(blocked)(x).numpy(), gradient_of(task)(x).numpy()
@@ -514,8 +611,12 @@ def test_gradients_beside_obstacles_are_those_without(task, blocked, jit_compile
 
 
 def nearest_blocked_share(num_steps, share):
-    """By counting: of the choices of one to three inner waypoints, the nearest share of paths through them, and the choices."""
-    paths = [pattern for pattern in itertools.product([-1, 1], repeat=num_steps) if sum(pattern) == 0]
+    """By counting: of the choices of one to three inner waypoints, the nearest share of paths
+    through them, and the choices.
+    """
+    paths = [
+        pattern for pattern in itertools.product([-1, 1], repeat=num_steps) if sum(pattern) == 0
+    ]
     visits = [{(i, sum(path[:i])) for i in range(1, num_steps)} for path in paths]
     best, choices = np.inf, []
     for count in (1, 2, 3):
@@ -524,11 +625,15 @@ def nearest_blocked_share(num_steps, share):
             if blocked < 1.0 and abs(blocked - share) < best - 1e-9:
                 best, choices = abs(blocked - share), []
             if blocked < 1.0 and abs(abs(blocked - share) - best) < 1e-9:
-                choices.append({(round(SPACING * i, 6), round(UP * height, 6) + 0.0) for i, height in choice})
+                choices.append(
+                    {(round(SPACING * i, 6), round(UP * height, 6) + 0.0) for i, height in choice}
+                )
     return best, choices
 
 
-@pytest.mark.parametrize(("num_steps", "share"), [(2, 0.5), (4, 0.1), (4, 0.999), (6, 1.0 / 3.0), (6, 0.6)])
+@pytest.mark.parametrize(
+    ("num_steps", "share"), [(2, 0.5), (4, 0.1), (4, 0.999), (6, 1.0 / 3.0), (6, 0.6)]
+)
 def test_the_blocked_share_is_the_nearest_possible(num_steps, share):
     best, choices = nearest_blocked_share(num_steps, share)
     task = PathPlanning(num_steps)
@@ -542,7 +647,9 @@ def test_the_blocked_share_is_the_nearest_possible(num_steps, share):
 def test_a_third_of_the_paths_of_six_steps_can_be_blocked():
     task = PathPlanning(6)
     for seed in range(5):
-        assert abs(np.mean(~task.with_blocked_share(1.0 / 3.0, seed).open_modes) - 1.0 / 3.0) < 0.025  # 7 of 20
+        assert (
+            abs(np.mean(~task.with_blocked_share(1.0 / 3.0, seed).open_modes) - 1.0 / 3.0) < 0.025
+        )  # 7 of 20
 
 
 def test_obstacles_are_a_function_of_their_seed():
@@ -556,9 +663,14 @@ def test_seeds_choose_among_all_obstacles_that_are_equally_good():
     _, choices = nearest_blocked_share(4, 0.5)
     assert len(choices) > 1
     task = PathPlanning(4)
-    found = [task.with_blocked_share(0.5, seed).obstacles.centers.round(6) + 0.0 for seed in range(12 * len(choices))]
+    found = [
+        task.with_blocked_share(0.5, seed).obstacles.centers.round(6) + 0.0
+        for seed in range(12 * len(choices))
+    ]
     # Each of k choices is missed by 12 k seeds with probability e^-12.
-    assert {frozenset(map(tuple, centers.tolist())) for centers in found} == set(map(frozenset, choices))
+    assert {frozenset(map(tuple, centers.tolist())) for centers in found} == set(
+        map(frozenset, choices)
+    )
 
 
 def test_small_discs_block_the_same_paths():
@@ -568,7 +680,9 @@ def test_small_discs_block_the_same_paths():
     np.testing.assert_array_equal(small.obstacles.radii, 0.01)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.5, np.nan, np.inf, True, "half", None, [0.3]], ids=str)
+@pytest.mark.parametrize(
+    "share", [0.0, 1.0, -0.1, 1.5, np.nan, np.inf, True, "half", None, [0.3]], ids=str
+)
 def test_bad_shares_are_refused_by_name(task, share):
     with pytest.raises(InputError, match="share"):
         task.with_blocked_share(share, seed=0)
@@ -627,7 +741,10 @@ def test_points_of_another_dimension_are_refused_with_their_shape(task, blocked,
 
 
 @pytest.mark.parametrize("draw", ["demonstrations", "exact_samples"])
-@pytest.mark.parametrize(("n", "seed", "name"), [(0, 0, "n"), (2.0, 0, "n"), ("2", 0, "n"), (2, -1, "seed"), (2, 0.5, "seed")])
+@pytest.mark.parametrize(
+    ("n", "seed", "name"),
+    [(0, 0, "n"), (2.0, 0, "n"), ("2", 0, "n"), (2, -1, "seed"), (2, 0.5, "seed")],
+)
 def test_bad_numbers_of_draws_and_bad_seeds_are_refused_by_name(task, draw, n, seed, name):
     with pytest.raises(InputError, match=f"^{name} must be"):
         getattr(task, draw)(n, seed)

@@ -29,7 +29,10 @@ def test_the_arm_and_its_reward_by_hand(robot):
         np.testing.assert_allclose(joints[-1], position, atol=1e-12)
         stds = np.array([1.0] + [0.2] * 9)
         prior = np.sum(-0.5 * (row / stds) ** 2 - np.log(stds) - 0.5 * np.log(2 * np.pi))
-        likelihoods = [-0.5 * np.sum((position - goal) ** 2) / 1e-4 - np.log(2 * np.pi * 1e-4) for goal in robot.goals]
+        likelihoods = [
+            -0.5 * np.sum((position - goal) ** 2) / 1e-4 - np.log(2 * np.pi * 1e-4)
+            for goal in robot.goals
+        ]
         assert value == pytest.approx(prior + max(likelihoods), rel=1e-10)
 
 
@@ -39,12 +42,15 @@ def test_links_have_length_one(robot):
 
 
 def test_the_normaliser_agrees_with_quadrature():
-    """Two links, by a fine grid over both angles; the end effector's Gaussian is wide enough for it."""
+    """Two links, by a fine grid over both angles; the end effector's Gaussian is wide enough for
+    it.
+    """
     task = PlanarRobot(2, goals=[[1.2, 0.5], [-0.4, 1.0]], prior_std=0.9, likelihood_std=0.1)
     axis = np.linspace(-9.0, 9.0, 3601)
     first, second = np.meshgrid(axis, axis[np.abs(axis) < 6.0], indexing="ij")
     values = np.exp(task.reward(np.stack([first.ravel(), second.ravel()], axis=1)).numpy())
-    # The sampler knows the middle joint in one turn only, where all but 5e-4 of its prior's mass is.
+    # The sampler knows the middle joint in one turn only, where all but 5e-4 of its prior's mass
+    # is.
     inside = np.abs(second.ravel()) <= np.pi
     integral = values[inside].sum() * (axis[1] - axis[0]) ** 2
     assert task.log_normaliser == pytest.approx(np.log(integral), abs=0.02)
@@ -54,23 +60,30 @@ def test_draws_end_at_the_goals_with_the_likelihoods_spread(robot, draws):
     goals = robot.goals_of(draws, num_deviations=5.0)
     assert (goals >= 0).all()
     errors = (robot.joints(draws).numpy()[:, -1] - robot.goals[goals]) / robot.likelihood_std
-    np.testing.assert_allclose(errors.std(axis=0), 1.0, atol=0.08)  # 5 standard deviations of 2,000 draws
+    np.testing.assert_allclose(
+        errors.std(axis=0), 1.0, atol=0.08
+    )  # 5 standard deviations of 2,000 draws
     np.testing.assert_allclose(errors.mean(axis=0), 0.0, atol=0.12)
 
 
 def test_draws_are_symmetric(robot, draws):
-    """Mirroring the arm swaps the goals above and below: as many of both, within 5 standard deviations."""
+    """Mirroring the arm swaps the goals above and below: as many of both, within 5 standard
+    deviations.
+    """
     counts = np.bincount(robot.goals_of(draws, 5.0), minlength=4)
     assert abs(counts[1] - counts[3]) < 5.0 * np.sqrt(counts[1] + counts[3])
     assert np.abs(draws.mean(axis=0) / draws.std(axis=0)).max() < 5.0 / np.sqrt(2000)
 
 
 def test_draws_have_the_density(robot, draws):
-    """E_p[q / p] = 1 for any density q: here the draws' own moments at one goal, which is close to none of the modes."""
+    """E_p[q / p] = 1 for any density q: here the draws' own moments at one goal, which is close to
+    none of the modes.
+    """
     at_goal = draws[robot.goals_of(draws, 5.0) == 0]
     shares = np.bincount(robot.goals_of(draws, 5.0), minlength=4) / len(draws)
     assert len(at_goal) > 300
-    # The goals' masses follow the prior of the first joint: those at the sides are equal, the one behind has the least.
+    # The goals' masses follow the prior of the first joint: those at the sides are equal, the one
+    # behind has the least.
     assert shares[2] == shares.min()
     assert robot.log_prob(draws).numpy().mean() == pytest.approx(
         robot.log_prob(robot.demonstrations(2000, 4)).numpy().mean(), abs=0.5
@@ -90,8 +103,12 @@ def test_mode_centers_reach_their_goals(robot):
 
 def test_goals_are_counted_within_their_distance(robot):
     x = robot.mode_centers.copy()
-    turned = x + np.eye(10)[0] * 0.05 / 7.0  # the end effector moves by 0.05: five standard deviations
-    np.testing.assert_array_equal(robot.goals_of(np.concatenate([x, turned])), [0, 1, 2, 3, -1, -1, -1, -1])
+    turned = (
+        x + np.eye(10)[0] * 0.05 / 7.0
+    )  # the end effector moves by 0.05: five standard deviations
+    np.testing.assert_array_equal(
+        robot.goals_of(np.concatenate([x, turned])), [0, 1, 2, 3, -1, -1, -1, -1]
+    )
 
 
 def test_it_compiles(robot):

@@ -1,4 +1,6 @@
-"""The pre-trained rewards in the repository: small, loaded in one line, and as good as their README says."""
+"""The pre-trained rewards in the repository: small, loaded in one line, and as good as their README
+says.
+"""
 
 import json
 import re
@@ -39,8 +41,16 @@ def correlation_on_fresh_draws():
 
 # name -> (what is measured, how the summary calls it, how far fresh draws may be from it)
 STATED = {
-    "gaussians_m50": (i_projection_on_fresh_draws, lambda found: found["i_projection"]["reward"]["final"], {"rel": 0.1}),
-    "grid_walker_d5": (correlation_on_fresh_draws, lambda found: found["reward_correlation"], {"abs": 0.02}),
+    "gaussians_m50": (
+        i_projection_on_fresh_draws,
+        lambda found: found["i_projection"]["reward"]["final"],
+        {"rel": 0.1},
+    ),
+    "grid_walker_d5": (
+        correlation_on_fresh_draws,
+        lambda found: found["reward_correlation"],
+        {"abs": 0.02},
+    ),
 }
 
 
@@ -60,13 +70,25 @@ def test_the_gaussians_reward_is_far_better_than_the_density_estimate_it_was_giv
 
 @pytest.mark.parametrize("name", STATED)
 def test_the_command_in_the_readme_makes_this_run(name):
-    command = next(line for line in README.splitlines() if line.startswith("python -m experiments run") and line.endswith(name))
+    command = next(
+        line
+        for line in README.splitlines()
+        if line.startswith("python -m experiments run") and line.endswith(name)
+    )
     words = shlex.split(command)[4:]
     options = dict(zip(words[1::2], words[2::2], strict=True))
     options.pop("--out")
-    keys = {"--method": "method", "--preset": "preset", "--seed": "seed", "--modes": "modes", "--components": "components"}
+    keys = {
+        "--method": "method",
+        "--preset": "preset",
+        "--seed": "seed",
+        "--modes": "modes",
+        "--components": "components",
+    }
     assignments = [options.pop("--set")]
-    arguments = {keys[key]: int(value) if value.isdigit() else value for key, value in options.items()}
+    arguments = {
+        keys[key]: int(value) if value.isdigit() else value for key, value in options.items()
+    }
     made = make_specification(task=words[0], assignments=assignments, **arguments).to_config()
     stored = read_yaml(FOLDER / name / "config.yaml")["config"]
     # An option that came later is not in the file; it was made with what is that option's default.
@@ -80,7 +102,9 @@ def test_the_whole_result_loads_and_is_small(name):
     result = virl_tf.load(FOLDER / name)
     x = result.policy.distribution.sample(100, seed=0)
     assert np.isfinite(result.reward(x)).all()
-    assert len(result.history) == int(result.reward.networks.count) == summary(name)["num_iterations"]
+    assert (
+        len(result.history) == int(result.reward.networks.count) == summary(name)["num_iterations"]
+    )
     assert (FOLDER / name / "reward.keras").stat().st_size < 5e6
     assert {path.name for path in FOLDER.iterdir()} == {*STATED, "README.md"}
     assert re.search(rf"\]\({name}\)", README)

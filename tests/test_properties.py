@@ -1,6 +1,8 @@
-"""Bad input, in bulk: whatever is handed in, a function works and keeps its promises, or raises `InputError`.
+"""Bad input, in bulk: whatever is handed in, a function works and keeps its promises, or raises
+`InputError`.
 
-Some thousand cases, always the same ones, in a minute. 20 times as many, and other ones each time, in some 10 minutes:
+Some thousand cases, always the same ones, in a minute. 20 times as many, and other ones each time,
+in some 10 minutes:
 
     VIRL_TF_EXAMPLES=20 pytest -s tests/test_properties.py
 """
@@ -37,11 +39,18 @@ MANY = int(os.environ.get("VIRL_TF_EXAMPLES", "1"))
 
 
 def explore(check, examples, outcomes=("worked", "refused"), **strategies):
-    """Run `check` on many cases: it passes or raises InputError. All `outcomes`, and no other ones, must have happened."""
+    """Run `check` on many cases: it passes or raises InputError.
+
+    All `outcomes`, and no other ones, must have happened.
+    """
     seen = Counter()
 
     @settings(
-        max_examples=examples * MANY, derandomize=MANY == 1, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples * MANY,
+        derandomize=MANY == 1,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
     )
     @given(**strategies)
     def run(**case):
@@ -53,7 +62,9 @@ def explore(check, examples, outcomes=("worked", "refused"), **strategies):
             seen["worked"] += 1
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)  # an overflow that NumPy mentions is one that nobody handled
+        warnings.simplefilter(
+            "error", RuntimeWarning
+        )  # an overflow that NumPy mentions is one that nobody handled
         run()
     print(f"\n{sum(seen.values())} cases: {dict(seen)}")
     assert set(seen) == set(outcomes)
@@ -130,10 +141,17 @@ def test_any_array_is_checked():
         assert (checked.std(axis=0) > 0.0).all()
 
     shapes = st.one_of(
-        npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=7), st.sampled_from([(8, 2), (5, 1), (60, 50)])
+        npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=7),
+        st.sampled_from([(8, 2), (5, 1), (60, 50)]),
     )
     arrays = npst.arrays(st.one_of(npst.scalar_dtypes(), st.just(np.dtype("f8"))), shapes)
-    explore(check, 400, x=st.one_of(arrays, arrays.map(lambda a: a.tolist()), data([(8, 2), (3, 1), (1, 2)]), ANYTHING))
+    explore(
+        check,
+        400,
+        x=st.one_of(
+            arrays, arrays.map(lambda a: a.tolist()), data([(8, 2), (3, 1), (1, 2)]), ANYTHING
+        ),
+    )
 
 
 def test_any_number_is_checked():
@@ -143,7 +161,11 @@ def test_any_number_is_checked():
         if value > 0:
             assert 0.0 < check_positive("x", value) < np.inf
 
-    numbers = npst.from_dtype(np.dtype("i8")) | npst.from_dtype(np.dtype("u1")) | npst.from_dtype(np.dtype("f4"))
+    numbers = (
+        npst.from_dtype(np.dtype("i8"))
+        | npst.from_dtype(np.dtype("u1"))
+        | npst.from_dtype(np.dtype("f4"))
+    )
     explore(check, 300, value=ANYTHING | numbers)
 
 
@@ -151,12 +173,29 @@ def test_any_number_is_checked():
 
 YAML_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=10,
 )
-NAMES = [f"{section}.{f.name}" for section, kind in SECTIONS.items() for f in dataclasses.fields(kind)]
+NAMES = [
+    f"{section}.{f.name}" for section, kind in SECTIONS.items() for f in dataclasses.fields(kind)
+]
 # Pieces that YAML reads in special ways.
-PIECES = ["1:30", "0x1", "0o7", "1e5", "1e400", ".inf", ".nan", "~", "y", "2001-1-1", "0001-01-01T00:00:00+23:00", "!!binary x"]
+PIECES = [
+    "1:30",
+    "0x1",
+    "0o7",
+    "1e5",
+    "1e400",
+    ".inf",
+    ".nan",
+    "~",
+    "y",
+    "2001-1-1",
+    "0001-01-01T00:00:00+23:00",
+    "!!binary x",
+]
 PIECES += [
     "!!float ",
     "!!set {a}",
@@ -208,20 +247,48 @@ def test_any_text_is_yaml_or_refused():
 def test_any_override_gives_valid_hyperparameters():
     names = st.sampled_from(NAMES + ["network.layers", "nothing.here"])
     good = st.sampled_from(
-        [0, 1, 2, 8, 0.5, 1e-3, True, False, None, "warm", "kmeans", "held_out", "absolute", "moments", 10**400, 1e-320]
+        [
+            0,
+            1,
+            2,
+            8,
+            0.5,
+            1e-3,
+            True,
+            False,
+            None,
+            "warm",
+            "kmeans",
+            "held_out",
+            "absolute",
+            "moments",
+            10**400,
+            1e-320,
+        ]
     )
 
     def check(method, name, value):
         section, key = name.split(".")
         hparams = default_hparams(method).override({section: {key: value}})
         assert hparams.override(hparams.to_dict()) == hparams
-        assert default_hparams(method).override(parse_yaml(to_yaml(hparams.to_dict()), "test")) == hparams
+        assert (
+            default_hparams(method).override(parse_yaml(to_yaml(hparams.to_dict()), "test"))
+            == hparams
+        )
 
-    explore(check, 400, method=st.sampled_from(sorted(METHODS)), name=names, value=mostly(good, ANYTHING | YAML_VALUES))
+    explore(
+        check,
+        400,
+        method=st.sampled_from(sorted(METHODS)),
+        name=names,
+        value=mostly(good, ANYTHING | YAML_VALUES),
+    )
 
 
 def test_any_structure_is_an_override_or_refused():
-    sections = st.dictionaries(st.sampled_from([*SECTIONS, "networks"]), YAML_VALUES | st.just({}), max_size=3)
+    sections = st.dictionaries(
+        st.sampled_from([*SECTIONS, "networks"]), YAML_VALUES | st.just({}), max_size=3
+    )
     explore(lambda value: default_hparams().override(value), 200, value=sections | YAML_VALUES)
 
 
@@ -232,7 +299,13 @@ def test_any_file_is_read_or_refused(tmp_path):
         path.write_bytes(content)
         load_hparams(path)
 
-    explore(check, 200, content=st.binary(max_size=30) | TEXTS.map(str.encode) | st.just(b"network: {layer_size: 8}"))
+    explore(
+        check,
+        200,
+        content=st.binary(max_size=30)
+        | TEXTS.map(str.encode)
+        | st.just(b"network: {layer_size: 8}"),
+    )
 
 
 # --- densities -----------------------------------------------------------------------------------------------------------------
@@ -258,7 +331,13 @@ def test_kde():
         assert not np.isnan(far).any()
 
     bandwidths = st.sampled_from(["silverman", "held_out"]) | st.floats(0.0, 1.0, exclude_min=True)
-    explore(check, 60, x=data(SHAPES), bandwidth=bandwidths, scale=st.sampled_from(["absolute", "relative"]))
+    explore(
+        check,
+        60,
+        x=data(SHAPES),
+        bandwidth=bandwidths,
+        scale=st.sampled_from(["absolute", "relative"]),
+    )
 
 
 def test_starts_of_the_policy():
@@ -286,7 +365,9 @@ def test_importance_weights():
         assert 1.0 - 1e-6 <= size <= 20.0 * (1.0 + 1e-6)
 
     values = st.floats(-1e6, 1e6) | st.floats(-30.0, 30.0) | st.just(-np.inf)
-    weights = st.lists(values, min_size=19, max_size=19).flatmap(lambda rest: st.floats(-1e6, 1e6).map(lambda one: [one, *rest]))
+    weights = st.lists(values, min_size=19, max_size=19).flatmap(
+        lambda rest: st.floats(-1e6, 1e6).map(lambda one: [one, *rest])
+    )
     explore(check, 100, outcomes=["worked"], log_weights=weights)
 
 
@@ -301,8 +382,12 @@ def test_rewards_of_any_points():
         finite = (np.abs(points) <= 1e12).all(axis=-1)
         assert np.isfinite(values[finite]).all()
 
-    shapes = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3) | st.sampled_from([(2,), (3, 2), (2, 2, 2)])
-    numbers = npst.floating_dtypes(endianness="=", sizes=(16, 32, 64)) | npst.integer_dtypes(endianness="=")
+    shapes = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3) | st.sampled_from(
+        [(2,), (3, 2), (2, 2, 2)]
+    )
+    numbers = npst.floating_dtypes(endianness="=", sizes=(16, 32, 64)) | npst.integer_dtypes(
+        endianness="="
+    )
     arrays = npst.arrays(numbers | npst.scalar_dtypes(), shapes)
     explore(check, 200, x=arrays | st.just([[1.0, 2.0]]) | ANYTHING | st.just([[1.0], [1.0, 2.0]]))
 
@@ -318,23 +403,35 @@ def steps():
 
     def run(policy, curvature, slope, edge, outside, kl_bound, ridge):
         def target(x):
-            values = tf.linalg.matvec(x, slope) - 0.5 * tf.reduce_sum(x * tf.matmul(x, curvature), axis=1)
+            values = tf.linalg.matvec(x, slope) - 0.5 * tf.reduce_sum(
+                x * tf.matmul(x, curvature), axis=1
+            )
             return tf.where(x[:, 0] < edge, values, outside)
 
-        return vips_steps(policy, target, [3, 4], kl_bound, kl_bound, ridge, num_steps=3, num_samples=SAMPLES)
+        return vips_steps(
+            policy, target, [3, 4], kl_bound, kl_bound, ridge, num_steps=3, num_samples=SAMPLES
+        )
 
     policy = Mixture(*(tf.TensorSpec(shape, DENSITY) for shape in ([K], [K, D], [K, D, D])))
     scalar = tf.TensorSpec([], DENSITY)
-    return compiled(run, policy, tf.TensorSpec([D, D], DENSITY), tf.TensorSpec([D], DENSITY), *[scalar] * 4)
+    return compiled(
+        run, policy, tf.TensorSpec([D, D], DENSITY), tf.TensorSpec([D], DENSITY), *[scalar] * 4
+    )
 
 
 def test_vips_steps(steps):
     def check(size, correlation, mean, weight, curvature, slope, edge, outside, kl_bound, ridge):
         tril = size * np.array([[1.0, 0.0], [correlation, np.sqrt(1.0 - correlation**2)]])
-        policy = Mixture(np.log([weight, 1.0 - weight]), size * np.array([[0.0, 0.0], [mean, 1.0]]), np.stack([tril, tril]))
+        policy = Mixture(
+            np.log([weight, 1.0 - weight]),
+            size * np.array([[0.0, 0.0], [mean, 1.0]]),
+            np.stack([tril, tril]),
+        )
         matrix = np.array([[curvature[0], curvature[1]], [curvature[1], curvature[2]]]) / size**2
         arguments = (matrix, np.array(slope) / size, edge * size, outside, kl_bound, ridge)
-        new, history = steps(Mixture(*map(tf.constant, policy)), *(tf.constant(a, DENSITY) for a in arguments))
+        new, history = steps(
+            Mixture(*map(tf.constant, policy)), *(tf.constant(a, DENSITY) for a in arguments)
+        )
         assert_valid(new)
         for values in history:
             assert np.isfinite(values).all()
@@ -379,7 +476,13 @@ TARGETS = {
 def test_fit_policy():
     def check(target, dim, components, options):
         fitted = fit_policy(
-            TARGETS[target], dim, components, num_steps=2, samples_per_component=SAMPLES, jit_compile=False, **options
+            TARGETS[target],
+            dim,
+            components,
+            num_steps=2,
+            samples_per_component=SAMPLES,
+            jit_compile=False,
+            **options,
         )
         assert_valid(fitted.policy)
         assert np.isfinite(fitted.history.to_numpy()).all()
@@ -394,7 +497,10 @@ def test_fit_policy():
 
     starts = {k: make_mixture(k, 2) for k in (1, 3)}
     spoils = st.builds(
-        spoiled, st.sampled_from([*starts.values()]), st.integers(0, 2), st.sampled_from([np.nan, 0.0, -1.0, 1e300])
+        spoiled,
+        st.sampled_from([*starts.values()]),
+        st.integers(0, 2),
+        st.sampled_from([np.nan, 0.0, -1.0, 1e300]),
     )
     numbers["initial_policy"] = st.none() | st.sampled_from([*starts.values()]) | spoils | ANYTHING
     explore(
@@ -418,7 +524,11 @@ OPTIONS = {
         "validation_fraction": st.floats(1e-12, 0.5),
         "start": st.sampled_from(["warm", "zero_head", "fresh"]),
     },
-    "network": {"dropout": st.sampled_from([0.0, 0.5]), "l2": st.sampled_from([0.0, 1e-9, 1.0]), "batch_norm": st.booleans()},
+    "network": {
+        "dropout": st.sampled_from([0.0, 0.5]),
+        "l2": st.sampled_from([0.0, 1e-9, 1.0]),
+        "batch_norm": st.booleans(),
+    },
     "kde": {
         "bandwidth": st.sampled_from(["silverman", "held_out", 1.0, 1e-3, 1e-12, 1e-300]),
         "bandwidth_scale": st.sampled_from(["absolute", "relative"]),
@@ -431,13 +541,20 @@ OPTIONS = {
     },
     "loop": {"prior": st.sampled_from(["moments", "initial_policy", "flat"])},
 }
-HPARAMS = st.fixed_dictionaries({section: st.fixed_dictionaries({}, optional=keys) for section, keys in OPTIONS.items()})
+HPARAMS = st.fixed_dictionaries(
+    {section: st.fixed_dictionaries({}, optional=keys) for section, keys in OPTIONS.items()}
+)
 
 
 def test_fit():
     def check(method, x, sections, seed):
-        few = {"loop": {"num_iterations": 2, **sections["loop"]}, "training": {"num_epochs": 2, **sections["training"]}}
-        result = fit(x, method, num_components=2, seed=seed, hparams=tiny.overrides(**{**sections, **few}))
+        few = {
+            "loop": {"num_iterations": 2, **sections["loop"]},
+            "training": {"num_epochs": 2, **sections["training"]},
+        }
+        result = fit(
+            x, method, num_components=2, seed=seed, hparams=tiny.overrides(**{**sections, **few})
+        )
         assert np.isfinite(result.reward(x)).all()
         assert_valid(result.policy)
         assert np.isfinite(result.policy.log_prob(x)).all()
@@ -477,7 +594,9 @@ def test_random_gaussians():
         num_modes=mostly(st.sampled_from([1, 3]), st.sampled_from([0, 10**12, 2.0, "3", None])),
         seed=mostly(st.integers(0, 2**63 - 1), ANYTHING),
         dim=st.sampled_from([1, 2, 5]),
-        widths=st.fixed_dictionaries({}, optional={"extent": numbers, "spread": numbers, "min_variance": numbers}),
+        widths=st.fixed_dictionaries(
+            {}, optional={"extent": numbers, "spread": numbers, "min_variance": numbers}
+        ),
     )
 
 
@@ -488,14 +607,17 @@ def test_walks():
         assert np.isfinite(task.log_normaliser)
 
     variance = mostly(
-        st.floats(-6.0, 3.0).map(lambda e: 10.0**e), st.sampled_from([1e-10, 1e-12, 1e-300, 1e12, 0.0, np.nan, "x"])
+        st.floats(-6.0, 3.0).map(lambda e: 10.0**e),
+        st.sampled_from([1e-10, 1e-12, 1e-300, 1e12, 0.0, np.nan, "x"]),
     )
     explore(
         check,
         30,
         kind=st.sampled_from(["GridWalker", "PathPlanning"]),
         steps=mostly(st.sampled_from([2, 4]), st.sampled_from([0, 3, 11, 2.0, None])),
-        numbers=st.fixed_dictionaries({}, optional={"variance": variance, "spacing": st.floats(-0.1, 1.1)}),
+        numbers=st.fixed_dictionaries(
+            {}, optional={"variance": variance, "spacing": st.floats(-0.1, 1.1)}
+        ),
     )
 
 
@@ -544,7 +666,14 @@ def test_contrast_and_coverage():
         assert set(np.flatnonzero(covered)) == {m for m in modes if m >= 0}
 
     values = st.lists(st.floats(-1e12, 1e12) | st.just(np.nan), max_size=5)
-    explore(check, 200, outcomes=["worked"], high=values, low=values, modes=st.lists(st.integers(-1, 3), max_size=20))
+    explore(
+        check,
+        200,
+        outcomes=["worked"],
+        high=values,
+        low=values,
+        modes=st.lists(st.integers(-1, 3), max_size=20),
+    )
 
 
 # --- the command line ----------------------------------------------------------------------------------------------------------
@@ -552,9 +681,11 @@ def test_contrast_and_coverage():
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
 SET = st.one_of(
     WORDS,
-    st.tuples(st.sampled_from([*NAMES, "a.b", "network.", ".x", ""]), st.sampled_from(["", "=", "==", ":"]), TEXTS | WORDS).map(
-        "".join
-    ),
+    st.tuples(
+        st.sampled_from([*NAMES, "a.b", "network.", ".x", ""]),
+        st.sampled_from(["", "=", "==", ":"]),
+        TEXTS | WORDS,
+    ).map("".join),
     st.sampled_from(["network.layer_size=8", "policy.kl_bound=1e-3", "training.patience=null"]),
 ).filter(lambda text: "\0" not in text)
 ARGUMENTS = st.one_of(
@@ -565,27 +696,48 @@ ARGUMENTS = st.one_of(
         st.sampled_from(["0", "1", "2", "10", "-1", "1e3", "0x8", "９", "10" * 30]) | WORDS,
     ),
     st.tuples(st.just("--preset"), st.sampled_from(["smoke", "quick", "paper", "none"]) | WORDS),
-    st.tuples(st.just("--hparams"), st.sampled_from(["tuned", ".", "README.md", "hparams/presets.yaml"]) | WORDS),
+    st.tuples(
+        st.just("--hparams"),
+        st.sampled_from(["tuned", ".", "README.md", "hparams/presets.yaml"]) | WORDS,
+    ),
     st.tuples(WORDS),
 )
 
 
 GOOD = st.sampled_from(
-    [("--set", "network.layer_size=8"), ("--method", "eim"), ("--components", "1"), ("--seed", "7"), ("--preset", "smoke")]
+    [
+        ("--set", "network.layer_size=8"),
+        ("--method", "eim"),
+        ("--components", "1"),
+        ("--seed", "7"),
+        ("--preset", "smoke"),
+    ]
 )
 
 
 def test_any_command_line_is_a_run_or_one_clear_error(monkeypatch, tmp_path):
     started = []
-    monkeypatch.setattr("experiments.runs.execute", lambda spec, out, **options: started.append((spec, out)))
+    monkeypatch.setattr(
+        "experiments.runs.execute", lambda spec, out, **options: started.append((spec, out))
+    )
     monkeypatch.chdir(DIRECTORY.parent)
 
     def check(task, arguments):
-        words = ["run", task, "--out", str(tmp_path / "out"), *(word for argument in arguments for word in argument)]
+        words = [
+            "run",
+            task,
+            "--out",
+            str(tmp_path / "out"),
+            *(word for argument in arguments for word in argument),
+        ]
         started.clear()
         shown, error = io.StringIO(), io.StringIO()
         monkeypatch.setattr(sys, "argv", ["experiments", *words])
-        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(error), pytest.raises(SystemExit) as ended:
+        with (
+            contextlib.redirect_stdout(shown),
+            contextlib.redirect_stderr(error),
+            pytest.raises(SystemExit) as ended,
+        ):
             cli.main()
         if "--help" in words and not started and not ended.value.code:
             return

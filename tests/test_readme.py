@@ -1,4 +1,6 @@
-"""Every command in the README is run: here, made small by options put behind it, or by CI, whose script holds the set-up."""
+"""Every command in the README is run: here, made small by options put behind it, or by CI, whose
+script holds the set-up.
+"""
 
 import re
 import shlex
@@ -23,7 +25,14 @@ ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 EXPERIMENTS = "python -m experiments "
 TINY = [
-    *("--set", "training.num_epochs=2", "--set", "loop.num_iterations=2", "--set", "loop.num_negatives=500"),
+    *(
+        "--set",
+        "training.num_epochs=2",
+        "--set",
+        "loop.num_iterations=2",
+        "--set",
+        "loop.num_negatives=500",
+    ),
     *("--set", "policy.update_steps=2"),
 ]
 NETWORK = ["--set", "network.layer_size=8"]
@@ -40,7 +49,17 @@ SMALL = {
     "sweep grid_walker": [*ONE, *TINY, *NETWORK],
     "sweep path_planning": [*ONE, *TINY, *NETWORK],
     # In D = 20 a policy takes minutes; test_ablation_command infers one.
-    "ablate": ["--only", "best", "--rewards-only", "--seeds", "0", "--workers", "1", *TINY, *NETWORK],
+    "ablate": [
+        "--only",
+        "best",
+        "--rewards-only",
+        "--seeds",
+        "0",
+        "--workers",
+        "1",
+        *TINY,
+        *NETWORK,
+    ],
     "tune": [*STUDY, "--trials", "16", "--workers", "1", *TINY],
     "compare": [*STUDY, "--seeds", "100", "--workers", "1"],
     "study-plots": STUDY,
@@ -54,14 +73,22 @@ SMALL = {
 
 def shell_commands():
     """Every command of the bash blocks, in order, without comments."""
-    lines = "\n".join(re.findall(r"^```bash\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)).splitlines()
-    return [part.strip() for line in lines if line for part in line.partition("  #")[0].split(" && ")]
+    lines = "\n".join(
+        re.findall(r"^```bash\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    ).splitlines()
+    return [
+        part.strip() for line in lines if line for part in line.partition("  #")[0].split(" && ")
+    ]
 
 
 def experiments_commands():
     """Those of the experiments, as lists of arguments."""
     found = [command.removeprefix(".venv/bin/") for command in shell_commands()]
-    return [shlex.split(command.removeprefix(EXPERIMENTS)) for command in found if command.startswith(EXPERIMENTS)]
+    return [
+        shlex.split(command.removeprefix(EXPERIMENTS))
+        for command in found
+        if command.startswith(EXPERIMENTS)
+    ]
 
 
 def inline_commands():
@@ -70,7 +97,10 @@ def inline_commands():
 
 
 def parsed(arguments):
-    """The command that these arguments are for, and its own arguments. Fails where there is no such command."""
+    """The command that these arguments are for, and its own arguments.
+
+    Fails where there is no such command.
+    """
     group = typer.main.get_command(app)
     assert arguments[0] in group.commands, arguments
     return group.commands[arguments[0]], arguments[1:]
@@ -85,31 +115,45 @@ def small(arguments):
 @pytest.mark.parametrize("arguments", experiments_commands(), ids=" ".join)
 def test_commands_of_the_experiments_can_be_called(arguments):
     command, rest = parsed(arguments)
-    command.make_context(arguments[0], list(rest))  # raises for an unknown option, or a missing argument
+    command.make_context(
+        arguments[0], list(rest)
+    )  # raises for an unknown option, or a missing argument
     command.make_context(arguments[0], [*rest, *small(arguments)])
 
 
 @pytest.mark.parametrize("arguments", inline_commands(), ids=" ".join)
 def test_commands_in_sentences_have_the_options_they_name(arguments):
     command, rest = parsed(arguments)
-    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    known = {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
     assert {word for word in rest if word.startswith("--")} <= known
 
 
 def test_other_commands_are_those_of_ci_extras_and_tests():
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    extras = set(re.findall(r'^        "(\w+)": \[', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE))
+    extras = set(
+        re.findall(
+            r'^        "(\w+)": \[', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
     for command in shell_commands():
         extra = re.fullmatch(r"pip install '\.\[(\w+)\]'", command)
         if EXPERIMENTS in command or command in ci:
             continue
         if extra:
             assert extra[1] in extras
-        elif command.startswith("optuna-dashboard "):  # a server that never ends; what it is given must be what `tune` makes
+        elif command.startswith(
+            "optuna-dashboard "
+        ):  # a server that never ends; what it is given must be what `tune` makes
             study = StudySpecification("gaussians", "virl", 10, 50, "quick", (0,), ())
             assert command.endswith(f" sqlite:///studies/{study.name}/study.db")
         else:
-            assert command.startswith(("pytest ", "VIRL_TF_EXAMPLES=20 pytest ", "tensorboard ")) or command in (
+            assert command.startswith(
+                ("pytest ", "VIRL_TF_EXAMPLES=20 pytest ", "tensorboard ")
+            ) or command in (
                 "pip install optuna-dashboard",
                 "source .venv/bin/activate",
             ), command
@@ -148,11 +192,18 @@ def test_pytest_and_tensorboard_take_what_they_are_given(tmp_path):
     for command in shell_commands():
         words = [word for word in shlex.split(command) if "=" not in word]
         if words[0] == "pytest":
-            done = subprocess.run([sys.executable, "-m", *words, "--collect-only"], cwd=ROOT, capture_output=True, text=True)
+            done = subprocess.run(
+                [sys.executable, "-m", *words, "--collect-only"],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+            )
             assert done.returncode == 0, done.stdout
         if words[0] == "tensorboard" and shutil.which("tensorboard"):
             (tmp_path / "runs").mkdir()
-            done = subprocess.run([*words, "--inspect"], cwd=tmp_path, capture_output=True, text=True)
+            done = subprocess.run(
+                [*words, "--inspect"], cwd=tmp_path, capture_output=True, text=True
+            )
             assert done.returncode == 0, done.stderr
 
 
@@ -201,7 +252,11 @@ def test_the_table_of_the_gaussians_is_that_of_the_results():
 
 def python_block(containing):
     """The one Python block of the README with these words."""
-    (block,) = [block for block in re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE) if containing in block]
+    (block,) = [
+        block
+        for block in re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+        if containing in block
+    ]
     return block
 
 
@@ -237,7 +292,10 @@ def test_the_slurm_cluster_asks_for_jobs_with_single_threaded_workers(tmp_path, 
         assert len(scripts) == 8
         assert cluster.scheduler_address.startswith("tcp://")
         for script in scripts:
-            assert "export OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1" in script
+            assert (
+                "export OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1"
+                in script
+            )
             assert "--nworkers 16" in script
     finally:
         if "cluster" in names:

@@ -28,15 +28,20 @@ SETTINGS = {
 
 def section(title):
     """The text of a `##` section."""
-    return re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)[
-        1
-    ]
+    return re.search(
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)",
+        README.read_text(encoding="utf-8"),
+        re.DOTALL | re.MULTILINE,
+    )[1]
 
 
 def recipes():
     """{title: its code blocks}."""
     _, *parts = re.split(r"^### ", section("Recipes"), flags=re.MULTILINE)
-    return {part.partition("\n")[0]: re.findall(r"```python\n(.*?)```", part, re.DOTALL) for part in parts}
+    return {
+        part.partition("\n")[0]: re.findall(r"```python\n(.*?)```", part, re.DOTALL)
+        for part in parts
+    }
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +61,27 @@ def cook(title, block, given):
 
 def test_every_recipe_has_a_test():
     assert set(recipes()) == TITLES
-    assert {title: len(blocks) for title, blocks in recipes().items()} == {t: 1 + (t.startswith("Samples")) for t in TITLES}
+    assert {title: len(blocks) for title, blocks in recipes().items()} == {
+        t: 1 + (t.startswith("Samples")) for t in TITLES
+    }
 
 
 def test_a_constraint_at_inference(trained):
     names = cook("A constraint at inference", 0, trained)
-    before, after = (policy.sample(4000, [0, 1])[0].numpy() for policy in (names["start"], names["detour"]))
-    inside = [np.mean(np.linalg.norm(x - names["centre"], axis=1) < names["radius"]) for x in (before, after)]
+    before, after = (
+        policy.sample(4000, [0, 1])[0].numpy() for policy in (names["start"], names["detour"])
+    )
+    inside = [
+        np.mean(np.linalg.norm(x - names["centre"], axis=1) < names["radius"])
+        for x in (before, after)
+    ]
     assert inside[0] > 0.1
     assert inside[1] < 0.02
     # What is outside stays good: as likely under the reward as what the old policy does outside.
     rewards = [
-        trained["result"].reward(x[np.linalg.norm(x - names["centre"], axis=1) >= names["radius"]]).numpy()
+        trained["result"]
+        .reward(x[np.linalg.norm(x - names["centre"], axis=1) >= names["radius"]])
+        .numpy()
         for x in (before, after)
     ]
     assert rewards[1].mean() > rewards[0].mean() - 0.5
@@ -107,8 +121,16 @@ def test_trajectories_of_a_gymnasium_environment(trained):
     assert names["expert"].shape == (200, 2)
     assert names["strong"] > names["between"] + 2.0
     assert names["gentle"] > names["between"] + 2.0
-    new = [names["features"](names["drive"](names["car"], s, seed)[0]) for s in (0.9, 0.5) for seed in range(2000, 2010)]
-    other = [names["features"](names["drive"](names["car"], s, seed)[0]) for s in (0.7, 0.3) for seed in range(2000, 2010)]
+    new = [
+        names["features"](names["drive"](names["car"], s, seed)[0])
+        for s in (0.9, 0.5)
+        for seed in range(2000, 2010)
+    ]
+    other = [
+        names["features"](names["drive"](names["car"], s, seed)[0])
+        for s in (0.7, 0.3)
+        for seed in range(2000, 2010)
+    ]
     assert contrast(*(names["driving"].reward(np.array(x)) for x in (new, other)))["auc"] > 0.95
 
 
@@ -135,12 +157,18 @@ def test_a_new_task_and_a_new_method(trained, methods):
         test_tasks.test_bad_numbers_are_refused(ring, arguments)
     axis = np.linspace(-3.0, 3.0, 400)
     square = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
-    assert np.exp(ring.log_prob(square)).sum() * (axis[1] - axis[0]) ** 2 == pytest.approx(1.0, abs=1e-3)
+    assert np.exp(ring.log_prob(square)).sum() * (axis[1] - axis[0]) ** 2 == pytest.approx(
+        1.0, abs=1e-3
+    )
 
     assert names["bare"].config["method"] == "virl_bare"
     assert not names["row"].fusion
     assert not names["row"].importance_weights
     history = names["bare"].history
-    np.testing.assert_allclose(history["effective_sample_size"], history["num_negatives"], rtol=1e-9)  # every weight is one
+    np.testing.assert_allclose(
+        history["effective_sample_size"], history["num_negatives"], rtol=1e-9
+    )  # every weight is one
     fresh = ring.demonstrations(500, seed=9)
-    assert contrast(names["bare"].reward(fresh), names["bare"].reward(np.zeros((1, 2))))["auc"] > 0.9, "the ring above its middle"
+    assert (
+        contrast(names["bare"].reward(fresh), names["bare"].reward(np.zeros((1, 2))))["auc"] > 0.9
+    ), "the ring above its middle"

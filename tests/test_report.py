@@ -1,4 +1,6 @@
-"""The report: everything it promises is in it, nothing in it needs another file, and it works in a browser."""
+"""The report: everything it promises is in it, nothing in it needs another file, and it works in a
+browser.
+"""
 
 import base64
 import io
@@ -29,7 +31,14 @@ class Page(HTMLParser):
 
     def __init__(self, content):
         super().__init__()
-        self.open, self.links, self.ids, self.pictures, self.rows, self.pieces = [], [], [], [], [], []
+        self.open, self.links, self.ids, self.pictures, self.rows, self.pieces = (
+            [],
+            [],
+            [],
+            [],
+            [],
+            [],
+        )
         self.feed(content)
         assert self.open == []
         self.text = " ".join("".join(self.pieces).replace("\u00a0", " ").split())
@@ -45,7 +54,9 @@ class Page(HTMLParser):
         if tag in ("td", "th"):
             self.rows[-1] += 1
         self.ids += [attributes["id"]] if "id" in attributes else []
-        self.links += [attributes[name] for name in ("href", "src", "srcset", "data") if name in attributes]
+        self.links += [
+            attributes[name] for name in ("href", "src", "srcset", "data") if name in attributes
+        ]
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -79,7 +90,11 @@ def test_every_figure_table_and_claim_is_there_with_its_verdict(committed):
             shown = squeezed(claim.sentence + finding.numbers + finding.verdict + claim.test)
             assert shown in squeezed(page.text), claim.sentence
     for item in items.FIGURES:
-        for line in (item.shows, *item.commands, *(text for pair in item.elements for text in pair)):
+        for line in (
+            item.shows,
+            *item.commands,
+            *(text for pair in item.elements for text in pair),
+        ):
             assert squeezed(line) in squeezed(page.text), line
 
 
@@ -92,7 +107,9 @@ def test_numbers_are_those_of_the_results_with_their_intervals(committed):
         frame = pd.read_csv(COMMITTED / folder / "results.csv")
         values = frame[(frame["stage"] == stage) & (frame["method"] == method)][column]
         low, high = bootstrap_interval(values.to_numpy(float))
-        shown = f"{values.mean():.{digits}f} [{low:.{digits}f}, {high:.{digits}f}], n = {len(values)}"
+        shown = (
+            f"{values.mean():.{digits}f} [{low:.{digits}f}, {high:.{digits}f}], n = {len(values)}"
+        )
         assert shown in committed[1].text
 
 
@@ -103,8 +120,16 @@ def test_deviations_and_defaults_are_there_with_their_sources(committed):
         assert squeezed(re.sub(r"`|\*\*", "", point)) in squeezed(committed[1].text)
     content = yaml.safe_load((sources.DIRECTORY / "defaults.yaml").read_text(encoding="utf-8"))
     methods = content.pop("methods")
-    values = {f"{section}.{key}": value for section, part in content.items() for key, value in part.items()}
-    values |= {f"methods.{name}.{section}": value for name, part in methods.items() for section, value in part.items()}
+    values = {
+        f"{section}.{key}": value
+        for section, part in content.items()
+        for key, value in part.items()
+    }
+    values |= {
+        f"methods.{name}.{section}": value
+        for name, part in methods.items()
+        for section, value in part.items()
+    }
     found = {default.name: default for default in sources.defaults()}
     assert {name: yaml.safe_load(default.value) for name, default in found.items()} == values
     assert "Short patience stops on the first plateau" in found["training.patience"].source
@@ -114,7 +139,9 @@ def test_deviations_and_defaults_are_there_with_their_sources(committed):
 
 def test_published_tables_are_the_papers(committed):
     text = committed[1].text
-    assert "learning rate 0.000268 0.000381 0.000109 0.000622 0.000843 0.000328" in re.sub(r"\s+", " ", text)
+    assert "learning rate 0.000268 0.000381 0.000109 0.000622 0.000843 0.000328" in re.sub(
+        r"\s+", " ", text
+    )
     assert "bandwidth 0.215* 0.215* 0.215* 0.215* X X" in re.sub(r"\s+", " ", text)
     assert "update steps 63 5*" in re.sub(r"\s+", " ", text)
     assert "Layer size 2^[3, 8]" in re.sub(r"\s+", " ", text)
@@ -141,12 +168,18 @@ def test_pictures_are_whole_and_described(committed):
             assert image.format == "PNG"
 
 
-def test_it_is_built_from_the_folder_that_is_given_the_same_bytes_each_time(call, results, tmp_path):
+def test_it_is_built_from_the_folder_that_is_given_the_same_bytes_each_time(
+    call, results, tmp_path
+):
     for name in ("one", "two"):
-        status, shown, error = call("report", "--results", results, "--out", tmp_path / "deep" / f"{name}.html")
+        status, shown, error = call(
+            "report", "--results", results, "--out", tmp_path / "deep" / f"{name}.html"
+        )
         assert status == 0, error
         assert shown.startswith("wrote ")
-    assert (tmp_path / "deep" / "one.html").read_bytes() == (tmp_path / "deep" / "two.html").read_bytes()
+    assert (tmp_path / "deep" / "one.html").read_bytes() == (
+        tmp_path / "deep" / "two.html"
+    ).read_bytes()
     page = Page((tmp_path / "deep" / "one.html").read_text(encoding="utf-8"))
     assert "V-IRL 10c, recovered reward 0.250" in page.text
     assert "grid_walker" not in {part.folder.name for part in Results(results).tables.values()}
@@ -157,13 +190,23 @@ def test_it_is_built_from_the_folder_that_is_given_the_same_bytes_each_time(call
 
 
 def gaussian_rows(modes, seeds, preset="paper", value=0.25):
-    keys = [("training", method, components) for method in ("virl", "geim", "eim") for components in (1, 10)]
+    keys = [
+        ("training", method, components)
+        for method in ("virl", "geim", "eim")
+        for components in (1, 10)
+    ]
     keys += [("training_policy", "virl", 10), ("inference", "virl", 10)]
     return pd.DataFrame(
         [
             {
                 **dict(zip(("stage", "method", "components"), key, strict=True)),
-                **{"task": "gaussians", "modes": m, "seed": s, "preset": preset, "status": "finished"},
+                **{
+                    "task": "gaussians",
+                    "modes": m,
+                    "seed": s,
+                    "preset": preset,
+                    "status": "finished",
+                },
                 **dict.fromkeys(("best", "final", "reported", "cpu_seconds"), value),
             }
             for key in keys
@@ -193,33 +236,49 @@ def test_what_was_not_run_is_said(results):
     assert squeezed(said) in squeezed(Page(build(Results(results))).text)
     full = table.__class__(table.folder, "gaussians", gaussian_rows(range(5, 55, 5), range(5)))
     assert not_run("gaussians", full) == ""
-    quick = table.__class__(table.folder, "gaussians", gaussian_rows(range(5, 55, 5), range(5), preset="quick"))
+    quick = table.__class__(
+        table.folder, "gaussians", gaussian_rows(range(5, 55, 5), range(5), preset="quick")
+    )
     assert "not run: 5, 10" in not_run("gaussians", quick)
     assert not_run("grid_walker", None) == "Not run yet."
 
 
 def test_of_two_tables_the_larger_one_stands_for_its_task(results):
     (results / "all").mkdir()
-    gaussian_rows([5, 10, 50], [0, 1], value=0.125).to_csv(results / "all" / "results.csv", index=False)
+    gaussian_rows([5, 10, 50], [0, 1], value=0.125).to_csv(
+        results / "all" / "results.csv", index=False
+    )
     assert Results(results).tables["gaussians"].folder.name == "all"
     assert "0.125" in Page(build(Results(results))).text
 
 
 def test_tables_and_pictures_beyond_the_paper_are_there(committed):
-    """`best` and its references, the ablations' table, benchmarks; not the tables of each ablation folder."""
+    """`best` and its references, the ablations' table, benchmarks; not the tables of each ablation
+    folder.
+    """
     page = committed[1]
     shown = [folder.relative_to(COMMITTED).as_posix() for folder in Results(COMMITTED).below()]
     assert "best/ablations" in shown
     assert "best/ablations/gaussians_m50" not in shown
-    for name in ("best/gaussians_m50/table.md", "best/ablations/ablations.md", "benchmark/vips/benchmark.md"):
+    for name in (
+        "best/gaussians_m50/table.md",
+        "best/ablations/ablations.md",
+        "benchmark/vips/benchmark.md",
+    ):
         _, _, *rows = (COMMITTED / name).read_text(encoding="utf-8").splitlines()
         cells = [cell.strip() for row in (rows[0], rows[-1]) for cell in row.split("|")]
         assert all(squeezed(cell) in squeezed(page.text) for cell in cells), name
-    assert {"best / ablations figure_ablations", "benchmark / vips figure_robot"} <= {p["alt"] for p in page.pictures}
+    assert {"best / ablations figure_ablations", "benchmark / vips figure_robot"} <= {
+        p["alt"] for p in page.pictures
+    }
 
 
 def test_columns_of_one_value_stand_above_a_table_and_empty_ones_nowhere():
-    page = Page(markup.markdown_table("| a | b | c | d |\n| --- | --- | --- | --- |\n| 1 |  | x | 5 |\n| 2 |  |  | 5 |\n"))
+    page = Page(
+        markup.markdown_table(
+            "| a | b | c | d |\n| --- | --- | --- | --- |\n| 1 |  | x | 5 |\n| 2 |  |  | 5 |\n"
+        )
+    )
     assert page.text == "d: 5 a c 1 x 2"
     assert page.rows == [2, 2, 2]
     assert Page(markup.markdown_table("| a | b |\n| --- | --- |\n| 1 | 2 |\n")).text == "a b 1 2"
@@ -228,7 +287,9 @@ def test_columns_of_one_value_stand_above_a_table_and_empty_ones_nowhere():
 def test_text_in_results_is_never_markup(results):
     folder = results / "study <script>alert(1)<"
     folder.mkdir()
-    pd.DataFrame({"column": ["<img src=x onerror=y>"], "candidate": ["a&b"], "value": [0.5]}).to_csv(folder / "values.csv")
+    pd.DataFrame(
+        {"column": ["<img src=x onerror=y>"], "candidate": ["a&b"], "value": [0.5]}
+    ).to_csv(folder / "values.csv")
     content = build(Results(results))
     assert "<script" not in content
     assert "<img src=x" not in content
@@ -240,7 +301,11 @@ def test_text_in_results_is_never_markup(results):
     ("name", "content", "message"),
     [
         ("other/results.csv", "a,b\n1,2\n", "not a results table of this version"),
-        ("other/results.csv", ",".join(COLUMNS) + "\nchess" + "," * 11 + "\n", r"it holds \['chess'\]"),
+        (
+            "other/results.csv",
+            ",".join(COLUMNS) + "\nchess" + "," * 11 + "\n",
+            r"it holds \['chess'\]",
+        ),
         ("other/results.csv", ",".join([*COLUMNS, *WALK_COLUMNS]) + "\n", r"it holds \[\]"),
         ("other/values.csv", "a,b\n1,2\n", "not a comparison made by"),
         ("other/table.md", "", "table.md is not a table"),
@@ -283,7 +348,10 @@ def test_markup_escapes_everything_else():
         markup.element("p", "a < b", markup.element("b", "&"), class_='"x"')
         == '<p class="&quot;x&quot;">a &lt; b<b>&amp;</b></p>'
     )
-    assert markup.inline("**a** `<b>` [text](file.md)") == "<strong>a</strong> <code>&lt;b&gt;</code> text"
+    assert (
+        markup.inline("**a** `<b>` [text](file.md)")
+        == "<strong>a</strong> <code>&lt;b&gt;</code> text"
+    )
     with pytest.raises(ValueError, match="zip"):
         markup.table(["a", "b"], [["only one"]])
 
@@ -294,7 +362,12 @@ def test_markup_escapes_everything_else():
 @pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="extra `browser`")
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+    program = next(
+        filter(
+            None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))
+        ),
+        None,
+    )
     with playwright.sync_playwright() as running:
         try:
             started = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
@@ -327,18 +400,26 @@ def test_it_renders_in_chromium(browser, stored, width):
     assert said == []
     assert [url for url in asked if not url.startswith("data:")] == [stored.as_uri()]
     assert page.evaluate("[...document.images].length") >= 8
-    assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 100)")
+    assert page.evaluate(
+        "[...document.images].every(image => image.complete && image.naturalWidth > 100)"
+    )
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(TOO_WIDE) == []
     # On a phone a wide picture is not shrunk to nothing but scrolls in its figure.
-    widths = page.evaluate("[...document.querySelectorAll('img.wide')].map(image => image.getBoundingClientRect().width)")
+    widths = page.evaluate(
+        "[...document.querySelectorAll('img.wide')].map(image => image.getBoundingClientRect().width)"
+    )
     assert min(widths) >= 600
     smallest = page.evaluate(
         "Math.min(...[...document.querySelectorAll('td')].map(e => parseFloat(getComputedStyle(e).fontSize)))"
     )
     assert smallest >= 12
-    labels = page.evaluate("getComputedStyle(document.querySelector('td:nth-child(2)'), '::before').content")
-    assert (labels != "none") == (width == 390), "cells name their column where the header is hidden"
+    labels = page.evaluate(
+        "getComputedStyle(document.querySelector('td:nth-child(2)'), '::before').content"
+    )
+    assert (labels != "none") == (width == 390), (
+        "cells name their column where the header is hidden"
+    )
     page.close()
 
 

@@ -19,7 +19,9 @@ TOLERANCE = {"rtol": 1e-5, "atol": 1e-4}
 
 
 def expected(reward, x, networks, base_scale=1.0):
-    return reference.cumulative(x, reward.base, base_scale, networks, reward.shift.numpy(), reward.scale.numpy())
+    return reference.cumulative(
+        x, reward.base, base_scale, networks, reward.shift.numpy(), reward.scale.numpy()
+    )
 
 
 def gradient(reward, x):
@@ -39,11 +41,15 @@ def test_reward_is_base_plus_networks(points, networks, count, base_scale):
     reward = make_reward(networks[:count], base_scale=base_scale)
     values = reward(points)
     assert values.dtype == tf.float64
-    np.testing.assert_allclose(values, expected(reward, points, networks[:count], base_scale), **TOLERANCE)
+    np.testing.assert_allclose(
+        values, expected(reward, points, networks[:count], base_scale), **TOLERANCE
+    )
     np.testing.assert_allclose(reward.log_prob(tf.constant(points)), values, **TOLERANCE)
 
 
-@pytest.mark.parametrize("shape", [(2,), (1, 2), (5, 2), (3, 4, 2), (2, 1, 3, 2), (0, 2), (3, 0, 2)])
+@pytest.mark.parametrize(
+    "shape", [(2,), (1, 2), (5, 2), (3, 4, 2), (2, 1, 3, 2), (0, 2), (3, 0, 2)]
+)
 def test_leading_axes_are_kept(reward, networks, shape):
     x = np.random.default_rng(0).standard_normal(shape)
     values = reward(x)
@@ -89,16 +95,23 @@ def with_features():
 def test_fourier_features_stand_beside_the_standardised_inputs(with_features, points):
     reward, frequencies, networks = with_features
     z = (points - [0.5, 1.5]) / [2.0, 3.0]
-    features = np.hstack([z, np.sqrt(2.0) * np.sin(z @ frequencies), np.sqrt(2.0) * np.cos(z @ frequencies)])
+    features = np.hstack(
+        [z, np.sqrt(2.0) * np.sin(z @ frequencies), np.sqrt(2.0) * np.cos(z @ frequencies)]
+    )
     np.testing.assert_allclose(reward.inputs(tf.constant(points)), features, atol=1e-5)
-    total = reference.sum_of_mlps(networks, features) + reward.base.log_prob(tf.constant(points)).numpy()
+    total = (
+        reference.sum_of_mlps(networks, features)
+        + reward.base.log_prob(tf.constant(points)).numpy()
+    )
     np.testing.assert_allclose(reward(points), total, **TOLERANCE)
     assert reward.num_inputs == 8
 
 
 def test_gradient_through_the_features_is_that_of_differences(with_features, points):
     reward, step = with_features[0], 1e-3
-    steps = [(reward(points + step * e) - reward(points - step * e)) / (2.0 * step) for e in np.eye(2)]
+    steps = [
+        (reward(points + step * e) - reward(points - step * e)) / (2.0 * step) for e in np.eye(2)
+    ]
     np.testing.assert_allclose(gradient(reward, points), np.stack(steps, axis=1), atol=0.02)
 
 
@@ -139,10 +152,16 @@ def test_a_file_without_some_of_its_arrays_is_refused(reward, tmp_path, missing)
 def test_the_average_is_a_geometric_mean(networks, points, exponent):
     mixture = make_mixture(2, seed=5)
     reward = make_reward(networks, base_scale=0.7, mixture=mixture)
-    wanted = (1.0 - exponent) * expected(reward, points, networks, 0.7) + exponent * mixture.log_prob(tf.constant(points)).numpy()
+    wanted = (1.0 - exponent) * expected(
+        reward, points, networks, 0.7
+    ) + exponent * mixture.log_prob(tf.constant(points)).numpy()
     np.testing.assert_allclose(reward.average(exponent)(points), wanted, **TOLERANCE)
     twice = reward.average(exponent).average(0.5)
-    np.testing.assert_allclose(twice(points), 0.5 * wanted + 0.5 * mixture.log_prob(tf.constant(points)).numpy(), **TOLERANCE)
+    np.testing.assert_allclose(
+        twice(points),
+        0.5 * wanted + 0.5 * mixture.log_prob(tf.constant(points)).numpy(),
+        **TOLERANCE,
+    )
 
 
 def test_an_averaged_reward_comes_back_from_its_file(networks, points, tmp_path):
@@ -162,20 +181,28 @@ def test_a_mixture_that_is_left_out_does_not_matter(networks, points):
 def test_a_base_that_is_left_out_does_not_matter_even_where_it_is_minus_infinity(networks, points):
     nowhere = make_mixture(1)._replace(log_weights=tf.constant([-np.inf], tf.float64))
     reward = make_reward(networks, base_scale=0.0, base=nowhere)
-    np.testing.assert_allclose(reward(points), reference.sum_of_mlps(networks, (points - [0.5, 1.5]) / [2.0, 3.0]), **TOLERANCE)
+    np.testing.assert_allclose(
+        reward(points),
+        reference.sum_of_mlps(networks, (points - [0.5, 1.5]) / [2.0, 3.0]),
+        **TOLERANCE,
+    )
 
 
 def test_a_base_that_is_left_out_does_not_spoil_the_gradient(networks, points):
     nowhere = make_mixture(1)._replace(log_weights=tf.constant([-np.inf], tf.float64))
     without = gradient(make_reward(networks, base_scale=0.0, base=nowhere), points)
-    np.testing.assert_allclose(without, gradient(make_reward(networks, base_scale=0.0), points), rtol=1e-6)
+    np.testing.assert_allclose(
+        without, gradient(make_reward(networks, base_scale=0.0), points), rtol=1e-6
+    )
 
 
 def test_gradient_is_that_of_base_and_networks(reward, networks, points):
     without_networks = gradient(make_reward([]), points)
     without_base = gradient(make_reward(networks, base_scale=0.0), points)
     assert np.abs(without_base).max() > 0.1
-    np.testing.assert_allclose(gradient(reward, points), without_networks + without_base, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        gradient(reward, points), without_networks + without_base, rtol=1e-5, atol=1e-5
+    )
 
 
 # --- truncate -----------------------------------------------------------------------------------------------------------
@@ -184,7 +211,9 @@ def test_gradient_is_that_of_base_and_networks(reward, networks, points):
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
 def test_truncate_keeps_the_first_networks(reward, networks, points, count):
     truncated = reward.truncate(count)
-    np.testing.assert_allclose(truncated(points), expected(reward, points, networks[:count]), **TOLERANCE)
+    np.testing.assert_allclose(
+        truncated(points), expected(reward, points, networks[:count]), **TOLERANCE
+    )
     np.testing.assert_allclose(reward(points), expected(reward, points, networks), **TOLERANCE)
 
 
@@ -205,7 +234,9 @@ def test_truncate_takes_numpy_integers(reward, points, integer):
 def grown(reward, points):
     """The cached values after each network."""
     values = CumulativeValues(points)
-    return values, [values(reward.truncate(count)).numpy() for count in range(int(reward.networks.count) + 1)]
+    return values, [
+        values(reward.truncate(count)).numpy() for count in range(int(reward.networks.count) + 1)
+    ]
 
 
 @pytest.mark.parametrize("base_scale", [0.0, 0.5, 1.0])
@@ -218,7 +249,9 @@ def test_cached_values_are_the_reward(points, networks, base_scale):
 
 def test_a_network_is_evaluated_once(points, reward, monkeypatch):
     evaluated, logits = [], reward_module._compiled_logits
-    monkeypatch.setattr(reward_module, "_compiled_logits", lambda specs: evaluated.append(specs) or logits(specs))
+    monkeypatch.setattr(
+        reward_module, "_compiled_logits", lambda specs: evaluated.append(specs) or logits(specs)
+    )
     values, found = grown(reward, points)
     assert len(evaluated) == 3
     np.testing.assert_array_equal(values(reward), found[-1])
@@ -228,10 +261,15 @@ def test_a_network_is_evaluated_once(points, reward, monkeypatch):
 def test_values_of_a_resumed_run_have_the_same_bytes(points, reward):
     grew = grown(reward, points)[1]
     for count in range(4):
-        assert CumulativeValues(points)(reward.truncate(count)).numpy().tobytes() == grew[count].tobytes()
+        assert (
+            CumulativeValues(points)(reward.truncate(count)).numpy().tobytes()
+            == grew[count].tobytes()
+        )
 
 
-def test_a_reward_that_does_not_go_on_from_the_one_before_is_evaluated_from_its_start(points, networks, reward):
+def test_a_reward_that_does_not_go_on_from_the_one_before_is_evaluated_from_its_start(
+    points, networks, reward
+):
     values = CumulativeValues(points)
     others = [
         reward.truncate(1),
@@ -281,7 +319,9 @@ def test_keras_loads_the_file_as_a_model(tmp_path, reward, points):
     values = model(points)
     assert values.dtype == tf.float64
     np.testing.assert_allclose(values, reward(points), rtol=1e-6, atol=1e-5)
-    np.testing.assert_allclose(model.predict(points, verbose=0), reward(points), rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(
+        model.predict(points, verbose=0), reward(points), rtol=1e-6, atol=1e-5
+    )
     (layer,) = [layer for layer in model.layers if isinstance(layer, CumulativeReward)]
     np.testing.assert_array_equal(layer.reward(points), reward(points))
 
@@ -300,7 +340,9 @@ def test_missing_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["reward.keras", "reward.h5", "reward.txt", "reward"])
-@pytest.mark.parametrize("content", [b"", b"this is text\n", b"PK\x03\x04 not a zip file", b"\x89HDF\r\n\x1a\n"])
+@pytest.mark.parametrize(
+    "content", [b"", b"this is text\n", b"PK\x03\x04 not a zip file", b"\x89HDF\r\n\x1a\n"]
+)
 def test_a_file_that_is_no_keras_file(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match="is not a reward saved by virl_tf"):
@@ -319,7 +361,13 @@ def test_another_keras_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "config", ["[]", "{}", "not json", '{"class_name": "Dense", "config": {"units": 1}, "module": "keras.layers"}']
+    "config",
+    [
+        "[]",
+        "{}",
+        "not json",
+        '{"class_name": "Dense", "config": {"units": 1}, "module": "keras.layers"}',
+    ],
 )
 def test_a_keras_file_with_another_description(tmp_path, reward, config):
     source, path = saved(reward, tmp_path), tmp_path / "changed.keras"
@@ -336,7 +384,11 @@ def test_a_damaged_file(tmp_path, reward, where, damage):
     path = saved(reward, tmp_path)
     content = path.read_bytes()
     i = int(where * len(content))
-    broken = {"cut": b"", "flip": bytes([content[i] ^ 0xFF]) + content[i + 1 :], "insert": b"\0" + content[i:]}[damage]
+    broken = {
+        "cut": b"",
+        "flip": bytes([content[i] ^ 0xFF]) + content[i + 1 :],
+        "insert": b"\0" + content[i:],
+    }[damage]
     path.write_bytes(content[:i] + broken)
     with pytest.raises(InputError, match=r"reward\.keras"):
         load_reward(path)
@@ -359,7 +411,9 @@ def test_code_in_a_file_is_refused_and_not_executed(tmp_path, monkeypatch, suffi
 
 
 def test_hamiltonian_monte_carlo_takes_it_as_a_target(reward):
-    kernel = tfp.mcmc.HamiltonianMonteCarlo(reward, step_size=tf.constant(0.05, tf.float64), num_leapfrog_steps=2)
+    kernel = tfp.mcmc.HamiltonianMonteCarlo(
+        reward, step_size=tf.constant(0.05, tf.float64), num_leapfrog_steps=2
+    )
     start = np.random.default_rng(0).standard_normal((6, 2))
 
     @tf.function

@@ -20,7 +20,11 @@ CONFIG = {
 
 
 def row(t, value=None):
-    return {"t": t, "loss": 0.1 + 0.2 * t if value is None else value, "policy_seconds": 1.0 / 3.0 + t}
+    return {
+        "t": t,
+        "loss": 0.1 + 0.2 * t if value is None else value,
+        "policy_seconds": 1.0 / 3.0 + t,
+    }
 
 
 def record(folder, *states):
@@ -40,7 +44,10 @@ def test_a_new_folder_is_made(tmp_path, name):
     folder = RunFolder.open(tmp_path / name, CONFIG)
     assert folder.config == CONFIG
     assert not folder.finished
-    assert yaml.safe_load((tmp_path / name / "config.yaml").read_text(encoding="utf-8"))["versions"] == versions()
+    assert (
+        yaml.safe_load((tmp_path / name / "config.yaml").read_text(encoding="utf-8"))["versions"]
+        == versions()
+    )
 
 
 def test_an_empty_folder_is_used(tmp_path):
@@ -55,7 +62,9 @@ def test_the_same_config_opens_the_same_run(tmp_path):
     assert folder.latest_state(make_state()).t == 2
 
 
-@pytest.mark.parametrize("text", ["1e3", "1e-3", "true", "null", "2020-01-01", "007", "a: b", "ünï", "", " x "])
+@pytest.mark.parametrize(
+    "text", ["1e3", "1e-3", "true", "null", "2020-01-01", "007", "a: b", "ünï", "", " x "]
+)
 def test_words_that_look_like_something_else_are_the_same_config(tmp_path, text):
     RunFolder.open(tmp_path, {"name": text})
     assert RunFolder.open(tmp_path, {"name": text}).config == {"name": text}
@@ -73,7 +82,10 @@ def test_another_config_is_refused_naming_the_keys_that_differ(tmp_path):
     other = {
         "method": "eim",
         "seed": 3,
-        "hparams": {"policy": {"kl_bound": 0.5, "start": "kmeans", "patience": None}, "shape": [8, 2]},
+        "hparams": {
+            "policy": {"kl_bound": 0.5, "start": "kmeans", "patience": None},
+            "shape": [8, 2],
+        },
     }
     with pytest.raises(InputError, match="holds a run with another configuration") as error:
         RunFolder.open(tmp_path, other)
@@ -104,7 +116,9 @@ def test_a_path_through_a_file_is_refused(tmp_path, below):
     assert contents(tmp_path) == {"file": b"text"}
 
 
-@pytest.mark.parametrize("text", ["", "3", "[1]", "versions: {}", "config: 3", "config: {a: 1", "config: {a: 1, a: 2}"])
+@pytest.mark.parametrize(
+    "text", ["", "3", "[1]", "versions: {}", "config: 3", "config: {a: 1", "config: {a: 1, a: 2}"]
+)
 def test_a_damaged_config_is_refused(tmp_path, text):
     (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=r"config\.yaml is not"):
@@ -175,14 +189,19 @@ def test_checkpoints_are_sorted_by_number(tmp_path):
     folder = RunFolder.open(tmp_path, CONFIG)
     record(folder, *range(1, 12))
     assert folder.latest_state(make_state()).t == 11
-    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["state-00010.npz", "state-00011.npz"]
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == [
+        "state-00010.npz",
+        "state-00011.npz",
+    ]
 
 
 def test_seconds_stand_apart_from_the_metrics(tmp_path):
     folder = RunFolder.open(tmp_path, CONFIG)
     record(folder, 1)
     assert (tmp_path / "metrics.csv").read_text(encoding="utf-8").splitlines()[0] == "t,loss"
-    assert (tmp_path / "timings.csv").read_text(encoding="utf-8").splitlines()[0] == "t,policy_seconds"
+    assert (tmp_path / "timings.csv").read_text(encoding="utf-8").splitlines()[
+        0
+    ] == "t,policy_seconds"
 
 
 @pytest.mark.parametrize("written", [["metrics.csv"], ["metrics.csv", "timings.csv"]])
@@ -236,12 +255,18 @@ def test_the_result_comes_back_and_marks_the_run_finished(tmp_path, networks, po
 
 
 def test_equal_rewards_are_equal_files_whenever_they_are_written(tmp_path, networks, points):
-    reward, first, second = make_reward(networks), tmp_path / "first.keras", tmp_path / "second.keras"
+    reward, first, second = (
+        make_reward(networks),
+        tmp_path / "first.keras",
+        tmp_path / "second.keras",
+    )
     run_folder.save_reward(first, reward)
     time.sleep(2.1)  # Keras would write the time in seconds, the archive in twos
     run_folder.save_reward(second, reward)
     assert first.read_bytes() == second.read_bytes()
-    np.testing.assert_allclose(keras.saving.load_model(second)(points), reward(points), rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(
+        keras.saving.load_model(second)(points), reward(points), rtol=1e-6, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("missing", ["reward.keras", "policy.npz"])
@@ -298,10 +323,16 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     folder = recorded(tmp_path)
     code = "import sys, virl_tf.run_folder as r\nwith r.RunFolder(sys.argv[1]).locked(): print('in', flush=True); input()"
     other = subprocess.Popen(
-        [sys.executable, "-c", code, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", code, str(folder.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
     assert other.stdout.readline() == b"in\n"
-    with pytest.raises(InputError, match="another process is working on the run in"), folder.locked():
+    with (
+        pytest.raises(InputError, match="another process is working on the run in"),
+        folder.locked(),
+    ):
         pass
     other.kill()  # a lock goes with its process, however it ends
     other.wait()

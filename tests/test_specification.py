@@ -1,4 +1,6 @@
-"""What identifies a run: sizes, defaults and published columns of each task, and options that are another task's."""
+"""What identifies a run: sizes, defaults and published columns of each task, and options that are
+another task's.
+"""
 
 import itertools
 
@@ -13,19 +15,37 @@ WALKS = ["grid_walker", "path_planning"]
 # Table 3 of the appendix, written out, and our column for EIM.
 TABLE_3 = {
     "virl": {
-        "network": {"num_layers": 3, "layer_size": 256, "batch_norm": True, "dropout": 0.07, "l2": 4.77e-7},
+        "network": {
+            "num_layers": 3,
+            "layer_size": 256,
+            "batch_norm": True,
+            "dropout": 0.07,
+            "l2": 4.77e-7,
+        },
         "training": {"learning_rate": 4.25e-4},
         "kde": {"bandwidth": 0.136, "bandwidth_scale": "absolute"},
         "policy": {"update_steps": 63},
     },
     "geim": {
-        "network": {"num_layers": 3, "layer_size": 64, "batch_norm": False, "dropout": 0.0, "l2": 2.44e-4},
+        "network": {
+            "num_layers": 3,
+            "layer_size": 64,
+            "batch_norm": False,
+            "dropout": 0.0,
+            "l2": 2.44e-4,
+        },
         "training": {"learning_rate": 4.38e-4},
         "kde": {"bandwidth": 0.864, "bandwidth_scale": "absolute"},
         "policy": {"update_steps": 5},
     },
     "eim": {
-        "network": {"num_layers": 3, "layer_size": 256, "batch_norm": True, "dropout": 0.07, "l2": 4.77e-7},
+        "network": {
+            "num_layers": 3,
+            "layer_size": 256,
+            "batch_norm": True,
+            "dropout": 0.07,
+            "l2": 4.77e-7,
+        },
         "training": {"learning_rate": 4.25e-4},
         "kde": {"bandwidth_scale": "absolute"},
         "policy": {"update_steps": 1},
@@ -57,11 +77,31 @@ def test_modes_and_steps_are_those_of_the_target(task, size, modes, steps):
 @pytest.mark.parametrize(
     ("task", "option", "message"),
     [
-        ("grid_walker", {"modes": 5}, "--modes is for gaussians; the size of a grid_walker target is --steps"),
-        ("path_planning", {"modes": 20}, "--modes is for gaussians; the size of a path_planning target is --steps"),
-        ("gaussians", {"steps": 5}, "--steps is for grid_walker and path_planning; .* gaussians target is --modes"),
-        ("grid_walker", {"task_seed": 0}, "--task-seed is for gaussians; grid_walker has one target only"),
-        ("path_planning", {"task_seed": 3}, "--task-seed is for gaussians; path_planning has one target only"),
+        (
+            "grid_walker",
+            {"modes": 5},
+            "--modes is for gaussians; the size of a grid_walker target is --steps",
+        ),
+        (
+            "path_planning",
+            {"modes": 20},
+            "--modes is for gaussians; the size of a path_planning target is --steps",
+        ),
+        (
+            "gaussians",
+            {"steps": 5},
+            "--steps is for grid_walker and path_planning; .* gaussians target is --modes",
+        ),
+        (
+            "grid_walker",
+            {"task_seed": 0},
+            "--task-seed is for gaussians; grid_walker has one target only",
+        ),
+        (
+            "path_planning",
+            {"task_seed": 3},
+            "--task-seed is for gaussians; path_planning has one target only",
+        ),
     ],
 )
 def test_options_of_another_task_are_refused(task, option, message):
@@ -98,7 +138,10 @@ def test_an_unknown_task_names_the_nearest():
 # --- hyperparameters -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("task", "preset"), [("gaussians", "quick"), ("grid_walker", "paper"), ("path_planning", "paper")])
+@pytest.mark.parametrize(
+    ("task", "preset"),
+    [("gaussians", "quick"), ("grid_walker", "paper"), ("path_planning", "paper")],
+)
 def test_the_default_preset_is_the_tasks(task, preset):
     spec = make_specification(task=task)
     assert spec.preset == preset
@@ -115,10 +158,13 @@ def test_a_paper_run_has_the_column_of_table_3_and_nothing_else_over_the_default
 
 
 @pytest.mark.parametrize(
-    ("method", "components", "column"), [("virl", 1, "virl_1c"), ("virl", 2, "virl_10c"), ("eim", 10, "eim_10c")]
+    ("method", "components", "column"),
+    [("virl", 1, "virl_1c"), ("virl", 2, "virl_10c"), ("eim", 10, "eim_10c")],
 )
 def test_a_paper_run_of_the_gaussians_has_the_column_of_table_2(method, components, column):
-    spec = make_specification(task="gaussians", method=method, components=components, preset="paper")
+    spec = make_specification(
+        task="gaussians", method=method, components=components, preset="paper"
+    )
     assert spec.hparams == default_hparams(method).override(published("gaussians", column))
 
 
@@ -133,11 +179,16 @@ def test_every_method_runs_on_every_task_with_its_familys_column(task, method):
 def test_presets_go_over_the_column_then_the_file_then_single_assignments(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("network: {layer_size: 16, dropout: 0.25}\n")
-    spec = make_specification(task="grid_walker", preset="smoke", hparams_file=file, assignments=["network.dropout=0.5"])
+    spec = make_specification(
+        task="grid_walker", preset="smoke", hparams_file=file, assignments=["network.dropout=0.5"]
+    )
     network = spec.hparams.network
     assert network.batch_norm is True  # Table 3
     assert spec.hparams.loop.num_negatives == 8000  # smoke
-    assert (network.layer_size, network.dropout) == (16, 0.5)  # the file, and the assignment over it
+    assert (network.layer_size, network.dropout) == (
+        16,
+        0.5,
+    )  # the file, and the assignment over it
 
 
 # --- names ---------------------------------------------------------------------------------------------------------------
@@ -145,14 +196,20 @@ def test_presets_go_over_the_column_then_the_file_then_single_assignments(tmp_pa
 
 def test_names_tell_runs_apart():
     options = [
-        *({"task": "gaussians", "modes": modes, "task_seed": t} for modes in (5, 6) for t in (None, 1, 7)),
+        *(
+            {"task": "gaussians", "modes": modes, "task_seed": t}
+            for modes in (5, 6)
+            for t in (None, 1, 7)
+        ),
         *({"task": "grid_walker", "steps": steps} for steps in (2, 5, 6)),
         *({"task": "grid_walker", "rows": rows} for rows in (100, 1000)),
         *({"task": "path_planning", "steps": steps} for steps in (2, 6)),
     ]
     common = [
         {"method": method, "components": components, "seed": seed, "preset": preset}
-        for method, components, seed, preset in itertools.product(["virl", "eim"], [1, 10], [0, 1], ["smoke", "paper"])
+        for method, components, seed, preset in itertools.product(
+            ["virl", "eim"], [1, 10], [0, 1], ["smoke", "paper"]
+        )
     ]
     specs = {make_specification(**one, **other) for one in options for other in common}
     assert len({spec.name for spec in specs}) == len(specs)
@@ -162,10 +219,19 @@ def test_names_tell_runs_apart():
     ("options", "name"),
     [
         ({"task": "gaussians"}, "gaussians-virl-10c-m50-s0-quick"),
-        ({"task": "gaussians", "task_seed": 3, "method": "eim"}, "gaussians-eim-10c-m50-s0-t3-quick"),
+        (
+            {"task": "gaussians", "task_seed": 3, "method": "eim"},
+            "gaussians-eim-10c-m50-s0-t3-quick",
+        ),
         ({"task": "grid_walker", "seed": 4}, "grid_walker-virl-10c-d5-s4-paper"),
-        ({"task": "gaussians", "preset": "best", "rows": 300}, "gaussians-virl-10c-m50-s0-n300-best"),
-        ({"task": "path_planning", "steps": 4, "components": 1, "preset": "smoke"}, "path_planning-virl-1c-d4-s0-smoke"),
+        (
+            {"task": "gaussians", "preset": "best", "rows": 300},
+            "gaussians-virl-10c-m50-s0-n300-best",
+        ),
+        (
+            {"task": "path_planning", "steps": 4, "components": 1, "preset": "smoke"},
+            "path_planning-virl-1c-d4-s0-smoke",
+        ),
     ],
 )
 def test_names_are_the_documented_ones(options, name):

@@ -74,7 +74,9 @@ def test_curvature_is_symmetric():
 def test_adding_a_constant_changes_nothing(constant):
     z = draws(2, 2)
     rewards = np.sin(z.sum(axis=-1))
-    for expected, found in zip(fit(z, rewards, 1e-6), fit(z, rewards + constant, 1e-6), strict=True):
+    for expected, found in zip(
+        fit(z, rewards, 1e-6), fit(z, rewards + constant, 1e-6), strict=True
+    ):
         np.testing.assert_allclose(found, expected, atol=1e-8)
 
 
@@ -98,7 +100,10 @@ def test_constant_rewards_give_zeros(value):
 def test_ridge_shrinks_and_survives_too_few_samples():
     z = draws(1, 3, samples=5)  # 10 coefficients
     rewards = np.sin(z.sum(axis=-1))
-    small, large = (np.abs(np.concatenate([part.ravel() for part in fit(z, rewards, ridge)])).sum() for ridge in (1e-6, 10.0))
+    small, large = (
+        np.abs(np.concatenate([part.ravel() for part in fit(z, rewards, ridge)])).sum()
+        for ridge in (1e-6, 10.0)
+    )
     assert np.isfinite(small)
     assert 0.0 < large < small
 

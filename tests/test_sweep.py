@@ -18,9 +18,27 @@ import psutil
 import pytest
 from rich.console import Console
 
-from experiments.result_files import COLUMNS, RUN, bootstrap_interval, paired, read_results, sign_flip_test, table, to_markdown
+from experiments.result_files import (
+    COLUMNS,
+    RUN,
+    bootstrap_interval,
+    paired,
+    read_results,
+    sign_flip_test,
+    table,
+    to_markdown,
+)
 from experiments.sweep import cluster, execute_sweep, execute_unit
-from experiments.units import BLOCKED, GRIDS, ReferenceUnit, RunUnit, gaussian_units, inference_components, units_of, walk_units
+from experiments.units import (
+    BLOCKED,
+    GRIDS,
+    ReferenceUnit,
+    RunUnit,
+    gaussian_units,
+    inference_components,
+    units_of,
+    walk_units,
+)
 from virl_tf.validation import InputError
 
 QUIET = Console(quiet=True)
@@ -63,29 +81,48 @@ def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
     failures = execute_sweep(units, tmp_path, None, 2, QUIET)
     assert list(failures) == ["unit-5"]
     assert "this unit cannot work" in failures["unit-5"]
-    assert (tmp_path / "unit-0" / "finished").read_text() == "before\n"  # what is finished is skipped
+    assert (
+        tmp_path / "unit-0" / "finished"
+    ).read_text() == "before\n"  # what is finished is skipped
     for i in (1, 2, 3, 4, 6, 7):
         assert (tmp_path / f"unit-{i}" / "finished").read_text() == "once\n"
     assert (tmp_path / "unit-3" / "killed").exists()
-    # The killed unit went on elsewhere from where it was: its first steps were done by the process that died.
+    # The killed unit went on elsewhere from where it was: its first steps were done by the process
+    # that died.
     workers = [(tmp_path / "unit-3" / f"step-{i}").read_text() for i in range(5)]
     assert len(set(workers[:3])) == len(set(workers[3:])) == 1
     assert workers[0] != workers[3]
 
-    assert list(execute_sweep([unit for unit in units if unit.fault != "fail"], tmp_path, None, 1, QUIET)) == []
+    assert (
+        list(
+            execute_sweep(
+                [unit for unit in units if unit.fault != "fail"], tmp_path, None, 1, QUIET
+            )
+        )
+        == []
+    )
 
 
 def test_a_cluster_that_is_running_already(tmp_path):
     """A scheduler and a worker started by hand, as on other machines."""
     address = tmp_path / "scheduler.json"
-    options = {"cwd": Path(__file__).parent.parent, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    options = {
+        "cwd": Path(__file__).parent.parent,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
     dask = [sys.executable, "-m", "dask"]
     places = ["--scheduler-file", str(address)]
-    scheduler = subprocess.Popen([*dask, "scheduler", *places, "--port", "0", "--dashboard-address", "127.0.0.1:0"], **options)
+    scheduler = subprocess.Popen(
+        [*dask, "scheduler", *places, "--port", "0", "--dashboard-address", "127.0.0.1:0"],
+        **options,
+    )
     deadline = time.monotonic() + 60
     while not (address.is_file() and address.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.05)
-    worker = subprocess.Popen([*dask, "worker", *places, "--nthreads", "1", "--nworkers", "1"], **options)
+    worker = subprocess.Popen(
+        [*dask, "worker", *places, "--nthreads", "1", "--nworkers", "1"], **options
+    )
     try:
         units = [FakeUnit(f"unit-{i}") for i in range(3)]
         tcp = json.loads(address.read_text())["address"]
@@ -100,7 +137,16 @@ def test_a_cluster_that_is_running_already(tmp_path):
 
 
 TINY = [
-    *("--preset", "smoke", "--set", "network.layer_size=8", "--set", "training.num_epochs=2", "--set", "loop.num_iterations=4"),
+    *(
+        "--preset",
+        "smoke",
+        "--set",
+        "network.layer_size=8",
+        "--set",
+        "training.num_epochs=2",
+        "--set",
+        "loop.num_iterations=4",
+    ),
     *("--set", "loop.num_negatives=500", "--set", "policy.update_steps=2"),
 ]
 
@@ -110,13 +156,32 @@ def test_a_killed_worker_changes_no_number_of_a_real_sweep(tmp_path):
     tables = []
     for name in ("whole", "killed"):
         out = tmp_path / name
-        command = [sys.executable, "-m", "experiments", "sweep", "gaussians", *TINY, "--workers", "2", "--out", str(out)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command = [
+            sys.executable,
+            "-m",
+            "experiments",
+            "sweep",
+            "gaussians",
+            *TINY,
+            "--workers",
+            "2",
+            "--out",
+            str(out),
+        ]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         if name == "killed":
             deadline = time.monotonic() + 120
-            while not list(out.glob("*/checkpoints/state-00002.npz")) and time.monotonic() < deadline:
+            while (
+                not list(out.glob("*/checkpoints/state-00002.npz")) and time.monotonic() < deadline
+            ):
                 time.sleep(0.01)
-            workers = [child for child in psutil.Process(process.pid).children(recursive=True) if child.memory_info().rss > 4e8]
+            workers = [
+                child
+                for child in psutil.Process(process.pid).children(recursive=True)
+                if child.memory_info().rss > 4e8
+            ]
             assert workers, "no worker to kill"
             workers[0].kill()
         output, _ = process.communicate(timeout=600)
@@ -144,9 +209,15 @@ def test_a_worker_that_compiled_too_much_leaves_before_it_starts_a_unit(tmp_path
 
 def test_an_unreachable_scheduler_is_one_clear_error(monkeypatch):
     monkeypatch.setattr("experiments.sweep.ANSWER_SECONDS", 1.0)
-    with pytest.raises(InputError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"), contextlib.ExitStack() as stack:
+    with (
+        pytest.raises(InputError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"),
+        contextlib.ExitStack() as stack,
+    ):
         stack.enter_context(cluster("tcp://127.0.0.1:9", 1))
-    with pytest.raises(InputError, match="expected tcp://HOST:PORT"), contextlib.ExitStack() as stack:
+    with (
+        pytest.raises(InputError, match="expected tcp://HOST:PORT"),
+        contextlib.ExitStack() as stack,
+    ):
         stack.enter_context(cluster("nonsense://x", 1))
 
 
@@ -157,7 +228,9 @@ def test_paper_grid_is_the_papers():
     assert {unit.spec.modes for unit in runs} == set(range(5, 55, 5))
     assert len({unit.name for unit in units}) == len(units)
     assert sum(isinstance(unit, ReferenceUnit) for unit in units) == 50
-    inferred = {(unit.spec.method, unit.spec.components) for unit in runs if unit.inference_components}
+    inferred = {
+        (unit.spec.method, unit.spec.components) for unit in runs if unit.inference_components
+    }
     assert inferred == {("virl", 10), ("geim", 10)}
     assert all(unit.inference_components in (0, unit.spec.modes) for unit in runs)
     assert len([unit for unit in gaussian_units("quick", []) if isinstance(unit, RunUnit)]) == 36
@@ -165,13 +238,18 @@ def test_paper_grid_is_the_papers():
     assert set(GRIDS) == {"smoke", "quick", "paper", "best"}
 
 
-@pytest.mark.parametrize(("task", "steps", "modes", "components"), [("grid_walker", 5, 32, 25), ("path_planning", 6, 20, 20)])
+@pytest.mark.parametrize(
+    ("task", "steps", "modes", "components"),
+    [("grid_walker", 5, 32, 25), ("path_planning", 6, 20, 20)],
+)
 def test_paper_walks_are_the_papers(task, steps, modes, components):
     units = walk_units(task, "paper", [])
-    assert {(unit.spec.method, unit.spec.seed) for unit in units} == set(itertools.product(("eim", "virl", "geim"), range(5)))
-    assert {(unit.spec.task, unit.spec.steps, unit.spec.modes, unit.spec.components) for unit in units} == {
-        (task, steps, modes, 10)
-    }
+    assert {(unit.spec.method, unit.spec.seed) for unit in units} == set(
+        itertools.product(("eim", "virl", "geim"), range(5))
+    )
+    assert {
+        (unit.spec.task, unit.spec.steps, unit.spec.modes, unit.spec.components) for unit in units
+    } == {(task, steps, modes, 10)}
     assert {unit.inference_components for unit in units} == {components}
     assert len({unit.name for unit in units}) == len(units) == 15
     assert {unit.group for unit in units} == {"eim 10c", "virl 10c", "geim 10c"}
@@ -204,13 +282,23 @@ def test_units_are_those_of_the_task():
 
 @pytest.mark.parametrize(
     ("task", "steps", "components"),
-    [("grid_walker", 5, 25), ("grid_walker", 6, 50), ("grid_walker", 1, 2), ("path_planning", 6, 20), ("path_planning", 2, 2)],
+    [
+        ("grid_walker", 5, 25),
+        ("grid_walker", 6, 50),
+        ("grid_walker", 1, 2),
+        ("path_planning", 6, 20),
+        ("path_planning", 2, 2),
+    ],
 )
 def test_inference_has_components_in_proportion_to_the_modes(task, steps, components):
     assert inference_components(task, steps) == components
 
 
-FOLDERS = {"gaussians": ["."], "grid_walker": [".", "inference"], "path_planning": [".", "inference", "obstacles"]}
+FOLDERS = {
+    "gaussians": ["."],
+    "grid_walker": [".", "inference"],
+    "path_planning": [".", "inference", "obstacles"],
+}
 
 
 @pytest.mark.parametrize("task", FOLDERS)
@@ -228,8 +316,14 @@ def test_a_unit_trains_and_then_infers_with_and_without_obstacles(task, tmp_path
     from experiments import inference, runs
 
     calls = []
-    monkeypatch.setattr(runs, "execute", lambda spec, folder, **options: calls.append((spec, folder)))
-    monkeypatch.setattr(inference, "infer", lambda folders, components, **options: calls.append((folders, components, options)))
+    monkeypatch.setattr(
+        runs, "execute", lambda spec, folder, **options: calls.append((spec, folder))
+    )
+    monkeypatch.setattr(
+        inference,
+        "infer",
+        lambda folders, components, **options: calls.append((folders, components, options)),
+    )
     unit = next(unit for unit in units_of(task, "smoke", []) if unit.group == "eim 10c")
     unit.execute(tmp_path)
     assert calls[0] == (unit.spec, tmp_path)
@@ -245,8 +339,15 @@ def test_a_sweep_with_search_infers_twice_and_completes_one_without(tmp_path, mo
 
     calls = {}
     monkeypatch.setattr(runs, "execute", lambda spec, folder, **options: None)
-    monkeypatch.setattr(inference, "infer", lambda folders, components, **options: calls.update({options["out"].name: options}))
-    plain, both = (next(iter(units_of("path_planning", "smoke", [], search=search))) for search in (False, True))
+    monkeypatch.setattr(
+        inference,
+        "infer",
+        lambda folders, components, **options: calls.update({options["out"].name: options}),
+    )
+    plain, both = (
+        next(iter(units_of("path_planning", "smoke", [], search=search)))
+        for search in (False, True)
+    )
     assert plain.name == both.name
     for name in (".", "inference", "obstacles"):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -262,21 +363,49 @@ def test_a_sweep_with_search_infers_twice_and_completes_one_without(tmp_path, mo
     }
 
 
-def results(values: dict, seeds: int = 5, modes: tuple = (5, 20, 50), noise: float = 0.01) -> pd.DataFrame:
-    """A synthetic results.csv: values[(stage, method, components)] = mean at the smallest m; grows a little with m."""
+def results(
+    values: dict, seeds: int = 5, modes: tuple = (5, 20, 50), noise: float = 0.01
+) -> pd.DataFrame:
+    """A synthetic results.csv: values[(stage, method, components)] = mean at the smallest m; grows
+    a little with m.
+    """
     rng = np.random.default_rng(0)
     rows = []
     for (stage, method, components), mean in values.items():
         for m, seed in itertools.product(modes, range(seeds)):
             value = mean * (1 + m / 200) + noise * rng.normal()
-            rows.append(["gaussians", method, components, m, seed, "paper", stage, value, value, value, 1.0, "finished"])
+            rows.append(
+                [
+                    "gaussians",
+                    method,
+                    components,
+                    m,
+                    seed,
+                    "paper",
+                    stage,
+                    value,
+                    value,
+                    value,
+                    1.0,
+                    "finished",
+                ]
+            )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 PAPERS_WORLD = {
-    **{("training", method, 10): value for method, value in {"virl": 0.05, "geim": 0.2, "eim": 0.8}.items()},
-    **{("training", method, 1): value for method, value in {"virl": 0.06, "geim": 0.5, "eim": 2.0}.items()},
-    **{("training_policy", method, 10): value for method, value in {"virl": 0.5, "geim": 0.6}.items()},
+    **{
+        ("training", method, 10): value
+        for method, value in {"virl": 0.05, "geim": 0.2, "eim": 0.8}.items()
+    },
+    **{
+        ("training", method, 1): value
+        for method, value in {"virl": 0.06, "geim": 0.5, "eim": 2.0}.items()
+    },
+    **{
+        ("training_policy", method, 10): value
+        for method, value in {"virl": 0.5, "geim": 0.6}.items()
+    },
     **{("inference", method, 10): value for method, value in {"virl": 0.1, "geim": 0.3}.items()},
     ("reference", "kde", 0): 0.2,
     ("reference", "kde_held_out", 0): 0.06,
@@ -298,7 +427,9 @@ def test_claims_hold_where_they_hold_and_fail_where_they_fail():
     few = frame[frame["seed"] < 1]
     assert {claim.check(few).verdict for claim in GAUSSIANS} == {TOO_FEW}
     equal = results({key: 0.2 for key in PAPERS_WORLD})
-    assert HOLDS not in {claim.check(equal).verdict for claim in (GAUSSIANS[0], GAUSSIANS[4], GAUSSIANS[6])}
+    assert HOLDS not in {
+        claim.check(equal).verdict for claim in (GAUSSIANS[0], GAUSSIANS[4], GAUSSIANS[6])
+    }
 
 
 @pytest.mark.parametrize("number", ["2b", "4"])
@@ -321,8 +452,13 @@ def test_several_sweeps_are_taken_together(call, tmp_path):
     frame.to_csv(tmp_path / "all.csv", index=False)
     folders = [tmp_path / str(m) for m in (5, 20, 50)]
     together = read_results(folders).sort_values(RUN, ignore_index=True)
-    pd.testing.assert_frame_equal(together, read_results(tmp_path / "all.csv").sort_values(RUN, ignore_index=True))
-    with pytest.raises(InputError, match=r"75 rows stand in more than one of .*: gaussians virl 10 5 0 paper training"):
+    pd.testing.assert_frame_equal(
+        together, read_results(tmp_path / "all.csv").sort_values(RUN, ignore_index=True)
+    )
+    with pytest.raises(
+        InputError,
+        match=r"75 rows stand in more than one of .*: gaussians virl 10 5 0 paper training",
+    ):
         read_results([folders[0], folders[0]])
 
     for number in ("2b", "4"):
@@ -330,7 +466,9 @@ def test_several_sweeps_are_taken_together(call, tmp_path):
             assert call("figure", number, *given, "--out", tmp_path / name)[0] == 0
         one, several = (tmp_path / name / f"figure_{number}.png" for name in ("one", "several"))
         assert one.read_bytes() == several.read_bytes()
-    assert call("claims", "gaussians", *folders) == call("claims", "gaussians", tmp_path / "all.csv")
+    assert call("claims", "gaussians", *folders) == call(
+        "claims", "gaussians", tmp_path / "all.csv"
+    )
 
 
 def test_results_of_another_kind_are_refused(tmp_path):
@@ -343,17 +481,22 @@ def test_results_of_another_kind_are_refused(tmp_path):
 
 def test_sign_flip_test_against_enumeration():
     d = np.array([-1.0, -2.0, 0.5, -0.1, -3.0])
-    sums = [sum(s * abs(v) for s, v in zip(signs, d, strict=True)) for signs in itertools.product((-1, 1), repeat=5)]
+    sums = [
+        sum(s * abs(v) for s, v in zip(signs, d, strict=True))
+        for signs in itertools.product((-1, 1), repeat=5)
+    ]
     assert sign_flip_test(d) == np.mean([total <= d.sum() + 1e-12 for total in sums])
     assert sign_flip_test(-np.arange(1.0, 6.0)) == 2.0**-5
     assert sign_flip_test(np.arange(1.0, 6.0)) == 1.0
-    assert sign_flip_test(np.array([-1.0] * 9 + [np.nan])) > 2.0**-10  # a lost run counts against the claim
+    assert (
+        sign_flip_test(np.array([-1.0] * 9 + [np.nan])) > 2.0**-10
+    )  # a lost run counts against the claim
     assert sign_flip_test(-np.ones(40)) < 1e-4
 
 
 def test_sign_flip_test_keeps_its_level():
-    # Under the null it rejects at most 5 % of the time; in 400 trials, with 99.9 % confidence, at most
-    # 0.05 + 3.1 sqrt(0.05 0.95 / 400) = 0.084 of them.
+    # Under the null it rejects at most 5 % of the time; in 400 trials, with 99.9 % confidence, at
+    # most 0.05 + 3.1 sqrt(0.05 0.95 / 400) = 0.084 of them.
     rng = np.random.default_rng(1)
     rejected = [sign_flip_test(rng.normal(size=8)) < 0.05 for _ in range(400)]
     assert np.mean(rejected) < 0.084

@@ -9,7 +9,9 @@ from virl_tf import InputError, tasks
 # A small, quick example of each public task. A new task must be put in here.
 EXAMPLES = {
     "RandomGaussians": lambda: tasks.RandomGaussians(3, seed=1, burn_in=5),
-    "RandomGaussians, D = 5": lambda: tasks.RandomGaussians(3, seed=1, dim=5),  # drawn in another way than D = 2
+    "RandomGaussians, D = 5": lambda: tasks.RandomGaussians(
+        3, seed=1, dim=5
+    ),  # drawn in another way than D = 2
     "GridWalker": lambda: tasks.GridWalker(2, burn_in=5),
     "PathPlanning": lambda: tasks.PathPlanning(2),
     "PlanarRobot": lambda: tasks.PlanarRobot(3, goals=[[2.0, 0.0], [0.0, 2.0]], likelihood_std=0.1),
@@ -46,7 +48,9 @@ def test_mode_centres(task):
 
 
 @pytest.mark.parametrize(
-    "make", [np.float64, np.float32, tf.constant, lambda x: x.tolist()], ids=["float64", "float32", "tf", "list"]
+    "make",
+    [np.float64, np.float32, tf.constant, lambda x: x.tolist()],
+    ids=["float64", "float32", "tf", "list"],
 )
 def test_log_prob_is_float64_of_any_kind_of_points(task, make):
     x = task.mode_centers[:2]
@@ -58,7 +62,9 @@ def test_log_prob_is_float64_of_any_kind_of_points(task, make):
 
 def test_log_prob_is_evaluated_point_by_point(task, demonstrations):
     whole = task.log_prob(demonstrations[:5]).numpy()
-    np.testing.assert_allclose([task.log_prob(x[None]).numpy()[0] for x in demonstrations[:5]], whole, rtol=1e-9)
+    np.testing.assert_allclose(
+        [task.log_prob(x[None]).numpy()[0] for x in demonstrations[:5]], whole, rtol=1e-9
+    )
 
 
 def test_log_prob_is_higher_at_mode_centres_than_far_away(task):

@@ -32,14 +32,21 @@ KINDS = ["mild", "definite", "indefinite", "negative", "zero", "huge", "huge neg
 
 def step(a, b, bound):
     """The step of one component: mean, covariance, kl, eta."""
-    found = update_components(tf.constant(a[None]), tf.constant(b[None]), tf.constant(bound, tf.float64))
+    found = update_components(
+        tf.constant(a[None]), tf.constant(b[None]), tf.constant(bound, tf.float64)
+    )
     tril = found.tril[0].numpy()
     return found.mean[0].numpy(), tril @ tril.T, float(found.kl[0]), float(found.eta[0])
 
 
 def objective(a, b, mean, covariance):
     """E[R] + H up to a constant."""
-    return b @ mean - 0.5 * mean @ a @ mean - 0.5 * np.trace(a @ covariance) + 0.5 * np.linalg.slogdet(covariance)[1]
+    return (
+        b @ mean
+        - 0.5 * mean @ a @ mean
+        - 0.5 * np.trace(a @ covariance)
+        + 0.5 * np.linalg.slogdet(covariance)[1]
+    )
 
 
 @pytest.mark.parametrize("kind", ["mild", "definite", "indefinite", "negative", "zero"])
@@ -104,7 +111,9 @@ def test_one_dimension_in_closed_form(slope, curvature):
     np.testing.assert_allclose(mean, [slope / (curvature + eta)], rtol=1e-9)
     np.testing.assert_allclose(covariance, [[(1.0 + eta) / (curvature + eta)]], rtol=1e-9)
     variance = (1.0 + eta) / (curvature + eta)
-    assert kl == pytest.approx(0.5 * (variance - 1.0 - np.log(variance) + (slope / (curvature + eta)) ** 2), abs=1e-10)
+    assert kl == pytest.approx(
+        0.5 * (variance - 1.0 - np.log(variance) + (slope / (curvature + eta)) ** 2), abs=1e-10
+    )
 
 
 def test_components_are_updated_independently():
@@ -112,7 +121,9 @@ def test_components_are_updated_independently():
     a, b = (np.stack(arrays) for arrays in zip(*problems, strict=True))
     batch = update_components(tf.constant(a), tf.constant(b), tf.constant(0.05, tf.float64))
     for o in range(len(problems)):
-        single = update_components(tf.constant(a[o : o + 1]), tf.constant(b[o : o + 1]), tf.constant(0.05, tf.float64))
+        single = update_components(
+            tf.constant(a[o : o + 1]), tf.constant(b[o : o + 1]), tf.constant(0.05, tf.float64)
+        )
         for one, all_of_them in zip(single, batch, strict=True):
             np.testing.assert_allclose(all_of_them[o], one[0], rtol=1e-9, atol=1e-12)
 
@@ -122,7 +133,9 @@ def test_components_are_updated_independently():
 
 def new_weights(log_weights, gains, bound):
     found, kl = update_weights(
-        tf.constant(log_weights, tf.float64), tf.constant(gains, tf.float64), tf.constant(bound, tf.float64)
+        tf.constant(log_weights, tf.float64),
+        tf.constant(gains, tf.float64),
+        tf.constant(bound, tf.float64),
     )
     return found.numpy(), float(kl)
 

@@ -1,4 +1,6 @@
-"""`python -m experiments tune` as a user meets it; where real training is not the point, with runs that only count."""
+"""`python -m experiments tune` as a user meets it; where real training is not the point, with runs
+that only count.
+"""
 
 import contextlib
 import hashlib
@@ -22,13 +24,33 @@ from experiments.tuning.study import ENDED, RETRIES, count, published_parameters
 from experiments.tuning.tune_command import board, describe
 from tests import fake_runs
 from tests.fake_runs import COMMAND, SPECIFICATION
-from tests.test_tuning_study import ROOT, assert_one_trial_went_on, fake, opened, states, steps, stop, wait_for, wait_until
+from tests.test_tuning_study import (
+    ROOT,
+    assert_one_trial_went_on,
+    fake,
+    opened,
+    states,
+    steps,
+    stop,
+    wait_for,
+    wait_until,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
 # The smallest study of real runs; its numbers mean nothing.
 REAL = [
-    *("gaussians", "--components", "2", "--size", "3", "--preset", "smoke", "--set", "loop.num_iterations=2"),
+    *(
+        "gaussians",
+        "--components",
+        "2",
+        "--size",
+        "3",
+        "--preset",
+        "smoke",
+        "--set",
+        "loop.num_iterations=2",
+    ),
     *("--set", "training.num_epochs=2", "--set", "loop.num_negatives=500", "--workers", "1"),
 ]
 
@@ -76,11 +98,16 @@ def assert_one_error(result: tuple[int, str, str], message: str) -> None:
         (["gaussians", "--seeds", "0,-1"], "seed must be"),
         (["gaussians", "--set", "network.layer_sise=8"], "did you mean 'layer_size'"),
         (["gaussians", "--storage", "nonsense"], "--storage nonsense cannot be used"),
-        (["gaussians", "--storage", "postgresql+psycopg://user@127.0.0.1:1/study"], "cannot be used"),
+        (
+            ["gaussians", "--storage", "postgresql+psycopg://user@127.0.0.1:1/study"],
+            "cannot be used",
+        ),
         (["gaussians", "--storage", "sqlite:////proc/study.db"], "/proc/study.db"),
     ],
 )
-def test_bad_input_is_one_clear_error_with_status_2_and_leaves_nothing(tune, arguments, message, tmp_path):
+def test_bad_input_is_one_clear_error_with_status_2_and_leaves_nothing(
+    tune, arguments, message, tmp_path
+):
     assert_one_error(tune(*arguments), message)
     assert list(tmp_path.iterdir()) == []
 
@@ -104,19 +131,26 @@ def test_a_server_that_does_not_answer_is_one_clear_error(tune, monkeypatch):
 
 def test_a_scheduler_that_does_not_answer_is_one_clear_error(tune, monkeypatch):
     monkeypatch.setattr("experiments.sweep.ANSWER_SECONDS", 1.0)
-    assert_one_error(tune(*COMMAND, "--trials", "2", "--scheduler", "tcp://127.0.0.1:9"), "no Dask scheduler answers")
+    assert_one_error(
+        tune(*COMMAND, "--trials", "2", "--scheduler", "tcp://127.0.0.1:9"),
+        "no Dask scheduler answers",
+    )
 
 
 def test_another_configuration_is_one_clear_error(tune, tmp_path):
     url = f"sqlite:///{tmp_path}/study.db"
     opened(url)
-    assert_one_error(tune(*COMMAND, "--seeds", "1", "--storage", url), "exists with another space or objective")
+    assert_one_error(
+        tune(*COMMAND, "--seeds", "1", "--storage", url), "exists with another space or objective"
+    )
     assert count(opened(url), TrialState.WAITING) == 1
 
 
 def test_help_answers_without_tensorflow():
     code = "import sys; from experiments.cli import app; app(standalone_mode=False); print('tensorflow' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, "tune", "--help"], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "tune", "--help"], capture_output=True, text=True, cwd=ROOT
+    )
     assert "--storage" in done.stdout
     assert done.stdout.strip().endswith("False")
 
@@ -141,13 +175,19 @@ def test_the_board_compares_the_best_with_the_published_column():
     for value in (2.0, 3.0, 1.25, None):
         trial = study.ask()
         fake_runs.study.suggest(trial, rows)
-        study.tell(trial, value, state=TrialState.COMPLETE if value is not None else TrialState.PRUNED)
+        study.tell(
+            trial, value, state=TrialState.COMPLETE if value is not None else TrialState.PRUNED
+        )
     study.tell(study.ask(), state=TrialState.FAIL)
     study.ask()
     text = shown(study, 5)
     assert "4/5" in text
     assert ["3", "1", "1", "1"] in [line.replace("│", " ").split() for line in text.splitlines()]
-    lines = {line.replace("│", " ").split()[0]: line for line in text.splitlines() if "log2 network.l2" in line}
+    lines = {
+        line.replace("│", " ").split()[0]: line
+        for line in text.splitlines()
+        if "log2 network.l2" in line
+    }
     assert "2.0000" in lines["published"]
     assert "learning_rate 0.000381" in text
     assert "1.2500" in lines["best"]
@@ -172,7 +212,11 @@ def test_parameters_in_one_line():
 
 
 def digest(folder: Path) -> dict[str, str]:
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
+    return {
+        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in folder.rglob("*")
+        if p.is_file()
+    }
 
 
 def experiments(*arguments: object, check: int = 0) -> str:
@@ -200,7 +244,9 @@ def test_a_real_study_from_beginning_to_end(tune, tmp_path):
         metrics = pd.read_csv(folder / "metrics.csv")["i_projection_reward"]
         assert len(metrics) == 2
         assert table["value"][number] == pytest.approx((metrics.min() + metrics.iloc[-1]) / 2)
-    study = optuna.load_study(study_name="gaussians-virl-2c-m3-smoke", storage=f"sqlite:///{out}/study.db")
+    study = optuna.load_study(
+        study_name="gaussians-virl-2c-m3-smoke", storage=f"sqlite:///{out}/study.db"
+    )
     assert study.best_value == table["value"].min()
     assert study.trials[1].intermediate_values == pytest.approx(dict(enumerate(metrics)))
 
@@ -208,7 +254,9 @@ def test_a_real_study_from_beginning_to_end(tune, tmp_path):
     assert tune(*REAL, "--trials", "2", "--out", out)[0] == 0
     assert tune(*REAL, "--trials", "1", "--out", out)[0] == 0
     assert digest(out / "trials") == before
-    assert_one_error(tune(*REAL, "--set", "loop.prior=flat", "--trials", "3", "--out", out), "'loop.prior=flat'")
+    assert_one_error(
+        tune(*REAL, "--set", "loop.prior=flat", "--trials", "3", "--out", out), "'loop.prior=flat'"
+    )
     assert digest(out / "trials") == before
 
 
@@ -217,12 +265,23 @@ def test_a_real_trial_whose_worker_was_killed_comes_to_the_same_value(tmp_path):
     values = []
     for name in ("whole", "killed"):
         out = tmp_path / name
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+        options = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+            "start_new_session": True,
+        }
         command = fake("tune", *REAL, "--trials", "1", "--out", out, seconds="real", **options)
         try:
             if name == "killed":
-                wait_until((out / "trials" / "0000-s0" / "checkpoints" / "state-00001.npz").is_file, 240)
-                workers = [child for child in psutil.Process(command.pid).children(True) if child.memory_info().rss > 4e8]
+                wait_until(
+                    (out / "trials" / "0000-s0" / "checkpoints" / "state-00001.npz").is_file, 240
+                )
+                workers = [
+                    child
+                    for child in psutil.Process(command.pid).children(True)
+                    if child.memory_info().rss > 4e8
+                ]
                 assert workers, "no worker to kill"
                 workers[0].kill()
             end(command, 0, seconds=400.0)
@@ -231,14 +290,34 @@ def test_a_real_trial_whose_worker_was_killed_comes_to_the_same_value(tmp_path):
         table = pd.read_csv(out / "trials.csv")
         assert list(table["state"]) == (["COMPLETE"] if name == "whole" else ["FAIL", "COMPLETE"])
         assert [path.name for path in (out / "trials").iterdir()] == ["0000-s0"]
-        values.append((table["value"].iloc[-1], (out / "trials" / "0000-s0" / "metrics.csv").read_bytes()))
+        values.append(
+            (table["value"].iloc[-1], (out / "trials" / "0000-s0" / "metrics.csv").read_bytes())
+        )
     assert values[0] == values[1]
 
 
-def tune_fake(url: str, out: Path, trials: int, workers: int, seconds: float = 0.2, deadly: str = "") -> subprocess.Popen:
+def tune_fake(
+    url: str, out: Path, trials: int, workers: int, seconds: float = 0.2, deadly: str = ""
+) -> subprocess.Popen:
     """`tune` with runs that only count, in a process group of its own, as in a terminal."""
-    arguments = ["tune", *COMMAND, "--storage", url, "--out", out, "--trials", trials, "--workers", workers]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    arguments = [
+        "tune",
+        *COMMAND,
+        "--storage",
+        url,
+        "--out",
+        out,
+        "--trials",
+        trials,
+        "--workers",
+        workers,
+    ]
+    options = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "start_new_session": True,
+    }
     return fake(*arguments, seconds=seconds, deadly=deadly, **options)
 
 
@@ -263,7 +342,9 @@ def kill_group(*commands: subprocess.Popen) -> None:
 def test_an_interrupted_command_gives_its_trials_back_to_the_queue(how, url, tmp_path):
     """Ctrl-C goes to all processes of a terminal, SIGTERM of a cluster to the command alone."""
     out = tmp_path / "study"
-    command = tune_fake(url, out, 4, 2, seconds=4.0)  # so long that none ends while the command does
+    command = tune_fake(
+        url, out, 4, 2, seconds=4.0
+    )  # so long that none ends while the command does
     try:
         wait_for(out / "trials" / "0001-s0" / "step-0")
         if how == "ctrl-c":
@@ -287,7 +368,11 @@ def test_an_interrupted_command_gives_its_trials_back_to_the_queue(how, url, tmp
     assert [study.trials[trial.number] for trial in before] == before
     assert [path.read_text() for path in (out / "trials").glob("0*/finished")] == ["once\n"] * 4
     assert len(list((out / "trials").iterdir())) == 4
-    retries = {trial.system_attrs["failed_trial"] for trial in study.trials if "failed_trial" in trial.system_attrs}
+    retries = {
+        trial.system_attrs["failed_trial"]
+        for trial in study.trials
+        if "failed_trial" in trial.system_attrs
+    }
     assert retries == set(interrupted)
 
 
@@ -302,7 +387,9 @@ def test_an_interrupted_command_leaves_the_trials_of_another_one_alone(url, tmp_
         second = tune_fake(url, out, 2, 1, seconds=6.0)
         wait_for(out / "trials" / "0001-s0" / "step-0")
         first_process = steps_so_far(out / "trials" / "0000-s0")[0]
-        running = [trial.number for trial in opened(url).trials if trial.state == TrialState.RUNNING]
+        running = [
+            trial.number for trial in opened(url).trials if trial.state == TrialState.RUNNING
+        ]
         os.killpg(first.pid, signal.SIGINT)
         end(first, 130)
         end(second, 0)
@@ -311,8 +398,12 @@ def test_an_interrupted_command_leaves_the_trials_of_another_one_alone(url, tmp_
     study = opened(url)
     assert running == [0, 1]
     assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
-    assert first_process in steps_so_far(out / "trials" / "0000-s0"), "what the first command did of its trial is kept"
-    assert len(set(steps_so_far(out / "trials" / "0001-s0"))) == 1, "the second one's trial was not touched"
+    assert first_process in steps_so_far(out / "trials" / "0000-s0"), (
+        "what the first command did of its trial is kept"
+    )
+    assert len(set(steps_so_far(out / "trials" / "0001-s0"))) == 1, (
+        "the second one's trial was not touched"
+    )
 
 
 def steps_so_far(folder: Path) -> list[str]:
@@ -362,7 +453,9 @@ def test_a_trial_that_kills_every_worker_fails_in_the_end_and_the_study_goes_on(
 
 
 @pytest.mark.slow
-def test_a_server_stopped_in_the_middle_is_one_clear_error_and_the_same_command_finishes(postgres, tmp_path):
+def test_a_server_stopped_in_the_middle_is_one_clear_error_and_the_same_command_finishes(
+    postgres, tmp_path
+):
     url, out = postgres.new_database(), tmp_path / "study"
     command = tune_fake(url, out, 3, 1, seconds=1.5)
     try:

@@ -1,4 +1,6 @@
-"""Table 1 as Optuna's parameters: what each of the paper's eight studies searches, and values to parameters and back."""
+"""Table 1 as Optuna's parameters: what each of the paper's eight studies searches, and values to
+parameters and back.
+"""
 
 import math
 
@@ -14,10 +16,17 @@ from experiments.tuning.study import StudySpecification, default_size, published
 from tests.test_hparams import ROWS, TABLES
 from virl_tf.hparams import default_hparams
 
-NETWORK = ["network.num_layers", "network.layer_size", "network.batch_norm", "network.dropout", "network.l2"]
+NETWORK = [
+    "network.num_layers",
+    "network.layer_size",
+    "network.batch_norm",
+    "network.dropout",
+    "network.l2",
+]
 ALWAYS = {*NETWORK, "training.learning_rate"}
 
-# The eight studies of the paper: a column of Table 2 or 3 each. What has no star in its column is searched (Table 1).
+# The eight studies of the paper: a column of Table 2 or 3 each. What has no star in its column is
+# searched (Table 1).
 STUDIES = {
     ("gaussians", "virl", 1): ("gaussians", "virl_1c", ALWAYS | {"policy.update_steps"}),
     ("gaussians", "virl", 10): ("gaussians", "virl_10c", ALWAYS | {"policy.update_steps"}),
@@ -25,10 +34,15 @@ STUDIES = {
     ("gaussians", "geim", 10): ("gaussians", "geim_10c", ALWAYS),
     ("gaussians", "eim", 1): ("gaussians", "eim_1c", ALWAYS),
     ("gaussians", "eim", 10): ("gaussians", "eim_10c", ALWAYS),
-    ("grid_walker", "virl", 10): ("grid_walker", "virl", ALWAYS | {"kde.bandwidth", "policy.update_steps"}),
+    ("grid_walker", "virl", 10): (
+        "grid_walker",
+        "virl",
+        ALWAYS | {"kde.bandwidth", "policy.update_steps"},
+    ),
     ("grid_walker", "geim", 10): ("grid_walker", "geim", ALWAYS | {"kde.bandwidth"}),
 }
-# Not in the paper: EIM on the walker (hparams/grid_walker.yaml holds our column), path planning, ablations.
+# Not in the paper: EIM on the walker (hparams/grid_walker.yaml holds our column), path planning,
+# ablations.
 OTHERS = {
     ("grid_walker", "eim", 10): ALWAYS,
     ("path_planning", "virl", 10): ALWAYS | {"kde.bandwidth", "policy.update_steps"},
@@ -56,11 +70,15 @@ def name_of(study: tuple) -> str:
     return "-".join(map(str, study))
 
 
-def specification(study: tuple, preset: str = "paper", assignments: tuple = ()) -> StudySpecification:
+def specification(
+    study: tuple, preset: str = "paper", assignments: tuple = ()
+) -> StudySpecification:
     return StudySpecification(*study, default_size(study[0]), preset, (0,), assignments)
 
 
-def sampled(study: tuple, trials: int, sampler: optuna.samplers.BaseSampler | None = None) -> list[tuple[dict, dict]]:
+def sampled(
+    study: tuple, trials: int, sampler: optuna.samplers.BaseSampler | None = None
+) -> list[tuple[dict, dict]]:
     """(overrides, parameters) of that many trials of a study in memory."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     found, rows = [], searched(*study)
@@ -73,7 +91,11 @@ def sampled(study: tuple, trials: int, sampler: optuna.samplers.BaseSampler | No
 
 
 def flat(sections: dict) -> dict:
-    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
+    return {
+        f"{section}.{key}": value
+        for section, keys in sections.items()
+        for key, value in keys.items()
+    }
 
 
 # --- what is searched ----------------------------------------------------------------------------------------------------
@@ -107,7 +129,9 @@ def test_ranges_are_table_1_to_the_letter(study):
 @pytest.mark.parametrize("study", STUDIES, ids=name_of)
 def test_starred_values_stay_as_published_in_every_run(study):
     table, column, _ = STUDIES[study]
-    starred = {name: v for name, v in zip(ROWS, TABLES[table][column], strict=True) if isinstance(v, str)}
+    starred = {
+        name: v for name, v in zip(ROWS, TABLES[table][column], strict=True) if isinstance(v, str)
+    }
     for overrides, _ in sampled(study, 5):
         values = flat(specification(study).run(0, overrides).hparams.to_dict())
         for name, value in starred.items():
@@ -138,7 +162,9 @@ def assert_in_table_1(values: dict) -> None:
 def test_every_sampled_value_passes_the_packages_own_checks(study, sampler):
     samplers = {
         "random": optuna.samplers.RandomSampler(seed=1),
-        "tpe": optuna.samplers.TPESampler(seed=1, n_startup_trials=8, multivariate=True, constant_liar=True),
+        "tpe": optuna.samplers.TPESampler(
+            seed=1, n_startup_trials=8, multivariate=True, constant_liar=True
+        ),
     }
     start = default_hparams(study[1])
     for overrides, _ in sampled(study, 60 if sampler == "tpe" else 150, samplers[sampler]):
@@ -151,7 +177,10 @@ def test_every_sampled_value_passes_the_packages_own_checks(study, sampler):
 def test_the_ends_of_every_range_pass_the_packages_own_checks(study, end):
     choices = {"low": False, "high": True}
     ends = dict(DISTRIBUTIONS[name] for name in ALL[study])
-    parameters = {n: choices[end] if isinstance(d, CategoricalDistribution) else getattr(d, end) for n, d in ends.items()}
+    parameters = {
+        n: choices[end] if isinstance(d, CategoricalDistribution) else getattr(d, end)
+        for n, d in ends.items()
+    }
     values = suggest(optuna.trial.FixedTrial(parameters), searched(*study))
     assert_in_table_1(flat(values))
     default_hparams(study[1]).override(values)
@@ -197,14 +226,18 @@ def test_published_parameters_give_back_the_papers_values(study):
     assert set(values) == names
     for name, value in zip(ROWS, TABLES[table][column], strict=True):
         if name == "network.l2":
-            assert f"{values[name]:.2e}" == f"{value:.2e}"  # the paper prints three digits of a power of two
+            assert (
+                f"{values[name]:.2e}" == f"{value:.2e}"
+            )  # the paper prints three digits of a power of two
         elif name in names:
             assert values[name] == value, name
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=name_of)
 def test_the_published_trials_run_is_the_published_run_whatever_the_preset(study):
-    values = suggest(optuna.trial.FixedTrial(published_parameters(specification(study))), searched(*study))
+    values = suggest(
+        optuna.trial.FixedTrial(published_parameters(specification(study))), searched(*study)
+    )
     column = flat(published_column(*study))
     for preset in ("smoke", "quick", "paper"):
         run = flat(specification(study, preset).run(0, values).hparams.to_dict())
@@ -213,7 +246,9 @@ def test_the_published_trials_run_is_the_published_run_whatever_the_preset(study
 
 
 def test_the_preset_and_set_give_what_is_not_searched():
-    run = specification(("gaussians", "virl", 10), "smoke", ("loop.num_iterations=2",)).run(3, {"network": {"layer_size": 8}})
+    run = specification(("gaussians", "virl", 10), "smoke", ("loop.num_iterations=2",)).run(
+        3, {"network": {"layer_size": 8}}
+    )
     assert (run.seed, run.num_train, run.modes) == (3, 4000, 50)
     assert run.hparams.loop.num_iterations == 2
     assert run.hparams.loop.num_negatives == 8000

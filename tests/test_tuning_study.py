@@ -1,4 +1,5 @@
-"""Studies: which trials count, what becomes of those that fail, are lost or interrupted; on SQLite and on PostgreSQL.
+"""Studies: which trials count, what becomes of those that fail, are lost or interrupted; on SQLite
+and on PostgreSQL.
 
 The runs of these trials only count (`fake_runs`); everything else is what `tune` uses.
 """
@@ -68,7 +69,9 @@ def states(study: optuna.Study) -> dict[str, int]:
 
 
 def by_value(monkeypatch, value_of):
-    """Runs whose objective is value_of(folder's name, t); the summary has the last one, or what value_of(name, None) says."""
+    """Runs whose objective is value_of(folder's name, t); the summary has the last one, or what
+    value_of(name, None) says.
+    """
 
     def execute(run, out, *, progress, observers):
         out.mkdir(parents=True, exist_ok=True)
@@ -85,7 +88,9 @@ def within(seconds: float):
     """A block that would otherwise never end fails after this long."""
 
     def fail(*_):
-        pytest.fail(f"still not done after {seconds} s")  # no Exception: what is tested does not catch it
+        pytest.fail(
+            f"still not done after {seconds} s"
+        )  # no Exception: what is tested does not catch it
 
     before = signal.signal(signal.SIGALRM, fail)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -105,7 +110,9 @@ def ask(study: optuna.Study) -> optuna.Trial:
 # --- the trials of a study ------------------------------------------------------------------------------------------------
 
 
-def test_a_study_begins_with_the_published_column_and_ends_with_as_many_trials_as_asked_for(url, tmp_path):
+def test_a_study_begins_with_the_published_column_and_ends_with_as_many_trials_as_asked_for(
+    url, tmp_path
+):
     work(SPECIFICATION, url, 4, tmp_path, 0)
     study = opened(url)
     assert sum(states(study).values()) == count(study, *ENDED) == 4
@@ -114,13 +121,17 @@ def test_a_study_begins_with_the_published_column_and_ends_with_as_many_trials_a
     assert first.user_attrs["published"]
     assert published_trial(study).number == 0
     assert [trial.user_attrs.get("published") for trial in study.trials[1:]] == [None] * 3
-    assert sorted(path.name for path in tmp_path.glob("0*")) == [f"{number:04d}-s0" for number in range(4)]
+    assert sorted(path.name for path in tmp_path.glob("0*")) == [
+        f"{number:04d}-s0" for number in range(4)
+    ]
     assert best_trial(study).value == min(trial.value for trial in study.trials)
     assert len(first.intermediate_values) == ITERATIONS
 
 
 def test_more_trials_later_are_new_ones(sqlite, tmp_path):
-    """A worker of the same number goes on; were its sampler to begin anew, it would do the same trials again."""
+    """A worker of the same number goes on; were its sampler to begin anew, it would do the same
+    trials again.
+    """
     for trials in (2, 3, 4, 3):
         work(SPECIFICATION, sqlite, trials, tmp_path, 0)
     study = opened(sqlite)
@@ -137,7 +148,9 @@ def test_workers_do_not_begin_with_the_same_trials(sqlite, tmp_path):
 
 def test_the_value_of_a_trial_is_the_mean_over_its_seeds(monkeypatch, sqlite, tmp_path):
     spec = dataclasses.replace(SPECIFICATION, seeds=(3, 4))
-    by_value(monkeypatch, lambda name, t: 0.5 if t is not None else fake_runs.summary(float(name[-1])))
+    by_value(
+        monkeypatch, lambda name, t: 0.5 if t is not None else fake_runs.summary(float(name[-1]))
+    )
     work(spec, sqlite, 1, tmp_path, 0)
     trial = opened(sqlite, spec).trials[0]
     assert trial.value == 3.5
@@ -148,11 +161,23 @@ def test_the_value_of_a_trial_is_the_mean_over_its_seeds(monkeypatch, sqlite, tm
 # --- what goes wrong in a run ---------------------------------------------------------------------------------------------
 
 BAD_RUNS = {
-    "nan on the way": (lambda t: math.nan if t == 2 else 0.1, "i_projection_reward is nan at iteration 2"),
-    "infinite on the way": (lambda t: -math.inf if t == 1 else 0.1, "i_projection_reward is -inf at iteration 1"),
+    "nan on the way": (
+        lambda t: math.nan if t == 2 else 0.1,
+        "i_projection_reward is nan at iteration 2",
+    ),
+    "infinite on the way": (
+        lambda t: -math.inf if t == 1 else 0.1,
+        "i_projection_reward is -inf at iteration 1",
+    ),
     "nan at the end": (lambda t: fake_runs.summary(math.nan) if t is None else 0.1, "diverged"),
-    "infinite at the end": (lambda t: fake_runs.summary(math.inf) if t is None else 0.1, "diverged"),
-    "minus infinity at the end": (lambda t: fake_runs.summary(-math.inf) if t is None else 0.1, "diverged"),
+    "infinite at the end": (
+        lambda t: fake_runs.summary(math.inf) if t is None else 0.1,
+        "diverged",
+    ),
+    "minus infinity at the end": (
+        lambda t: fake_runs.summary(-math.inf) if t is None else 0.1,
+        "diverged",
+    ),
     "diverged": (lambda t: fake_runs.summary(0.01, "diverged") if t is None else 0.1, "diverged"),
 }
 
@@ -163,11 +188,22 @@ def test_a_diverged_run_is_a_pruned_trial_with_a_reason(kind, monkeypatch, sqlit
     good = {"0000-s0": 3.0, "0002-s0": 2.0}
     by_value(
         monkeypatch,
-        lambda name, t: bad(t) if name not in good else fake_runs.summary(good[name]) if t is None else good[name],
+        lambda name, t: (
+            bad(t)
+            if name not in good
+            else fake_runs.summary(good[name])
+            if t is None
+            else good[name]
+        ),
     )
     work(SPECIFICATION, sqlite, 4, tmp_path, 0)
     study = opened(sqlite)
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "PRUNED", "COMPLETE", "PRUNED"]
+    assert [trial.state.name for trial in study.trials] == [
+        "COMPLETE",
+        "PRUNED",
+        "COMPLETE",
+        "PRUNED",
+    ]
     for number in (1, 3):
         assert reason in study.trials[number].user_attrs["reason"]
     assert best_trial(study).value == study.best_value == 2.0
@@ -175,7 +211,9 @@ def test_a_diverged_run_is_a_pruned_trial_with_a_reason(kind, monkeypatch, sqlit
 
 
 @pytest.mark.parametrize("kind", BAD_RUNS)
-def test_a_study_of_nothing_but_diverged_runs_ends_and_has_no_best_trial(kind, monkeypatch, url, tmp_path):
+def test_a_study_of_nothing_but_diverged_runs_ends_and_has_no_best_trial(
+    kind, monkeypatch, url, tmp_path
+):
     bad, _ = BAD_RUNS[kind]
     by_value(monkeypatch, lambda name, t: bad(t))
     work(SPECIFICATION, url, 3, tmp_path, 0)
@@ -197,7 +235,9 @@ def test_a_run_worse_than_the_median_is_pruned_with_a_reason(monkeypatch, sqlite
     assert study.trials[6].user_attrs["reason"] == "worse than the median at iteration 2"
 
 
-def test_a_failed_run_is_a_failed_trial_with_a_reason_and_does_not_count(monkeypatch, url, tmp_path):
+def test_a_failed_run_is_a_failed_trial_with_a_reason_and_does_not_count(
+    monkeypatch, url, tmp_path
+):
     def value(name, t):
         if name == "0001-s0" and t == 2:
             raise FloatingPointError("the matrix is not positive definite")
@@ -206,14 +246,24 @@ def test_a_failed_run_is_a_failed_trial_with_a_reason_and_does_not_count(monkeyp
     by_value(monkeypatch, value)
     work(SPECIFICATION, url, 3, tmp_path, 0)
     study = opened(url)
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
-    assert study.trials[1].user_attrs["reason"] == "FloatingPointError: the matrix is not positive definite"
+    assert [trial.state.name for trial in study.trials] == [
+        "COMPLETE",
+        "FAIL",
+        "COMPLETE",
+        "COMPLETE",
+    ]
+    assert (
+        study.trials[1].user_attrs["reason"]
+        == "FloatingPointError: the matrix is not positive definite"
+    )
     assert "Traceback" in study.trials[1].user_attrs["traceback"]
     assert best_trial(study).value == 1.0
 
 
 def test_a_reason_may_be_long(monkeypatch, url, tmp_path):
-    """TensorFlow's errors hold whole graphs; PostgreSQL and SQLite have to take them, with whatever characters are in them."""
+    """TensorFlow's errors hold whole graphs; PostgreSQL and SQLite have to take them, with whatever
+    characters are in them.
+    """
 
     def value(name, t):
         if name == "0001-s0":
@@ -239,7 +289,9 @@ def test_a_study_whose_trials_only_fail_is_given_up(monkeypatch, sqlite, tmp_pat
         work(SPECIFICATION, sqlite, 3, tmp_path, 0)
     study = opened(sqlite)
     assert states(study) == {"FAIL": ALLOWED_FAILURES}
-    assert {trial.user_attrs["reason"] for trial in study.trials} == {"OSError: no space left on device"}
+    assert {trial.user_attrs["reason"] for trial in study.trials} == {
+        "OSError: no space left on device"
+    }
 
 
 def test_the_same_command_continues_a_study_that_was_given_up(monkeypatch, sqlite, tmp_path):
@@ -250,7 +302,9 @@ def test_the_same_command_continues_a_study_that_was_given_up(monkeypatch, sqlit
     assert states(opened(sqlite)) == {"FAIL": ALLOWED_FAILURES, "COMPLETE": 3}
 
 
-def test_failures_in_a_row_are_counted_past_trials_that_were_not_needed(monkeypatch, sqlite, tmp_path):
+def test_failures_in_a_row_are_counted_past_trials_that_were_not_needed(
+    monkeypatch, sqlite, tmp_path
+):
     """With two workers on the last trial, every other trial may be one that is not needed."""
     calls = iter(range(10**6))
     monkeypatch.setattr(studies, "_is_needed", lambda *_: next(calls) % 2 == 0)
@@ -263,7 +317,10 @@ def test_failures_in_a_row_are_counted_past_trials_that_were_not_needed(monkeypa
 
 CHANGES = {
     "seeds": ({"seeds": (0, 1)}, "seeds"),
-    "assignments": ({"assignments": ("loop.num_iterations=6", "loop.num_negatives=500")}, "num_iterations=6"),
+    "assignments": (
+        {"assignments": ("loop.num_iterations=6", "loop.num_negatives=500")},
+        "num_iterations=6",
+    ),
 }
 
 
@@ -273,7 +330,9 @@ def test_another_configuration_under_the_same_name_is_refused(change, url):
     opened(url)
     other = dataclasses.replace(SPECIFICATION, **changes)
     assert other.name == SPECIFICATION.name
-    with pytest.raises(InputError, match=f"exists with another space or objective .*{shown}") as caught:
+    with pytest.raises(
+        InputError, match=f"exists with another space or objective .*{shown}"
+    ) as caught:
         opened(url, other)
     assert "\n" not in str(caught.value)
     assert opened(url).trials[0].state == TrialState.WAITING
@@ -286,13 +345,18 @@ def test_another_space_or_objective_under_the_same_name_is_refused(change, monke
     if change == "another objective":
         attributes = studies.StudySpecification.to_attributes
         monkeypatch.setattr(
-            studies.StudySpecification, "to_attributes", lambda spec: {**attributes(spec), "objective": "elsewhere"}
+            studies.StudySpecification,
+            "to_attributes",
+            lambda spec: {**attributes(spec), "objective": "elsewhere"},
         )
     elif change == "a row less":
         rows = {name: row for name, row in rows.items() if name != "network.l2"}
     else:
         row = rows["network.num_layers"]
-        rows = {**rows, "network.num_layers": dataclasses.replace(row, high=3, spec={**row.spec, "high": 3})}
+        rows = {
+            **rows,
+            "network.num_layers": dataclasses.replace(row, high=3, spec={**row.spec, "high": 3}),
+        }
     monkeypatch.setattr(studies, "searched", lambda *_: rows)
     with pytest.raises(InputError, match="another space or objective") as caught:
         opened(sqlite)
@@ -310,13 +374,17 @@ def test_a_foreign_study_of_the_same_name_is_refused(url):
 
 @pytest.mark.parametrize("directions", [["maximize"], ["minimize", "minimize"]])
 def test_a_foreign_study_with_another_objective_is_refused_though_it_is_empty(directions, sqlite):
-    optuna.create_study(storage=open_storage(sqlite), study_name=SPECIFICATION.name, directions=directions)
+    optuna.create_study(
+        storage=open_storage(sqlite), study_name=SPECIFICATION.name, directions=directions
+    )
     with pytest.raises(InputError, match=SPECIFICATION.name):
         opened(sqlite)
 
 
 @pytest.mark.parametrize("moment", ["set_user_attr", "enqueue_trial", "add_trial"])
-def test_a_command_killed_while_it_makes_the_study_leaves_one_that_begins_with_the_published_column(moment, monkeypatch, sqlite):
+def test_a_command_killed_while_it_makes_the_study_leaves_one_that_begins_with_the_published_column(
+    moment, monkeypatch, sqlite
+):
     def killed(*_, **__):
         raise KeyboardInterrupt
 
@@ -335,7 +403,9 @@ def test_two_commands_may_make_the_same_study_at_once(kind, request, tmp_path):
     urls = [f"sqlite:///{tmp_path}/{i}.db" for i in range(rounds)]
     if kind == "postgresql":
         urls = [request.getfixturevalue("postgres").new_database() for _ in range(rounds)]
-    commands = [fake("open", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    commands = [
+        fake("open", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
     try:
         assert [command.stdout.readline() for command in commands] == ["ready\n"] * 2
         for url in urls:
@@ -360,7 +430,10 @@ def test_two_commands_may_make_the_same_study_at_once(kind, request, tmp_path):
         ("study.db", "Could not parse SQLAlchemy URL"),
         ("http://localhost/study", "cannot be used"),
         ("mysql://user@localhost/study", "driver is not installed"),
-        ("postgresql://user@localhost/study", r"postgresql\+psycopg://"),  # SQLAlchemy's default driver is not the extra's
+        (
+            "postgresql://user@localhost/study",
+            r"postgresql\+psycopg://",
+        ),  # SQLAlchemy's default driver is not the extra's
         ("postgresql+psycopg://user@127.0.0.1:1/study", "onnection"),
         ("postgresql+psycopg://user@nowhere.invalid/study", "nowhere.invalid"),
         ("sqlite:////proc/study.db", "/proc/study.db"),
@@ -374,7 +447,9 @@ def test_two_commands_may_make_the_same_study_at_once(kind, request, tmp_path):
 )
 def test_a_storage_that_cannot_be_used_is_one_clear_error(url, message, tmp_path):
     (tmp_path / "text").write_text("this is text, and more than a hundred characters of it, " * 4)
-    with sqlite3.connect(tmp_path / "other.db") as other:  # a database with a table that Optuna would have made
+    with sqlite3.connect(
+        tmp_path / "other.db"
+    ) as other:  # a database with a table that Optuna would have made
         other.execute("CREATE TABLE studies (something INTEGER)")
     url = url.format(folder=tmp_path)
     with pytest.raises(InputError, match=message) as caught:
@@ -386,14 +461,22 @@ def test_a_storage_that_cannot_be_used_is_one_clear_error(url, message, tmp_path
 def test_a_database_that_is_read_only_is_one_clear_error(sqlite):
     opened(sqlite)
     with pytest.raises(InputError, match="readonly"):
-        opened(f"sqlite:///file:{sqlite.removeprefix('sqlite:///')}?mode=ro&uri=true", SPECIFICATION_OF_ANOTHER_METHOD)
+        opened(
+            f"sqlite:///file:{sqlite.removeprefix('sqlite:///')}?mode=ro&uri=true",
+            SPECIFICATION_OF_ANOTHER_METHOD,
+        )
 
 
-SPECIFICATION_OF_ANOTHER_METHOD = studies.StudySpecification("gaussians", "eim", 2, 3, "smoke", (0,), ())
+SPECIFICATION_OF_ANOTHER_METHOD = studies.StudySpecification(
+    "gaussians", "eim", 2, 3, "smoke", (0,), ()
+)
 
 
 def test_a_server_that_refuses_is_one_clear_error(postgres):
-    for url, message in ((postgres.url("missing"), "does not exist"), (postgres.url("postgres", "wrong"), "password")):
+    for url, message in (
+        (postgres.url("missing"), "does not exist"),
+        (postgres.url("postgres", "wrong"), "password"),
+    ):
         with pytest.raises(InputError, match=message) as caught:
             opened(url)
         assert "\n" not in str(caught.value)
@@ -417,7 +500,12 @@ def test_a_released_trial_is_done_next_with_its_parameters_in_its_folder(url, tm
     again = study.trials[2]
     assert again.state in ENDED
     assert again.params == study.trials[1].params
-    assert studies.suggest(optuna.trial.FixedTrial(again.params), studies.searched("gaussians", "virl", 2)) == overrides
+    assert (
+        studies.suggest(
+            optuna.trial.FixedTrial(again.params), studies.searched("gaussians", "virl", 2)
+        )
+        == overrides
+    )
     assert (tmp_path / "0001-s0" / "step-0").read_text() == "before"
     assert (tmp_path / "0001-s0" / "finished").read_text() == "once\n"
     assert sorted(path.name for path in tmp_path.glob("0*")) == ["0000-s0", "0001-s0", "0003-s0"]
@@ -433,7 +521,9 @@ def test_only_the_named_trials_are_released(sqlite):
     assert states(study) == {"RUNNING": 2, "FAIL": 1, "WAITING": 1}
 
 
-def test_the_published_trial_stays_the_published_one_however_often_it_is_interrupted(sqlite, tmp_path):
+def test_the_published_trial_stays_the_published_one_however_often_it_is_interrupted(
+    sqlite, tmp_path
+):
     study = opened(sqlite)
     for _ in range(12):  # more often than a trial whose workers die is tried again
         release(study, [ask(study).number])
@@ -457,10 +547,22 @@ def test_a_trial_that_never_had_a_heartbeat_is_not_waited_for_forever(sqlite, tm
 # --- workers that die -----------------------------------------------------------------------------------------------------
 
 
-def fake(*arguments: object, seconds: float | str = 0.15, deadly: str = "", **options) -> subprocess.Popen:
+def fake(
+    *arguments: object, seconds: float | str = 0.15, deadly: str = "", **options
+) -> subprocess.Popen:
     """`python -m tests.fake_runs ...` with iterations of so many seconds, or with real runs."""
-    environment = {**os.environ, "FAKE_SECONDS": str(seconds), "FAKE_DEADLY": deadly, "PYTHONWARNINGS": "ignore"}
-    return subprocess.Popen([sys.executable, "-m", "tests.fake_runs", *map(str, arguments)], cwd=ROOT, env=environment, **options)
+    environment = {
+        **os.environ,
+        "FAKE_SECONDS": str(seconds),
+        "FAKE_DEADLY": deadly,
+        "PYTHONWARNINGS": "ignore",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.fake_runs", *map(str, arguments)],
+        cwd=ROOT,
+        env=environment,
+        **options,
+    )
 
 
 def wait_until(condition, seconds: float = 60.0) -> None:
@@ -483,7 +585,9 @@ def steps(folder: Path) -> list[str]:
 
 
 def assert_one_trial_went_on(study: optuna.Study, out: Path, number: int, trials: int) -> None:
-    """Exactly so many trials; the lost one was done to its end in its old folder, by a second process from where it was."""
+    """Exactly so many trials; the lost one was done to its end in its old folder, by a second
+    process from where it was.
+    """
     lost = study.trials[number]
     assert lost.state == TrialState.FAIL
     retried = [trial for trial in study.trials if trial.system_attrs.get("failed_trial") == number]
@@ -495,7 +599,9 @@ def assert_one_trial_went_on(study: optuna.Study, out: Path, number: int, trials
     assert {path.name for path in out.glob("0*")} == folders
     pids = steps(out / f"{number:04d}-s0")
     assert len(set(pids)) == 2, pids
-    assert pids == sorted(pids, key=pids.index), "the second process goes on from where the first was"
+    assert pids == sorted(pids, key=pids.index), (
+        "the second process goes on from where the first was"
+    )
     ended = [path for path in out.glob("0*/finished") if path.read_text() != "once\n"]
     assert not ended, "a run was done twice"
     assert study.trials[0].params == published_parameters(SPECIFICATION)
@@ -533,7 +639,9 @@ def test_a_worker_that_was_asleep_for_too_long_neither_fails_nor_counts_twice(sq
     try:
         wait_for(out / "0000-s0" / "step-1")
         worker.send_signal(signal.SIGSTOP)
-        while is_locked(sqlite):  # in the middle of writing, it would keep SQLite's lock for as long as it sleeps
+        while is_locked(
+            sqlite
+        ):  # in the middle of writing, it would keep SQLite's lock for as long as it sleeps
             worker.send_signal(signal.SIGCONT)
             time.sleep(0.02)
             worker.send_signal(signal.SIGSTOP)
@@ -579,7 +687,9 @@ def server(postgres):
 
 
 def test_a_short_outage_between_two_iterations_loses_no_trial(server, monkeypatch, tmp_path):
-    """The heartbeat that finds no server must not be the last one: the trial would be given up though its worker lives."""
+    """The heartbeat that finds no server must not be the last one: the trial would be given up
+    though its worker lives.
+    """
     monkeypatch.setattr(studies, "GRACE_SECONDS", 8)
     url = server.new_database()
     study, begun, restarted = opened(url), threading.Event(), threading.Event()
@@ -591,7 +701,9 @@ def test_a_short_outage_between_two_iterations_loses_no_trial(server, monkeypatc
         return fake_runs.summary(1.0)
 
     monkeypatch.setattr(runs, "execute", execute)
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)  # what a thread dies of is told by the trial's state
+    monkeypatch.setattr(
+        threading, "excepthook", lambda _: None
+    )  # what a thread dies of is told by the trial's state
     worker = threading.Thread(target=work, args=(SPECIFICATION, url, 1, tmp_path, 0), daemon=True)
     worker.start()
     assert begun.wait(60)

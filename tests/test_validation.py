@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from virl_tf.validation import InputError, check_choice, check_demonstrations, check_integer, check_positive, check_seed, closest
+from virl_tf.validation import (
+    InputError,
+    check_choice,
+    check_demonstrations,
+    check_integer,
+    check_positive,
+    check_seed,
+    closest,
+)
 
 
 def data(n=10, d=2):
@@ -46,7 +54,10 @@ REFUSED = {
     "ragged": ([[1.0, 2.0], [3.0]], ["numeric", "[N, D]"]),
     "None": (None, ["numeric", "object"]),
     "a dictionary": ({"x": data()}, ["numeric", "object"]),
-    "dates": (np.array([["2020-01-01", "2021-01-01"]] * 5, "datetime64[D]"), ["numeric", "datetime64"]),
+    "dates": (
+        np.array([["2020-01-01", "2021-01-01"]] * 5, "datetime64[D]"),
+        ["numeric", "datetime64"],
+    ),
 }
 
 
@@ -117,7 +128,9 @@ def test_valid_choice_is_returned():
 
 
 def test_closest_prefers_the_most_similar():
-    assert closest("bandwith", ["bandwidth", "bandwidth_scale"]).startswith("did you mean 'bandwidth'?")
+    assert closest("bandwith", ["bandwidth", "bandwidth_scale"]).startswith(
+        "did you mean 'bandwidth'?"
+    )
 
 
 @pytest.mark.parametrize("value", [1, 3, 5, np.int32(3), np.uint8(5), np.int64(1)])
@@ -127,7 +140,10 @@ def test_integers_are_returned_as_int(value):
     assert checked == value
 
 
-@pytest.mark.parametrize("value", [0, 6, -1, np.int64(6), 10**30, True, np.True_, 2.0, np.float64(2.0), "2", None, [2], np.nan])
+@pytest.mark.parametrize(
+    "value",
+    [0, 6, -1, np.int64(6), 10**30, True, np.True_, 2.0, np.float64(2.0), "2", None, [2], np.nan],
+)
 def test_integers_out_of_range_or_of_another_type_are_refused(value):
     with pytest.raises(InputError, match="k must be an integer from 1 to 5"):
         check_integer("k", value, 1, 5)
@@ -139,7 +155,10 @@ def test_integer_without_upper_bound():
         check_integer("n", 0, 1)
 
 
-@pytest.mark.parametrize("value", [1, 0.5, 5e-324, 1.7e308, 10**30, np.int8(3), np.uint64(2**63), np.float32(0.1), np.float64(2)])
+@pytest.mark.parametrize(
+    "value",
+    [1, 0.5, 5e-324, 1.7e308, 10**30, np.int8(3), np.uint64(2**63), np.float32(0.1), np.float64(2)],
+)
 def test_positive_numbers_are_returned_as_float(value):
     checked = check_positive("radius", value)
     assert type(checked) is float
@@ -149,8 +168,34 @@ def test_positive_numbers_are_returned_as_float(value):
 @pytest.mark.parametrize(
     "value",
     [
-        *(0, 0.0, -0.0, -1, -1e-300, np.nan, np.inf, -np.inf, np.float32("nan"), np.float32("inf"), np.int64(-3)),
-        *(True, False, np.True_, "1", b"1", None, [1.0], (1.0,), {}, 1.0 + 0.0j, np.array(1.0), np.array([1.0]), 10**400),
+        *(
+            0,
+            0.0,
+            -0.0,
+            -1,
+            -1e-300,
+            np.nan,
+            np.inf,
+            -np.inf,
+            np.float32("nan"),
+            np.float32("inf"),
+            np.int64(-3),
+        ),
+        *(
+            True,
+            False,
+            np.True_,
+            "1",
+            b"1",
+            None,
+            [1.0],
+            (1.0,),
+            {},
+            1.0 + 0.0j,
+            np.array(1.0),
+            np.array([1.0]),
+            10**400,
+        ),
     ],
     ids=lambda value: repr(value)[:20],
 )

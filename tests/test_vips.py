@@ -60,7 +60,9 @@ def wavy(x):
 def test_step_equals_the_reference(num_components, bounds):
     policy = make_mixture(num_components)
     new, info = step(policy, wavy, bounds=bounds)
-    log_weights, means, covs, elbo = reference.vips_step(*arrays(policy), draws(policy, 40), lambda x: wavy(x).numpy(), *bounds)
+    log_weights, means, covs, elbo = reference.vips_step(
+        *arrays(policy), draws(policy, 40), lambda x: wavy(x).numpy(), *bounds
+    )
     np.testing.assert_allclose(new.log_weights, log_weights, atol=1e-5)
     np.testing.assert_allclose(new.means, means, atol=1e-5)
     np.testing.assert_allclose(covariances(new), covs, atol=1e-5)
@@ -73,7 +75,9 @@ def test_step_reports_the_mixture_it_started_from():
     policy = make_mixture(3)
     _, info = step(policy, wavy)
     log_weights = policy.log_weights.numpy()
-    assert float(info.effective_components) == pytest.approx(np.exp(-np.sum(np.exp(log_weights) * log_weights)))
+    assert float(info.effective_components) == pytest.approx(
+        np.exp(-np.sum(np.exp(log_weights) * log_weights))
+    )
     assert float(info.rejected) == 0.0
 
 
@@ -104,21 +108,26 @@ def test_other_seeds_draw_other_samples():
 
 @pytest.mark.parametrize("component", [0, 1, 2])
 def test_identity_behind_eim(component):
-    # E[log q_t + phi + log q_t(o|x)] + H(q(x|o)) = E[phi] - KL(q(x|o) || q_t(x|o)) + log q_t(o), for any component q(x|o).
+    # E[log q_t + phi + log q_t(o|x)] + H(q(x|o)) = E[phi] - KL(q(x|o) || q_t(x|o)) + log q_t(o),
+    # for any component q(x|o).
     old, new, n = make_mixture(3, seed=0), make_mixture(3, seed=1), 20_000
     mean, tril = new.means[component].numpy(), new.scale_trils[component].numpy()
     x = mean + np.random.default_rng(component).standard_normal((n, 2)) @ tril.T
     log_new = new.component_log_prob(x)[:, component].numpy()
     phi = wavy(x).numpy()
 
-    left = old.log_prob(x).numpy() + phi + old.log_responsibilities(x)[:, component].numpy() - log_new
+    left = (
+        old.log_prob(x).numpy() + phi + old.log_responsibilities(x)[:, component].numpy() - log_new
+    )
     log_ratio = log_new - old.component_log_prob(x)[:, component].numpy()
     right = phi - log_ratio + old.log_weights[component].numpy()
     np.testing.assert_allclose(left, right, atol=1e-9)  # sample by sample
 
     old_tril = old.scale_trils[component].numpy()
     whiten = np.linalg.inv(old_tril)
-    kl = reference.gaussian_kl(whiten @ (mean - old.means[component].numpy()), whiten @ tril @ tril.T @ whiten.T)
+    kl = reference.gaussian_kl(
+        whiten @ (mean - old.means[component].numpy()), whiten @ tril @ tril.T @ whiten.T
+    )
     # Four standard errors: 99.99 %.
     assert abs(np.mean(log_ratio) - kl) < 4.0 * np.std(log_ratio) / np.sqrt(n)
 
@@ -127,7 +136,9 @@ def test_identity_behind_eim(component):
 def test_eim_m_step_is_a_vips_step_on_the_policy_plus_phi(bounds):
     policy = make_mixture(3)
     new, _ = step(policy, lambda x: policy.log_prob(x) + wavy(x), num_samples=60, bounds=bounds)
-    log_weights, means, covs = eim.m_step(*arrays(policy), draws(policy, 60), lambda x: wavy(x).numpy(), *bounds)
+    log_weights, means, covs = eim.m_step(
+        *arrays(policy), draws(policy, 60), lambda x: wavy(x).numpy(), *bounds
+    )
     np.testing.assert_allclose(new.log_weights, log_weights, atol=1e-7)
     np.testing.assert_allclose(new.means, means, atol=1e-7)
     np.testing.assert_allclose(covariances(new), covs, atol=1e-7)
@@ -150,7 +161,9 @@ LOG_NORMALISER = 2.5
 @tf.function(jit_compile=True)
 def compiled_steps(policy, seed):
     target = lambda x: TARGET.log_prob(x) + LOG_NORMALISER  # noqa: E731
-    return vips_steps(policy, target, seed, *constants(0.3, 0.3, 1e-9), num_steps=30, num_samples=50)
+    return vips_steps(
+        policy, target, seed, *constants(0.3, 0.3, 1e-9), num_steps=30, num_samples=50
+    )
 
 
 def test_one_component_becomes_the_gaussian_target():
@@ -158,7 +171,8 @@ def test_one_component_becomes_the_gaussian_target():
     policy, history = compiled_steps(start, tf.constant(SEED))
     np.testing.assert_allclose(policy.means, TARGET.means, atol=1e-6)
     np.testing.assert_allclose(covariances(policy), covariances(TARGET), atol=1e-6)
-    # At the optimum log p - log q is the log normaliser at every sample, so the ELBO has no Monte Carlo error.
+    # At the optimum log p - log q is the log normaliser at every sample, so the ELBO has no Monte
+    # Carlo error.
     elbo = history.elbo.numpy()
     assert elbo[-1] == pytest.approx(LOG_NORMALISER, abs=1e-5)
     assert elbo[0] < LOG_NORMALISER - 1.0
@@ -168,12 +182,17 @@ def test_one_component_becomes_the_gaussian_target():
 
 
 def test_compiled_and_eager_steps_agree(monkeypatch):
-    # XLA draws other normal numbers from the same seed, so both get the same ones here. Few steps: rounding errors grow.
+    # XLA draws other normal numbers from the same seed, so both get the same ones here. Few steps:
+    # rounding errors grow.
     policy, target, z = make_mixture(3), make_mixture(2, seed=5), draws(make_mixture(3), 20)
-    monkeypatch.setattr(tf.random, "stateless_normal", lambda shape, seed, dtype: tf.constant(z.reshape(shape)))
+    monkeypatch.setattr(
+        tf.random, "stateless_normal", lambda shape, seed, dtype: tf.constant(z.reshape(shape))
+    )
 
     def steps(policy):
-        return vips_steps(policy, target.log_prob, SEED, *constants(0.05, 0.05, 1e-6), num_steps=3, num_samples=20)
+        return vips_steps(
+            policy, target.log_prob, SEED, *constants(0.05, 0.05, 1e-6), num_steps=3, num_samples=20
+        )
 
     eager, compiled = steps(policy), tf.function(steps, jit_compile=True)(policy)
     for found, expected in zip(tf.nest.flatten(compiled), tf.nest.flatten(eager), strict=True):
@@ -188,10 +207,18 @@ def test_elbo_never_exceeds_the_log_normaliser():
     @tf.function
     def steps(policy):
         log_target = lambda x: target.log_prob(x) - 7.0  # noqa: E731
-        return vips_steps(policy, log_target, SEED, *constants(0.1, 0.1, 1e-9), num_steps=25, num_samples=num_samples)
+        return vips_steps(
+            policy,
+            log_target,
+            SEED,
+            *constants(0.1, 0.1, 1e-9),
+            num_steps=25,
+            num_samples=num_samples,
+        )
 
     policy, history = steps(start)
-    # Four standard errors of the last policy's estimate (99.99 % for one step); the spread is largest at the start.
+    # Four standard errors of the last policy's estimate (99.99 % for one step); the spread is
+    # largest at the start.
     x, _ = start.sample(5000, SEED)
     error = np.std(target.log_prob(x).numpy() - start.log_prob(x).numpy()) / np.sqrt(num_samples)
     elbo = history.elbo.numpy()
@@ -215,22 +242,28 @@ def boxed(target, half_width):
 
 def test_rejected_is_the_share_of_draws_outside_the_support():
     policy = make_mixture(3)
-    x = policy.means.numpy()[:, None] + np.einsum("kij,ksj->ksi", policy.scale_trils, draws(policy, 40))
+    x = policy.means.numpy()[:, None] + np.einsum(
+        "kij,ksj->ksi", policy.scale_trils, draws(policy, 40)
+    )
     outside = (np.abs(x) > 2.0).any(axis=-1).mean()
     assert 0.1 < outside < 0.9
     assert float(step(policy, boxed(wavy, 2.0))[1].rejected) == pytest.approx(outside)
 
 
 @pytest.mark.parametrize(
-    ("half_width", "num_components", "seed", "share"), [(3.0, 1, 0, 0.95), (3.0, 3, 0, 0.95), (3.0, 3, 1, 0.95), (1.0, 1, 0, 0.5)]
+    ("half_width", "num_components", "seed", "share"),
+    [(3.0, 1, 0, 0.95), (3.0, 3, 0, 0.95), (3.0, 3, 1, 0.95), (1.0, 1, 0, 0.5)],
 )
 def test_the_policy_stays_within_the_support(half_width, num_components, seed, share):
-    # A flat floor outside the box would have infinite mass: the policy would grow without end, and so would its "ELBO".
+    # A flat floor outside the box would have infinite mass: the policy would grow without end, and
+    # so would its "ELBO".
     target = boxed(lambda x: -0.5 * tf.reduce_sum(x**2, axis=1), half_width)
 
     @tf.function
     def steps(policy):
-        return vips_steps(policy, target, SEED, *constants(0.2, 0.2, 1e-6), num_steps=60, num_samples=40)
+        return vips_steps(
+            policy, target, SEED, *constants(0.2, 0.2, 1e-6), num_steps=60, num_samples=40
+        )
 
     policy, history = steps(make_mixture(num_components, seed=seed))
     assert history.rejected.numpy()[0] > 0.1
@@ -261,13 +294,15 @@ def test_values_that_are_not_finite_are_all_the_same_and_no_better_than_the_lowe
 
 @pytest.mark.parametrize("level", [-500.0, 0.0, 500.0])
 def test_a_component_without_any_finite_value_stays_and_gains_no_weight(level):
-    # Two overlapping components on the finite side, one far away where the target is -inf, and its neighbour, so that the
-    # responsibilities vary over its samples.
+    # Two overlapping components on the finite side, one far away where the target is -inf, and its
+    # neighbour, so that the responsibilities vary over its samples.
     means = np.array([[0.0, 0.0], [1.0, 0.0], [50.0, 0.0], [51.0, 0.5]])
     policy = Mixture(*constants(np.log([0.25] * 4), means, np.tile(np.eye(2), (4, 1, 1))))
 
     def target(x):
-        return tf.where(x[:, 0] > 25.0, tf.constant(-np.inf, DENSITY), level - 0.5 * tf.reduce_sum(x**2, axis=1))
+        return tf.where(
+            x[:, 0] > 25.0, tf.constant(-np.inf, DENSITY), level - 0.5 * tf.reduce_sum(x**2, axis=1)
+        )
 
     new, info = step(policy, target, ridge=1e-6)
     assert float(info.rejected) == 0.5
@@ -296,7 +331,10 @@ def test_improve_is_traced_once_while_the_reward_grows():
     rewards = [make_reward([make_network(seed=i) for i in range(count)]) for count in range(4)]
     improve(policy, rewards[0], SEED, settings)
     before = vips._compiled_improve.cache_info().misses
-    results = [improve(policy, reward, split_seed(t, 0, "improve"), settings)[0] for t, reward in enumerate(rewards)]
+    results = [
+        improve(policy, reward, split_seed(t, 0, "improve"), settings)[0]
+        for t, reward in enumerate(rewards)
+    ]
     assert vips._compiled_improve.cache_info().misses == before
     assert not np.array_equal(results[2].means, results[3].means)
 
@@ -307,7 +345,9 @@ def test_improve_runs_the_steps_the_hparams_ask_for(monkeypatch):
     settings = tiny.hparams(policy={"kl_bound": 0.2, "weight_kl_bound": 0.01, "ridge": 0.01}).policy
     policy, reward = make_mixture(3), make_reward([make_network(seed=i) for i in range(2)])
     found, history = improve(policy, reward, SEED, settings)
-    expected, _ = vips_steps(policy, reward.log_prob, SEED, *constants(0.2, 0.01, 0.01), num_steps=3, num_samples=12)
+    expected, _ = vips_steps(
+        policy, reward.log_prob, SEED, *constants(0.2, 0.01, 0.01), num_steps=3, num_samples=12
+    )
     assert history.elbo.shape == (3,)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -316,7 +356,10 @@ def test_improve_runs_the_steps_the_hparams_ask_for(monkeypatch):
 @pytest.mark.parametrize(("dim", "expected"), [(1, 50), (2, 50), (5, 63), (10, 198)])
 def test_default_number_of_samples(dim, expected):
     assert default_samples(dim) == expected
-    assert samples_per_component(tiny.hparams(policy={"samples_per_component": None}).policy, dim) == expected
+    assert (
+        samples_per_component(tiny.hparams(policy={"samples_per_component": None}).policy, dim)
+        == expected
+    )
     assert samples_per_component(tiny.hparams().policy, dim) == 12
 
 
@@ -324,10 +367,14 @@ def test_default_number_of_samples(dim, expected):
 
 
 def pool_of(policy, past_policy, num_past=2, num_samples=4000):
-    """New draws of `policy` with those that `past_policy` made: the points [K, N, D] and what `_pool` says of them."""
+    """New draws of `policy` with those that `past_policy` made: the points [K, N, D] and what
+    `_pool` says of them.
+    """
     k, d = policy.means.shape
     past = draw_past(past_policy, wavy, SEED, num_past, num_samples)
-    x = policy.means[:, None] + tf.einsum("kij,ksj->ksi", policy.scale_trils, draws(policy, num_samples))
+    x = policy.means[:, None] + tf.einsum(
+        "kij,ksj->ksi", policy.scale_trils, draws(policy, num_samples)
+    )
     values = tf.reshape(wavy(tf.reshape(x, [-1, d])), [k, num_samples])
     both, z, log_own, weights = _pool(policy, past, x, values)
     return tf.reshape(both.points, [k, -1, d]), z, log_own, weights
@@ -338,8 +385,12 @@ def test_draws_of_the_same_component_weigh_the_same():
     points, z, log_own, weights = pool_of(policy, policy, num_samples=20)
     np.testing.assert_allclose(weights, 1.0, atol=1e-12)
     for o in range(3):
-        np.testing.assert_allclose(log_own[o], policy.component_log_prob(points[o])[:, o], atol=1e-10)
-        np.testing.assert_allclose(policy.means[o] + z[o].numpy() @ policy.scale_trils[o].numpy().T, points[o], atol=1e-10)
+        np.testing.assert_allclose(
+            log_own[o], policy.component_log_prob(points[o])[:, o], atol=1e-10
+        )
+        np.testing.assert_allclose(
+            policy.means[o] + z[o].numpy() @ policy.scale_trils[o].numpy().T, points[o], atol=1e-10
+        )
 
 
 def test_weighted_means_are_those_under_the_present_component():
@@ -347,17 +398,23 @@ def test_weighted_means_are_those_under_the_present_component():
     past = policy._replace(means=policy.means + 0.5, scale_trils=1.3 * policy.scale_trils)
     points, _, _, weights = pool_of(policy, past)
     mean = tf.reduce_mean(weights[..., None] * points, axis=1)
-    error = np.abs((mean - policy.means).numpy()) / np.sqrt(np.diagonal(covariances(policy), 0, 1, 2))
+    error = np.abs((mean - policy.means).numpy()) / np.sqrt(
+        np.diagonal(covariances(policy), 0, 1, 2)
+    )
     assert error.max() < 5.0 / np.sqrt(4000)  # the new draws alone have 1 / sqrt(4000)
 
 
 @pytest.mark.parametrize("distance", [1e2, 1e50])
 def test_a_past_that_is_far_away_counts_for_nothing(distance):
     policy = make_mixture(2)
-    _, _, _, weights = pool_of(policy, policy._replace(means=policy.means + distance), num_samples=10)
+    _, _, _, weights = pool_of(
+        policy, policy._replace(means=policy.means + distance), num_samples=10
+    )
     np.testing.assert_allclose(weights[:, :20], 0.0, atol=1e-300)
     np.testing.assert_allclose(weights[:, 20:], 3.0, atol=1e-12)
     past = draw_past(policy._replace(means=policy.means + distance), wavy, SEED, 2, 10)
     new, info, drawn = vips_step(policy, wavy, SEED, *constants(0.05, 0.02, 1e-6), 10, past)
     assert all(np.isfinite(a).all() for a in (*new, *info))
-    np.testing.assert_array_equal(drawn.past.points[:, 1], drawn.points)  # the oldest went, the newest came
+    np.testing.assert_array_equal(
+        drawn.past.points[:, 1], drawn.points
+    )  # the oldest went, the newest came

@@ -1,4 +1,6 @@
-"""What is measured of policies and rewards on the grid walker and path planning, on policies whose modes are known."""
+"""What is measured of policies and rewards on the grid walker and path planning, on policies whose
+modes are known.
+"""
 
 import itertools
 
@@ -34,10 +36,14 @@ from virl_tf.run_folder import write_json
 from virl_tf.tasks import GridWalker, PathPlanning
 
 SEED = 3
-# Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal statistic, and the seeds are fixed.
+# Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal
+# statistic, and the seeds are fixed.
 SIGMAS = 4.4
 TIGHT = 3e-3  # of the components around mode centres: every draw is a good walk
-UP_AND_DOWN = [[1.6, 0.0], 0.25]  # a disc on the waypoint that four of the six paths of four steps come back to
+UP_AND_DOWN = [
+    [1.6, 0.0],
+    0.25,
+]  # a disc on the waypoint that four of the six paths of four steps come back to
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +99,9 @@ def test_a_policy_covers_the_modes_its_components_are_at(walker, modes):
 
 @pytest.mark.parametrize(("steps", "modes"), [(1, 1), (3, 8), (5, 4), (7, 10)])
 def test_the_distance_of_a_tight_policy_is_the_closed_form(steps, modes):
-    # E[log q] is minus the entropy. With angles off by s z, z ~ N(0, I), waypoint i misses its line by -sin(x_j) s z_j summed
-    # over j <= i: E[R] = R(centre) - 0.36 s^2 d (d + 1) / (4 variance), up to s^4.
+    # E[log q] is minus the entropy. With angles off by s z, z ~ N(0, I), waypoint i misses its line
+    # by -sin(x_j) s z_j summed over j <= i: E[R] = R(centre) - 0.36 s^2 d (d + 1) / (4 variance),
+    # up to s^4.
     task, s = GridWalker(steps), 0.01
     entropy = np.log(modes) + 0.5 * steps * (np.log(2.0 * np.pi * s**2) + 1.0)
     height = -0.5 * steps * np.log(2.0 * np.pi * task.variance)
@@ -109,8 +116,8 @@ def test_the_distance_of_a_tight_policy_is_the_closed_form(steps, modes):
 
 @pytest.mark.parametrize("modes", [1, 4, 16, 32])
 def test_the_distance_of_well_shaped_components_is_the_modes_they_leave_out(modes):
-    # Laplace's approximation of a mode: precision A^T A / variance, A the derivative of the waypoints' first coordinates.
-    # Its error is of the order of the variance (0.24 at 1e-3).
+    # Laplace's approximation of a mode: precision A^T A / variance, A the derivative of the
+    # waypoints' first coordinates. Its error is of the order of the variance (0.24 at 1e-3).
     walker = GridWalker(5, variance=1e-5)
     centers = walker.mode_centers[:modes]
     derivatives = -np.tril(np.ones((5, 5))) * np.sin(centers)[:, None, :]
@@ -120,7 +127,9 @@ def test_the_distance_of_well_shaped_components_is_the_modes_they_leave_out(mode
 
 
 def test_a_policy_outside_of_the_support_covers_nothing_and_is_infinitely_far(walker):
-    measures, covered = measure_policy(walker, policy_at(walker.mode_centers[:2] + 2.0 * np.pi), SEED)
+    measures, covered = measure_policy(
+        walker, policy_at(walker.mode_centers[:2] + 2.0 * np.pi), SEED
+    )
     assert not covered.any()
     assert measures["outside_share"] == 1.0
     assert (measures["kl"], measures["negative_elbo"]) == (np.inf, np.inf)
@@ -165,8 +174,11 @@ def test_walks_that_collide_are_outside_and_never_good(paths, blocked):
 
 def test_the_distance_counts_what_does_not_collide_only(paths, blocked):
     whole, _ = measure_policy(blocked, policy_of(paths, range(6)), SEED)
-    open_only, _ = measure_policy(blocked, policy_of(paths, np.flatnonzero(blocked.open_modes)), SEED)
-    # log(share inside) and two means over 20,000 and 6,700 draws of a chi-square over two with four degrees of freedom.
+    open_only, _ = measure_policy(
+        blocked, policy_of(paths, np.flatnonzero(blocked.open_modes)), SEED
+    )
+    # log(share inside) and two means over 20,000 and 6,700 draws of a chi-square over two with four
+    # degrees of freedom.
     error = np.sqrt((4 / 6) / (2 / 6) / SAMPLES + 2.0 / SAMPLES + 2.0 / (SAMPLES / 3))
     assert abs(whole["kl"] - open_only["kl"]) < SIGMAS * error
     assert open_only["outside_share"] == 0.0
@@ -178,7 +190,9 @@ def test_without_obstacles_nothing_collides(paths):
 
 
 def test_a_policy_on_blocked_paths_only_is_infinitely_far(paths, blocked):
-    measures, covered = measure_policy(blocked, policy_of(paths, np.flatnonzero(~blocked.open_modes)), SEED)
+    measures, covered = measure_policy(
+        blocked, policy_of(paths, np.flatnonzero(~blocked.open_modes)), SEED
+    )
     assert not covered.any()
     assert measures["kl"] == np.inf
     assert (measures["outside_share"], measures["good_fraction"]) == (1.0, 0.0)
@@ -197,7 +211,9 @@ def inference_on(task, trained, folder, seed=SEED):
 
 
 def finish(inference, task, found, true, out, monkeypatch):
-    """(summary, sentence) for a policy that found these modes, where one fitted to the true reward finds `true`."""
+    """(summary, sentence) for a policy that found these modes, where one fitted to the true reward
+    finds `true`.
+    """
     fits = []
 
     def fit_policy(log_prob, dim, num_components, **options):
@@ -220,10 +236,18 @@ COUNTS = ("modes_covered", "new_modes", "lost_modes", "training_modes", "open_mo
         ([{0, 1, 2}], {1, 2, 3, 4}, 4, 2, 1),
         ([{0, 1, 2}], {0, 1, 2}, 3, 0, 0),
         ([{0, 1, 2}], {9}, 1, 1, 3),
-        ([{0, 1}, {1, 2}, {7}], {2, 7, 8}, 3, 1, 2),  # several runs: what any of them knew is not new
+        (
+            [{0, 1}, {1, 2}, {7}],
+            {2, 7, 8},
+            3,
+            1,
+            2,
+        ),  # several runs: what any of them knew is not new
     ],
 )
-def test_new_and_lost_modes_are_those_of_the_sets(walker, trained, found, covered, new, lost, tmp_path, monkeypatch):
+def test_new_and_lost_modes_are_those_of_the_sets(
+    walker, trained, found, covered, new, lost, tmp_path, monkeypatch
+):
     inference = inference_on(walker, trained, tmp_path)
     summary, sentence, _ = finish(inference, walker, found, {0, 5}, tmp_path / "out", monkeypatch)
     known = set.union(*trained)
@@ -232,14 +256,24 @@ def test_new_and_lost_modes_are_those_of_the_sets(walker, trained, found, covere
     assert summary["true_reward"]["modes_covered"] == 2
     assert summary["true_reward"]["new_modes"] == len({0, 5} - known)
     assert summary["good_fraction"] == 1.0
-    assert f"{covered} of 32 modes covered, {new} of them new to the training policy, {lost} of its lost" in sentence
+    assert (
+        f"{covered} of 32 modes covered, {new} of them new to the training policy, {lost} of its lost"
+        in sentence
+    )
     assert "obstacles" not in summary
 
 
 def test_blocked_modes_are_neither_new_nor_lost(paths, blocked, tmp_path, monkeypatch):
-    (first, second), closed = np.flatnonzero(blocked.open_modes), np.flatnonzero(~blocked.open_modes)
+    (first, second), closed = (
+        np.flatnonzero(blocked.open_modes),
+        np.flatnonzero(~blocked.open_modes),
+    )
     inference = inference_on(blocked, [{first, *closed[:2]}], tmp_path)
-    found = {second, closed[0], closed[3]}  # of the training policy's modes one that is open is lost, and one that is blocked
+    found = {
+        second,
+        closed[0],
+        closed[3],
+    }  # of the training policy's modes one that is open is lost, and one that is blocked
     summary, sentence, _ = finish(inference, blocked, found, {first}, tmp_path / "out", monkeypatch)
     assert [summary[name] for name in COUNTS] == [1, 1, 1, 1, 2, 6]
     assert [summary["true_reward"][name] for name in COUNTS] == [1, 0, 0, 1, 2, 6]
@@ -247,20 +281,30 @@ def test_blocked_modes_are_neither_new_nor_lost(paths, blocked, tmp_path, monkey
     assert summary["collision_share"] == pytest.approx(2 / 3, abs=0.02)
     center, radius = UP_AND_DOWN
     assert summary["obstacles"] == {"centers": [center], "radii": [radius]}
-    np.testing.assert_array_equal(load_arrays(tmp_path / "out" / "walks.npz")["open"], blocked.open_modes)
+    np.testing.assert_array_equal(
+        load_arrays(tmp_path / "out" / "walks.npz")["open"], blocked.open_modes
+    )
 
 
-def test_a_blocked_mode_does_not_count_where_walks_slip_past_the_obstacle(paths, tmp_path, monkeypatch):
-    peak = int(np.argmax(paths.mode_centers[:, 0] + paths.mode_centers[:, 1]))  # up, up, down, down: over (1.6, 1.2)
+def test_a_blocked_mode_does_not_count_where_walks_slip_past_the_obstacle(
+    paths, tmp_path, monkeypatch
+):
+    peak = int(
+        np.argmax(paths.mode_centers[:, 0] + paths.mode_centers[:, 1])
+    )  # up, up, down, down: over (1.6, 1.2)
     grazed = paths.with_obstacles([[1.6, 1.45]], 0.2505)
     assert indices(~grazed.open_modes) == {peak}
-    assert measure_policy(grazed, policy_of(paths, [peak]), SEED)[1][peak]  # almost half of the draws miss the disc
+    assert measure_policy(grazed, policy_of(paths, [peak]), SEED)[1][
+        peak
+    ]  # almost half of the draws miss the disc
     inference = inference_on(grazed, [{(peak + 1) % 6}], tmp_path)
     summary, _, _ = finish(inference, grazed, {peak}, {peak}, tmp_path / "out", monkeypatch)
     assert [summary[name] for name in COUNTS] == [0, 0, 1, 1, 5, 6]
 
 
-def test_what_the_training_policy_knew_is_not_new_where_its_walks_would_collide(paths, tmp_path, monkeypatch):
+def test_what_the_training_policy_knew_is_not_new_where_its_walks_would_collide(
+    paths, tmp_path, monkeypatch
+):
     peak = int(np.argmax(paths.mode_centers[:, 0] + paths.mode_centers[:, 1]))
     grazed = paths.with_obstacles([[1.6, 1.45]], 0.2495)
     higher = paths.mode_centers[[peak]] + [[0.02, 0.0, 0.0, -0.02]]
@@ -273,18 +317,23 @@ def test_what_the_training_policy_knew_is_not_new_where_its_walks_would_collide(
     assert [summary[name] for name in COUNTS] == [1, 0, 0, 1, 6, 6]
 
 
-def test_the_same_policy_is_fitted_to_the_true_reward_and_must_avoid_the_obstacles_too(blocked, tmp_path, monkeypatch):
+def test_the_same_policy_is_fitted_to_the_true_reward_and_must_avoid_the_obstacles_too(
+    blocked, tmp_path, monkeypatch
+):
     inference = inference_on(blocked, [{0}], tmp_path)
     _, _, fit = finish(inference, blocked, {0, 1}, {0}, tmp_path / "out", monkeypatch)
     assert (fit["dim"], fit["num_components"], fit["num_steps"]) == (4, 2, 100)
     on_open, on_closed = (
-        fit["log_prob"](blocked.mode_centers[mask]).numpy() for mask in (blocked.open_modes, ~blocked.open_modes)
+        fit["log_prob"](blocked.mode_centers[mask]).numpy()
+        for mask in (blocked.open_modes, ~blocked.open_modes)
     )
     np.testing.assert_allclose(on_open, blocked.reward(blocked.mode_centers[blocked.open_modes]))
     assert (on_closed == -np.inf).all()
 
 
-def test_the_objective_of_inference_is_the_negative_elbo_over_the_evaluations(walker, tmp_path, monkeypatch):
+def test_the_objective_of_inference_is_the_negative_elbo_over_the_evaluations(
+    walker, tmp_path, monkeypatch
+):
     inference = inference_on(walker, [{0}], tmp_path)
     summary, _, _ = finish(inference, walker, {0}, {0}, tmp_path / "out", monkeypatch)
     assert summary["objective"] == {"best": 4.0, "final": 5.0, "reported": 4.5}
@@ -301,13 +350,18 @@ def test_a_new_policy_is_fitted_to_the_average_reward_off_the_obstacles(blocked,
 
 def test_a_row_of_the_evaluations_holds_the_measures(walker, tmp_path):
     policy = policy_of(walker, [1, 2])
-    assert inference_on(walker, [{0}], tmp_path).measure(policy) == measure_policy(walker, policy, SEED)[0]
+    assert (
+        inference_on(walker, [{0}], tmp_path).measure(policy)
+        == measure_policy(walker, policy, SEED)[0]
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_average_reward_is_the_mean(walker, count):
     rewards, x = rewards_of(walker, count), tf.constant(walker.mode_centers)
-    np.testing.assert_allclose(base.average_reward(rewards, x), np.mean([reward(x) for reward in rewards], axis=0))
+    np.testing.assert_allclose(
+        base.average_reward(rewards, x), np.mean([reward(x) for reward in rewards], axis=0)
+    )
 
 
 # --- rewards at modes and random points ----------------------------------------------------------------------------------
@@ -325,7 +379,10 @@ def test_the_true_reward_ranks_unexplored_modes_above_all_random_points_and_pref
     covered = np.arange(2**steps) % 3 == 0
     found = reward_contrasts(task, task.reward, covered, SEED)
     assert list(found) == ["unexplored_random", "explored_unexplored"]
-    assert (found["unexplored_random"]["auc"], found["unexplored_random"]["above_best"]) == (1.0, 1.0)
+    assert (found["unexplored_random"]["auc"], found["unexplored_random"]["above_best"]) == (
+        1.0,
+        1.0,
+    )
     assert 0.0 < found["unexplored_random"]["gap"] <= 1.0
     assert found["explored_unexplored"] == {"auc": 0.5, "gap": 0.0, "above_best": 0.0}
 
@@ -333,7 +390,8 @@ def test_the_true_reward_ranks_unexplored_modes_above_all_random_points_and_pref
 def test_contrasts_do_not_depend_on_the_rewards_scale(walker):
     covered = np.arange(32) < 10
     found, scaled = (
-        reward_contrasts(walker, reward, covered, SEED) for reward in (walker.reward, lambda x: 7.0 * walker.reward(x) - 300.0)
+        reward_contrasts(walker, reward, covered, SEED)
+        for reward in (walker.reward, lambda x: 7.0 * walker.reward(x) - 300.0)
     )
     for name in found:
         assert scaled[name] == pytest.approx(found[name])
@@ -344,7 +402,9 @@ def test_a_reward_that_knows_only_the_explored_modes(walker):
 
     def reward(x):
         known = tf.constant(walker.mode_centers[covered])
-        return -tf.reduce_min(tf.reduce_sum((tf.convert_to_tensor(x, DENSITY)[:, None] - known) ** 2, axis=-1), axis=1)
+        return -tf.reduce_min(
+            tf.reduce_sum((tf.convert_to_tensor(x, DENSITY)[:, None] - known) ** 2, axis=-1), axis=1
+        )
 
     found = reward_contrasts(walker, reward, covered, SEED)
     assert found["explored_unexplored"]["auc"] == 1.0
@@ -354,13 +414,21 @@ def test_a_reward_that_knows_only_the_explored_modes(walker):
 
 @pytest.mark.filterwarnings("error")
 def test_a_constant_reward_prefers_nothing(walker):
-    found = reward_contrasts(walker, lambda x: tf.zeros(len(x), DENSITY) - 7.0, np.arange(32) < 8, SEED)
-    assert found["unexplored_random"] == found["explored_unexplored"] == {"auc": 0.5, "gap": 0.0, "above_best": 0.0}
+    found = reward_contrasts(
+        walker, lambda x: tf.zeros(len(x), DENSITY) - 7.0, np.arange(32) < 8, SEED
+    )
+    assert (
+        found["unexplored_random"]
+        == found["explored_unexplored"]
+        == {"auc": 0.5, "gap": 0.0, "above_best": 0.0}
+    )
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_a_reward_that_is_not_a_number_has_no_contrast(walker):
-    found = reward_contrasts(walker, lambda x: np.nan * tf.zeros(len(x), DENSITY), np.arange(32) < 8, SEED)
+    found = reward_contrasts(
+        walker, lambda x: np.nan * tf.zeros(len(x), DENSITY), np.arange(32) < 8, SEED
+    )
     assert np.isnan([value for contrast in found.values() for value in contrast.values()]).all()
 
 
@@ -388,7 +456,12 @@ def test_walks_are_written_with_their_rewards(walker, tmp_path):
     policy, modes = policy_of(walker, [3, 8, 21]), [3, 8, 21]
     write_walks(tmp_path, walker, policy, walker.reward, SEED, extra=np.arange(3))
     found = load_arrays(tmp_path / "walks.npz")
-    shapes = {"means": (3, 5), "draws": (3 * DRAWN, 5), "modes": (32, 5), "random": (RANDOM_POINTS, 5)}
+    shapes = {
+        "means": (3, 5),
+        "draws": (3 * DRAWN, 5),
+        "modes": (32, 5),
+        "random": (RANDOM_POINTS, 5),
+    }
     for name, shape in shapes.items():
         assert found[name].shape == shape
         np.testing.assert_allclose(found[f"{name}_reward"], walker.reward(found[name]))
@@ -399,7 +472,14 @@ def test_walks_are_written_with_their_rewards(walker, tmp_path):
     assert indices(found["covered"]) == set(modes)
     assert found["open"].all()
     np.testing.assert_array_equal(found["extra"], np.arange(3))
-    assert set(found) == {*shapes, *(f"{name}_reward" for name in shapes), "weights", "covered", "open", "extra"}
+    assert set(found) == {
+        *shapes,
+        *(f"{name}_reward" for name in shapes),
+        "weights",
+        "covered",
+        "open",
+        "extra",
+    }
 
 
 def test_drawn_walks_belong_to_their_components(walker, tmp_path):
@@ -410,7 +490,8 @@ def test_drawn_walks_belong_to_their_components(walker, tmp_path):
     draws = load_arrays(tmp_path / "walks.npz")["draws"].reshape(4, DRAWN, 5)
     factors, means = policy.scale_trils.numpy(), policy.means.numpy()
     z = np.linalg.solve(factors[:, None], (draws - means[:, None])[..., None])
-    # 100 standard normal numbers: the largest is below 4.9, and their mean square within 4.4 standard errors of 1.
+    # 100 standard normal numbers: the largest is below 4.9, and their mean square within 4.4
+    # standard errors of 1.
     assert np.abs(z).max() < 4.9
     assert abs(np.mean(z**2) - 1.0) < SIGMAS * np.sqrt(2.0 / z.size)
 
@@ -419,7 +500,9 @@ def test_walks_are_the_same_bytes_when_written_again(walker, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         write_walks(tmp_path / name, walker, policy_of(walker, [0]), walker.reward, SEED)
-    assert (tmp_path / "one" / "walks.npz").read_bytes() == (tmp_path / "two" / "walks.npz").read_bytes()
+    assert (tmp_path / "one" / "walks.npz").read_bytes() == (
+        tmp_path / "two" / "walks.npz"
+    ).read_bytes()
 
 
 # --- the experiment ------------------------------------------------------------------------------------------------------
@@ -436,16 +519,25 @@ def test_every_iteration_is_measured_on_the_test_demonstrations():
     found = experiment.evaluator(train, test)(State(1, policy, reward, ()))
     correlation = found.pop("reward_correlation")
     assert found == measure_policy(experiment.task, policy, 2)[0]
-    assert correlation == pytest.approx(np.corrcoef(reward(test), experiment.task.log_prob(test))[0, 1])
+    assert correlation == pytest.approx(
+        np.corrcoef(reward(test), experiment.task.log_prob(test))[0, 1]
+    )
 
 
 def result_with(experiment, negative_elbos, modes=(0, 1)):
     """A made-up result whose iterations had these values."""
     rows = [
-        {**dict.fromkeys(MEASURES, 1.0), "negative_elbo": v, "modes_covered": 2, "reward_correlation": 0.5}
+        {
+            **dict.fromkeys(MEASURES, 1.0),
+            "negative_elbo": v,
+            "modes_covered": 2,
+            "reward_correlation": 0.5,
+        }
         for v in negative_elbos
     ]
-    return Result(rewards_of(experiment.task)[0], policy_of(experiment.task, modes), pd.DataFrame(rows), {})
+    return Result(
+        rewards_of(experiment.task)[0], policy_of(experiment.task, modes), pd.DataFrame(rows), {}
+    )
 
 
 def test_a_summary_holds_the_last_iteration_and_the_objective():
@@ -453,16 +545,24 @@ def test_a_summary_holds_the_last_iteration_and_the_objective():
     found = experiment.summarise(None, result_with(experiment, [3.0, 1.0, 1.5]))
     assert found["status"] == "finished"
     assert found["num_modes"] == 6
-    assert (found["negative_elbo"], found["modes_covered"], found["reward_correlation"]) == (1.5, 2, 0.5)
+    assert (found["negative_elbo"], found["modes_covered"], found["reward_correlation"]) == (
+        1.5,
+        2,
+        0.5,
+    )
     assert isinstance(found["modes_covered"], int)
     assert found["objective"] == {"best": 1.0, "final": 1.5, "reported": 1.25}
     covered = np.arange(6) < 2
-    assert found["contrast"] == reward_contrasts(experiment.task, rewards_of(experiment.task)[0], covered, 0)
+    assert found["contrast"] == reward_contrasts(
+        experiment.task, rewards_of(experiment.task)[0], covered, 0
+    )
 
 
 def test_a_run_that_ends_far_above_its_best_has_diverged():
     experiment = experiment_of(config_of("grid_walker", steps=2))
-    assert experiment.summarise(None, result_with(experiment, [3.0, 1.0, 2.5]))["status"] == "diverged"
+    assert (
+        experiment.summarise(None, result_with(experiment, [3.0, 1.0, 2.5]))["status"] == "diverged"
+    )
 
 
 @pytest.mark.parametrize(
@@ -488,7 +588,9 @@ def test_diverged_is_a_nat_above_the_best_at_the_end_or_not_a_number(series, div
 @pytest.mark.parametrize("task", ["gaussians", "grid_walker"])
 def test_obstacles_are_for_path_planning(task):
     experiment = experiment_of(config_of(task))
-    with pytest.raises(InputError, match=f"--obstacles is for path_planning; these are runs of {task}"):
+    with pytest.raises(
+        InputError, match=f"--obstacles is for path_planning; these are runs of {task}"
+    ):
         experiment.inference([], [], 0.3)
 
 
@@ -519,28 +621,41 @@ def summaries(folder, *options):
     runs = [folder / str(i) for i in range(len(options))]
     for run, option in zip(runs, options, strict=True):
         run.mkdir()
-        write_json(run / "summary.json", {k: v for k, v in make_specification(**option).to_config().items() if k != "hparams"})
+        write_json(
+            run / "summary.json",
+            {k: v for k, v in make_specification(**option).to_config().items() if k != "hparams"},
+        )
     return runs
 
 
 @pytest.mark.parametrize("task", ["grid_walker", "path_planning"])
 def test_all_runs_of_walks_of_one_length_have_one_target(task, tmp_path):
-    check_same_task(summaries(tmp_path, *({"task": task, "steps": 4, "seed": seed} for seed in range(3))))
+    check_same_task(
+        summaries(tmp_path, *({"task": task, "steps": 4, "seed": seed} for seed in range(3)))
+    )
 
 
 def test_gaussians_have_one_target_only_with_one_task_seed(tmp_path):
     options = [{"task": "gaussians", "seed": seed, "task_seed": 5} for seed in range(2)]
     check_same_task(summaries(tmp_path, *options))
     (tmp_path / "other").mkdir()
-    different = summaries(tmp_path / "other", *({"task": "gaussians", "seed": seed} for seed in range(2)))
+    different = summaries(
+        tmp_path / "other", *({"task": "gaussians", "seed": seed} for seed in range(2))
+    )
     with pytest.raises(InputError, match="give runs on one task"):
         check_same_task(different)
 
 
-OTHERS = [{"task": "grid_walker", "steps": 4}, {"task": "grid_walker", "steps": 2}, {"task": "path_planning", "steps": 4}]
+OTHERS = [
+    {"task": "grid_walker", "steps": 4},
+    {"task": "grid_walker", "steps": 2},
+    {"task": "path_planning", "steps": 4},
+]
 
 
-@pytest.mark.parametrize(("one", "other"), itertools.permutations([*OTHERS, {"task": "gaussians"}], 2), ids=str)
+@pytest.mark.parametrize(
+    ("one", "other"), itertools.permutations([*OTHERS, {"task": "gaussians"}], 2), ids=str
+)
 def test_runs_on_different_targets_are_refused(one, other, tmp_path):
     with pytest.raises(InputError, match="give runs on one task") as error:
         check_same_task(summaries(tmp_path, one, one, other))

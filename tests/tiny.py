@@ -9,7 +9,11 @@ SECTIONS = {
     "training": {"num_epochs": 3, "warm_up_epochs": 1, "batch_size": 16},
     "kde": {"bandwidth": 0.3, "bandwidth_scale": "absolute"},
     "policy": {"start": "samples", "update_steps": 3, "samples_per_component": 12},
-    "loop": {"num_iterations": 4, "num_negatives": 64, "min_gain": None},  # all four, although so few points tell nothing
+    "loop": {
+        "num_iterations": 4,
+        "num_negatives": 64,
+        "min_gain": None,
+    },  # all four, although so few points tell nothing
 }
 
 
@@ -20,7 +24,10 @@ def hparams(method: str = "virl", **sections: dict) -> Hparams:
 
 def overrides(**sections: dict) -> dict:
     """The tiny settings as the dictionary `fit` takes, with some keys of some sections replaced."""
-    return {name: {**SECTIONS.get(name, {}), **sections.get(name, {})} for name in {*SECTIONS, *sections}}
+    return {
+        name: {**SECTIONS.get(name, {}), **sections.get(name, {})}
+        for name in {*SECTIONS, *sections}
+    }
 
 
 def demonstrations(n: int = 60, seed: int = 0) -> np.ndarray:

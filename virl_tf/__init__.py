@@ -1,11 +1,13 @@
-"""virl_tf: Versatile Inverse Reinforcement Learning via Cumulative Rewards, in TensorFlow, Keras and TFP.
+"""virl_tf: Versatile Inverse Reinforcement Learning via Cumulative Rewards, in TensorFlow, Keras
+and TFP.
 
 >>> import virl_tf
 >>> result = virl_tf.fit(demonstrations, method="virl", num_components=10, seed=0)
 >>> result.reward(x)          # [N, D] -> [N], the recovered log density up to a constant
 >>> result.policy.distribution  # a tfd.MixtureSameFamily
 
-Hyperparameters stand in `virl_tf.hparams`, the rows of the methods in `virl_tf.methods`, distances in `virl_tf.metrics`.
+Hyperparameters stand in `virl_tf.hparams`, the rows of the methods in `virl_tf.methods`, distances
+in `virl_tf.metrics`.
 """
 
 from virl_tf import (

@@ -1,7 +1,8 @@
 """Import TensorFlow without the lines its C++ core prints while it loads.
 
-TF 2.21 logs through absl before absl's own log level is set, so TF_CPP_MIN_LOG_LEVEL comes too late for them. Whatever was
-caught is printed after all if the import fails: nothing that explains an error is ever lost.
+TF 2.21 logs through absl before absl's own log level is set, so TF_CPP_MIN_LOG_LEVEL comes too late
+for them. Whatever was caught is printed after all if the import fails: nothing that explains an
+error is ever lost.
 """
 
 import os

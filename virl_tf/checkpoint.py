@@ -16,10 +16,19 @@ from virl_tf.irl import State
 from virl_tf.mixture import Mixture, check_mixture
 from virl_tf.validation import InputError, check_unpacked_size
 
-# What reading a damaged .npz file raises. RuntimeError: its header asks for a password or an unknown compression; MemoryError:
-# for an impossible shape; TypeError: it is an .npy file.
+# What reading a damaged .npz file raises. RuntimeError: its header asks for a password or an
+# unknown compression; MemoryError: for an impossible shape; TypeError: it is an .npy file.
 _DAMAGED = (
-    *(OSError, ValueError, TypeError, EOFError, KeyError, AttributeError, RuntimeError, MemoryError),
+    *(
+        OSError,
+        ValueError,
+        TypeError,
+        EOFError,
+        KeyError,
+        AttributeError,
+        RuntimeError,
+        MemoryError,
+    ),
     *(zipfile.BadZipFile, zlib.error),
 )
 FORMAT = 2  # of State files; a file of another format is refused
@@ -30,9 +39,13 @@ class DamagedFileError(InputError):
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """Call `write` on a temporary file beside `path`, then rename it: a reader sees the old file or the new one, never a part."""
+    """Call `write` on a temporary file beside `path`, then rename it: a reader sees the old file or
+    the new one, never a part.
+    """
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=f".{path.name}-", delete=False
+        ) as file:
             try:
                 write(file)  # type: ignore[arg-type]
                 file.flush()
@@ -40,11 +53,15 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
                 os.chmod(file.name, 0o644)
                 os.replace(file.name, path)
             except BaseException:
-                with contextlib.suppress(OSError):  # the folder may be gone or read-only: what happened first is what counts
+                with contextlib.suppress(
+                    OSError
+                ):  # the folder may be gone or read-only: what happened first is what counts
                     os.unlink(file.name)
                 raise
     except OSError as error:
-        if error.errno is not None and error.filename is None:  # a full disk does not say whose write failed
+        if (
+            error.errno is not None and error.filename is None
+        ):  # a full disk does not say whose write failed
             error.filename = str(path)
         raise
 
@@ -56,7 +73,12 @@ def write_text(path: Path, text: str) -> None:
 
 def save_arrays(path: Path, arrays: dict[str, Any]) -> None:
     """Write named arrays to an .npz file atomically. The same arrays give the same bytes."""
-    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **{k: np.asarray(v) for k, v in arrays.items()}))
+    write_atomically(
+        path,
+        lambda file: np.savez(
+            file, allow_pickle=False, **{k: np.asarray(v) for k, v in arrays.items()}
+        ),
+    )
 
 
 class _Arrays(dict[str, np.ndarray]):
@@ -67,14 +89,17 @@ class _Arrays(dict[str, np.ndarray]):
         self.path = path
 
     def __missing__(self, name: str) -> np.ndarray:
-        raise InputError(f"{self.path} holds no {name!r}, but {sorted(self)}: it is another file than its name says.")
+        raise InputError(
+            f"{self.path} holds no {name!r}, but {sorted(self)}: it is another file than its name says."
+        )
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read an .npz file; asking the result for an array that the file has not is an InputError.
 
     Raises:
-        InputError: it is missing, damaged, a zip bomb, or holds pickled objects (which are never loaded).
+        InputError: it is missing, damaged, a zip bomb, or holds pickled objects (which are never
+            loaded).
     """
     try:
         check_unpacked_size(path)
@@ -86,13 +111,17 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
     except FileNotFoundError as error:
         raise InputError(f"no file {path}.") from error
     except _DAMAGED as error:
-        raise DamagedFileError(f"{path} is damaged or not an .npz file of plain arrays: {error}.") from error
+        raise DamagedFileError(
+            f"{path} is damaged or not an .npz file of plain arrays: {error}."
+        ) from error
 
 
 def save_state(path: Path, state: State) -> None:
     """Write a `State`."""
     leaves = tf.nest.flatten(state)
-    save_arrays(path, {"format": FORMAT, **{f"array_{i:03d}": leaf for i, leaf in enumerate(leaves)}})
+    save_arrays(
+        path, {"format": FORMAT, **{f"array_{i:03d}": leaf for i, leaf in enumerate(leaves)}}
+    )
 
 
 def load_state(path: Path, template: State) -> State:
@@ -106,8 +135,12 @@ def load_state(path: Path, template: State) -> State:
         raise InputError(f"{path} is not a checkpoint of format {FORMAT}.")
     wanted = tf.nest.flatten(template)
     found = [arrays[name] for name in sorted(arrays)]
-    if [(np.shape(a), a.dtype) for a in found] != [(np.shape(a), np.asarray(a).dtype) for a in wanted]:
-        raise InputError(f"{path} belongs to a run with other shapes (method, components or network).")
+    if [(np.shape(a), a.dtype) for a in found] != [
+        (np.shape(a), np.asarray(a).dtype) for a in wanted
+    ]:
+        raise InputError(
+            f"{path} belongs to a run with other shapes (method, components or network)."
+        )
     leaves = [_like(old, new) for old, new in zip(wanted, found, strict=True)]
     return tf.nest.pack_sequence_as(template, leaves)
 
@@ -115,7 +148,11 @@ def load_state(path: Path, template: State) -> State:
 def _like(template: Any, array: np.ndarray) -> Any:
     if isinstance(template, int):
         return int(array)
-    return tf.constant(array, template.dtype) if tf.is_tensor(template) else array.astype(template.dtype)
+    return (
+        tf.constant(array, template.dtype)
+        if tf.is_tensor(template)
+        else array.astype(template.dtype)
+    )
 
 
 def save_policy(path: Path, policy: Mixture) -> None:
@@ -127,5 +164,7 @@ def load_policy(path: Path | str) -> Mixture:
     """Read a mixture written by `save_policy`. Raises InputError if the file is not one."""
     arrays = load_arrays(Path(path))
     if set(arrays) != set(Mixture._fields):
-        raise InputError(f"{path} is not a policy: it holds {sorted(arrays)}, a policy holds {sorted(Mixture._fields)}.")
+        raise InputError(
+            f"{path} is not a policy: it holds {sorted(arrays)}, a policy holds {sorted(Mixture._fields)}."
+        )
     return check_mixture(f"{path} is not a policy", [arrays[name] for name in Mixture._fields])

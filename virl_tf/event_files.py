@@ -1,6 +1,8 @@
-"""TensorBoard event files of a run, written by TensorFlow alone: the package `tensorboard` is only needed to look at them.
+"""TensorBoard event files of a run, written by TensorFlow alone: the package `tensorboard` is only
+needed to look at them.
 
-`tf.summary.scalar` and `tf.summary.image` live in that package; `tf.summary.write` does not, and writes the same events.
+`tf.summary.scalar` and `tf.summary.image` live in that package; `tf.summary.write` does not, and
+writes the same events.
 """
 
 import os
@@ -19,31 +21,52 @@ from virl_tf.reward import CumulativeValues
 PIXELS = 64  # side of the image of the reward
 DEPTH = 12.0  # nats below its maximum that it shows
 # Five colours of Matplotlib's viridis, dark to bright; this package does not import Matplotlib.
-_PALETTE = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], np.float64)
+_PALETTE = np.array(
+    [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], np.float64
+)
 # Column of a row -> the group it is shown in; what is not here was measured by `evaluate`.
 _GROUPS = {
     **dict.fromkeys(
-        ("train_loss", "validation_loss", "chance_loss", "accuracy", "best_epoch", "epochs", "dropped"), "discriminator"
+        (
+            "train_loss",
+            "validation_loss",
+            "chance_loss",
+            "accuracy",
+            "best_epoch",
+            "epochs",
+            "dropped",
+        ),
+        "discriminator",
     ),
     **dict.fromkeys(("effective_sample_size", "num_negatives"), "importance_weights"),
     **dict.fromkeys(("elbo", "component_kl", "effective_components", "rejected_samples"), "policy"),
-    **dict.fromkeys(("sample_seconds", "training_seconds", "policy_seconds", "evaluation_seconds"), "cpu"),
+    **dict.fromkeys(
+        ("sample_seconds", "training_seconds", "policy_seconds", "evaluation_seconds"), "cpu"
+    ),
 }
 _PATTERN = "events.out.tfevents.*"
 
 
 class EventFiles:
-    """An observer that writes each iteration's numbers, KL and weight of every component, and in 2-D an image of the reward.
+    """An observer that writes each iteration's numbers, KL and weight of every component, and in
+    2-D an image of the reward.
 
-    A resumed run has every step once: steps that are about to be done again are first removed from the files of the run before.
+    A resumed run has every step once: steps that are about to be done again are first removed from
+    the files of the run before.
     """
 
     def __init__(self, path: Path, demonstrations: np.ndarray, start: State):
-        """In the folder `path`, for a run that goes on from the state `start`; demonstrations [N, D] give the image's box."""
+        """In the folder `path`, for a run that goes on from the state `start`; demonstrations [N,
+        D] give the image's box.
+        """
         path.mkdir(parents=True, exist_ok=True)
         drop_steps(path, start.t)
         self._policy = start.policy
-        self._values = CumulativeValues(grid_around(demonstrations, PIXELS).points) if demonstrations.shape[1] == 2 else None
+        self._values = (
+            CumulativeValues(grid_around(demonstrations, PIXELS).points)
+            if demonstrations.shape[1] == 2
+            else None
+        )
         self._writer = tf.summary.create_file_writer(str(path))
 
     def __enter__(self) -> "EventFiles":
@@ -61,7 +84,10 @@ class EventFiles:
         with self._writer.as_default():
             for name, value in numbers.items():
                 _write_scalar(f"{_GROUPS.get(name, 'evaluation')}/{name}", value, step)
-            divergences, weights = component_divergences(state.policy, self._policy), np.exp(state.policy.log_weights)
+            divergences, weights = (
+                component_divergences(state.policy, self._policy),
+                np.exp(state.policy.log_weights),
+            )
             for o, (divergence, weight) in enumerate(zip(divergences, weights, strict=True)):
                 _write_scalar(f"component_kl/{o:02d}", divergence, step)
                 _write_scalar(f"component_weight/{o:02d}", weight, step)
@@ -75,13 +101,16 @@ def component_divergences(new: Mixture, old: Mixture) -> np.ndarray:
     """KL(new_o || old_o) of each component, [K]: how far it went in the iteration."""
     old_trils, new_trils = np.asarray(old.scale_trils), np.asarray(new.scale_trils)
     ratio = np.linalg.solve(old_trils, new_trils)  # lower triangular
-    shift = np.linalg.solve(old_trils, (np.asarray(new.means) - np.asarray(old.means))[..., None])[..., 0]
+    shift = np.linalg.solve(old_trils, (np.asarray(new.means) - np.asarray(old.means))[..., None])[
+        ..., 0
+    ]
     log_det = np.log(np.diagonal(ratio, axis1=1, axis2=2)).sum(axis=1)
     return 0.5 * ((ratio**2).sum(axis=(1, 2)) + (shift**2).sum(axis=1) - new.dim) - log_det
 
 
 def heat_map(values: np.ndarray) -> np.ndarray:
-    """Values [R * R] on a grid (second coordinate fastest) as an RGB image [R, R, 3] uint8, the second coordinate upwards.
+    """Values [R * R] on a grid (second coordinate fastest) as an RGB image [R, R, 3] uint8, the
+    second coordinate upwards.
 
     Values that are not finite get the darkest colour.
     """
@@ -90,17 +119,25 @@ def heat_map(values: np.ndarray) -> np.ndarray:
     side = int(np.sqrt(len(values)))
     height = np.clip(1.0 + (finite - top) / DEPTH, 0.0, 1.0).reshape(side, side).T[::-1]
     levels = np.linspace(0.0, 1.0, len(_PALETTE))
-    return np.stack([np.interp(height, levels, channel) for channel in _PALETTE.T], axis=-1).round().astype(np.uint8)
+    return (
+        np.stack([np.interp(height, levels, channel) for channel in _PALETTE.T], axis=-1)
+        .round()
+        .astype(np.uint8)
+    )
 
 
 def _metadata(plugin: str, data_class: str) -> bytes:
     """How TensorBoard is told which of its views shows a value."""
     proto = tf.compat.v1.SummaryMetadata
-    return proto(plugin_data=proto.PluginData(plugin_name=plugin), data_class=data_class).SerializeToString()
+    return proto(
+        plugin_data=proto.PluginData(plugin_name=plugin), data_class=data_class
+    ).SerializeToString()
 
 
 def _write_scalar(name: str, value: float, step: int) -> None:
-    tf.summary.write(name, tf.constant(value, tf.float32), step, _metadata("scalars", "DATA_CLASS_SCALAR"))
+    tf.summary.write(
+        name, tf.constant(value, tf.float32), step, _metadata("scalars", "DATA_CLASS_SCALAR")
+    )
 
 
 def _write_image(name: str, image: np.ndarray, step: int) -> None:
@@ -111,7 +148,9 @@ def _write_image(name: str, image: np.ndarray, step: int) -> None:
 
 
 def drop_steps(path: Path, first: int) -> None:
-    """Remove the steps from `first` on from the event files in a folder, and a last record that a kill has cut short."""
+    """Remove the steps from `first` on from the event files in a folder, and a last record that a
+    kill has cut short.
+    """
     for file in sorted(path.glob(_PATTERN)):
         kept, changed = [], False
         try:

@@ -1,4 +1,6 @@
-"""What a user calls: `fit` recovers a reward, `fit_policy` fits a policy to any log density, `load` reads a result back."""
+"""What a user calls: `fit` recovers a reward, `fit_policy` fits a policy to any log density, `load`
+reads a result back.
+"""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +34,13 @@ from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.observers import Observer, ProgressBar
 from virl_tf.reward import Reward
 from virl_tf.run_folder import RunFolder, versions
-from virl_tf.validation import InputError, check_choice, check_demonstrations, check_integer, check_seed
+from virl_tf.validation import (
+    InputError,
+    check_choice,
+    check_demonstrations,
+    check_integer,
+    check_seed,
+)
 from virl_tf.vips.adaptive import search as vips_search
 from virl_tf.vips.surrogate import num_coefficients
 from virl_tf.vips.vips import VipsHistory, default_samples, vips_steps
@@ -59,27 +67,34 @@ class Result:
     config: dict[str, Any]
 
     def save(self, path: Path | str) -> None:
-        """Write the result to the folder `path`, new or empty: config.yaml, metrics.csv, timings.csv, reward.keras, policy.npz.
+        """Write the result to the folder `path`, new or empty: config.yaml, metrics.csv,
+        timings.csv, reward.keras, policy.npz.
 
         Raises:
-            InputError: the folder holds files already (nothing is overwritten), or cannot be written.
+            InputError: the folder holds files already (nothing is overwritten), or cannot be
+                written.
         """
         folder = Path(path)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{folder} exists and is not an empty folder; nothing was written.")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / "config.yaml", to_yaml({"config": self.config, "versions": versions()}))
+            write_text(
+                folder / "config.yaml", to_yaml({"config": self.config, "versions": versions()})
+            )
             timings = ["t", *(c for c in self.history.columns if c.endswith("_seconds"))]
             write_text(folder / "timings.csv", self.history[timings].to_csv(index=False))
-            write_text(folder / "metrics.csv", self.history.drop(columns=timings[1:]).to_csv(index=False))
+            write_text(
+                folder / "metrics.csv", self.history.drop(columns=timings[1:]).to_csv(index=False)
+            )
             RunFolder(folder).write_result(self.reward, self.policy)
         except OSError as error:
             raise InputError(f"cannot write to {folder}: {error.strerror or error}.") from error
 
 
 def load(path: Path | str) -> Result:
-    """The result in a folder written by `Result.save`, `fit(..., directory=path)` or a run of the experiments.
+    """The result in a folder written by `Result.save`, `fit(..., directory=path)` or a run of the
+    experiments.
 
     Raises:
         InputError: no run there, or it is not finished. Nothing in the files is executed.
@@ -87,7 +102,9 @@ def load(path: Path | str) -> Result:
     folder = RunFolder(path)
     config = folder.config
     if not folder.finished:
-        raise InputError(f"the run in {folder.path} is not finished; run its command again to continue it.")
+        raise InputError(
+            f"the run in {folder.path} is not finished; run its command again to continue it."
+        )
     return Result(folder.reward(), folder.policy(), folder.history(), config)
 
 
@@ -110,13 +127,15 @@ def fit(
         method: "virl", "geim" or "eim".
         num_components: K of the Gaussian-mixture policy, 1 <= K <= N.
         seed: of everything random; the same seed on the same machine gives the same bytes.
-        hparams: None (the preset `best` of hparams/presets.yaml over defaults.yaml), overrides of these {section: {key: value}},
-            a YAML file of such overrides, or a full `Hparams`.
-        directory: keep config, metrics, checkpoints and result here. The same call again continues a stopped run and returns a
-            finished one.
-        evaluate: called with the `State` after every iteration; what it returns is added to the history.
+        hparams: None (the preset `best` of hparams/presets.yaml over defaults.yaml), overrides of
+            these {section: {key: value}}, a YAML file of such overrides, or a full `Hparams`.
+        directory: keep config, metrics, checkpoints and result here. The same call again continues
+            a stopped run and returns a finished one.
+        evaluate: called with the `State` after every iteration; what it returns is added to the
+            history.
         progress: show a progress bar.
-        tensorboard: write TensorBoard event files into `directory`/tensorboard (off, because it needs a directory).
+        tensorboard: write TensorBoard event files into `directory`/tensorboard (off, because it
+            needs a directory).
 
     Raises:
         InputError: any of these cannot be used; before any compute.
@@ -133,7 +152,10 @@ def fit(
         "num_components": int(num_components),
         "seed": int(seed),
         "hparams": values.to_dict(),
-        "demonstrations": {"shape": list(x.shape), "sha256": hashlib.sha256(x.tobytes()).hexdigest()},
+        "demonstrations": {
+            "shape": list(x.shape),
+            "sha256": hashlib.sha256(x.tobytes()).hexdigest(),
+        },
     }
     folder = RunFolder.open(directory, config) if directory is not None else None
     return run(
@@ -152,11 +174,17 @@ def fit(
 
 def check_num_components(num_components: Any, num_demonstrations: int) -> int:
     """K as an int with 1 <= K <= N, else InputError."""
-    return check_integer("num_components (at most one per demonstration)", num_components, 1, num_demonstrations)
+    return check_integer(
+        "num_components (at most one per demonstration)", num_components, 1, num_demonstrations
+    )
 
 
-def resolve_hparams(hparams: Hparams | Mapping[str, Any] | str | Path | None, method: str) -> Hparams:
-    """A full `Hparams` from whatever `fit` accepts; None: the default of `fit` and of `python -m experiments fit`."""
+def resolve_hparams(
+    hparams: Hparams | Mapping[str, Any] | str | Path | None, method: str
+) -> Hparams:
+    """A full `Hparams` from whatever `fit` accepts; None: the default of `fit` and of `python -m
+    experiments fit`.
+    """
     if isinstance(hparams, Hparams):
         return default_hparams(method).override(hparams.to_dict())
     if isinstance(hparams, (str, Path)):
@@ -178,7 +206,9 @@ def run(
     progress: bool = False,
     tensorboard: bool = False,
 ) -> Result:
-    """The loop over t for checked arguments: from the folder's last checkpoint, if there is one, to T."""
+    """The loop over t for checked arguments: from the folder's last checkpoint, if there is one, to
+    T.
+    """
     if folder is not None and folder.finished:
         return load(folder.path)
     problem = irl.make_problem(demonstrations, hparams, seed)
@@ -190,8 +220,15 @@ def run(
             state = folder.latest_state(state._replace(network=networks)) or state
 
         rows = []
-        events = EventFiles(folder.path / "tensorboard", demonstrations, state) if folder and tensorboard else nullcontext()
-        with ProgressBar(hparams.loop.num_iterations) if progress else nullcontext() as bar, events as board:
+        events = (
+            EventFiles(folder.path / "tensorboard", demonstrations, state)
+            if folder and tensorboard
+            else nullcontext()
+        )
+        with (
+            ProgressBar(hparams.loop.num_iterations) if progress else nullcontext() as bar,
+            events as board,
+        ):
             if bar is not None:
                 bar.resume(state.t)
             while state.t < hparams.loop.num_iterations and not state.stopped:
@@ -200,7 +237,10 @@ def run(
                 rows.append(row)
                 if folder is not None:
                     folder.record(state, row)
-                for observer in (*observers, *(watcher for watcher in (board, bar) if watcher is not None)):
+                for observer in (
+                    *observers,
+                    *(watcher for watcher in (board, bar) if watcher is not None),
+                ):
                     observer(state, row)
         if folder is not None:
             folder.write_result(state.reward, state.policy)
@@ -239,63 +279,105 @@ def fit_policy(
     callback: Callable[[int, Mixture], None] | None = None,
     callback_every: int = 50,
 ) -> PolicyResult:
-    """Fit a Gaussian mixture q to any log density by VIPS: minimise KL(q || exp(log_prob)), all steps in one compiled call.
+    """Fit a Gaussian mixture q to any log density by VIPS: minimise KL(q || exp(log_prob)), all
+    steps in one compiled call.
 
     Args:
-        log_prob: unnormalised log density in TensorFlow, float64 [N, D] -> [N]; may be -inf. A recovered `Reward` is one;
-            `virl_tf.stay_near` keeps its policy out of the gaps between the demonstrations, in many dimensions.
+        log_prob: unnormalised log density in TensorFlow, float64 [N, D] -> [N]; may be -inf. A
+            recovered `Reward` is one; `virl_tf.stay_near` keeps its policy out of the gaps between
+            the demonstrations, in many dimensions.
         dim: D.
         num_components: K.
         seed: of the start and of all samples.
-        search: add and prune components before the steps (`virl_tf.vips.adaptive`), which finds modes that a fixed set misses.
-            A mapping overrides the `search` section of defaults.yaml; False: a fixed set of components, as in the paper.
-        num_steps: trust-region steps of the K components; default 300, or 30 damped ones after a search.
-        samples_per_component: per step; default max(50, 3 x coefficients of the quadratic surrogate), 4 x after a search.
+        search: add and prune components before the steps (`virl_tf.vips.adaptive`), which finds
+            modes that a fixed set misses. A mapping overrides the `search` section of
+            defaults.yaml; False: a fixed set of components, as in the paper.
+        num_steps: trust-region steps of the K components; default 300, or 30 damped ones after a
+            search.
+        samples_per_component: per step; default max(50, 3 x coefficients of the quadratic
+            surrogate), 4 x after a search.
         kl_bound: KL(new || old) of each component per step; default 0.05, or 0.005 after a search.
         weight_kl_bound: the same for the weights.
         ridge: of the surrogate's regression, in units of the rewards' variance.
-        initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for a `Reward`, from the spread
-            of its demonstrations.
-        support: [N, D] -> [N] bool; outside of it `log_prob` counts as -inf. A recovered reward knows no bounds of its own.
-        jit_compile: compile with XLA. It pays from thousands of steps: M, one thread, CPU seconds of the call without and with
-            it: 25 components on a walker's reward 4.8 and 19, 50 in D = 10 27 and 36, 3,000 steps without search 15 and 11.
-        callback: called as callback(steps_done, policy) after every `callback_every` steps; the result is the same without it.
+        initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for
+            a `Reward`, from the spread of its demonstrations.
+        support: [N, D] -> [N] bool; outside of it `log_prob` counts as -inf. A recovered reward
+            knows no bounds of its own.
+        jit_compile: compile with XLA. It pays from thousands of steps: M, one thread, CPU seconds
+            of the call without and with it: 25 components on a walker's reward 4.8 and 19, 50 in D
+            = 10 27 and 36, 3,000 steps without search 15 and 11.
+        callback: called as callback(steps_done, policy) after every `callback_every` steps; the
+            result is the same without it.
 
     Raises:
-        InputError: an argument that cannot be used, or a `log_prob` of the wrong shape, NaN, or finite nowhere at the start.
+        InputError: an argument that cannot be used, or a `log_prob` of the wrong shape, NaN, or
+            finite nowhere at the start.
     """
     seed, dim = check_seed(seed), check_integer("dim", dim, 1)
     num_components = check_integer("num_components", num_components, 1)
     options = None if search is False else search_hparams(None if search is True else search)
-    values, num_steps = _step_options(dim, options, num_steps, samples_per_component, kl_bound, weight_kl_bound, ridge)
-    call_steps = num_steps if callback is None else min(check_integer("callback_every", callback_every, 1), num_steps)
+    values, num_steps = _step_options(
+        dim, options, num_steps, samples_per_component, kl_bound, weight_kl_bound, ridge
+    )
+    call_steps = (
+        num_steps
+        if callback is None
+        else min(check_integer("callback_every", callback_every, 1), num_steps)
+    )
     if num_steps % call_steps:
-        raise InputError(f"num_steps must be a multiple of callback_every ({callback_every}), got {num_steps}.")
+        raise InputError(
+            f"num_steps must be a multiple of callback_every ({callback_every}), got {num_steps}."
+        )
     target = _target(log_prob, support)
     num_samples = policy_samples(values, dim)
-    policy = _checked_start(log_prob, target, dim, num_components, seed, initial_policy, num_samples)
-    bounds = [tf.constant(v, DENSITY) for v in (values.kl_bound, values.weight_kl_bound, values.ridge)]
-    search_seed, policy_seed = (tf.constant(split_seed(seed, 0, purpose)) for purpose in ("search", "policy"))
+    policy = _checked_start(
+        log_prob, target, dim, num_components, seed, initial_policy, num_samples
+    )
+    bounds = [
+        tf.constant(v, DENSITY) for v in (values.kl_bound, values.weight_kl_bound, values.ridge)
+    ]
+    search_seed, policy_seed = (
+        tf.constant(split_seed(seed, 0, purpose)) for purpose in ("search", "policy")
+    )
 
     def find(policy: Mixture) -> tuple[Mixture, VipsHistory]:
         assert options is not None
         return vips_search(policy, target, search_seed, bounds[1], bounds[2], options)
 
     def improve(policy: Mixture, first: Any) -> tuple[Mixture, VipsHistory]:
-        return vips_steps(policy, target, policy_seed, *bounds, num_steps=call_steps, num_samples=num_samples, first_step=first)
+        return vips_steps(
+            policy,
+            target,
+            policy_seed,
+            *bounds,
+            num_steps=call_steps,
+            num_samples=num_samples,
+            first_step=first,
+        )
 
     try:
         policy, histories = _run_stages(
-            policy, find if options else None, improve, num_steps // call_steps, callback, jit_compile
+            policy,
+            find if options else None,
+            improve,
+            num_steps // call_steps,
+            callback,
+            jit_compile,
         )
     except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
         if not jit_compile:
             raise
-        raise InputError(f"log_prob could not be compiled by XLA; pass jit_compile=False. XLA said: {error.message}") from error
-    if np.isnan(policy.log_weights).any() or not all(np.isfinite(a).all() for a in (policy.means, policy.scale_trils)):
+        raise InputError(
+            f"log_prob could not be compiled by XLA; pass jit_compile=False. XLA said: {error.message}"
+        ) from error
+    if np.isnan(policy.log_weights).any() or not all(
+        np.isfinite(a).all() for a in (policy.means, policy.scale_trils)
+    ):
         raise InputError("log_prob returned NaN, or values so extreme that the fit broke down.")
     columns = zip(VipsHistory._fields, zip(*histories, strict=True), strict=True)
-    return PolicyResult(policy, pd.DataFrame({name: np.concatenate(parts) for name, parts in columns}))
+    return PolicyResult(
+        policy, pd.DataFrame({name: np.concatenate(parts) for name, parts in columns})
+    )
 
 
 def _step_options(
@@ -307,15 +389,27 @@ def _step_options(
     weight_kl_bound: float,
     ridge: float,
 ) -> tuple[PolicyHparams, int]:
-    """The checked options of the K components' own steps and their number, with defaults put in. Raises InputError."""
+    """The checked options of the K components' own steps and their number, with defaults put in.
+
+    Raises InputError.
+    """
     if num_samples is None:
-        num_samples = default_samples(dim) if options is None else max(50, 4 * num_coefficients(dim))
+        num_samples = (
+            default_samples(dim) if options is None else max(50, 4 * num_coefficients(dim))
+        )
     if kl_bound is None:
         kl_bound = default_hparams().policy.kl_bound if options is None else options.final_kl_bound
     if num_steps is None:
         num_steps = FIXED_STEPS if options is None else options.final_steps
-    given = {"samples_per_component": num_samples, "kl_bound": kl_bound, "weight_kl_bound": weight_kl_bound, "ridge": ridge}
-    return default_hparams().override({"policy": given}, "fit_policy").policy, check_integer("num_steps", num_steps, 1)
+    given = {
+        "samples_per_component": num_samples,
+        "kl_bound": kl_bound,
+        "weight_kl_bound": weight_kl_bound,
+        "ridge": ridge,
+    }
+    return default_hparams().override({"policy": given}, "fit_policy").policy, check_integer(
+        "num_steps", num_steps, 1
+    )
 
 
 def _run_stages(
@@ -326,7 +420,9 @@ def _run_stages(
     callback: Callable[[int, Mixture], None] | None,
     jit_compile: bool,
 ) -> tuple[Mixture, list[VipsHistory]]:
-    """The search, if there is one, then `calls` times the steps; without a callback all in one compiled call."""
+    """The search, if there is one, then `calls` times the steps; without a callback all in one
+    compiled call.
+    """
     histories: list[VipsHistory] = []
     steps_done = 0
 
@@ -357,29 +453,44 @@ def _run_stages(
     return policy, histories
 
 
-def _target(log_prob: Any, support: Callable[[tf.Tensor], tf.Tensor] | None) -> Callable[[tf.Tensor], tf.Tensor]:
+def _target(
+    log_prob: Any, support: Callable[[tf.Tensor], tf.Tensor] | None
+) -> Callable[[tf.Tensor], tf.Tensor]:
     """The log density to fit, -inf outside of `support`."""
     function = log_prob.log_prob if isinstance(log_prob, Reward) else log_prob
     if support is None:
         return function
-    return lambda x: tf.where(support(x), tf.cast(function(x), DENSITY), tf.constant(-np.inf, DENSITY))
+    return lambda x: tf.where(
+        support(x), tf.cast(function(x), DENSITY), tf.constant(-np.inf, DENSITY)
+    )
 
 
 def spread_start(reward: Reward, num_components: int, seed: int) -> Mixture:
-    """K components with means drawn over the spread of a reward's demonstrations, each with 1/K of its volume."""
+    """K components with means drawn over the spread of a reward's demonstrations, each with 1/K of
+    its volume.
+    """
     policy = standard_normal_start(num_components, reward.dim, seed)
     widths = reward.scale * num_components ** (-1.0 / reward.dim)
     return policy._replace(
-        means=reward.shift + reward.scale * policy.means, scale_trils=tf.linalg.diag(tf.ones_like(policy.means) * widths)
+        means=reward.shift + reward.scale * policy.means,
+        scale_trils=tf.linalg.diag(tf.ones_like(policy.means) * widths),
     )
 
 
 def _checked_start(
-    log_prob: Any, target: Any, dim: int, num_components: int, seed: int, initial_policy: Mixture | None, num_samples: int
+    log_prob: Any,
+    target: Any,
+    dim: int,
+    num_components: int,
+    seed: int,
+    initial_policy: Mixture | None,
+    num_samples: int,
 ) -> Mixture:
     """The policy to start from, or InputError if `log_prob` or `initial_policy` cannot be used."""
     if not callable(log_prob):
-        raise InputError(f"log_prob must be a function [N, D] -> [N], got {type(log_prob).__name__}.")
+        raise InputError(
+            f"log_prob must be a function [N, D] -> [N], got {type(log_prob).__name__}."
+        )
     if isinstance(log_prob, Reward) and log_prob.dim != dim:
         raise InputError(f"dim is {dim}, but the reward has dimension {log_prob.dim}.")
     start_seed = numpy_seed(seed, 0, "initial policy")
@@ -391,15 +502,21 @@ def _checked_start(
         policy = standard_normal_start(num_components, dim, start_seed)
     wanted = [num_components, dim]
     if [policy.num_components, policy.dim] != wanted:
-        raise InputError(f"initial_policy has shape [K, D] = {[policy.num_components, policy.dim]}, expected {wanted}.")
-    _check_log_prob(target, policy.sample(num_samples * num_components, split_seed(seed, 0, "check"))[0])
+        raise InputError(
+            f"initial_policy has shape [K, D] = {[policy.num_components, policy.dim]}, expected {wanted}."
+        )
+    _check_log_prob(
+        target, policy.sample(num_samples * num_components, split_seed(seed, 0, "check"))[0]
+    )
     return policy
 
 
 def _check_log_prob(log_prob: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> None:
     values = np.asarray(log_prob(x))
     if values.shape != (len(x),):
-        raise InputError(f"log_prob must map [N, D] to [N]; for x of shape {list(x.shape)} it returned {list(values.shape)}.")
+        raise InputError(
+            f"log_prob must map [N, D] to [N]; for x of shape {list(x.shape)} it returned {list(values.shape)}."
+        )
     if not np.issubdtype(values.dtype, np.floating):
         raise InputError(f"log_prob must return real numbers, got dtype {values.dtype}.")
     if np.isnan(values).any():

@@ -10,7 +10,8 @@ from virl_tf.mixture import Mixture
 
 
 class Fusion(NamedTuple):
-    """mu(x) = 0.5 policy(x) + 0.5 kde(x); with a `wide` part (1 - wide_share) of that + wide_share wide(x).
+    """mu(x) = 0.5 policy(x) + 0.5 kde(x); with a `wide` part (1 - wide_share) of that + wide_share
+    wide(x).
 
     Attributes:
         kde: the estimate p~, of kernels or a mixture.
@@ -24,14 +25,18 @@ class Fusion(NamedTuple):
 
     def log_prob(self, x: tf.Tensor) -> tf.Tensor:
         """Log mu(x): [N, D] -> [N]."""
-        half = tf.reduce_logsumexp(tf.stack([self.policy.log_prob(x), self.kde.log_prob(x)]), axis=0) - np.log(2.0)
+        half = tf.reduce_logsumexp(
+            tf.stack([self.policy.log_prob(x), self.kde.log_prob(x)]), axis=0
+        ) - np.log(2.0)
         if self.wide is None:
             return half
         parts = [half + np.log1p(-self.wide_share), self.wide.log_prob(x) + np.log(self.wide_share)]
         return tf.reduce_logsumexp(tf.stack(parts), axis=0)
 
     def counts(self, n: int) -> tuple[int, int, int]:
-        """How many of n draws come from policy, p~ and wide part: stratified, so with less variance than n tosses of a die."""
+        """How many of n draws come from policy, p~ and wide part: stratified, so with less variance
+        than n tosses of a die.
+        """
         wide = round(self.wide_share * n) if self.wide is not None else 0
         return (n - wide) // 2, n - wide - (n - wide) // 2, wide
 

@@ -1,7 +1,8 @@
 """Hyperparameters: frozen dataclasses, read strictly from the YAML files in `hparams/`.
 
-`defaults.yaml` holds every value with its source; the other files override parts of it. An unknown key, a wrong type or a value
-outside its range is an `InputError` that names file, key and what is allowed.
+`defaults.yaml` holds every value with its source; the other files override parts of it. An unknown
+key, a wrong type or a value outside its range is an `InputError` that names file, key and what is
+allowed.
 """
 
 import dataclasses
@@ -19,7 +20,10 @@ import yaml
 from virl_tf.validation import InputError, check_choice, closest
 
 # In an installed package the YAML files lie inside it; in a checkout they stand at the top level.
-_INSTALLED, _CHECKOUT = Path(__file__).parent / "hparams_files", Path(__file__).parent.parent / "hparams"
+_INSTALLED, _CHECKOUT = (
+    Path(__file__).parent / "hparams_files",
+    Path(__file__).parent.parent / "hparams",
+)
 DIRECTORY = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
 
 
@@ -33,7 +37,11 @@ class Range:
 
 def interval(low: float, high: float = math.inf, *, open_low: bool = False) -> Range:
     """Numbers in [low, high], or (low, high] if `open_low`."""
-    text = f"{'(' if open_low else '['}{low:g}, {high:g}]" if high < math.inf else f"{'>' if open_low else '>='} {low:g}"
+    text = (
+        f"{'(' if open_low else '['}{low:g}, {high:g}]"
+        if high < math.inf
+        else f"{'>' if open_low else '>='} {low:g}"
+    )
     return Range(lambda v: (v > low or (v == low and not open_low)) and v <= high, text)
 
 
@@ -44,7 +52,10 @@ def choice(*values: Any) -> Range:
 
 def _each(allowed: Range) -> Range:
     """Lists, not empty, of values in `allowed`."""
-    return Range(lambda values: bool(values) and all(allowed.contains(v) for v in values), f"each {allowed.description}")
+    return Range(
+        lambda values: bool(values) and all(allowed.contains(v) for v in values),
+        f"each {allowed.description}",
+    )
 
 
 def _ranged(allowed: Range, **extra: Any) -> Any:
@@ -58,7 +69,9 @@ def _table_1(**extra: Any) -> Any:
 
 @dataclass(frozen=True)
 class NetworkHparams:
-    """Architecture of phi_t: features, then Dense -> batch norm -> ReLU -> dropout `num_layers` times, then one linear output."""
+    """Architecture of phi_t: features, then Dense -> batch norm -> ReLU -> dropout `num_layers`
+    times, then one linear output.
+    """
 
     num_layers: int = _table_1()
     layer_size: int = _table_1()
@@ -122,7 +135,9 @@ class LoopHparams:
 
 @dataclass(frozen=True)
 class SearchHparams:
-    """Adding and pruning of components (`virl_tf.vips.adaptive`), and the K components' own steps after it."""
+    """Adding and pruning of components (`virl_tf.vips.adaptive`), and the K components' own steps
+    after it.
+    """
 
     spare_components: int | None = _ranged(interval(1))
     num_rounds: int | None = _ranged(interval(1))
@@ -171,15 +186,23 @@ class Hparams:
             InputError: unknown section or key, wrong type, or out of range.
         """
         if not isinstance(sections, Mapping):
-            raise InputError(f"{source}: expected sections {{{', '.join(SECTIONS)}}}, got {sections!r}.")
+            raise InputError(
+                f"{source}: expected sections {{{', '.join(SECTIONS)}}}, got {sections!r}."
+            )
         changed: dict[str, Any] = {}
         for section, values in sections.items():
             if section not in SECTIONS:
-                raise InputError(f"{source}: unknown section {section!r}: {closest(str(section), SECTIONS)}.")
+                raise InputError(
+                    f"{source}: unknown section {section!r}: {closest(str(section), SECTIONS)}."
+                )
             if not isinstance(values, Mapping):
-                raise InputError(f"{source}: section {section!r} must hold keys and values, got {values!r}.")
+                raise InputError(
+                    f"{source}: section {section!r} must hold keys and values, got {values!r}."
+                )
             old = changed.get(section, getattr(self, section))
-            changed[section] = dataclasses.replace(old, **_checked(SECTIONS[section], section, values, source))
+            changed[section] = dataclasses.replace(
+                old, **_checked(SECTIONS[section], section, values, source)
+            )
         return dataclasses.replace(self, **changed)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
@@ -191,26 +214,39 @@ SECTIONS: dict[str, type] = {f.name: f.type for f in dataclasses.fields(Hparams)
 _CHECKED_SECTIONS = {**SECTIONS, "search": SearchHparams}
 
 
-def _checked(section_type: type, section: str, values: Mapping[str, Any], source: str) -> dict[str, Any]:
+def _checked(
+    section_type: type, section: str, values: Mapping[str, Any], source: str
+) -> dict[str, Any]:
     fields = {f.name: f for f in dataclasses.fields(section_type)}
     checked = {}
     for key, value in values.items():
         if key not in fields:
-            raise InputError(f"{source}: unknown key '{section}.{key}': {closest(str(key), fields)}.")
+            raise InputError(
+                f"{source}: unknown key '{section}.{key}': {closest(str(key), fields)}."
+            )
         checked[key] = check_value(f"{section}.{key}", value, source)
     return checked
 
 
 def check_value(name: str, value: Any, source: str = "hparams") -> Any:
-    """Return one hyperparameter, converted to its type, or raise `InputError`. `name`: 'section.key'."""
+    """Return one hyperparameter, converted to its type, or raise `InputError`.
+
+    `name`: 'section.key'.
+    """
     section, key = name.split(".")
     spec = next(f for f in dataclasses.fields(_CHECKED_SECTIONS[section]) if f.name == key)
-    kinds: tuple[Any, ...] = getattr(spec.type, "__args__", (spec.type,))  # the members of a union, or the type itself
+    kinds: tuple[Any, ...] = getattr(
+        spec.type, "__args__", (spec.type,)
+    )  # the members of a union, or the type itself
     words = spec.metadata.get("words", ())
     allowed = search_space()[name].range if spec.metadata.get("table_1") else spec.metadata["range"]
-    description = " or ".join([allowed.description, *words] + (["null"] if type(None) in kinds else []))
+    description = " or ".join(
+        [allowed.description, *words] + (["null"] if type(None) in kinds else [])
+    )
     names = "/".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-    refusal = InputError(f"{source}: {name} = {value!r} is not allowed; allowed: {names}, {description}.")
+    refusal = InputError(
+        f"{source}: {name} = {value!r} is not allowed; allowed: {names}, {description}."
+    )
     if value is None and type(None) in kinds:
         return None
     if isinstance(value, str) and words:
@@ -218,10 +254,18 @@ def check_value(name: str, value: Any, source: str = "hparams") -> Any:
             return value
         raise refusal
     if tuple in kinds and isinstance(value, (list, tuple)):
-        if not all(isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in value):
+        if not all(
+            isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v)
+            for v in value
+        ):
             raise refusal
         value = tuple(float(v) for v in value)
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
+    if (
+        float in kinds
+        and isinstance(value, int)
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max
+    ):
         value = float(value)
     if not any(type(value) is kind for kind in kinds):
         raise refusal
@@ -236,24 +280,33 @@ def check_value(name: str, value: Any, source: str = "hparams") -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads 1e-3 as a number (as YAML 1.2 does), and refuses a key given twice and aliases."""
+    """SafeLoader that reads 1e-3 as a number (as YAML 1.2 does), and refuses a key given twice and
+    aliases.
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        # A few lines of aliases to aliases stand for billions of values, or for a value that contains itself.
+        # A few lines of aliases to aliases stand for billions of values, or for a value that
+        # contains itself.
         if self.check_event(yaml.AliasEvent) and self.peek_event().anchor in self.anchors:
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", self.peek_event().start_mark)
+            raise yaml.composer.ComposerError(
+                None, None, "aliases (*name) are not allowed", self.peek_event().start_mark
+            )
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for i, key in enumerate(keys):
             if key in keys[:i]:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is given twice", node.start_mark
+                )
         return super().construct_mapping(node, deep)
 
 
 class _Dumper(yaml.SafeDumper):
-    """SafeDumper that writes no aliases, and quotes a string which `_Loader` would read as a number."""
+    """SafeDumper that writes no aliases, and quotes a string which `_Loader` would read as a
+    number.
+    """
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -261,7 +314,9 @@ class _Dumper(yaml.SafeDumper):
 
 for _class in (_Loader, _Dumper):
     _class.add_implicit_resolver(
-        "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
+        list("-+0123456789."),
     )
 
 
@@ -274,7 +329,10 @@ _MOST_YAML = 2**20  # bytes; ours have a few thousand, and parsing takes a secon
 
 
 def read_yaml(path: Path | str) -> Any:
-    """The content of a YAML file; nothing in it is executed. Raises InputError with the file's name if unreadable."""
+    """The content of a YAML file; nothing in it is executed.
+
+    Raises InputError with the file's name if unreadable.
+    """
     try:
         if Path(path).stat().st_size > _MOST_YAML:
             raise InputError(f"cannot read {path}: it is larger than {_MOST_YAML} bytes.")
@@ -285,11 +343,21 @@ def read_yaml(path: Path | str) -> Any:
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """The value of a YAML text; nothing in it is executed. Raises InputError that names `source` if it is not YAML."""
+    """The value of a YAML text; nothing in it is executed.
+
+    Raises InputError that names `source` if it is not YAML.
+    """
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
     # PyYAML's own constructors raise more than YAMLError, e.g. for a date that does not exist.
-    except (yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
+    except (
+        yaml.YAMLError,
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise InputError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
@@ -347,19 +415,26 @@ def read_preset(name: str) -> dict[str, Any]:
 
 
 def apply_preset(values: Hparams, overrides: Mapping[str, Any], family: str) -> Hparams:
-    """`values` with a preset's `hparams` put over them: those of all methods, then those of this one.
+    """`values` with a preset's `hparams` put over them: those of all methods, then those of this
+    one.
 
     Args:
         family: "virl", "geim" or "eim" (`Method.family`).
     """
     common = {section: keys for section, keys in overrides.items() if section != "methods"}
     source = "hparams/presets.yaml"
-    return values.override(common, source).override(overrides.get("methods", {}).get(family, {}), source)
+    return values.override(common, source).override(
+        overrides.get("methods", {}).get(family, {}), source
+    )
 
 
 def own_data_hparams(method: str = "virl") -> Hparams:
-    """What `virl_tf.fit` and `experiments fit` start from: the defaults with the preset `best` over them."""
-    return apply_preset(default_hparams(method), read_preset("best")["hparams"], method.split("_")[0])
+    """What `virl_tf.fit` and `experiments fit` start from: the defaults with the preset `best` over
+    them.
+    """
+    return apply_preset(
+        default_hparams(method), read_preset("best")["hparams"], method.split("_")[0]
+    )
 
 
 @functools.cache
@@ -368,41 +443,65 @@ def _defaults() -> dict[str, Any]:
 
 
 def default_hparams(method: str = "virl") -> Hparams:
-    """`defaults.yaml` for a method: the common values, then those its `methods` section gives for this one."""
+    """`defaults.yaml` for a method: the common values, then those its `methods` section gives for
+    this one.
+    """
     values = dict(_defaults())
     per_method = values.pop("methods")
     values.pop("search")
     source = "hparams/defaults.yaml"
-    missing = [f"{s}.{f.name}" for s, t in SECTIONS.items() for f in dataclasses.fields(t) if f.name not in values.get(s, {})]
+    missing = [
+        f"{s}.{f.name}"
+        for s, t in SECTIONS.items()
+        for f in dataclasses.fields(t)
+        if f.name not in values.get(s, {})
+    ]
     if missing:
         raise InputError(f"{source}: no value for {', '.join(missing)}.")
     family = method.split("_")[0]  # an ablation takes the values of its method
-    hparams = Hparams(**{s: t(**_checked(t, s, values.pop(s), source)) for s, t in SECTIONS.items()})
+    hparams = Hparams(
+        **{s: t(**_checked(t, s, values.pop(s), source)) for s, t in SECTIONS.items()}
+    )
     return hparams.override(values, source).override(per_method.get(family, {}), source)
 
 
 def search_hparams(overrides: Mapping[str, Any] | None = None) -> SearchHparams:
-    """The `search` section of `defaults.yaml` with some values replaced. Raises InputError for a key or value it cannot have."""
+    """The `search` section of `defaults.yaml` with some values replaced.
+
+    Raises InputError for a key or value it cannot have.
+    """
     if not isinstance(overrides, (Mapping, type(None))):
-        raise InputError(f"search must be True, False or a mapping of its hyperparameters, got {overrides!r}.")
-    defaults = SearchHparams(**_checked(SearchHparams, "search", _defaults()["search"], "hparams/defaults.yaml"))
-    values = dataclasses.replace(defaults, **_checked(SearchHparams, "search", overrides or {}, "search"))
+        raise InputError(
+            f"search must be True, False or a mapping of its hyperparameters, got {overrides!r}."
+        )
+    defaults = SearchHparams(
+        **_checked(SearchHparams, "search", _defaults()["search"], "hparams/defaults.yaml")
+    )
+    values = dataclasses.replace(
+        defaults, **_checked(SearchHparams, "search", overrides or {}, "search")
+    )
     if not values.min_kl_bound <= values.kl_bound <= values.max_kl_bound:
         bounds = f"{values.min_kl_bound}, {values.kl_bound}, {values.max_kl_bound}"
-        raise InputError(f"search: min_kl_bound <= kl_bound <= max_kl_bound must hold; got {bounds}.")
+        raise InputError(
+            f"search: min_kl_bound <= kl_bound <= max_kl_bound must hold; got {bounds}."
+        )
     return values
 
 
 def load_hparams(path: Path | str, method: str = "virl") -> Hparams:
-    """`own_data_hparams` of `method` with the values of the YAML file `path`, {section: {key: value}}, put over them."""
+    """`own_data_hparams` of `method` with the values of the YAML file `path`, {section: {key:
+    value}}, put over them.
+    """
     content = read_yaml(path)
     return own_data_hparams(method).override({} if content is None else content, str(path))
 
 
 def published(task: str, column: str) -> dict[str, dict[str, Any]]:
-    """One column of Table 2 (`gaussians`) or Table 3 (`grid_walker`) as overrides, e.g. ('gaussians', 'virl_10c').
+    """One column of Table 2 (`gaussians`) or Table 3 (`grid_walker`) as overrides, e.g.
+    ('gaussians', 'virl_10c').
 
-    Values the file gives for all columns are put in too. ('grid_walker', 'eim') is ours: the paper has no such column.
+    Values the file gives for all columns are put in too. ('grid_walker', 'eim') is ours: the paper
+    has no such column.
 
     Raises:
         InputError: unknown task or column.
@@ -412,4 +511,7 @@ def published(task: str, column: str) -> dict[str, dict[str, Any]]:
     columns = {**table["columns"], **table.get("ours", {})}
     row = dict(columns[check_choice(f"column of hparams/{task}.yaml", column, columns)])
     row.pop("starred")
-    return {section: {**table["common"].get(section, {}), **row.get(section, {})} for section in {**table["common"], **row}}
+    return {
+        section: {**table["common"].get(section, {}), **row.get(section, {})}
+        for section in {**table["common"], **row}
+    }

@@ -6,7 +6,8 @@ import tensorflow as tf
 def normalise(log_weights: tf.Tensor) -> tf.Tensor:
     """Log w with mean(w) = 1: [N] -> [N].
 
-    Self-normalisation replaces the unknown integral of q*_t in w_t = q*_t / (q~_t int q*_t) (below Eq. 3) by its estimate.
+    Self-normalisation replaces the unknown integral of q*_t in w_t = q*_t / (q~_t int q*_t) (below
+    Eq. 3) by its estimate.
     """
     n = tf.cast(tf.size(log_weights), log_weights.dtype)
     return log_weights - tf.reduce_logsumexp(log_weights) + tf.math.log(n)

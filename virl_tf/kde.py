@@ -1,4 +1,6 @@
-"""Gaussian kernel density estimate p~(x) of the demonstrations (paragraph "Kernel Density Estimation" of the paper)."""
+"""Gaussian kernel density estimate p~(x) of the demonstrations (paragraph "Kernel Density
+Estimation" of the paper).
+"""
 
 import functools
 from typing import Any, NamedTuple
@@ -12,8 +14,9 @@ from virl_tf.validation import InputError
 # Squared distances of 1e12 squared bandwidths are exact to 1e-4 nats.
 _MOST_WIDTHS = 1e6
 _BLOCK = 64  # points at once; 16 to 256 take the same time (M)
-# Up to so many columns squared distances are summed column by column, which XLA fuses with all that follows. M, ns per pair of
-# point and kernel, 8,000 kernels, by columns and by one product: D = 2 2.9 and 4.5, D = 6 3.6 and 4.0, D = 10 5.3 and 4.5.
+# Up to so many columns squared distances are summed column by column, which XLA fuses with all that
+# follows. M, ns per pair of point and kernel, 8,000 kernels, by columns and by one product: D = 2
+# 2.9 and 4.5, D = 6 3.6 and 4.0, D = 10 5.3 and 4.5.
 _FEW_COLUMNS = 6
 
 
@@ -42,25 +45,32 @@ class Kde(NamedTuple):
 
 @functools.cache
 def _compiled_log_prob(d: int) -> Any:
-    """The function behind `Kde.log_prob` in D dimensions, whatever the numbers of kernels and points."""
+    """The function behind `Kde.log_prob` in D dimensions, whatever the numbers of kernels and
+    points.
+    """
     rows = tf.TensorSpec([None, d], DENSITY)
     return compiled(_log_prob, Kde(rows, tf.TensorSpec([d], DENSITY)), rows, jit_compile=False)
 
 
 def _log_prob(kde: Kde, x: tf.Tensor) -> tf.Tensor:
-    # Centred and scaled before anything is subtracted: that keeps the cancellation in the distances harmless.
+    # Centred and scaled before anything is subtracted: that keeps the cancellation in the distances
+    # harmless.
     centre = tf.reduce_mean(kde.points, axis=0)
     points, x = (kde.points - centre) / kde.bandwidth, (x - centre) / kde.bandwidth
     m = tf.shape(x)[0]
     blocks = tf.reshape(tf.pad(x, [[0, -m % _BLOCK], [0, 0]]), [-1, _BLOCK, x.shape[1]])
     sums = tf.map_fn(lambda block: _log_kernel_sums(points, block), blocks, parallel_iterations=1)
-    log_constant = tf.math.log(tf.cast(tf.shape(points)[0], DENSITY)) + tf.reduce_sum(tf.math.log(kde.bandwidth) + 0.5 * LOG_2PI)
+    log_constant = tf.math.log(tf.cast(tf.shape(points)[0], DENSITY)) + tf.reduce_sum(
+        tf.math.log(kde.bandwidth) + 0.5 * LOG_2PI
+    )
     return tf.reshape(sums, [-1])[:m] - log_constant
 
 
 @tf.function(autograph=False, jit_compile=True)
 def _log_kernel_sums(points: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Log sum_n exp(-|x - points_n|^2 / 2): [N, D], [B, D] -> [B]; with few columns XLA fuses it and holds no matrix."""
+    """Log sum_n exp(-|x - points_n|^2 / 2): [N, D], [B, D] -> [B]; with few columns XLA fuses it
+    and holds no matrix.
+    """
     squares = _squared_distances(points, x)
     least = tf.stop_gradient(tf.reduce_min(squares, axis=1, keepdims=True))
     return tf.math.log(tf.reduce_sum(tf.exp(0.5 * (least - squares)), axis=1)) - 0.5 * least[:, 0]
@@ -75,21 +85,26 @@ def _squared_distances(points: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     return norms - 2.0 * tf.matmul(x, points, transpose_b=True)
 
 
-def fit_kde(points: np.ndarray, bandwidth: float | str, scale: str = "absolute", seed: int = 0) -> Kde:
+def fit_kde(
+    points: np.ndarray, bandwidth: float | str, scale: str = "absolute", seed: int = 0
+) -> Kde:
     """KDE of `points` [N, D].
 
     Args:
-        bandwidth: the kernel's standard deviation, or "silverman", or "held_out" (the likelihood of held-out points decides).
+        bandwidth: the kernel's standard deviation, or "silverman", or "held_out" (the likelihood of
+            held-out points decides).
         scale: "absolute": in data units; "relative": times each column's standard deviation.
         seed: splits the points for "held_out".
 
     Raises:
-        InputError: a bandwidth so narrow, against the spread of the points, that distances are lost in rounding.
+        InputError: a bandwidth so narrow, against the spread of the points, that distances are lost
+            in rounding.
     """
     spread = points.std(axis=0)
     unit = spread if scale == "relative" else np.ones_like(spread)
     if bandwidth == "silverman":
-        # Silverman's factor multiplies the spread by definition; as an absolute length it is the paper's 0.215.
+        # Silverman's factor multiplies the spread by definition; as an absolute length it is the
+        # paper's 0.215.
         bandwidth = silverman_factor(*points.shape)
     elif bandwidth == "held_out":
         bandwidth = held_out_bandwidth(points, unit, seed)
@@ -106,26 +121,36 @@ def fit_kde(points: np.ndarray, bandwidth: float | str, scale: str = "absolute",
 
 
 def silverman_factor(n: int, d: int) -> float:
-    """(n (d + 2) / 4)^(-1 / (d + 4)) (Silverman 1986); 0.215 at n = 10,000, d = 2: the value of Table 2."""
+    """(n (d + 2) / 4)^(-1 / (d + 4)) (Silverman 1986); 0.215 at n = 10,000, d = 2: the value of
+    Table 2.
+    """
     return float((n * (d + 2) / 4.0) ** (-1.0 / (d + 4)))
 
 
-def held_out_bandwidth(points: np.ndarray, unit: np.ndarray, seed: int, folds: int = 5, most: int = 2000) -> float:
+def held_out_bandwidth(
+    points: np.ndarray, unit: np.ndarray, seed: int, folds: int = 5, most: int = 2000
+) -> float:
     """The bandwidth, in multiples of `unit` [D], under which held-out points are likeliest.
 
-    Cross-validation with at most `most` held-out points, among 25 values around Silverman's in geometric steps of 1.25: every
-    fourth of them, then those around the best.
+    Cross-validation with at most `most` held-out points, among 25 values around Silverman's in
+    geometric steps of 1.25: every fourth of them, then those around the best.
     """
     order = np.random.default_rng(seed).permutation(len(points))
     parts = np.array_split(order, min(folds, len(points)))
-    splits = [(np.delete(points, part, axis=0), points[part[: max(1, most // len(parts))]]) for part in parts]
+    splits = [
+        (np.delete(points, part, axis=0), points[part[: max(1, most // len(parts))]])
+        for part in parts
+    ]
     typical = float(np.exp(np.mean(np.log(points.std(axis=0) / unit))))
     candidates = silverman_factor(*points.shape) * typical * 1.25 ** np.arange(-18.0, 7.0)
 
     @functools.cache
     def score(i: int) -> float:
         width = tf.constant(candidates[i] * unit, DENSITY)
-        return sum(float(tf.reduce_sum(Kde(tf.constant(rest, DENSITY), width).log_prob(held))) for rest, held in splits)
+        return sum(
+            float(tf.reduce_sum(Kde(tf.constant(rest, DENSITY), width).log_prob(held)))
+            for rest, held in splits
+        )
 
     best, last = max(range(0, len(candidates), 4), key=score), len(candidates) - 1
     for step in (2, 1):

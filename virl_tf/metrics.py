@@ -20,7 +20,8 @@ class Grid(NamedTuple):
 
 
 def grid_around(data: np.ndarray, resolution: int = 100, margin: float = 0.05) -> Grid:
-    """The grid of the numerical I-projection "near the ground truth data": its bounding box widened by `margin` on each side.
+    """The grid of the numerical I-projection "near the ground truth data": its bounding box widened
+    by `margin` on each side.
 
     Args:
         data: [N, 2].
@@ -40,7 +41,8 @@ def normalise_on_grid(log_density: Any) -> np.ndarray:
 
 
 def i_projection(log_q: Any, log_p: Any) -> float:
-    """KL(q || p) = sum q (log q - log p) of two (unnormalised) log densities on the same grid points, [M] each.
+    """KL(q || p) = sum q (log q - log p) of two (unnormalised) log densities on the same grid
+    points, [M] each.
 
     inf or NaN values of log_q give nan: a diverged reward has no distance.
     """
@@ -51,9 +53,11 @@ def i_projection(log_q: Any, log_p: Any) -> float:
 
 
 def sampled_i_projection(log_q: Any, log_p: Any, log_proposal: Any) -> float:
-    """KL(q || p) by self-normalised importance sampling; q need not be normalised, p and the proposal are.
+    """KL(q || p) by self-normalised importance sampling; q need not be normalised, p and the
+    proposal are.
 
-    With w = q / proposal: KL = sum w (log q - log p) / sum w - log mean w, since mean w estimates the integral of q.
+    With w = q / proposal: KL = sum w (log q - log p) / sum w - log mean w, since mean w estimates
+    the integral of q.
 
     Args:
         log_q, log_p, log_proposal: [M], at draws of the proposal.
@@ -71,7 +75,8 @@ def sampled_i_projection(log_q: Any, log_p: Any, log_proposal: Any) -> float:
 
 
 def best_final_reported(series: Any) -> dict[str, float]:
-    """Best, final, and their mean, the paper's "average results between the best evaluated iteration and the final iteration".
+    """Best, final, and their mean, the paper's "average results between the best evaluated
+    iteration and the final iteration".
 
     A value that is not finite (a diverged iteration) is never the best.
 
@@ -96,11 +101,14 @@ class PolicyDistance(NamedTuple):
     outside: float  # share of the draws outside the support
 
 
-def policy_distance(policy: Mixture, log_prob: Any, log_normaliser: float, n: int, seed: Any) -> PolicyDistance:
+def policy_distance(
+    policy: Mixture, log_prob: Any, log_normaliser: float, n: int, seed: Any
+) -> PolicyDistance:
     """KL(q || p) and the negative ELBO from n draws of q; exact but for the Monte Carlo error.
 
-    A Gaussian has tails everywhere, p has not: q is taken restricted to the support and normalised there, which adds
-    -log(share of the draws inside) to the mean of log q - log p over those draws. With no draw inside both are inf.
+    A Gaussian has tails everywhere, p has not: q is taken restricted to the support and normalised
+    there, which adds -log(share of the draws inside) to the mean of log q - log p over those draws.
+    With no draw inside both are inf.
 
     Args:
         policy: q.
@@ -121,7 +129,9 @@ COVERED = 0.003  # share of a policy's samples that a mode needs to count as cov
 
 
 def covered_modes(modes: np.ndarray, num_modes: int, share: float = COVERED) -> np.ndarray:
-    """Which modes have at least `share` of the samples: modes [N] int, -1 for samples in none -> [num_modes] bool."""
+    """Which modes have at least `share` of the samples: modes [N] int, -1 for samples in none ->
+    [num_modes] bool.
+    """
     counts = np.bincount(modes[modes >= 0], minlength=num_modes)
     return (counts > 0) & (counts >= share * len(modes))
 
@@ -134,7 +144,8 @@ def contrast(high: Any, low: Any) -> dict[str, float]:
         low: [M].
 
     Returns:
-        {auc: probability that a value of `high` is above one of `low` (ties count half), 0.5 = no preference;
+        {auc: probability that a value of `high` is above one of `low` (ties count half), 0.5 = no
+        preference;
         gap: difference of the means; above_best: share of `high` above the largest of `low`}.
     """
     high, low = np.asarray(high, np.float64), np.asarray(low, np.float64)

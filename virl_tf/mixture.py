@@ -1,4 +1,7 @@
-"""Full-covariance Gaussian mixtures: the policies q~(x) = sum_o q~(o) q~(x|o) of the paper. Components are an axis."""
+"""Full-covariance Gaussian mixtures: the policies q~(x) = sum_o q~(o) q~(x|o) of the paper.
+
+Components are an axis.
+"""
 
 import warnings
 from typing import Any, NamedTuple
@@ -41,7 +44,8 @@ class Mixture(NamedTuple):
     def distribution(self) -> Any:
         """The same mixture as a TFP distribution."""
         return tfd.MixtureSameFamily(
-            tfd.Categorical(logits=self.log_weights), tfd.MultivariateNormalTriL(self.means, self.scale_trils)
+            tfd.Categorical(logits=self.log_weights),
+            tfd.MultivariateNormalTriL(self.means, self.scale_trils),
         )
 
     @property
@@ -72,11 +76,18 @@ class Mixture(NamedTuple):
         return tf.nn.log_softmax(self.log_weights + self.component_log_prob(x), axis=-1)
 
     def sample(self, n: int, seed: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """N draws x [n, D] and the components [n] int32 they came from. `seed`: stateless, int32 [2]."""
+        """N draws x [n, D] and the components [n] int32 they came from.
+
+        `seed`: stateless, int32 [2].
+        """
         seeds = tf.random.split(tf.convert_to_tensor(seed), 2)
-        ids = tf.random.stateless_categorical(self.log_weights[None], n, seeds[0], dtype=tf.int32)[0]
+        ids = tf.random.stateless_categorical(self.log_weights[None], n, seeds[0], dtype=tf.int32)[
+            0
+        ]
         z = tf.random.stateless_normal([n, self.dim], seeds[1], dtype=DENSITY)
-        return tf.gather(self.means, ids) + tf.linalg.matvec(tf.gather(self.scale_trils, ids), z), ids
+        return tf.gather(self.means, ids) + tf.linalg.matvec(
+            tf.gather(self.scale_trils, ids), z
+        ), ids
 
     def entropy(self, n: int, seed: Any) -> tf.Tensor:
         """Monte Carlo estimate of H(q~) from n draws: []."""
@@ -85,7 +96,9 @@ class Mixture(NamedTuple):
 
 def empty_mixture(dim: int) -> Mixture:
     """A mixture [D] without components, where none is used: its density is zero everywhere."""
-    return Mixture(tf.zeros([0], DENSITY), tf.zeros([0, dim], DENSITY), tf.zeros([0, dim, dim], DENSITY))
+    return Mixture(
+        tf.zeros([0], DENSITY), tf.zeros([0, dim], DENSITY), tf.zeros([0, dim, dim], DENSITY)
+    )
 
 
 def check_mixture(what: str, arrays: Any) -> Mixture:
@@ -99,7 +112,9 @@ def check_mixture(what: str, arrays: Any) -> Mixture:
         k, d = found.means.shape
         shapes = [a.shape for a in found] == [(k,), (k, d), (k, d, d)]
         if shapes and all(a.dtype == np.float64 and np.isfinite(a).all() for a in found):
-            triangular = (np.triu(found.scale_trils, 1) == 0.0).all() and (np.diagonal(found.scale_trils, 0, 1, 2) > 0.0).all()
+            triangular = (np.triu(found.scale_trils, 1) == 0.0).all() and (
+                np.diagonal(found.scale_trils, 0, 1, 2) > 0.0
+            ).all()
             if triangular and abs(np.exp(found.log_weights).sum() - 1.0) < 1e-6:
                 return Mixture(*(tf.constant(a, DENSITY) for a in found))
     except (TypeError, ValueError):  # not three arrays
@@ -113,11 +128,17 @@ def check_mixture(what: str, arrays: Any) -> Mixture:
 def gaussian(mean: np.ndarray, covariance: np.ndarray) -> Mixture:
     """One Gaussian, mean [D] and covariance [D, D], as a mixture with K = 1."""
     scale_tril = np.linalg.cholesky(covariance)
-    return Mixture(tf.zeros([1], DENSITY), tf.constant(mean[None], DENSITY), tf.constant(scale_tril[None], DENSITY))
+    return Mixture(
+        tf.zeros([1], DENSITY),
+        tf.constant(mean[None], DENSITY),
+        tf.constant(scale_tril[None], DENSITY),
+    )
 
 
 def moments(x: np.ndarray) -> Mixture:
-    """The Gaussian with the mean and covariance of x [N, D]; collinear columns get a ridge of 1e-9 of their variances."""
+    """The Gaussian with the mean and covariance of x [N, D]; collinear columns get a ridge of 1e-9
+    of their variances.
+    """
     covariance = np.atleast_2d(np.cov(x, rowvar=False))
     return gaussian(x.mean(axis=0), covariance + 1e-9 * np.diag(np.diag(covariance)))
 
@@ -129,24 +150,35 @@ def standard_normal_start(num_components: int, dim: int, seed: int) -> Mixture:
 
 
 def samples_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
-    """Means at distinct random rows of x [N, D]; each covariance is the data's, shrunk to 1/K of its volume."""
+    """Means at distinct random rows of x [N, D]; each covariance is the data's, shrunk to 1/K of
+    its volume.
+    """
     rows = np.random.default_rng(seed).choice(len(x), num_components, replace=False)
     covariance = moments(x).covariances[0].numpy() * num_components ** (-2.0 / x.shape[1])
     return _uniform(x[rows], np.tile(covariance, (num_components, 1, 1)))
 
 
 def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
-    """Means at the k-means centres of x [N, D]; covariance and weight of each component from its cluster.
+    """Means at the k-means centres of x [N, D]; covariance and weight of each component from its
+    cluster.
 
-    Clusters of few or flat points borrow from the covariance `samples_start` uses, with the weight of D + 1 points.
+    Clusters of few or flat points borrow from the covariance `samples_start` uses, with the weight
+    of D + 1 points.
     """
     from sklearn.cluster import KMeans  # here: 0.2 s of import that most users never need
 
     scale = x.std(axis=0)
-    labels = KMeans(num_components, n_init=3, random_state=seed).fit((x - x.mean(axis=0)) / scale).labels_
+    labels = (
+        KMeans(num_components, n_init=3, random_state=seed)
+        .fit((x - x.mean(axis=0)) / scale)
+        .labels_
+    )
     prior = samples_start(x, num_components, seed).covariances[0].numpy()
     counts = np.bincount(labels, minlength=num_components)
-    means, covariances = np.zeros((num_components, x.shape[1])), np.zeros((num_components,) + prior.shape)
+    means, covariances = (
+        np.zeros((num_components, x.shape[1])),
+        np.zeros((num_components,) + prior.shape),
+    )
     pseudo = x.shape[1] + 1.0
     for o in range(num_components):
         members = x[labels == o] if counts[o] else x[:1]
@@ -158,10 +190,13 @@ def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
 
 
 _MOST_ROWS = 20_000  # for BIC
-# scikit-learn's EM multiplies small matrices, for which a BLAS of many threads mostly waits. M, 7,200 rows, 50 modes, 2 cores,
-# seconds of wall with all threads and with one: D = 2 5.4 and 1.4, D = 10 11.3 and 2.9.
+# scikit-learn's EM multiplies small matrices, for which a BLAS of many threads mostly waits. M,
+# 7,200 rows, 50 modes, 2 cores, seconds of wall with all threads and with one: D = 2 5.4 and 1.4, D
+# = 10 11.3 and 2.9.
 _EM_THREADS = 1
-_SPLIT_STARTS = 3  # of EM with two components. M, mean KL of six seeds, 1 and 3: m = 30 0.028 and 0.020, m = 50 0.041 and 0.037
+# of EM with two components. M, mean KL of six seeds, 1 and 3: m = 30 0.028 and 0.020, m = 50 0.041
+# and 0.037
+_SPLIT_STARTS = 3
 
 
 def em_mixture(x: np.ndarray, num_components: int, seed: int) -> Mixture:
@@ -172,12 +207,14 @@ def em_mixture(x: np.ndarray, num_components: int, seed: int) -> Mixture:
 
 
 def bic_mixture(x: np.ndarray, seed: int) -> Mixture:
-    """The EM mixture of x [N, D] whose components are split while its Bayesian information criterion falls.
+    """The EM mixture of x [N, D] whose components are split while its Bayesian information
+    criterion falls.
 
-    One Gaussian at first; a component whose own rows (those it is likeliest to have drawn) two Gaussians describe with the lower
-    criterion is replaced by these two, and EM goes on with all (X-means of Pelleg and Moore, 2000, with Gaussians). EM from a
-    k-means start lays a component over two modes where there are many dimensions; this one is then split.
-    Of x at most 20,000 rows are used.
+    One Gaussian at first; a component whose own rows (those it is likeliest to have drawn) two
+    Gaussians describe with the lower criterion is replaced by these two, and EM goes on with all
+    (X-means of Pelleg and Moore, 2000, with Gaussians). EM from a k-means start lays a component
+    over two modes where there are many dimensions; this one is then split. Of x at most 20,000 rows
+    are used.
     """
     z, shift, scale = _standardised(x[np.random.default_rng(seed).permutation(len(x))[:_MOST_ROWS]])
     with threadpool_limits(_EM_THREADS):
@@ -195,7 +232,10 @@ def _split(z: np.ndarray, model: Any, seed: int) -> dict[str, np.ndarray] | None
     labels = model.predict(z)
     parts = []
     for o in range(model.n_components):
-        own, part = z[labels == o], (model.weights_[o : o + 1], model.means_[o : o + 1], model.precisions_[o : o + 1])
+        own, part = (
+            z[labels == o],
+            (model.weights_[o : o + 1], model.means_[o : o + 1], model.precisions_[o : o + 1]),
+        )
         if len(own) >= 4 * (z.shape[1] + 1):  # two covariances of full rank need half of that
             two = _em(own, 2, seed, n_init=_SPLIT_STARTS)
             one = _em(own, 1, seed, init_params="random")  # needs no k-means start
@@ -205,11 +245,16 @@ def _split(z: np.ndarray, model: Any, seed: int) -> dict[str, np.ndarray] | None
     weights, means, precisions = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     if len(means) == model.n_components:
         return None
-    return {"weights_init": weights / weights.sum(), "means_init": means, "precisions_init": precisions}
+    return {
+        "weights_init": weights / weights.sum(),
+        "means_init": means,
+        "precisions_init": precisions,
+    }
 
 
 def _standardised(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(x - shift) / scale, shift, scale: there the ridge on the covariances means the same for all data.
+    """(x - shift) / scale, shift, scale: there the ridge on the covariances means the same for all
+    data.
 
     A column may be constant here, where all rows that differ in it are held out; its scale is 1.
     """
@@ -222,14 +267,19 @@ def _em(z: np.ndarray, num_components: int, seed: int, **start: Any) -> Any:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    model = GaussianMixture(num_components, reg_covar=1e-6, max_iter=500, random_state=seed, **start)
+    model = GaussianMixture(
+        num_components, reg_covar=1e-6, max_iter=500, random_state=seed, **start
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(z)
 
 
 def _mixture(model: Any, shift: np.ndarray, scale: np.ndarray) -> Mixture:
-    means, roots = shift + scale * model.means_, scale[:, None] * np.linalg.cholesky(model.covariances_)
+    means, roots = (
+        shift + scale * model.means_,
+        scale[:, None] * np.linalg.cholesky(model.covariances_),
+    )
     return Mixture(*(tf.constant(a, DENSITY) for a in (np.log(model.weights_), means, roots)))
 
 
@@ -237,5 +287,7 @@ def _uniform(means: np.ndarray, covariances: np.ndarray) -> Mixture:
     k = len(means)
     scale_trils = np.linalg.cholesky(covariances)
     return Mixture(
-        tf.fill([k], -tf.math.log(tf.cast(k, DENSITY))), tf.constant(means, DENSITY), tf.constant(scale_trils, DENSITY)
+        tf.fill([k], -tf.math.log(tf.cast(k, DENSITY))),
+        tf.constant(means, DENSITY),
+        tf.constant(scale_trils, DENSITY),
     )

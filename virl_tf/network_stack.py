@@ -1,4 +1,6 @@
-"""T frozen multilayer perceptrons as stacked arrays, so that one compiled function sums their outputs for every T."""
+"""T frozen multilayer perceptrons as stacked arrays, so that one compiled function sums their
+outputs for every T.
+"""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +10,10 @@ from virl_tf.numerics import DENSITY, NETWORK, from_network
 
 
 class FrozenNetwork(NamedTuple):
-    """One ReLU network [N, inputs] -> [N] without batch norm or dropout, float32. L hidden layers of H units."""
+    """One ReLU network [N, inputs] -> [N] without batch norm or dropout, float32.
+
+    L hidden layers of H units.
+    """
 
     input_kernel: Any  # [inputs, H]
     input_bias: Any  # [H]
@@ -26,7 +31,9 @@ class FrozenNetwork(NamedTuple):
 
     def scale(self, factor: float) -> "FrozenNetwork":
         """The network whose output is `factor` times as large."""
-        return self._replace(output_kernel=factor * self.output_kernel, output_bias=factor * self.output_bias)
+        return self._replace(
+            output_kernel=factor * self.output_kernel, output_bias=factor * self.output_bias
+        )
 
 
 class NetworkStack(NamedTuple):
@@ -62,7 +69,8 @@ class NetworkStack(NamedTuple):
     def sum_logits(self, z: tf.Tensor) -> tf.Tensor:
         """sum_{i < count} phi_i(z): float32 [N, D] -> float64 [N].
 
-        Differentiable in z (once). The backward pass runs through the networks one at a time, so memory does not grow with T.
+        Differentiable in z (once). The backward pass runs through the networks one at a time, so
+        memory does not grow with T.
         """
         return _sum_logits(self, z)
 
@@ -70,8 +78,17 @@ class NetworkStack(NamedTuple):
 def empty_stack(capacity: int, num_inputs: int, num_layers: int, layer_size: int) -> NetworkStack:
     """A stack with room for `capacity` networks and none in use."""
     d, h, t = num_inputs, layer_size, capacity
-    shapes = [(t, d, h), (t, h), (t, num_layers - 1, h, h), (t, num_layers - 1, h), (t, h, 1), (t, 1)]
-    return NetworkStack(FrozenNetwork(*(tf.zeros(shape, NETWORK) for shape in shapes)), tf.constant(0))
+    shapes = [
+        (t, d, h),
+        (t, h),
+        (t, num_layers - 1, h, h),
+        (t, num_layers - 1, h),
+        (t, h, 1),
+        (t, 1),
+    ]
+    return NetworkStack(
+        FrozenNetwork(*(tf.zeros(shape, NETWORK) for shape in shapes)), tf.constant(0)
+    )
 
 
 def _sum_logits(stack: NetworkStack, z: tf.Tensor) -> tf.Tensor:
@@ -83,8 +100,8 @@ def _sum_logits(stack: NetworkStack, z: tf.Tensor) -> tf.Tensor:
             maximum_iterations=stack.capacity,
         )[1]
 
-    # A loop of plain matmuls: a batched product over the stack is slower, and TF's own gradient of the loop would keep the
-    # activations of all T networks.
+    # A loop of plain matmuls: a batched product over the stack is slower, and TF's own gradient of
+    # the loop would keep the activations of all T networks.
     @tf.custom_gradient
     def total(z: tf.Tensor) -> Any:
         def backward(upstream: tf.Tensor) -> tf.Tensor:
@@ -96,7 +113,10 @@ def _sum_logits(stack: NetworkStack, z: tf.Tensor) -> tf.Tensor:
 
             return loop(add, tf.zeros_like(z))
 
-        forward = loop(lambda i, total: total + from_network(stack.network(i).logits(z)), tf.zeros_like(z[:, 0], DENSITY))
+        forward = loop(
+            lambda i, total: total + from_network(stack.network(i).logits(z)),
+            tf.zeros_like(z[:, 0], DENSITY),
+        )
         return forward, backward
 
     return total(z)

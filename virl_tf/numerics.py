@@ -1,7 +1,7 @@
 """Number formats, seeds and root finding.
 
-Mixtures, regressions and duals are float64; networks are float32. The casts between the two happen in `to_network` and
-`from_network` only.
+Mixtures, regressions and duals are float64; networks are float32. The casts between the two happen
+in `to_network` and `from_network` only.
 """
 
 import zlib
@@ -30,26 +30,35 @@ def from_network(logits: tf.Tensor) -> tf.Tensor:
 
 
 def specs_of(values: Any) -> Any:
-    """The TensorSpec of every tensor in a nested structure; hashable, so a key for compiled functions."""
+    """The TensorSpec of every tensor in a nested structure; hashable, so a key for compiled
+    functions.
+    """
     return tf.nest.map_structure(lambda v: tf.TensorSpec(np.shape(v), v.dtype), values)
 
 
-# XLA keeps what it compiled as long as the process lives, in three of the system's memory maps per kernel: one policy fit takes
-# about 1,200 of the 65,530 that Linux allows, and without a free one the process dies of a segmentation fault.
+# XLA keeps what it compiled as long as the process lives, in three of the system's memory maps per
+# kernel: one policy fit takes about 1,200 of the 65,530 that Linux allows, and without a free one
+# the process dies of a segmentation fault.
 MAPS_OF_A_PROGRAM = 2000
 
 
 def free_memory_maps() -> float:
-    """How many memory maps this process may still make; infinite where the system does not count them."""
+    """How many memory maps this process may still make; infinite where the system does not count
+    them.
+    """
     try:
-        limit, used = Path("/proc/sys/vm/max_map_count").read_text(), Path("/proc/self/maps").read_bytes().count(b"\n")
+        limit, used = (
+            Path("/proc/sys/vm/max_map_count").read_text(),
+            Path("/proc/self/maps").read_bytes().count(b"\n"),
+        )
     except OSError:
         return float("inf")
     return int(limit) - used
 
 
 def compiled(function: Callable[..., Any], *specs: Any, jit_compile: bool = True) -> Any:
-    """`function` traced once, for arguments of these specs; it cannot trace again, and calls of it raise for other shapes.
+    """`function` traced once, for arguments of these specs; it cannot trace again, and calls of it
+    raise for other shapes.
 
     Raises:
         InputError: the process has compiled too much already.
@@ -59,11 +68,14 @@ def compiled(function: Callable[..., Any], *specs: Any, jit_compile: bool = True
             "this process has compiled so many programs that the system would end it at the next one; go on in a new process, "
             "or allow more memory maps: sysctl -w vm.max_map_count=262144."
         )
-    return tf.function(function, autograph=False, jit_compile=jit_compile).get_concrete_function(*specs)
+    return tf.function(function, autograph=False, jit_compile=jit_compile).get_concrete_function(
+        *specs
+    )
 
 
 def split_seed(seed: int, iteration: int, purpose: str) -> np.ndarray:
-    """A stateless TF seed, int32 [2], for one purpose in one iteration of one run: the only source of randomness.
+    """A stateless TF seed, int32 [2], for one purpose in one iteration of one run: the only source
+    of randomness.
 
     Distinct (seed, iteration, purpose) give independent streams (NumPy's SeedSequence hashes them).
     """
@@ -72,34 +84,46 @@ def split_seed(seed: int, iteration: int, purpose: str) -> np.ndarray:
 
 
 def numpy_seed(seed: int, iteration: int, purpose: str) -> int:
-    """The same for libraries that take one non-negative 31-bit integer (scikit-learn, Keras initialisers)."""
+    """The same for libraries that take one non-negative 31-bit integer (scikit-learn, Keras
+    initialisers).
+    """
     return int(split_seed(seed, iteration, purpose)[0]) & 0x7FFFFFFF
 
 
-def bisect_decreasing(f: Callable[[tf.Tensor], tf.Tensor], low: tf.Tensor, high: tf.Tensor, steps: int = 60) -> tf.Tensor:
-    """Elementwise root of a decreasing f by bisection; returns the upper end, where f <= 0 if f(high) <= 0.
+def bisect_decreasing(
+    f: Callable[[tf.Tensor], tf.Tensor], low: tf.Tensor, high: tf.Tensor, steps: int = 60
+) -> tf.Tensor:
+    """Elementwise root of a decreasing f by bisection; returns the upper end, where f <= 0 if
+    f(high) <= 0.
 
     Args:
         f: [...] -> [...], elementwise and decreasing.
         low, high: [...] float64, the brackets.
     """
 
-    def halve(i: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def halve(
+        i: tf.Tensor, low: tf.Tensor, high: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         middle = 0.5 * (low + high)
         above = f(middle) > 0.0
         return i + 1, tf.where(above, middle, low), tf.where(above, high, middle)
 
-    _, _, high = tf.while_loop(lambda i, *_: i < steps, halve, (0, low, high), maximum_iterations=steps)
+    _, _, high = tf.while_loop(
+        lambda i, *_: i < steps, halve, (0, low, high), maximum_iterations=steps
+    )
     return high
 
 
-# XLA expands Cholesky factors and triangular solves into code that takes seconds to compile and is slow for many small matrices.
-# The two loops below are the textbook's, one rank-one update of all matrices per step. M, 25 systems of 21 unknowns: 0.16 ms
-# against 1.06 ms, compiled in 0.3 s against 3.3 s; 30 of 231: 173 ms against 701 ms.
+# XLA expands Cholesky factors and triangular solves into code that takes seconds to compile and is
+# slow for many small matrices. The two loops below are the textbook's, one rank-one update of all
+# matrices per step. M, 25 systems of 21 unknowns: 0.16 ms against 1.06 ms, compiled in 0.3 s
+# against 3.3 s; 30 of 231: 173 ms against 701 ms.
 
 
 def solve_positive_definite(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """X with A x = b by Gauss-Jordan elimination; A is positive definite: no pivoting. [K, M, M], [K, M] -> [K, M]."""
+    """X with A x = b by Gauss-Jordan elimination; A is positive definite: no pivoting. [K, M, M],
+    [K, M] -> [K, M].
+    """
     size = int(a.shape[-1])
     unit = tf.eye(size, dtype=a.dtype)
 
@@ -108,7 +132,9 @@ def solve_positive_definite(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
         return i + 1, system - (system[:, :, i] - unit[i])[:, :, None] * pivot[:, None, :]
 
     start = (tf.constant(0), tf.concat([a, b[..., None]], axis=-1))
-    return tf.while_loop(lambda i, _: i < size, eliminate, start, maximum_iterations=size)[1][..., -1]
+    return tf.while_loop(lambda i, _: i < size, eliminate, start, maximum_iterations=size)[1][
+        ..., -1
+    ]
 
 
 def cholesky(a: tf.Tensor) -> tf.Tensor:
@@ -116,9 +142,15 @@ def cholesky(a: tf.Tensor) -> tf.Tensor:
     size = int(a.shape[-1])
     unit = tf.eye(size, dtype=a.dtype)
 
-    def next_column(i: tf.Tensor, rest: tf.Tensor, factor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def next_column(
+        i: tf.Tensor, rest: tf.Tensor, factor: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         column = rest[:, :, i] * tf.math.rsqrt(rest[:, i, i])[:, None]
-        return i + 1, rest - column[:, :, None] * column[:, None, :], factor + column[:, :, None] * unit[i]
+        return (
+            i + 1,
+            rest - column[:, :, None] * column[:, None, :],
+            factor + column[:, :, None] * unit[i],
+        )
 
     start = (tf.constant(0), a, tf.zeros_like(a))
     factor = tf.while_loop(lambda i, *_: i < size, next_column, start, maximum_iterations=size)[2]

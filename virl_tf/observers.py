@@ -1,10 +1,20 @@
-"""What watches a run. An observer is called with the state after each iteration and that iteration's row of numbers."""
+"""What watches a run.
+
+An observer is called with the state after each iteration and that iteration's row of numbers.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from virl_tf.irl import State
 
@@ -28,7 +38,9 @@ _SHOWN = {
 
 
 class ProgressBar:
-    """A bar over the iterations with the last one's numbers, and a line for each (the only output where there is no terminal)."""
+    """A bar over the iterations with the last one's numbers, and a line for each (the only output
+    where there is no terminal).
+    """
 
     def __init__(self, num_iterations: int, console: Console | None = None):
         """For a run of `num_iterations` in all."""
@@ -63,9 +75,15 @@ class ProgressBar:
 
     def __call__(self, state: State, row: Mapping[str, Any]) -> None:
         """Move on by one."""
-        numbers = "  ".join(f"{label} {row[key]:.4g}" for key, label in _SHOWN.items() if key in row)
+        numbers = "  ".join(
+            f"{label} {row[key]:.4g}" for key, label in _SHOWN.items() if key in row
+        )
         self._console.print(f"t {row['t']:>3}  {numbers}", highlight=False, soft_wrap=True)
         if row["dropped"]:
             why = "tells held-out points apart no better than chance"
-            self._console.print(f"phi_{row['t']} {why}: dropped, and the run ends here", highlight=False, soft_wrap=True)
+            self._console.print(
+                f"phi_{row['t']} {why}: dropped, and the run ends here",
+                highlight=False,
+                soft_wrap=True,
+            )
         self._progress.update(self._task, completed=state.t)

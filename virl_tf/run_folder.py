@@ -2,9 +2,9 @@
 
 config.yaml     what identifies the run, and the versions it ran with
 metrics.csv     a row per iteration
-timings.csv     the CPU seconds of each iteration (apart, because they differ between identical runs)
-checkpoints/    the last two states
-reward.keras, policy.npz    the result; their presence marks a finished run
+timings.csv the CPU seconds of each iteration (apart, because they differ between identical runs)
+checkpoints/ the last two states reward.keras, policy.npz the result; their presence marks a
+finished run
 """
 
 import contextlib
@@ -25,7 +25,14 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from virl_tf.checkpoint import DamagedFileError, load_policy, load_state, save_policy, save_state, write_text
+from virl_tf.checkpoint import (
+    DamagedFileError,
+    load_policy,
+    load_state,
+    save_policy,
+    save_state,
+    write_text,
+)
 from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
@@ -44,7 +51,9 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # virl_tf run from a checkout that is not installed
+        with contextlib.suppress(
+            importlib.metadata.PackageNotFoundError
+        ):  # virl_tf run from a checkout that is not installed
             found[package] = importlib.metadata.version(package)
     return found
 
@@ -53,7 +62,11 @@ def differences(old: Any, new: Any, name: str = "") -> list[str]:
     """'key: old -> new' for every leaf in which two nested mappings differ."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = [*old, *(key for key in new if key not in old)]
-        return [d for key in keys for d in differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))]
+        return [
+            d
+            for key in keys
+            for d in differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
+        ]
     return [] if old == new else [f"{name}: {old!r} there, {new!r} now"]
 
 
@@ -69,32 +82,45 @@ class RunFolder:
         """Create the folder for `config`, or open the one that has it.
 
         Raises:
-            InputError: the path is a file, holds another configuration or something that is not a run, or cannot be written.
-                Nothing in it is changed then. Also if another version of virl_tf made it: numbers would be mixed.
+            InputError: the path is a file, holds another configuration or something that is not a
+                run, or cannot be written. Nothing in it is changed then. Also if another version of
+                virl_tf made it: numbers would be mixed.
         """
         folder = cls(path)
         text = to_yaml({"config": _plain(config), "versions": versions()})
         try:
             # Hidden files are what a kill in the middle of an atomic write leaves behind.
-            if folder.path.is_dir() and any(not entry.name.startswith(".") for entry in folder.path.iterdir()):
+            if folder.path.is_dir() and any(
+                not entry.name.startswith(".") for entry in folder.path.iterdir()
+            ):
                 folder._check_same(yaml.safe_load(text)["config"])
             else:
                 folder.path.mkdir(parents=True, exist_ok=True)
                 write_text(folder.path / "config.yaml", text)
         except OSError as error:
-            raise InputError(f"cannot use {folder.path} as the output folder: {error.strerror or error}.") from error
+            raise InputError(
+                f"cannot use {folder.path} as the output folder: {error.strerror or error}."
+            ) from error
         return folder
 
     def _check_same(self, config: Mapping[str, Any]) -> None:
         if not (self.path / "config.yaml").is_file():
-            raise InputError(f"{self.path} holds files but no run (no config.yaml); give a new or empty folder.")
+            raise InputError(
+                f"{self.path} holds files but no run (no config.yaml); give a new or empty folder."
+            )
         made_by = (self._content.get("versions") or {}).get("virl_tf")
         if made_by is not None and made_by != versions().get("virl_tf"):
-            raise InputError(f"{self.path} was made by virl_tf {made_by}; use that version, or give another folder.")
+            raise InputError(
+                f"{self.path} was made by virl_tf {made_by}; use that version, or give another folder."
+            )
         different = differences(self.config, config)
         if different:
-            shown = "; ".join(different[:4]) + (f"; and {len(different) - 4} more" if len(different) > 4 else "")
-            raise InputError(f"{self.path} holds a run with another configuration ({shown}). Give another folder.")
+            shown = "; ".join(different[:4]) + (
+                f"; and {len(different) - 4} more" if len(different) > 4 else ""
+            )
+            raise InputError(
+                f"{self.path} holds a run with another configuration ({shown}). Give another folder."
+            )
 
     @property
     def config(self) -> dict[str, Any]:
@@ -119,7 +145,9 @@ class RunFolder:
     # --- iterations -----------------------------------------------------------------------------------------------------
 
     def record(self, state: State, row: Mapping[str, Any]) -> None:
-        """Store one iteration: its row, then the state after it. A kill in between costs one iteration, never more.
+        """Store one iteration: its row, then the state after it.
+
+        A kill in between costs one iteration, never more.
 
         Raises:
             InputError: it cannot be written (a full disk, say), or the rows before it are gone.
@@ -128,7 +156,9 @@ class RunFolder:
             self._record(state, row)
 
     def _record(self, state: State, row: Mapping[str, Any]) -> None:
-        timings = {key: value for key, value in row.items() if key == "t" or key.endswith("_seconds")}
+        timings = {
+            key: value for key, value in row.items() if key == "t" or key.endswith("_seconds")
+        }
         metrics = {key: value for key, value in row.items() if key == "t" or key not in timings}
         self._append("metrics.csv", metrics, state.t - 1)
         self._append("timings.csv", timings, state.t - 1)
@@ -138,7 +168,9 @@ class RunFolder:
             old.unlink()
 
     def _append(self, name: str, row: Mapping[str, Any], before: int) -> None:
-        """Put `row` behind the first `before` rows; rows of iterations that are now done again are dropped."""
+        """Put `row` behind the first `before` rows; rows of iterations that are now done again are
+        dropped.
+        """
         path, text, rows = self.path / name, io.StringIO(), []
         writer = csv.DictWriter(text, list(row), lineterminator="\n")
         writer.writeheader()
@@ -148,9 +180,13 @@ class RunFolder:
                     rows = list(csv.DictReader(file))[:before]
             writer.writerows(rows)
         except (FileNotFoundError, ValueError, csv.Error) as error:
-            raise InputError(f"{path} is missing or damaged ({error}); give another folder to start anew.") from error
+            raise InputError(
+                f"{path} is missing or damaged ({error}); give another folder to start anew."
+            ) from error
         if len(rows) < before:
-            raise InputError(f"{path} has {len(rows)} of {before} rows; give another folder to start anew.")
+            raise InputError(
+                f"{path} has {len(rows)} of {before} rows; give another folder to start anew."
+            )
         writer.writerow(row)
         write_text(path, text.getvalue())
 
@@ -158,7 +194,8 @@ class RunFolder:
         return sorted((self.path / "checkpoints").glob("state-*.npz"))
 
     def latest_state(self, template: State) -> State | None:
-        """The newest checkpoint that is whole, or None if there is none yet; warns of a damaged one.
+        """The newest checkpoint that is whole, or None if there is none yet; warns of a damaged
+        one.
 
         Raises:
             InputError: all checkpoints are damaged, or they belong to a run with other shapes.
@@ -169,13 +206,16 @@ class RunFolder:
                 return load_state(checkpoints.pop(), template)
             except DamagedFileError as error:
                 if not checkpoints:
-                    raise InputError(f"{error} No checkpoint before it is whole; give another folder to start anew.") from error
+                    raise InputError(
+                        f"{error} No checkpoint before it is whole; give another folder to start anew."
+                    ) from error
                 warnings.warn(f"{error} Going back to the checkpoint before it.", stacklevel=2)
         return None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from working on this run; the lock goes with the process, however it ends.
+        """Keep other processes from working on this run; the lock goes with the process, however it
+        ends.
 
         Raises:
             InputError: another process works on it.
@@ -187,19 +227,27 @@ class RunFolder:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
-                    raise InputError(f"another process is working on the run in {self.path}; wait for it or stop it.") from error
+                    raise InputError(
+                        f"another process is working on the run in {self.path}; wait for it or stop it."
+                    ) from error
             yield
 
     def history(self) -> pd.DataFrame:
         """metrics.csv and timings.csv side by side, a row per iteration."""
         metrics, timings = self._table("metrics.csv"), self._table("timings.csv")
         if list(metrics["t"]) != list(timings["t"]):
-            raise InputError(f"metrics.csv and timings.csv in {self.path} hold different iterations: one of them is damaged.")
+            raise InputError(
+                f"metrics.csv and timings.csv in {self.path} hold different iterations: one of them is damaged."
+            )
         return metrics.merge(timings, on="t")
 
     def seconds(self) -> float:
         """CPU seconds of the iterations done so far."""
-        return float(self._table("timings.csv").drop(columns="t").to_numpy().sum()) if self._checkpoints() else 0.0
+        return (
+            float(self._table("timings.csv").drop(columns="t").to_numpy().sum())
+            if self._checkpoints()
+            else 0.0
+        )
 
     def _table(self, name: str) -> pd.DataFrame:
         try:
@@ -213,7 +261,10 @@ class RunFolder:
     # --- result ---------------------------------------------------------------------------------------------------------
 
     def write_result(self, reward: Reward, policy: Mixture) -> None:
-        """Write reward.keras and policy.npz; the run is finished then. Raises InputError if they cannot be written."""
+        """Write reward.keras and policy.npz; the run is finished then.
+
+        Raises InputError if they cannot be written.
+        """
         with self._writing():
             save_reward(self.path / "reward.keras", reward)
             save_policy(self.path / "policy.npz", policy)
@@ -238,7 +289,9 @@ class RunFolder:
 
 
 def save_reward(path: Path, reward: Reward) -> None:
-    """Write `reward.as_keras()` atomically, without the dates that Keras puts into it: equal rewards are equal files."""
+    """Write `reward.as_keras()` atomically, without the dates that Keras puts into it: equal
+    rewards are equal files.
+    """
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".reward-") as directory:
         dated, undated = Path(directory) / "reward.keras", Path(directory) / "undated.keras"
         reward.as_keras().save(dated)

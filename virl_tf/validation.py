@@ -1,4 +1,7 @@
-"""Checks of what users hand in. Every refusal is one `InputError` that names what, where and what is allowed."""
+"""Checks of what users hand in.
+
+Every refusal is one `InputError` that names what, where and what is allowed.
+"""
 
 import difflib
 import zipfile
@@ -41,7 +44,9 @@ def check_integer(what: str, value: Any, low: int, high: int | None = None) -> i
 
 def check_positive(what: str, value: Any) -> float:
     """Return `value` as a float if it is a finite number > 0, else raise `InputError`."""
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(
+        value, bool
+    )
     try:
         checked = float(value) if number else np.nan
     except OverflowError:  # an int beyond the floats
@@ -56,15 +61,18 @@ def check_seed(value: Any) -> int:
     return check_integer("seed", value, 0, 2**63 - 1)
 
 
-# Bytes to which a compressed file may unpack. Files written here are not compressed: they unpack to less than their own size.
+# Bytes to which a compressed file may unpack. Files written here are not compressed: they unpack to
+# less than their own size.
 MOST_UNPACKED = 64 * 2**20
 
 
 def check_unpacked_size(path: Path) -> None:
-    """Refuse a zip file that would unpack to more than its own size and than `MOST_UNPACKED`, before anything is unpacked.
+    """Refuse a zip file that would unpack to more than its own size and than `MOST_UNPACKED`,
+    before anything is unpacked.
 
     Raises:
-        InputError: a zip bomb. Also `zipfile.BadZipFile` and `OSError`: not a zip file, or one that cannot be read.
+        InputError: a zip bomb. Also `zipfile.BadZipFile` and `OSError`: not a zip file, or one that
+            cannot be read.
     """
     with zipfile.ZipFile(path) as file:
         unpacked = sum(member.file_size for member in file.infolist())
@@ -80,8 +88,9 @@ def check_demonstrations(demonstrations: Any) -> np.ndarray:
     """Return demonstrations as float64 [N, D].
 
     Raises:
-        InputError: not numeric, not 2-D, empty, fewer than D + 2 rows, NaN or infinite entries, a column that does not vary
-            (a density with no width in one direction has no finite reward), or one whose variance is beyond the floats.
+        InputError: not numeric, not 2-D, empty, fewer than D + 2 rows, NaN or infinite entries, a
+            column that does not vary (a density with no width in one direction has no finite
+            reward), or one whose variance is beyond the floats.
     """
     try:
         x = np.asarray(demonstrations)
@@ -95,10 +104,14 @@ def check_demonstrations(demonstrations: Any) -> np.ndarray:
     if x.ndim != 2:
         raise InputError(f"demonstrations must be 2-D [N, D], got {x.ndim}-D with shape {x.shape}.")
     if 0 in x.shape:
-        raise InputError(f"demonstrations are empty: shape {x.shape}; allowed is [N, D] with D >= 1 and N >= D + 2.")
+        raise InputError(
+            f"demonstrations are empty: shape {x.shape}; allowed is [N, D] with D >= 1 and N >= D + 2."
+        )
     n, d = x.shape
     if n < d + 2:
-        raise InputError(f"demonstrations: {n} rows of dimension {d}; at least D + 2 = {d + 2} are needed.")
+        raise InputError(
+            f"demonstrations: {n} rows of dimension {d}; at least D + 2 = {d + 2} are needed."
+        )
     finite = np.isfinite(x)
     if not finite.all():
         row, column = np.argwhere(~finite)[0]
@@ -107,7 +120,8 @@ def check_demonstrations(demonstrations: Any) -> np.ndarray:
             f"demonstrations hold NaN or infinities in {bad} of {n} rows (first: row {row}, column {column}); "
             "allowed are finite numbers."
         )
-    # A constant column may still show a spread of a few rounding errors, so the bound is relative to the values' size.
+    # A constant column may still show a spread of a few rounding errors, so the bound is relative
+    # to the values' size.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         spread = x.std(axis=0)
     largest = np.abs(x).max(axis=0)

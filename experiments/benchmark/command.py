@@ -62,10 +62,12 @@ def benchmark(
     peer_seconds: float | None = None,
     only: str = "",
 ) -> None:
-    """Measure the named parts, one after the other; if none is named, all of them, `peers` only if asked for.
+    """Measure the named parts, one after the other; if none is named, all of them, `peers` only if
+    asked for.
 
     Raises:
-        InputError: an unknown part or preset, numbers out of range, or peers that are not installed.
+        InputError: an unknown part or preset, numbers out of range, or peers that are not
+            installed.
     """
     console = Console()
     for name in names:
@@ -78,9 +80,17 @@ def benchmark(
     if peers or "peers" in names:
         check_gmmvi()
     best = ceiling()
-    console.print(f"ceiling: {best:.0f} GFLOP per CPU second (float32 products of 500 x 256 with 256 x 256)", highlight=False)
+    console.print(
+        f"ceiling: {best:.0f} GFLOP per CPU second (float32 products of 500 x 256 with 256 x 256)",
+        highlight=False,
+    )
     rows: list[Row] = []
-    settings: dict[str, Any] = {"ceiling": best, "repeats": repeats, "seeds": seeds, "preset": preset}
+    settings: dict[str, Any] = {
+        "ceiling": best,
+        "repeats": repeats,
+        "seeds": seeds,
+        "preset": preset,
+    }
     if peers:
         settings["peer_seconds"] = peer_seconds or f"{TIMES_OURS:.0f} times ours"
     for name in names or (*PARTS, *(part for part in OTHER_PARTS if peers or part != "peers")):
@@ -90,12 +100,21 @@ def benchmark(
                     row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
                 _report(console, row)
                 rows.append(row)
-                write(rows, out, settings)  # after each row: a later one may fail, and policies with peers take hours
+                write(
+                    rows, out, settings
+                )  # after each row: a later one may fail, and policies with peers take hours
     console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
 
 
 def measure(
-    name: str, peers: bool, peer_seconds: float | None, repeats: int, seeds: int, preset: str, out: Path, only: str
+    name: str,
+    peers: bool,
+    peer_seconds: float | None,
+    repeats: int,
+    seeds: int,
+    preset: str,
+    out: Path,
+    only: str,
 ) -> Iterator[Row]:
     """The rows of one part."""
     if name == "run":
@@ -111,7 +130,9 @@ def measure(
 def check_gmmvi() -> None:
     """Raise InputError unless gmmvi is installed."""
     if importlib.util.find_spec("gmmvi") is None:
-        raise InputError("the peers need gmmvi, which is not installed: pip install 'virl_tf[bench]'.")
+        raise InputError(
+            "the peers need gmmvi, which is not installed: pip install 'virl_tf[bench]'."
+        )
 
 
 def write(rows: list[Row], out: Path, settings: Mapping[str, Any]) -> None:
@@ -127,14 +148,20 @@ def write(rows: list[Row], out: Path, settings: Mapping[str, Any]) -> None:
 
 def machine() -> str:
     """Processor and cores."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
+    lines = (
+        Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
+    )
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.processor()}, {len(names)} cores"
 
 
 def _compare_with_ours(rows: list[Row]) -> None:
     """Put into every row how many times our CPU seconds it takes."""
-    own = {(row["part"], row["case"], row.get("seed")): row["cpu_seconds"] for row in rows if row["who"] == "virl_tf"}
+    own = {
+        (row["part"], row["case"], row.get("seed")): row["cpu_seconds"]
+        for row in rows
+        if row["who"] == "virl_tf"
+    }
     for row in rows:
         mine = own.get((row["part"], row["case"], row.get("seed")))
         if mine is not None and row["who"] != "virl_tf":
@@ -143,7 +170,10 @@ def _compare_with_ours(rows: list[Row]) -> None:
 
 def _report(console: Console, row: Row) -> None:
     shown = {label: row[key] for key, label in COLUMNS.items() if key in row}
-    texts = (f"{label} {value:.4g}" if isinstance(value, float) else str(value) for label, value in shown.items())
+    texts = (
+        f"{label} {value:.4g}" if isinstance(value, float) else str(value)
+        for label, value in shown.items()
+    )
     console.print("  " + ", ".join(texts), highlight=False, soft_wrap=True)
 
 
@@ -152,6 +182,10 @@ def markdown(rows: list[Row]) -> str:
     table = pd.DataFrame(rows)
     keys = ["part", "case", "who"]
     numbers = [column for column in COLUMNS if column in table and column not in keys]
-    medians = table.groupby(keys, sort=False)[numbers].median().reset_index().rename(columns=COLUMNS)
-    rounded = medians.map(lambda v: ("" if np.isnan(v) else f"{v:.4g}") if isinstance(v, float) else v)
+    medians = (
+        table.groupby(keys, sort=False)[numbers].median().reset_index().rename(columns=COLUMNS)
+    )
+    rounded = medians.map(
+        lambda v: ("" if np.isnan(v) else f"{v:.4g}") if isinstance(v, float) else v
+    )
     return to_markdown(rounded)

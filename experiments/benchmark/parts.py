@@ -10,7 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 import virl_tf
-from experiments.benchmark.timing import Row, compare, exponent, forward_gflop, rows_of, training_gflop
+from experiments.benchmark.timing import (
+    Row,
+    compare,
+    exponent,
+    forward_gflop,
+    rows_of,
+    training_gflop,
+)
 from experiments.specification import published_column
 from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData, rows_per_batch
 from virl_tf.discriminator.network import build_network
@@ -23,7 +30,13 @@ from virl_tf.reward import CumulativeValues, Reward, evaluate
 from virl_tf.tasks import GridWalker, RandomGaussians, Task
 from virl_tf.vips.vips import default_samples, vips_steps
 
-NETWORKS = ((4, 256, 0.0, False), (4, 256, 0.01, False), (4, 256, 0.0, True), (3, 128, 0.0, False), (3, 128, 0.01, False))
+NETWORKS = (
+    (4, 256, 0.0, False),
+    (4, 256, 0.01, False),
+    (4, 256, 0.0, True),
+    (3, 128, 0.0, False),
+    (3, 128, 0.01, False),
+)
 
 
 def training(repeats: int) -> list[Row]:
@@ -32,7 +45,12 @@ def training(repeats: int) -> list[Row]:
     data = np.random.default_rng(0).normal(size=(2, n, dim)).astype("float32")
     experts, samples = (LogitData(tf.constant(x), tf.zeros(n), tf.ones(n)) for x in data)
     for layers, size, dropout, batch_norm in NETWORKS:
-        network = {"num_layers": layers, "layer_size": size, "dropout": dropout, "batch_norm": batch_norm}
+        network = {
+            "num_layers": layers,
+            "layer_size": size,
+            "dropout": dropout,
+            "batch_norm": batch_norm,
+        }
         hparams = default_hparams().override({"network": network})
         fitter = DiscriminatorFitter(dim, hparams)
         epochs = iter(range(10_000))
@@ -56,7 +74,12 @@ def keras_fit(hparams: Hparams, x: np.ndarray, batch: int, steps: int) -> Callab
     """An epoch of Keras's own loop on the same points, all steps in one call."""
     model = build_network(x.shape[1], hparams.network)
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(hparams.training.learning_rate), loss, steps_per_execution=steps, jit_compile=False)
+    model.compile(
+        keras.optimizers.Adam(hparams.training.learning_rate),
+        loss,
+        steps_per_execution=steps,
+        jit_compile=False,
+    )
     labels, weights = np.repeat([1.0, 0.0], len(x) // 2)[:, None], np.ones(len(x))
     return lambda: model.fit(x, labels, sample_weight=weights, batch_size=2 * batch, verbose=0)
 
@@ -65,11 +88,16 @@ def reward_of(count: int, layers: int = 4, size: int = 256, dim: int = 2, seed: 
     """A reward of `count` random networks."""
     rng = np.random.default_rng(seed)
     shapes = [(dim, size), (size,), (layers - 1, size, size), (layers - 1, size), (size, 1), (1,)]
-    arrays = (tf.constant(rng.normal(size=(count, *shape)) / np.sqrt(size), NETWORK) for shape in shapes)
+    arrays = (
+        tf.constant(rng.normal(size=(count, *shape)) / np.sqrt(size), NETWORK) for shape in shapes
+    )
     stack = NetworkStack(FrozenNetwork(*arrays), tf.constant(count))
     zeros, ones = tf.zeros([dim], DENSITY), tf.ones([dim], DENSITY)
     plain = tf.zeros([dim, 0], NETWORK)
-    base, scales = gaussian(np.zeros(dim), np.eye(dim)), (tf.constant(1.0, DENSITY), tf.constant(0.0, DENSITY))
+    base, scales = (
+        gaussian(np.zeros(dim), np.eye(dim)),
+        (tf.constant(1.0, DENSITY), tf.constant(0.0, DENSITY)),
+    )
     return Reward(base, scales[0], stack, zeros, ones, plain, empty_mixture(dim), scales[1])
 
 
@@ -107,11 +135,15 @@ def policy_steps(repeats: int) -> list[Row]:
             target = gaussian(np.ones(dim), np.eye(dim)).log_prob
             rows += _step_rows(f"K = {k}, D = {dim}", k, dim, target, default_samples(dim), repeats)
     value = reward_of(10)
-    rows += _step_rows("K = 10, D = 2, ten networks", 10, 2, value.log_prob, default_samples(2), repeats)
+    rows += _step_rows(
+        "K = 10, D = 2, ten networks", 10, 2, value.log_prob, default_samples(2), repeats
+    )
     return rows
 
 
-def _step_rows(case: str, k: int, dim: int, target: Any, num_samples: int, repeats: int) -> list[Row]:
+def _step_rows(
+    case: str, k: int, dim: int, target: Any, num_samples: int, repeats: int
+) -> list[Row]:
     steps = 20 if k * num_samples < 20_000 else 3
     start, seed = standard_normal_start(k, dim, 0), tf.constant([0, 1])
     bounds = [tf.constant(v, DENSITY) for v in (0.05, 0.05, 1e-6)]
@@ -125,7 +157,9 @@ def _step_rows(case: str, k: int, dim: int, target: Any, num_samples: int, repea
 
 
 def kde(repeats: int) -> list[Row]:
-    """Log density of 2,000 points under 8,000 and 100,000 demonstrations, against scipy and scikit-learn."""
+    """Log density of 2,000 points under 8,000 and 100,000 demonstrations, against scipy and
+    scikit-learn.
+    """
     from scipy.stats import gaussian_kde
     from sklearn.neighbors import KernelDensity
 
@@ -142,13 +176,18 @@ def kde(repeats: int) -> list[Row]:
                 "scipy": partial(theirs.logpdf, queries.T),
                 "scikit-learn": partial(trees.score_samples, queries),
             }
-            rows += rows_of("KDE", f"N = {n:,}, D = {dim}", compare(candidates, max(1, repeats // 2)))
+            rows += rows_of(
+                "KDE", f"N = {n:,}, D = {dim}", compare(candidates, max(1, repeats // 2))
+            )
     return rows
 
 
 def slice_sampling(repeats: int) -> list[Row]:
     """8,000 demonstrations of both tasks."""
-    tasks: dict[str, Task] = {"Gaussians, m = 50": RandomGaussians(50, 0), "grid walker, d = 5": GridWalker(5)}
+    tasks: dict[str, Task] = {
+        "Gaussians, m = 50": RandomGaussians(50, 0),
+        "grid walker, d = 5": GridWalker(5),
+    }
     rows = []
     for case, task in tasks.items():
         measured = compare({"virl_tf": partial(task.demonstrations, 8000, 0)}, max(1, repeats // 2))
@@ -189,7 +228,9 @@ def growth(repeats: int) -> list[Row]:
         bounds = [tf.constant(v, DENSITY) for v in (0.05, 0.05, 1e-6)]
         target = gaussian(np.ones(dim), np.eye(dim)).log_prob
         function = compiled(
-            lambda p, s: vips_steps(p, target, s, *bounds, num_steps=5, num_samples=default_samples(dim))[0],
+            lambda p, s: vips_steps(
+                p, target, s, *bounds, num_steps=5, num_samples=default_samples(dim)
+            )[0],
             *specs_of((start, seed)),
         )
         return lambda: function(start, seed).means.numpy()
@@ -205,7 +246,9 @@ def growth(repeats: int) -> list[Row]:
 
 
 def iteration_seconds(n: int) -> float:
-    """CPU seconds of an iteration with n demonstrations: V-IRL 10c of Table 2, a quarter of its epochs, steps and negatives."""
+    """CPU seconds of an iteration with n demonstrations: V-IRL 10c of Table 2, a quarter of its
+    epochs, steps and negatives.
+    """
     column, base = published_column("gaussians", "virl", 10), default_hparams()
     hparams = base.override(column).override(
         {
@@ -214,6 +257,8 @@ def iteration_seconds(n: int) -> float:
             "loop": {"num_iterations": 4, "num_negatives": base.loop.num_negatives // 4},
         }
     )
-    history = virl_tf.fit(RandomGaussians(50, 0).mixture.sample(n, [0, 1])[0], hparams=hparams).history
+    history = virl_tf.fit(
+        RandomGaussians(50, 0).mixture.sample(n, [0, 1])[0], hparams=hparams
+    ).history
     seconds = history[[f"{part}_seconds" for part in ("sample", "training", "policy")]].sum(axis=1)
     return float(seconds.iloc[1:].median())  # the first one compiles

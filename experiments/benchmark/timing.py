@@ -12,8 +12,11 @@ import tensorflow as tf
 Row = dict[str, Any]
 
 
-def compare(candidates: Mapping[str, Callable[[], Any]], repeats: int = 5) -> dict[str, dict[str, float]]:
-    """Median, lowest and highest CPU seconds and median wall seconds of each; the first call of each is not counted.
+def compare(
+    candidates: Mapping[str, Callable[[], Any]], repeats: int = 5
+) -> dict[str, dict[str, float]]:
+    """Median, lowest and highest CPU seconds and median wall seconds of each; the first call of
+    each is not counted.
 
     Interleaved, so that what else the machine does meets all of them.
     """
@@ -38,12 +41,24 @@ def compare(candidates: Mapping[str, Callable[[], Any]], repeats: int = 5) -> di
 
 
 def rows_of(
-    part: str, case: str, measured: Mapping[str, Mapping[str, float]], units: int = 1, gflop: float | None = None
+    part: str,
+    case: str,
+    measured: Mapping[str, Mapping[str, float]],
+    units: int = 1,
+    gflop: float | None = None,
 ) -> list[Row]:
-    """A row per candidate, per unit of work (a step, a call). `gflop`: counted operations of one unit."""
+    """A row per candidate, per unit of work (a step, a call).
+
+    `gflop`: counted operations of one unit.
+    """
     rows = []
     for name, values in measured.items():
-        row: Row = {"part": part, "case": case, "who": name, **{key: value / units for key, value in values.items()}}
+        row: Row = {
+            "part": part,
+            "case": case,
+            "who": name,
+            **{key: value / units for key, value in values.items()},
+        }
         if gflop is not None:
             row["gflop"] = gflop
             row["gflop_per_cpu_second"] = gflop / row["cpu_seconds"]
@@ -52,7 +67,9 @@ def rows_of(
 
 
 def ceiling(rows: int = 500, size: int = 256, repeats: int = 5) -> float:
-    """GFLOP per CPU second of float32 matrix products of a training batch with a layer: what this machine can give."""
+    """GFLOP per CPU second of float32 matrix products of a training batch with a layer: what this
+    machine can give.
+    """
     steps, weights = 400, tf.random.normal([size, size]) * 0.05
 
     @tf.function

@@ -1,4 +1,6 @@
-"""Policies on targets whose truth is known, against gmmvi (the VIPS authors' own library) where it is installed."""
+"""Policies on targets whose truth is known, against gmmvi (the VIPS authors' own library) where it
+is installed.
+"""
 
 import contextlib
 import io
@@ -29,8 +31,9 @@ from virl_tf.vips.vips import vips_steps
 
 SAMPLES = 20_000
 TIMES_OURS = 20.0  # the CPU seconds a peer may take
-# gmmvi's recommended design, the same with fixed components, VIPS itself; and the two that add components started from one, as in
-# gmmvi's own experiments on mixtures: with all of ours from the start they add none until one is given up.
+# gmmvi's recommended design, the same with fixed components, VIPS itself; and the two that add
+# components started from one, as in gmmvi's own experiments on mixtures: with all of ours from the
+# start they add none until one is given up.
 PEERS = ("SAMTRON", "SEMTRON", "ZAMTRUX", "SAMTRON/1", "ZAMTRUX/1")
 
 
@@ -54,7 +57,9 @@ class Target:
 
     def start(self, seed: int) -> Mixture:
         """K components at random."""
-        start = standard_normal_start(self.components, self.dim, numpy_seed(seed, 0, "initial policy"))
+        start = standard_normal_start(
+            self.components, self.dim, numpy_seed(seed, 0, "initial policy")
+        )
         std = tf.constant(self.start_std, DENSITY)
         return start._replace(means=start.means * std, scale_trils=start.scale_trils * std[:, None])
 
@@ -64,7 +69,11 @@ class Target:
         log_p = np.asarray(self.log_prob(x))
         inside = np.isfinite(log_p)
         # Restricted to the support and normalised there, as in metrics.policy_distance.
-        kl = float(np.mean((policy.log_prob(x).numpy() - log_p)[inside]) - np.log(inside.mean())) if inside.any() else np.inf
+        kl = (
+            float(np.mean((policy.log_prob(x).numpy() - log_p)[inside]) - np.log(inside.mean()))
+            if inside.any()
+            else np.inf
+        )
         measured = {"kl": kl}
         if self.modes_of is not None:
             measured["modes"] = int(covered_modes(self.modes_of(x), self.num_modes).sum())
@@ -76,17 +85,29 @@ def targets() -> Iterator[tuple[Target, Callable[[int], Target]]]:
     for dim, components in ((5, 10), (5, 25), (5, 40), (7, 64)):
         walker = GridWalker(dim)
         name = f"walker d = {dim}, K = {components}"
-        target = Target(name, dim, components, walker.log_prob, np.ones(dim), walker.modes_of, 2**dim)
+        target = Target(
+            name, dim, components, walker.log_prob, np.ones(dim), walker.modes_of, 2**dim
+        )
         yield target, partial(_always, target)
     for components in (10, 30):
 
         def mixture(components: int, seed: int) -> Target:
             task = RandomGaussians(30, seed)
-            return Target(f"mixture of 30, K = {components}", 2, components, task.log_prob, np.full(2, 3.0), None, 0)
+            return Target(
+                f"mixture of 30, K = {components}",
+                2,
+                components,
+                task.log_prob,
+                np.full(2, 3.0),
+                None,
+                0,
+            )
 
         yield mixture(components, 0), partial(mixture, components)
     robot = PlanarRobot()
-    target = Target("planar robot, K = 40", 10, 40, robot.log_prob, robot.prior_stds, robot.goals_of, 4)
+    target = Target(
+        "planar robot, K = 40", 10, 40, robot.log_prob, robot.prior_stds, robot.goals_of, 4
+    )
     yield target, partial(_always, target)
 
 
@@ -98,28 +119,47 @@ def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
     """`fit_policy` with its defaults: its measures, and the policy."""
     options, k = search_hparams(), target.components
     start_cpu = time.process_time()
-    fitted = fit_policy(target.log_prob, target.dim, k, seed=seed, search=search, initial_policy=target.start(seed))
+    fitted = fit_policy(
+        target.log_prob, target.dim, k, seed=seed, search=search, initial_policy=target.start(seed)
+    )
     seconds = time.process_time() - start_cpu
     if search:
-        evaluations = num_evaluations(k, target.dim, options) + options.final_steps * _final_samples(target) * k
+        evaluations = (
+            num_evaluations(k, target.dim, options)
+            + options.final_steps * _final_samples(target) * k
+        )
     else:
         evaluations = FIXED_STEPS * max(50, 3 * num_coefficients(target.dim)) * k
     who = "virl_tf" if search else "virl_tf, fixed components"
-    row = {"who": who, "seed": seed, "evaluations": evaluations, "cpu_seconds": seconds, **target.measure(fitted.policy)}
+    row = {
+        "who": who,
+        "seed": seed,
+        "evaluations": evaluations,
+        "cpu_seconds": seconds,
+        **target.measure(fitted.policy),
+    }
     return row, fitted.policy
 
 
 def seconds_after_tracing(target: Target, seed: int) -> float:
     """CPU seconds of what `fit_policy` does by default, once it is compiled by XLA."""
-    options, start, seeds = search_hparams(), target.start(seed), tf.constant(split_seed(seed, 0, "search"))
-    bound, final_bound, ridge = (tf.constant(v, DENSITY) for v in (0.05, options.final_kl_bound, 1e-6))
+    options, start, seeds = (
+        search_hparams(),
+        target.start(seed),
+        tf.constant(split_seed(seed, 0, "search")),
+    )
+    bound, final_bound, ridge = (
+        tf.constant(v, DENSITY) for v in (0.05, options.final_kl_bound, 1e-6)
+    )
     final = {"num_steps": options.final_steps, "num_samples": _final_samples(target)}
 
     def run(policy: Mixture, seed: Any) -> Mixture:
         policy, _ = vips_search(policy, target.log_prob, seed, bound, ridge, options)
         return vips_steps(policy, target.log_prob, seed, final_bound, bound, ridge, **final)[0]
 
-    return compare({"": partial(compiled(run, *specs_of((start, seeds))), start, seeds)}, 1)[""]["cpu_seconds"]
+    return compare({"": partial(compiled(run, *specs_of((start, seeds))), start, seeds)}, 1)[""][
+        "cpu_seconds"
+    ]
 
 
 def _final_samples(target: Target) -> int:
@@ -127,10 +167,14 @@ def _final_samples(target: Target) -> int:
     return max(50, 4 * num_coefficients(target.dim))
 
 
-def best_known(target: Target, mixture: Mixture, seed: int, found: Mixture, restarts: int = 60) -> Row:
-    """The lowest KL of many long fits of a fixed set to a target that is a mixture with more components than the set has.
+def best_known(
+    target: Target, mixture: Mixture, seed: int, found: Mixture, restarts: int = 60
+) -> Row:
+    """The lowest KL of many long fits of a fixed set to a target that is a mixture with more
+    components than the set has.
 
-    They start at random parts of the target's own components, or at k-means centres of its draws, and at `found`.
+    They start at random parts of the target's own components, or at k-means centres of its draws,
+    and at `found`.
     """
     k, rng, start_cpu = target.components, np.random.default_rng(seed), time.process_time()
     x = mixture.sample(2000, split_seed(seed, 0, "best known"))[0].numpy()
@@ -144,19 +188,30 @@ def best_known(target: Target, mixture: Mixture, seed: int, found: Mixture, rest
     fits = [fit(found, 0)]
     for i in range(1, restarts + 1):
         rows = rng.choice(mixture.num_components, k, replace=False, p=np.exp(mixture.log_weights))
-        part = Mixture(tf.fill([k], tf.constant(-np.log(k), DENSITY)), *(tf.gather(a, rows) for a in mixture[1:]))
-        fits.append(fit(part if i % 2 else kmeans_start(x[rng.choice(len(x), 1000, replace=False)], k, i), i))
+        part = Mixture(
+            tf.fill([k], tf.constant(-np.log(k), DENSITY)),
+            *(tf.gather(a, rows) for a in mixture[1:]),
+        )
+        fits.append(
+            fit(
+                part if i % 2 else kmeans_start(x[rng.choice(len(x), 1000, replace=False)], k, i), i
+            )
+        )
     best = min((target.measure(policy) for policy in fits), key=lambda measured: measured["kl"])
     row = {"who": "best known", "seed": seed, "cpu_seconds": time.process_time() - start_cpu}
     return {**row, "evaluations": len(fits) * 190 * 200 * k, **best}
 
 
-def _steps(target: Target, start: Mixture, num_steps: int, num_samples: int, kl_bound: float) -> Any:
+def _steps(
+    target: Target, start: Mixture, num_steps: int, num_samples: int, kl_bound: float
+) -> Any:
     """Compiled steps of a fixed set of components."""
     bounds = [tf.constant(v, DENSITY) for v in (kl_bound, 0.05, 1e-6)]
 
     def run(policy: Mixture, seed: Any) -> Mixture:
-        return vips_steps(policy, target.log_prob, seed, *bounds, num_steps=num_steps, num_samples=num_samples)[0]
+        return vips_steps(
+            policy, target.log_prob, seed, *bounds, num_steps=num_steps, num_samples=num_samples
+        )[0]
 
     return compiled(run, *specs_of((start, tf.constant([0, 0]))))
 
@@ -169,10 +224,12 @@ def gmmvi(
     options: Mapping[str, Any] | None = None,
     most_seconds: float = float("inf"),
 ) -> Row:
-    """The same target, start and number of evaluations; gmmvi adds as many components as we may have, and no more.
+    """The same target, start and number of evaluations; gmmvi adds as many components as we may
+    have, and no more.
 
     Args:
-        most_seconds: CPU seconds, from the end of the first iteration on (it traces), after which it has to stop.
+        most_seconds: CPU seconds, from the end of the first iteration on (it traces), after which
+            it has to stop.
 
     Raises:
         InputError: gmmvi is not installed.
@@ -188,10 +245,22 @@ def gmmvi(
     gmm = model.model
     policy = Mixture(*(tf.cast(a, DENSITY) for a in (gmm.log_weights, gmm.means, gmm.chol_cov)))
     policy = policy._replace(log_weights=tf.nn.log_softmax(policy.log_weights))
-    row = {"who": f"gmmvi {design}", "seed": seed, "evaluations": int(model.sample_db.num_samples_written)}
+    row = {
+        "who": f"gmmvi {design}",
+        "seed": seed,
+        "evaluations": int(model.sample_db.num_samples_written),
+    }
     row |= {"cpu_seconds": seconds, "cpu_after_tracing": seconds - first}
-    row |= {"components": policy.num_components, "iterations": iterations, "stopped": float(seconds - first >= most_seconds)}
-    return {**row, "cpu_ms_per_iteration": 1e3 * (seconds - first) / max(1, iterations - 1), **target.measure(policy)}
+    row |= {
+        "components": policy.num_components,
+        "iterations": iterations,
+        "stopped": float(seconds - first >= most_seconds),
+    }
+    return {
+        **row,
+        "cpu_ms_per_iteration": 1e3 * (seconds - first) / max(1, iterations - 1),
+        **target.measure(policy),
+    }
 
 
 def _gmmvi_model(target: Target, seed: int, design: str, options: Mapping[str, Any]) -> Any:
@@ -236,18 +305,31 @@ def _gmmvi_model(target: Target, seed: int, design: str, options: Mapping[str, A
     )
     config = update_config(config, dict(options))
     if config["num_component_adapter_type"] == "adaptive":
-        config["num_component_adapter_config"] |= {"max_components": target.components, "add_iters": 5}
+        config["num_component_adapter_config"] |= {
+            "max_components": target.components,
+            "add_iters": 5,
+        }
     covariances = tf.matmul(start.scale_trils, start.scale_trils, transpose_b=True)
-    gmm = FullCovGMM(*(tf.cast(a, tf.float32) for a in (tf.nn.softmax(start.log_weights), start.means, covariances)))
+    gmm = FullCovGMM(
+        *(
+            tf.cast(a, tf.float32)
+            for a in (tf.nn.softmax(start.log_weights), start.means, covariances)
+        )
+    )
     regularizer = config["ng_estimator_config"].get("initial_l2_regularizer", 1e-12)
-    wrapped = GmmWrapper(gmm, config["component_stepsize_adapter_config"]["initial_stepsize"], regularizer, 10_000)
+    wrapped = GmmWrapper(
+        gmm, config["component_stepsize_adapter_config"]["initial_stepsize"], regularizer, 10_000
+    )
     return GMMVI.build_from_config(config=config, target_distribution=Wrapped(), model=wrapped)
 
 
-def vips(seeds: Sequence[int], peers: bool, peer_seconds: float | None, out: Path, only: str = "") -> Iterator[Row]:
+def vips(
+    seeds: Sequence[int], peers: bool, peer_seconds: float | None, out: Path, only: str = ""
+) -> Iterator[Row]:
     """The `fits` of all targets, or of those with `only` in their names.
 
-    Each in a process of its own: gmmvi keeps gigabytes, and after an hour of compilations in one process it crashed.
+    Each in a process of its own: gmmvi keeps gigabytes, and after an hour of compilations in one
+    process it crashed.
     """
     for target, _ in targets():
         if only in target.name:
@@ -260,15 +342,22 @@ def fits_by_name(name: str, *arguments: Any) -> list[Row]:
 
 
 def fits(
-    target: Target, make: Callable[[int], Target], seeds: Sequence[int], peers: bool, peer_seconds: float | None, out: Path
+    target: Target,
+    make: Callable[[int], Target],
+    seeds: Sequence[int],
+    peers: bool,
+    peer_seconds: float | None,
+    out: Path,
 ) -> Iterator[Row]:
-    """All seeds of a target: with search, with fixed components, and gmmvi at as many evaluations as the search.
+    """All seeds of a target: with search, with fixed components, and gmmvi at as many evaluations
+    as the search.
 
-    All of gmmvi's designs run on the first seed, and on the others the one that was best there. The robot's first policy goes to
-    out/robot.npz, for `figure robot`.
+    All of gmmvi's designs run on the first seed, and on the others the one that was best there. The
+    robot's first policy goes to out/robot.npz, for `figure robot`.
 
     Args:
-        peer_seconds: CPU seconds after which a run of gmmvi has to stop; None: TIMES_OURS of what the search takes.
+        peer_seconds: CPU seconds after which a run of gmmvi has to stop; None: TIMES_OURS of what
+            the search takes.
     """
     case = {"part": "policy fit", "case": target.name}
     designs: tuple[str, ...] = PEERS if peers else ()
@@ -281,10 +370,18 @@ def fits(
             save_robot(out / "robot.npz", policy)
         yield {**case, **ours(make(seed), seed, False)[0]}
         if target.components < 30 and target.name.startswith("mixture"):
-            yield {**case, **best_known(make(seed), RandomGaussians(30, seed).mixture, seed, policy)}
-        results = {design: gmmvi(make(seed), seed, design, found["evaluations"], None, most) for design in designs}
+            yield {
+                **case,
+                **best_known(make(seed), RandomGaussians(30, seed).mixture, seed, policy),
+            }
+        results = {
+            design: gmmvi(make(seed), seed, design, found["evaluations"], None, most)
+            for design in designs
+        }
         yield from ({**case, **row} for row in results.values())
-        designs = tuple(sorted(results, key=lambda design: np.nan_to_num(results[design]["kl"], nan=np.inf))[:1])
+        designs = tuple(
+            sorted(results, key=lambda design: np.nan_to_num(results[design]["kl"], nan=np.inf))[:1]
+        )
 
 
 def save_robot(file: Path, policy: Mixture) -> None:
@@ -297,9 +394,11 @@ def save_robot(file: Path, policy: Mixture) -> None:
 
 
 def steps_beside_gmmvi(num_steps: int = 300) -> list[Row]:
-    """Iterations of a fixed set of components, 100 new evaluations for each of them: time, and KL after as many evaluations.
+    """Iterations of a fixed set of components, 100 new evaluations for each of them: time, and KL
+    after as many evaluations.
 
-    gmmvi: the designs with fixed components and its two estimators, without reuse of samples, which would be fewer evaluations.
+    gmmvi: the designs with fixed components and its two estimators, without reuse of samples, which
+    would be fewer evaluations.
     """
     rows: list[Row] = []
     cases = (targets_by_name("mixture of 30, K = 30"), targets_by_name("walker d = 5, K = 25"))
@@ -309,10 +408,19 @@ def steps_beside_gmmvi(num_steps: int = 300) -> list[Row]:
         measured = compare({"virl_tf": partial(function, start, seed)}, 3)["virl_tf"]["cpu_seconds"]
         evaluations = num_steps * 100 * target.components
         row = {"part": "fixed components", "case": target.name, "evaluations": evaluations}
-        ours = {"who": "virl_tf", "cpu_seconds": measured / num_steps, **target.measure(function(start, seed))}
+        ours = {
+            "who": "virl_tf",
+            "cpu_seconds": measured / num_steps,
+            **target.measure(function(start, seed)),
+        }
         rows.append({**row, **ours})
         for design in ("SEMTRON", "ZEMTRON"):
-            fresh = {"sample_selector_config": {"desired_samples_per_component": 100, "ratio_reused_samples_to_desired": 0.0}}
+            fresh = {
+                "sample_selector_config": {
+                    "desired_samples_per_component": 100,
+                    "ratio_reused_samples_to_desired": 0.0,
+                }
+            }
             found = gmmvi(target, 0, design, evaluations, fresh)
             rows.append({**row, **found, "cpu_seconds": found["cpu_ms_per_iteration"] / 1e3})
             rows[-1].pop("seed")

@@ -1,4 +1,6 @@
-"""Whole runs, each in a process of its own: imports, tracing and compilation count, and the peak of memory is the run's."""
+"""Whole runs, each in a process of its own: imports, tracing and compilation count, and the peak of
+memory is the run's.
+"""
 
 import contextlib
 import io
@@ -33,7 +35,8 @@ NAMES = {
     **dict(zip(LOOP, ("drawing and weighting", "training", "policy", "evaluation"), strict=True)),
     "rest": "files, references, pictures",
 }
-# The shapes of a run and hardly any of its work: what such a run costs at first, and not when it is done again, is compilation.
+# The shapes of a run and hardly any of its work: what such a run costs at first, and not when it is
+# done again, is compilation.
 LITTLE = ("loop.num_iterations=2", "training.num_epochs=1")
 MANY = {"paper": 100_000, "smoke": 2_000}  # demonstrations in 10 dimensions, for the peak of memory
 
@@ -55,28 +58,47 @@ def run(preset: str) -> Iterator[Row]:
         about |= _counted(sum(whole["gflop"].values()), ceiling, whole["cpu_seconds"])
         yield row("whole run", case, whole["cpu_seconds"], **about)
         yield row("whole run", f"{case}: imports", whole["imports"])
-        yield row("whole run", f"{case}: tracing, compilation, later imports", sum(compilation.values()))
+        yield row(
+            "whole run", f"{case}: tracing, compilation, later imports", sum(compilation.values())
+        )
         for part, name in NAMES.items():
             seconds = whole["seconds"][part] - compilation[part]
-            yield row("whole run", f"{case}: {name}", seconds, **_counted(whole["gflop"].get(part, 0.0), ceiling, seconds))
+            yield row(
+                "whole run",
+                f"{case}: {name}",
+                seconds,
+                **_counted(whole["gflop"].get(part, 0.0), ceiling, seconds),
+            )
 
 
 def memory(preset: str) -> Row:
     """The most memory that `fit` needs for many demonstrations."""
-    values = {"part": "fit, 2 iterations", "case": f"N = {MANY[preset]:,}, D = 10", "who": "virl_tf"}
+    values = {
+        "part": "fit, 2 iterations",
+        "case": f"N = {MANY[preset]:,}, D = 10",
+        "who": "virl_tf",
+    }
     return {**values, **in_a_process(many_demonstrations, MANY[preset])}
 
 
 def _counted(gflop: float, ceiling: float, seconds: float) -> dict[str, float]:
-    """Counted operations, the CPU seconds they would take at the ceiling, and their share; nothing where none were counted."""
+    """Counted operations, the CPU seconds they would take at the ceiling, and their share; nothing
+    where none were counted.
+    """
     least = gflop / ceiling
-    return {"gflop": gflop, "least_seconds": least, "share_of_ceiling": least / seconds} if gflop else {}
+    return (
+        {"gflop": gflop, "least_seconds": least, "share_of_ceiling": least / seconds}
+        if gflop
+        else {}
+    )
 
 
 def _help_seconds() -> float:
     """CPU seconds of `python -m experiments --help`."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "experiments", "--help"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "experiments", "--help"], check=True, stdout=subprocess.DEVNULL
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -85,19 +107,33 @@ def _help_seconds() -> float:
 
 
 def whole_run(method: str, preset: str, started: float) -> dict[str, Any]:
-    """The command `run gaussians`: CPU seconds by part, counted operations, memory, and how close the reward came.
+    """The command `run gaussians`: CPU seconds by part, counted operations, memory, and how close
+    the reward came.
 
     `started`: time.time() before this process was there.
     """
     imports = time.process_time()
     spec = _specification(method, preset)
     seconds, history, summary = _timed_run(spec)
-    measured = {"imports": imports, "cpu_seconds": time.process_time(), "wall_seconds": time.time() - started}
-    measured |= {"peak_gib": peak_gib(), "i_projection": summary["i_projection"]["reward"]["reported"]}
+    measured = {
+        "imports": imports,
+        "cpu_seconds": time.process_time(),
+        "wall_seconds": time.time() - started,
+    }
+    measured |= {
+        "peak_gib": peak_gib(),
+        "i_projection": summary["i_projection"]["reward"]["reported"],
+    }
     sums = {part: sum(values) for part, values in seconds.items()}
     compilation = {part: first_excess(seconds[part]) for part in LOOP}
     counted = counted_gflop(spec, history)
-    return {**measured, "seconds": sums, "compilation": compilation, "gflop": counted, "ceiling": ceiling()}
+    return {
+        **measured,
+        "seconds": sums,
+        "compilation": compilation,
+        "gflop": counted,
+        "ceiling": ceiling(),
+    }
 
 
 def start_up(method: str, preset: str) -> dict[str, Any]:
@@ -119,28 +155,41 @@ def start_up(method: str, preset: str) -> dict[str, Any]:
 
 
 def first_excess(seconds: Sequence[float]) -> float:
-    """What the first iteration costs more than the others let expect, on a line: tracing and compilation."""
+    """What the first iteration costs more than the others let expect, on a line: tracing and
+    compilation.
+    """
     _, expected = np.polyfit(np.arange(1, len(seconds)), seconds[1:], 1)
     return max(0.0, seconds[0] - float(expected))
 
 
 def many_demonstrations(n: int) -> dict[str, float]:
-    """Two iterations of `fit` on n demonstrations in 10 dimensions, with V-IRL's column of Table 2 but few epochs."""
+    """Two iterations of `fit` on n demonstrations in 10 dimensions, with V-IRL's column of Table 2
+    but few epochs.
+    """
     rng = np.random.default_rng(0)
     x = rng.uniform(-5.0, 5.0, (10, 10))[rng.integers(10, size=n)] + rng.normal(size=(n, 10))
     hparams = default_hparams().override(published_column("gaussians", "virl", 10))
-    virl_tf.fit(x, hparams=hparams.override({"training": {"num_epochs": 2}, "loop": {"num_iterations": 2}}))
+    virl_tf.fit(
+        x, hparams=hparams.override({"training": {"num_epochs": 2}, "loop": {"num_iterations": 2}})
+    )
     return {"cpu_seconds": time.process_time(), "peak_gib": peak_gib()}
 
 
 def _specification(method: str, preset: str, *assignments: str) -> Specification:
-    return make_specification(task="gaussians", method=method, modes=50, preset=preset, assignments=assignments)
+    return make_specification(
+        task="gaussians", method=method, modes=50, preset=preset, assignments=assignments
+    )
 
 
 def _timed_run(spec: Specification) -> tuple[dict[str, list[float]], pd.DataFrame, dict[str, Any]]:
-    """CPU seconds by part (those of the loop by iteration), history and summary of a run as the command line does it."""
+    """CPU seconds by part (those of the loop by iteration), history and summary of a run as the
+    command line does it.
+    """
     experiment = experiment_of(spec.to_config())
-    with TemporaryDirectory(prefix="virl_tf-benchmark-") as folder, contextlib.ExitStack() as silent:
+    with (
+        TemporaryDirectory(prefix="virl_tf-benchmark-") as folder,
+        contextlib.ExitStack() as silent,
+    ):
         silent.enter_context(contextlib.redirect_stdout(io.StringIO()))
         silent.enter_context(contextlib.redirect_stderr(io.StringIO()))
         out = Path(folder) / "run"
@@ -164,7 +213,10 @@ def counted_gflop(spec: Specification, history: pd.DataFrame) -> dict[str, float
     step = training_gflop(network.num_layers, network.layer_size, dim, 2 * batch)
     row = forward_gflop(network.num_layers, network.layer_size, dim, 1)
     epoch = (spec.num_train - held[0]) // batch * step + sum(held) * row
-    cumulative, draws = spec.method == "virl", samples_per_component(spec.hparams.policy, dim) * spec.components
+    cumulative, draws = (
+        spec.method == "virl",
+        samples_per_component(spec.hparams.policy, dim) * spec.components,
+    )
     grid = len(grid_around(np.eye(2)).points)
     networks = iterations + 1 if cumulative else np.ones_like(iterations)  # in the policy's target
     return {
@@ -176,8 +228,18 @@ def counted_gflop(spec: Specification, history: pd.DataFrame) -> dict[str, float
 
 
 def peak_gib() -> float:
-    """The most memory that this process has had. Not getrusage: it counts what the process was forked from."""
+    """The most memory that this process has had.
+
+    Not getrusage: it counts what the process was forked from.
+    """
     status = Path("/proc/self/status")
     if not status.is_file():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 2**20
+    return (
+        next(
+            int(line.split()[1])
+            for line in status.read_text().splitlines()
+            if line.startswith("VmHWM")
+        )
+        / 2**20
+    )

@@ -16,14 +16,23 @@ COLOURS = {"published": "0.35", "found": "C0"}
 
 
 def draw_comparison(values: pd.DataFrame, importances: pd.DataFrame, out: Path) -> None:
-    """Left: each fresh seed's objective as a dot, means with 95 % intervals. Right: importances of the hyperparameters."""
+    """Left: each fresh seed's objective as a dot, means with 95 % intervals.
+
+    Right: importances of the hyperparameters.
+    """
     columns = list(values["column"].unique())
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 1.6 + 0.9 * max(2, len(columns))), layout="constrained")
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(9.6, 1.6 + 0.9 * max(2, len(columns))), layout="constrained"
+    )
     for i, column in enumerate(columns):
         for candidate, shift in (("published", -0.15), ("found", 0.15)):
-            chosen = values[(values["column"] == column) & (values["candidate"] == candidate)]["value"].to_numpy(float)
+            chosen = values[(values["column"] == column) & (values["candidate"] == candidate)][
+                "value"
+            ].to_numpy(float)
             colour, label = COLOURS[candidate], candidate if i == 0 else None
-            left.plot(chosen, np.full(len(chosen), i + shift), "o", color=colour, alpha=0.5, markersize=4)
+            left.plot(
+                chosen, np.full(len(chosen), i + shift), "o", color=colour, alpha=0.5, markersize=4
+            )
             left.plot([chosen.mean()], [i + shift], "d", color=colour, label=label)
             left.plot(bootstrap_interval(chosen), [i + shift] * 2, color=colour, linewidth=1.2)
     left.set_yticks(range(len(columns)), columns)
@@ -31,21 +40,32 @@ def draw_comparison(values: pd.DataFrame, importances: pd.DataFrame, out: Path) 
     left.set_xlabel("objective on fresh seeds (lower is better)")
     left.legend(frameon=False, fontsize=8)
     if len(importances):
-        table = importances.pivot_table(index="hyperparameter", columns="column", values="importance")
+        table = importances.pivot_table(
+            index="hyperparameter", columns="column", values="importance"
+        )
         table = table.loc[table.mean(axis=1).sort_values().index]
         table.plot.barh(ax=right, width=0.8, legend=len(table.columns) > 1)
         right.set_ylabel("")
         right.set_xlabel("importance in the study")
     else:
         right.set_axis_off()
-        right.text(0.5, 0.5, "too few complete trials for importances", ha="center", va="center", color="0.4")
+        right.text(
+            0.5,
+            0.5,
+            "too few complete trials for importances",
+            ha="center",
+            va="center",
+            color="0.4",
+        )
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     save(figure, out / "compare")
 
 
 def draw_study(study: optuna.Study, out: Path) -> None:
-    """Optuna's own plots with matplotlib: history, importances, slices, contours of the two most important parameters."""
+    """Optuna's own plots with matplotlib: history, importances, slices, contours of the two most
+    important parameters.
+    """
     import warnings
 
     from optuna.visualization import matplotlib as plots

@@ -23,18 +23,30 @@ DEMONSTRATED, LIKELIHOOD, PROJECTION = "C2", "C3", "C4"
 def draw_figure_1(run: Path, out: Path) -> None:
     """Draw the four panels.
 
-    (a) the task: start, goal, the grid of its modes and demonstrations, (b) the Gaussian of maximum likelihood, (c) a Gaussian
-    fitted by the information projection, (d) a policy inferred on V-IRL's reward with obstacles in the way.
+    (a) the task: start, goal, the grid of its modes and demonstrations, (b) the Gaussian of maximum
+    likelihood, (c) a Gaussian fitted by the information projection, (d) a policy inferred on
+    V-IRL's reward with obstacles in the way.
     """
     task = walks.walk_task(run, "path_planning")
     if RunFolder(run).config["method"] != "virl":
-        raise InputError(f"{run} is not a run of V-IRL; make one with: python -m experiments run path_planning --method virl")
+        raise InputError(
+            f"{run} is not a run of V-IRL; make one with: python -m experiments run path_planning --method virl"
+        )
     mean, draws = projection(run)
     inferred, obstacles = obstructed(run, len(task.mode_centers))
 
     figure, row = make_panels(task, inferred["open"])
-    walks.draw_walks(row[0], task, walks.demonstrations(run, DEMONSTRATIONS), DEMONSTRATED, opacity=0.3, width=0.8)
-    single_gaussian(row[1], task, *maximum_likelihood(read(run, "demonstrations.npz")["train"]), LIKELIHOOD)
+    walks.draw_walks(
+        row[0],
+        task,
+        walks.demonstrations(run, DEMONSTRATIONS),
+        DEMONSTRATED,
+        opacity=0.3,
+        width=0.8,
+    )
+    single_gaussian(
+        row[1], task, *maximum_likelihood(read(run, "demonstrations.npz")["train"]), LIKELIHOOD
+    )
     single_gaussian(row[2], task, mean, draws, PROJECTION)
     walks.policy_walks(row[3], task, inferred, COLOURS["virl"], walks.reward_range(inferred))
     walks.discs(row[3], np.asarray(obstacles["centers"]), np.asarray(obstacles["radii"]))
@@ -43,11 +55,19 @@ def draw_figure_1(run: Path, out: Path) -> None:
 
 
 def make_panels(task: GridWalker, passable: np.ndarray) -> tuple[Figure, list[Axes]]:
-    """Four panels of one scale with start, goal and grid; in the last one the grid of the `passable` modes [M]."""
-    # The mean angle of maximum likelihood is about zero: its mean path is straight, and longer than the way to the goal.
+    """Four panels of one scale with start, goal and grid; in the last one the grid of the
+    `passable` modes [M].
+    """
+    # The mean angle of maximum likelihood is about zero: its mean path is straight, and longer than
+    # the way to the goal.
     beyond = [0.0, (1.0 - task.spacing) * task.dim, 0.0, 0.0]
     figure, row = walks.panel_row(task, 11.6, beyond=beyond)
-    titles = ("a) task", "b) maximum likelihood", "c) information projection", "d) V-IRL, some paths obstructed")
+    titles = (
+        "a) task",
+        "b) maximum likelihood",
+        "c) information projection",
+        "d) V-IRL, some paths obstructed",
+    )
     for axes, title in zip(row, titles, strict=True):
         first, last = axes is row[0], axes is row[3]
         walks.mode_grid(axes, task, passable if last else None, zorder=3.0 if first else 1.0)
@@ -56,7 +76,9 @@ def make_panels(task: GridWalker, passable: np.ndarray) -> tuple[Figure, list[Ax
 
 
 def maximum_likelihood(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and draws of the Gaussian of maximum likelihood (for one component EM ends there at once): x [N, d]."""
+    """Mean and draws of the Gaussian of maximum likelihood (for one component EM ends there at
+    once): x [N, d].
+    """
     mean, covariance = x.mean(axis=0), np.cov(x, rowvar=False, bias=True)
     z = np.random.default_rng(0).standard_normal((DRAWN, x.shape[1]))
     return mean, mean + z @ np.linalg.cholesky(covariance).T
@@ -77,14 +99,20 @@ def obstructed(run: Path, components: int) -> tuple[dict[str, np.ndarray], dict[
     """walks.npz of the policy inferred with obstacles, and the obstacles' centers and radii."""
     folder = run / "obstacles"
     # The folder may also hold an inference that `--out` put there, without obstacles.
-    obstacles = read_summary(folder).get("obstacles") if (folder / "summary.json").is_file() else None
+    obstacles = (
+        read_summary(folder).get("obstacles") if (folder / "summary.json").is_file() else None
+    )
     if obstacles is None:
         command = f"python -m experiments infer {run} --components {components} --obstacles 0.33"
-        raise InputError(f"no result of inference with obstacles in {folder}; make it with: {command}")
+        raise InputError(
+            f"no result of inference with obstacles in {folder}; make it with: {command}"
+        )
     return read(folder, "walks.npz"), obstacles
 
 
-def single_gaussian(axes: Axes, task: GridWalker, mean: np.ndarray, draws: np.ndarray, colour: str) -> None:
+def single_gaussian(
+    axes: Axes, task: GridWalker, mean: np.ndarray, draws: np.ndarray, colour: str
+) -> None:
     """Mean solid, draws dotted."""
     walks.draw_walks(axes, task, draws, colour, opacity=0.6, width=0.9, style=walks.DOTTED)
     walks.draw_walks(axes, task, mean[None], walks.darker(colour), width=1.8, zorder=3.0)

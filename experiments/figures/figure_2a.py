@@ -8,7 +8,9 @@ from experiments.figures.style import crosses, ellipses, heat_map, read, save, t
 
 
 def draw_figure_2a(run: Path, out: Path) -> None:
-    """Heat map of the target's log density, 95 % ellipses of its components, demonstrations as grey crosses."""
+    """Heat map of the target's log density, 95 % ellipses of its components, demonstrations as grey
+    crosses.
+    """
     grid, target = read(run, "grid.npz"), task_mixture(run)
     figure, axes = plt.subplots(figsize=(4.1, 3.4), layout="constrained")
     image = heat_map(axes, grid["axes"], grid["log_p"])

@@ -1,4 +1,6 @@
-"""Figure 2b: I-projection against the number of target modes, for every method and number of components."""
+"""Figure 2b: I-projection against the number of target modes, for every method and number of
+components.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +27,9 @@ REFERENCES: dict[str, tuple[str, Any]] = {
 
 
 def draw_figure_2b(sweeps: Path | Sequence[Path], out: Path) -> None:
-    """Mean and spread over seeds of (best + final) / 2; thin reference lines; diverged runs as crosses on the upper edge."""
+    """Mean and spread over seeds of (best + final) / 2; thin reference lines; diverged runs as
+    crosses on the upper edge.
+    """
     results = read_results(sweeps)
     figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
     for method, label in LABELS.items():
@@ -40,24 +44,53 @@ def draw_figure_2b(sweeps: Path | Sequence[Path], out: Path) -> None:
 
 def select(results: pd.DataFrame, stage: str, method: str, components: int) -> pd.DataFrame:
     """The rows of one curve."""
-    return results[(results["stage"] == stage) & (results["method"] == method) & (results["components"] == components)]
+    return results[
+        (results["stage"] == stage)
+        & (results["method"] == method)
+        & (results["components"] == components)
+    ]
 
 
-def curve(axes: Axes, chosen: pd.DataFrame, colour: str, style: str, marker: str, label: str) -> None:
+def curve(
+    axes: Axes, chosen: pd.DataFrame, colour: str, style: str, marker: str, label: str
+) -> None:
     """Mean over seeds with a band of one standard deviation."""
     groups = chosen.groupby("modes")["reported"]
     mean, spread = groups.mean(), groups.std().fillna(0.0)
-    axes.plot(mean.index, mean, color=colour, linestyle=style, marker=marker, markersize=4, label=label, zorder=3)
+    axes.plot(
+        mean.index,
+        mean,
+        color=colour,
+        linestyle=style,
+        marker=marker,
+        markersize=4,
+        label=label,
+        zorder=3,
+    )
     low = np.maximum(mean - spread, 0.5 * mean)  # the axis is logarithmic
-    axes.fill_between(mean.index, low, mean + spread, color=colour, alpha=0.15, linewidth=0, zorder=2)
+    axes.fill_between(
+        mean.index, low, mean + spread, color=colour, alpha=0.15, linewidth=0, zorder=2
+    )
 
 
 def reference(axes: Axes, results: pd.DataFrame, method: str, style: Any, label: str) -> None:
-    """Thin grey line of the means, with dots, so that a single number of modes shows, too; nothing where it was not run."""
+    """Thin grey line of the means, with dots, so that a single number of modes shows, too; nothing
+    where it was not run.
+    """
     means = select(results, "reference", method, 0).groupby("modes")["reported"].mean()
     if not len(means):
         return
-    axes.plot(means.index, means, ".", color="0.45", markersize=3, linewidth=0.8, linestyle=style, label=label, zorder=1)
+    axes.plot(
+        means.index,
+        means,
+        ".",
+        color="0.45",
+        markersize=3,
+        linewidth=0.8,
+        linestyle=style,
+        label=label,
+        zorder=1,
+    )
 
 
 def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
@@ -65,14 +98,34 @@ def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
     diverged = results[(results["status"] == "diverged") & results["stage"].isin(stages)]
     for method, group in diverged.groupby("method"):
         transform = axes.get_xaxis_transform()
-        axes.plot(group["modes"], np.full(len(group), 0.98), "x", color=COLOURS.get(str(method), "0.3"), transform=transform)
+        axes.plot(
+            group["modes"],
+            np.full(len(group), 0.98),
+            "x",
+            color=COLOURS.get(str(method), "0.3"),
+            transform=transform,
+        )
     if len(diverged):
-        axes.plot([], [], "x", color="0.3", label=f"diverged ({len(diverged)} run{'s' if len(diverged) > 1 else ''})")
+        axes.plot(
+            [],
+            [],
+            "x",
+            color="0.3",
+            label=f"diverged ({len(diverged)} run{'s' if len(diverged) > 1 else ''})",
+        )
     axes.set_yscale("log")
-    # A reference may be exact (0 where the policy has a component for every mode); it must not squeeze the curves.
+    # A reference may be exact (0 where the policy has a component for every mode); it must not
+    # squeeze the curves.
     axes.set_ylim(bottom=0.5 * results.loc[results["stage"].isin(stages), "reported"].min())
     axes.set_xlabel("target components m")
     axes.set_ylabel("I-projection KL(q || p)")
     axes.set_xticks(sorted(results["modes"].unique()))
-    axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=4, markerscale=0.8)
+    axes.legend(
+        frameon=False,
+        fontsize=7,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        handlelength=4,
+        markerscale=0.8,
+    )
     axes.spines[["top", "right"]].set_visible(False)

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from experiments.figures.figure_2b import COLOURS, LABELS, REFERENCES, curve, finish, reference, select
+from experiments.figures.figure_2b import (
+    COLOURS,
+    LABELS,
+    REFERENCES,
+    curve,
+    finish,
+    reference,
+    select,
+)
 from experiments.figures.style import save
 from experiments.result_files import read_results
 
@@ -17,9 +25,11 @@ CURVES = (
 
 
 def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
-    """Training policy (10 components, dashed) and inference policies (as many components as modes) of V-IRL and G-EIM.
+    """Training policy (10 components, dashed) and inference policies (as many components as modes)
+    of V-IRL and G-EIM.
 
-    Solid: a fixed set of components, as in the paper; dash-dotted, where a sweep has it: components that come and go.
+    Solid: a fixed set of components, as in the paper; dash-dotted, where a sweep has it: components
+    that come and go.
     """
     results = read_results(sweeps)
     figure, axes = plt.subplots(figsize=(6.0, 3.6), layout="constrained")
@@ -32,5 +42,7 @@ def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
         label, dashes = REFERENCES[method]
         reference(axes, results, method, dashes, label)
     stages = tuple(stage for stage, *_ in CURVES)
-    finish(axes, results[results["components"].isin([0, 10]) & (results["method"] != "eim")], stages)
+    finish(
+        axes, results[results["components"].isin([0, 10]) & (results["method"] != "eim")], stages
+    )
     save(figure, out / "figure_4")

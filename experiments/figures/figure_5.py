@@ -13,16 +13,20 @@ from virl_tf.validation import InputError
 def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
     """Draw the three panels as contour plots over heat maps.
 
-    (a) log density of the first run's sampling policy, (b) the average reward of all runs, (c) log density of the policy that
-    `infer` fitted to that average; the target's 95 % ellipses and 500 demonstrations in each.
+    (a) log density of the first run's sampling policy, (b) the average reward of all runs, (c) log
+    density of the policy that `infer` fitted to that average; the target's 95 % ellipses and 500
+    demonstrations in each.
     """
     check_same_task(runs)
     first = read(runs[0], "grid.npz")
     inference = inference or runs[0] / "inference"
     if not (inference / "grid.npz").is_file():
         names = " ".join(str(run) for run in runs)
-        raise InputError(f"no inference result in {inference}; make it with: python -m experiments infer {names} --components 30")
-    # A reward is known up to a constant; each is aligned by its largest value before they are averaged.
+        raise InputError(
+            f"no inference result in {inference}; make it with: python -m experiments infer {names} --components 30"
+        )
+    # A reward is known up to a constant; each is aligned by its largest value before they are
+    # averaged.
     rewards = [read(run, "grid.npz")["reward"] for run in runs]
     average = np.mean([reward - reward.max() for reward in rewards], axis=0)
     panels = {

@@ -25,7 +25,8 @@ GAP = 0.8  # between the methods
 
 
 def draw_figure_7(folder: Path, out: Path) -> None:
-    """Normalised rewards at the centres of the modes ('+', 'x') and at random points ('-', 'o'), a column for every trial.
+    """Normalised rewards at the centres of the modes ('+', 'x') and at random points ('-', 'o'), a
+    column for every trial.
 
     Centres that the training policy covers ("explored") are dark and stand left of the others.
     """
@@ -71,7 +72,9 @@ def find_trials(folder: Path, method: str) -> list[Path]:
             f"make them with: python -m experiments sweep grid_walker --out {folder}"
         )
     lengths = {steps for steps, _, _ in found}
-    length = DEFAULT_STEPS["grid_walker"] if DEFAULT_STEPS["grid_walker"] in lengths else max(lengths)
+    length = (
+        DEFAULT_STEPS["grid_walker"] if DEFAULT_STEPS["grid_walker"] in lengths else max(lengths)
+    )
     return [run for steps, _, run in sorted(found) if steps == length]
 
 
@@ -79,7 +82,11 @@ def column(axes: Axes, position: float, arrays: dict[str, np.ndarray], method: s
     """One trial."""
     at_modes, at_random = normalised_rewards(arrays["modes_reward"], arrays["random_reward"])
     explored = arrays["covered"]
-    groups = {"explored": at_modes[explored], "unexplored": at_modes[~explored], "random": at_random}
+    groups = {
+        "explored": at_modes[explored],
+        "unexplored": at_modes[~explored],
+        "random": at_random,
+    }
     for name, values in groups.items():
         x = np.full(len(values), position + OFFSETS[name])
         axes.plot(x, values, linestyle="none", **look(method, name))
@@ -89,14 +96,24 @@ def look(method: str, group: str) -> dict[str, Any]:
     """Marker and colour."""
     colour = COLOURS[method]
     if group == "random":
-        return {"marker": RANDOM[method], "color": colour, "alpha": 0.5, "markersize": 5.0, "markerfacecolor": "none"}
+        return {
+            "marker": RANDOM[method],
+            "color": colour,
+            "alpha": 0.5,
+            "markersize": 5.0,
+            "markerfacecolor": "none",
+        }
     colours = {"explored": walks.darker(colour, 0.55), "unexplored": colour}
     return {"marker": MODE[method], "color": colours[group], "markersize": 5.5}
 
 
 def entries(method: str) -> list[Line2D]:
     """A method's part of the legend."""
-    names = {"explored": "explored mode centres", "unexplored": "unexplored mode centres", "random": "random points"}
+    names = {
+        "explored": "explored mode centres",
+        "unexplored": "unexplored mode centres",
+        "random": "random points",
+    }
     return [
         Line2D([], [], linestyle="none", label=f"{LABELS[method]}, {label}", **look(method, group))
         for group, label in names.items()

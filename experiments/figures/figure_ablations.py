@@ -1,4 +1,6 @@
-"""The preset `best` beside each of its ablations, on every task that was run: what a part gives, and what it costs."""
+"""The preset `best` beside each of its ablations, on every task that was run: what a part gives,
+and what it costs.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,8 @@ from virl_tf.checkpoint import write_text
 from virl_tf.hparams import DIRECTORY, read_yaml
 from virl_tf.validation import InputError
 
-# Task -> (stage, column, label) of what tells whether the reward is good, and the policy inferred on it.
+# Task -> (stage, column, label) of what tells whether the reward is good, and the policy inferred
+# on it.
 WALKS = ("training", "reward_correlation", "correlation of the reward with log p")
 REWARD = {
     "gaussians": ("training", "reported", "I-projection of the reward"),
@@ -40,10 +43,12 @@ COST = ("training", "cpu_seconds", "CPU seconds of the run")
 
 
 def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
-    """A column of panels per folder of `ablate`: reward, policy, mass off the data, cost; dots: seeds, bars: 95 % intervals.
+    """A column of panels per folder of `ablate`: reward, policy, mass off the data, cost; dots:
+    seeds, bars: 95 % intervals.
 
-    Below the ablations: the references that were measured on the same demonstrations. A panel without measurements stays empty.
-    Writes the same numbers as one table, `ablations.md`, beside the figure.
+    Below the ablations: the references that were measured on the same demonstrations. A panel
+    without measurements stays empty. Writes the same numbers as one table, `ablations.md`, beside
+    the figure.
     """
     folders = [folders] if isinstance(folders, Path) else folders
     results = [read_ablations(folder) for folder in folders]
@@ -52,14 +57,21 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
     stages = {stage for frame in results for stage in frame["stage"]}
     references = {label: stage for stage, label in REFERENCES.items() if stage in stages}
     size = (1.6 + 2.9 * len(folders), 2.0 + 0.72 * (len(names) + len(references)))
-    figure, panels = plt.subplots(4, len(folders), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    figure, panels = plt.subplots(
+        4, len(folders), figsize=size, sharey=True, squeeze=False, layout="constrained"
+    )
     columns: dict[str, list[str]] = {"ablation": [*names, *references]}
     for folder, frame, panel in zip(folders, results, panels.T, strict=True):
         title, task = folder.name.replace("_", " "), frame["task"].iloc[0]
-        for axes, (stage, column, label) in zip(panel, (REWARD[task], POLICY[task], AWAY, COST), strict=True):
+        for axes, (stage, column, label) in zip(
+            panel, (REWARD[task], POLICY[task], AWAY, COST), strict=True
+        ):
             values = {name: _values(frame, name, stage, column) for name in names}
             measured = any(map(len, values.values()))
-            values |= {name: _values(frame if measured else frame[:0], "best", ref, column) for name, ref in references.items()}
+            values |= {
+                name: _values(frame if measured else frame[:0], "best", ref, column)
+                for name, ref in references.items()
+            }
             dots(axes, values, label)
             if measured:
                 columns[f"{title}: {label}"] = [_cell(seeds) for seeds in values.values()]
@@ -70,22 +82,46 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
 
 
 def read_ablations(folder: Path) -> pd.DataFrame:
-    """The results.csv of `ablate`. Raises InputError if there is none, or it is another command's."""
+    """The results.csv of `ablate`.
+
+    Raises InputError if there is none, or it is another command's.
+    """
     file = folder / "results.csv"
     if not file.is_file():
-        raise InputError(f"no results in {folder}; make them with: python -m experiments ablate TASK --out {folder}")
+        raise InputError(
+            f"no results in {folder}; make them with: python -m experiments ablate TASK --out {folder}"
+        )
     frame = pd.read_csv(file)
     if "ablation" not in frame or not len(frame):
-        raise InputError(f"{file} is not a table of `python -m experiments ablate`: it has no ablations.")
+        raise InputError(
+            f"{file} is not a table of `python -m experiments ablate`: it has no ablations."
+        )
     return frame
 
 
 def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
-    """A row per ablation; the dashed line is the mean of `best`. Logarithmic where a bad ablation would hide the others."""
+    """A row per ablation; the dashed line is the mean of `best`.
+
+    Logarithmic where a bad ablation would hide the others.
+    """
     for row, (name, seeds) in enumerate(values.items()):
         colour = "C1" if name == "best" else "C7" if name in REFERENCES.values() else "C0"
-        axes.plot(seeds, np.full(len(seeds), row), "o", color=colour, markersize=3, alpha=0.5, markeredgewidth=0)
-        axes.plot([seeds.mean()] if len(seeds) else [], [row] if len(seeds) else [], "|", color=colour, markersize=10)
+        axes.plot(
+            seeds,
+            np.full(len(seeds), row),
+            "o",
+            color=colour,
+            markersize=3,
+            alpha=0.5,
+            markeredgewidth=0,
+        )
+        axes.plot(
+            [seeds.mean()] if len(seeds) else [],
+            [row] if len(seeds) else [],
+            "|",
+            color=colour,
+            markersize=10,
+        )
         axes.plot(bootstrap_interval(seeds), [row, row], color=colour, linewidth=1.2)
     if len(values.get("best", ())):
         axes.axvline(values["best"].mean(), color="C1", linewidth=0.8, linestyle="--", zorder=0)
@@ -94,7 +130,8 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
     shown = np.concatenate(list(values.values()))
     if len(shown) and shown.max() > 5.0 * shown.min() > 0.0:
         axes.set_xscale("log")
-        # The default labels every multiple of a power of ten where there is about one decade; they run into each other.
+        # The default labels every multiple of a power of ten where there is about one decade; they
+        # run into each other.
         few = shown.max() < 30.0 * shown.min()
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
         axes.xaxis.set_major_formatter("{x:g}")

@@ -29,7 +29,11 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
     figure = plt.figure(figsize=(14.5, 3.6), layout="constrained")
     maps, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[3.1, 1.2], wspace=0.03)[0]
     axes = maps.subplots(1, 3)
-    panels = [("expert", "log_p", target), ("recovered reward", "reward", target), ("policy", "log_policy", policy)]
+    panels = [
+        ("expert", "log_p", target),
+        ("recovered reward", "reward", target),
+        ("policy", "log_policy", policy),
+    ]
     for panel, (title, key, mixture) in zip(axes, panels, strict=True):
         image = heat_map(panel, grid["axes"], grid[key])
         ellipses(panel, mixture)
@@ -41,18 +45,33 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
 
 
 def curves(axes: plt.Axes, history: pd.DataFrame, references: dict[str, float]) -> None:
-    """I-projection against the iteration, with reference lines labelled at their right end, at values above 0."""
+    """I-projection against the iteration, with reference lines labelled at their right end, at
+    values above 0.
+    """
     iterations = history["t"] + 1
-    axes.plot(iterations, history["i_projection_reward"], "o-", markersize=3, color="C0", label="recovered reward")
-    axes.plot(iterations, history["i_projection_policy"], "s-", markersize=3, color="C1", label="policy")
+    axes.plot(
+        iterations,
+        history["i_projection_reward"],
+        "o-",
+        markersize=3,
+        color="C0",
+        label="recovered reward",
+    )
+    axes.plot(
+        iterations, history["i_projection_policy"], "s-", markersize=3, color="C1", label="policy"
+    )
     axes.set_yscale("log")
-    references = {label: value for label, value in references.items() if value > 0.0}  # an estimate from draws may not be
+    references = {
+        label: value for label, value in references.items() if value > 0.0
+    }  # an estimate from draws may not be
     for value in references.values():
         axes.axhline(value, color="0.5", linewidth=0.7, zorder=0)
     low, high = np.log(axes.get_ylim())
     heights = [(np.log(value) - low) / (high - low) for value in references.values()]
     for label, height in zip(references, apart(heights, 0.055), strict=True):
-        axes.annotate(label, (1.01, height), xycoords="axes fraction", fontsize=7, va="center", color="0.35")
+        axes.annotate(
+            label, (1.01, height), xycoords="axes fraction", fontsize=7, va="center", color="0.35"
+        )
     axes.set_xlabel("iterations")
     axes.set_ylabel("KL(q || p)")
     axes.legend(fontsize=7, loc="best", framealpha=1.0, edgecolor="none")

@@ -1,4 +1,6 @@
-"""What the figures of the grid walker and of path planning share, and the picture at the end of their runs."""
+"""What the figures of the grid walker and of path planning share, and the picture at the end of
+their runs.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,8 +27,9 @@ SHOWN = 200  # demonstrations in a panel, as in Figure 6
 MARGIN = 0.45  # of the panels, around the modes' walks
 LINE = 0.19  # inches, of a title or legend
 FAINTEST = 0.06  # opacity of the worst walks
-# Rewards differ by this many nats at least between the faintest and the fullest walk. Perfect draws of the walker differ by a
-# few nats (a chi-square over two); where all walks are good, none should look bad.
+# Rewards differ by this many nats at least between the faintest and the fullest walk. Perfect draws
+# of the walker differ by a few nats (a chi-square over two); where all walks are good, none should
+# look bad.
 LEAST_RANGE = 8.0
 DOTTED = (0, (1, 1.4))
 DASHED = (0, (4, 3))
@@ -43,7 +46,9 @@ def walk_task(run: Path, *allowed: str) -> GridWalker:
     config = RunFolder(run).config
     if config.get("task") not in allowed:
         command = " or ".join(f"python -m experiments run {task}" for task in allowed)
-        raise InputError(f"{run} has the task {config.get('task')!r}; give a run made by: {command}")
+        raise InputError(
+            f"{run} has the task {config.get('task')!r}; give a run made by: {command}"
+        )
     return (PathPlanning if config["task"] == "path_planning" else GridWalker)(config["steps"])
 
 
@@ -67,9 +72,11 @@ def panel_row(
     margin: float = 0.0,
     rows: int = 1,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with panels of one scale, each with the walk's start (and goal) in it, in one row or in equal ones.
+    """A figure with panels of one scale, each with the walk's start (and goal) in it, in one row or
+    in equal ones.
 
-    No layout engine: together with equal aspects they cut titles off. All sizes follow from the panels' ranges instead.
+    No layout engine: together with equal aspects they cut titles off. All sizes follow from the
+    panels' ranges instead.
 
     Args:
         width: of the figure, in inches.
@@ -89,7 +96,9 @@ def panel_row(
     for i in range(rows):
         left, low = 0.0, bottom + (rows - 1 - i) * row_height
         for extent in ranges:
-            axes = figure.add_axes((left / width, low / height, inch * extent / width, panel / height))
+            axes = figure.add_axes(
+                (left / width, low / height, inch * extent / width, panel / height)
+            )
             axes.set_xlim(-MARGIN, extent - MARGIN)
             axes.set_ylim(-half_height, half_height)
             axes.set_aspect("equal")
@@ -139,16 +148,32 @@ def polylines(
     colours[:, 3] = opacity[order]
     # Butt caps: others would fill the gaps of dotted lines.
     lines = LineCollection(
-        list(waypoints[order]), colors=colours, linewidths=width, linestyles=[style], capstyle="butt", zorder=zorder
+        list(waypoints[order]),
+        colors=colours,
+        linewidths=width,
+        linestyles=[style],
+        capstyle="butt",
+        zorder=zorder,
     )
     axes.add_collection(lines)
 
 
-def mode_grid(axes: Axes, task: GridWalker, passable: np.ndarray | None = None, zorder: float = 1.0) -> None:
+def mode_grid(
+    axes: Axes, task: GridWalker, passable: np.ndarray | None = None, zorder: float = 1.0
+) -> None:
     """The modes' walks in grey, in the background; those not `passable` [M] faint and dashed."""
     passable = np.ones(len(task.mode_centers), bool) if passable is None else passable
-    draw_walks(axes, task, task.mode_centers[~passable], "0.8", width=0.9, style=DASHED, zorder=zorder - 0.2)
-    # White below the grey ones hides the dashes of steps that a blocked path shares with a passable one.
+    draw_walks(
+        axes,
+        task,
+        task.mode_centers[~passable],
+        "0.8",
+        width=0.9,
+        style=DASHED,
+        zorder=zorder - 0.2,
+    )
+    # White below the grey ones hides the dashes of steps that a blocked path shares with a passable
+    # one.
     draw_walks(axes, task, task.mode_centers[passable], "white", width=1.6, zorder=zorder - 0.1)
     draw_walks(axes, task, task.mode_centers[passable], GRID, width=0.9, zorder=zorder)
 
@@ -163,11 +188,14 @@ def discs(axes: Axes, centers: np.ndarray, radii: np.ndarray) -> None:
 
 
 def reward_range(*results: dict[str, np.ndarray]) -> tuple[float, float]:
-    """The rewards that the faintest and the fullest walks have, from the `walks.npz` of policies on one reward.
+    """The rewards that the faintest and the fullest walks have, from the `walks.npz` of policies on
+    one reward.
 
     Quantiles, because a few walks that went astray have rewards hundreds of nats below all others.
     """
-    rewards = np.concatenate([walks[name] for walks in results for name in ("means_reward", "draws_reward")])
+    rewards = np.concatenate(
+        [walks[name] for walks in results for name in ("means_reward", "draws_reward")]
+    )
     rewards = rewards[np.isfinite(rewards)]
     if not rewards.size:
         return 0.0, 1.0
@@ -176,16 +204,26 @@ def reward_range(*results: dict[str, np.ndarray]) -> tuple[float, float]:
 
 
 def opacities(reward: np.ndarray, low_high: tuple[float, float]) -> np.ndarray:
-    """Opacity of every walk: linear in its reward between the ends of a `reward_range`, and the end's value beyond them."""
+    """Opacity of every walk: linear in its reward between the ends of a `reward_range`, and the
+    end's value beyond them.
+    """
     low, high = low_high
     level = np.nan_to_num((reward - low) / (high - low), nan=0.0, posinf=1.0, neginf=0.0)
     return FAINTEST + (1.0 - FAINTEST) * np.clip(level, 0.0, 1.0)
 
 
-def policy_walks(axes: Axes, task: GridWalker, walks: dict[str, np.ndarray], colour: str, low_high: tuple[float, float]) -> None:
+def policy_walks(
+    axes: Axes,
+    task: GridWalker,
+    walks: dict[str, np.ndarray],
+    colour: str,
+    low_high: tuple[float, float],
+) -> None:
     """Component means solid, draws from the components dotted, opacity by the recovered reward."""
     drawn, means = (opacities(walks[f"{name}_reward"], low_high) for name in ("draws", "means"))
-    draw_walks(axes, task, walks["draws"], colour, opacity=drawn, width=0.9, style=DOTTED, zorder=2.0)
+    draw_walks(
+        axes, task, walks["draws"], colour, opacity=drawn, width=0.9, style=DOTTED, zorder=2.0
+    )
     draw_walks(axes, task, walks["means"], darker(colour), opacity=means, width=1.3, zorder=3.0)
 
 
@@ -202,9 +240,13 @@ def darker(colour: str, share: float = 0.4) -> tuple[float, ...]:
 # --- legends ----------------------------------------------------------------------------------------------------------------
 
 
-def line(label: str, colour: object, style: object = "-", width: float = 1.3, opacity: float = 1.0) -> Line2D:
+def line(
+    label: str, colour: object, style: object = "-", width: float = 1.3, opacity: float = 1.0
+) -> Line2D:
     """A line for a legend."""
-    return Line2D([], [], color=colour, linestyle=style, linewidth=width, alpha=opacity, label=label)  # type: ignore[arg-type]
+    return Line2D(
+        [], [], color=colour, linestyle=style, linewidth=width, alpha=opacity, label=label
+    )  # type: ignore[arg-type]
 
 
 def marker(label: str, colour: object, kind: str, size: float = 6.0) -> Line2D:
@@ -221,7 +263,9 @@ def policy_entries(colour: str = "0.45") -> list[Line2D]:
     ]
 
 
-def legend_below(figure: Figure, entries: list[Line2D], columns: int | None = None, *, left: bool = False) -> None:
+def legend_below(
+    figure: Figure, entries: list[Line2D], columns: int | None = None, *, left: bool = False
+) -> None:
     """One legend for all panels, below them; `left`: at the left end instead of in the middle."""
     figure.legend(
         handles=entries,
@@ -238,34 +282,51 @@ def legend_below(figure: Figure, entries: list[Line2D], columns: int | None = No
 
 
 def draw_walk_overview(run: Path) -> None:
-    """Demonstrations, the policy's walks, and three measures over the iterations: overview.png and .pdf in the run's folder."""
+    """Demonstrations, the policy's walks, and three measures over the iterations: overview.png and
+    .pdf in the run's folder.
+    """
     task, walks = walk_task(run, "grid_walker", "path_planning"), read(run, "walks.npz")
     method = RunFolder(run).config["method"]
     colour = COLOURS.get(method.split("_")[0], "C3")
-    figure, (left, right) = panel_row(task, 11.5 if isinstance(task, PathPlanning) else 9.0, title_lines=2, margin=3.3)
+    figure, (left, right) = panel_row(
+        task, 11.5 if isinstance(task, PathPlanning) else 9.0, title_lines=2, margin=3.3
+    )
     for axes in (left, right):
         target_lines(axes, task)
     x = demonstrations(run)
     draw_walks(left, task, x, "0.2", opacity=0.25, width=0.8)
     left.set_title(f"{len(x)} demonstrations")
     policy_walks(right, task, walks, colour, reward_range(walks))
-    right.set_title(f"policy of {LABELS.get(method, method)}\n{len(walks['means'])} components, {covered(walks)}")
+    right.set_title(
+        f"policy of {LABELS.get(method, method)}\n{len(walks['means'])} components, {covered(walks)}"
+    )
     legend_below(figure, policy_entries(colour), left=True)
     curves(figure, pd.read_csv(run / "metrics.csv"), colour, len(task.mode_centers))
     save(figure, run / "overview")
 
 
 def curves(figure: Figure, history: pd.DataFrame, colour: str, num_modes: int) -> None:
-    """The measures in `CURVES` against the iteration, one above the other, in the margin on the right."""
+    """The measures in `CURVES` against the iteration, one above the other, in the margin on the
+    right.
+    """
     width, height = figure.get_size_inches()
     grid = figure.add_gridspec(
-        len(CURVES), 1, left=1.0 - 2.4 / width, right=1.0 - 0.1 / width, bottom=0.5 / height, top=1.0 - 0.15 / height, hspace=0.25
+        len(CURVES),
+        1,
+        left=1.0 - 2.4 / width,
+        right=1.0 - 0.1 / width,
+        bottom=0.5 / height,
+        top=1.0 - 0.15 / height,
+        hspace=0.25,
     )
     column: Any = grid.subplots(sharex=True)
     for axes, (name, label) in zip(column, CURVES.items(), strict=True):
-        # A policy without a walk in the support has an infinite distance; the curve has a gap there.
+        # A policy without a walk in the support has an infinite distance; the curve has a gap
+        # there.
         values = history[name].replace([np.inf, -np.inf], np.nan)
-        axes.plot(history["t"] + 1, values, "o-", markersize=3, linewidth=1.2, color=colour, clip_on=False)
+        axes.plot(
+            history["t"] + 1, values, "o-", markersize=3, linewidth=1.2, color=colour, clip_on=False
+        )
         axes.set_ylabel(label)
         axes.spines[["top", "right"]].set_visible(False)
     figure.align_ylabels(column)

@@ -1,4 +1,6 @@
-"""The figures and tables of the paper, in its order: what each shows, what its caption names, and ours."""
+"""The figures and tables of the paper, in its order: what each shows, what its caption names, and
+ours.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,11 +41,16 @@ class Figure:
 # --- numbers ------------------------------------------------------------------------------------------------------------
 
 
-def _rows(frame: pd.DataFrame, stages: tuple[str, ...], names: dict[str, str]) -> Iterator[tuple[str, pd.DataFrame]]:
+def _rows(
+    frame: pd.DataFrame, stages: tuple[str, ...], names: dict[str, str]
+) -> Iterator[tuple[str, pd.DataFrame]]:
     """(label, its rows) for every stage, method and number of components there is."""
     chosen = frame[frame["stage"].isin(stages)]
     order = {method: i for i, method in enumerate([*LABELS, *REFERENCES])}
-    groups = sorted(chosen.groupby(["stage", "method", "components"]), key=lambda item: (order.get(item[0][1], 99), item[0]))
+    groups = sorted(
+        chosen.groupby(["stage", "method", "components"]),
+        key=lambda item: (order.get(item[0][1], 99), item[0]),
+    )
     for (stage, method, components), rows in groups:
         if stage == "reference":
             yield MORE_REFERENCES.get(method) or REFERENCES.get(method, (method,))[0], rows
@@ -87,7 +94,12 @@ MEASURES = {
 }
 POLICY = ("modes_covered", "good_fraction", "kl", "reported")
 INFERRED = (*POLICY, "new_modes", "collision_share", "true_reward_modes")
-REWARD = ("reward_correlation", "unexplored_above_random", "unexplored_random_auc", "explored_unexplored_auc")
+REWARD = (
+    "reward_correlation",
+    "unexplored_above_random",
+    "unexplored_random_auc",
+    "explored_unexplored_auc",
+)
 STAGES = {
     "training": "training",
     "inference": "inference",
@@ -108,7 +120,10 @@ def walks(**measures: tuple[str, ...]) -> Numbers:
                 label, digits = MEASURES[name]
                 of_stage = results.frame[results.frame["stage"] == stage]
                 if of_stage[name].notna().any():
-                    cells = [mean_with_interval(of_stage[of_stage["method"] == method][name], digits) for method in methods]
+                    cells = [
+                        mean_with_interval(of_stage[of_stage["method"] == method][name], digits)
+                        for method in methods
+                    ]
                     rows.append([f"{STAGES[stage]}: {label}", *cells])
         return table(["", *(LABELS[method] for method in methods)], rows)
 
@@ -128,10 +143,22 @@ FIGURES = (
         "Ways from a diamond to a circle: maximum likelihood averages over the modes, the information projection chooses a "
         "single behaviour, V-IRL's reward allows for good solutions even when some paths are obstructed.",
         (
-            ("a) the task, from the diamond to the circle", "the grid of the 20 best paths, demonstrations in green"),
-            ("b) maximum likelihood averages: poor solutions", "a Gaussian of maximum likelihood: mean solid, samples dotted"),
-            ("c) a single behaviour by the information projection", "a Gaussian fitted by VIPS to V-IRL's recovered reward"),
-            ("d) V-IRL with obstructed paths", "a policy inferred on V-IRL's reward, discs on waypoints, blocked paths dashed"),
+            (
+                "a) the task, from the diamond to the circle",
+                "the grid of the 20 best paths, demonstrations in green",
+            ),
+            (
+                "b) maximum likelihood averages: poor solutions",
+                "a Gaussian of maximum likelihood: mean solid, samples dotted",
+            ),
+            (
+                "c) a single behaviour by the information projection",
+                "a Gaussian fitted by VIPS to V-IRL's recovered reward",
+            ),
+            (
+                "d) V-IRL with obstructed paths",
+                "a policy inferred on V-IRL's reward, discs on waypoints, blocked paths dashed",
+            ),
         ),
         "path_planning",
         (
@@ -148,7 +175,10 @@ FIGURES = (
         "demonstrations as grey crosses.",
         (
             ("30-component mixture", "--modes 30"),
-            ("heat map of the log density", "the same, down to 12 nats below the maximum, with its scale"),
+            (
+                "heat map of the log density",
+                "the same, down to 12 nats below the maximum, with its scale",
+            ),
             ("95 % ellipsoids of the components", "black ellipses"),
             ("demonstrations as grey crosses", "500 of them"),
         ),
@@ -169,8 +199,14 @@ FIGURES = (
             ("numbers of target components", "x axis"),
             ("V-IRL, G-EIM and EIM, 1c and 10c", "six curves: colour by method, dashed for 1c"),
             ("a stable solution; more modes with as many components", "tested below, under Claims"),
-            ("spread over the seeds", "band of one standard deviation; diverged runs as crosses on the upper edge"),
-            ("(not in the paper)", "grey: KDE alone, EM, and the best possible policies of 1 and 10 components"),
+            (
+                "spread over the seeds",
+                "band of one standard deviation; diverged runs as crosses on the upper edge",
+            ),
+            (
+                "(not in the paper)",
+                "grey: KDE alone, EM, and the best possible policies of 1 and 10 components",
+            ),
         ),
         "gaussians",
         (GAUSSIAN_SWEEP, "python -m experiments figure 2b sweeps/gaussians"),
@@ -192,7 +228,10 @@ FIGURES = (
             ("intermediate targets as vertical dotted lines", "the same"),
         ),
         "grid_walker",
-        (WALKER_SWEEP, f"python -m experiments figure 3 {WALKER_RUN.format('geim')} {WALKER_RUN.format('virl')}"),
+        (
+            WALKER_SWEEP,
+            f"python -m experiments figure 3 {WALKER_RUN.format('geim')} {WALKER_RUN.format('virl')}",
+        ),
         walks(training=POLICY, inference=INFERRED, inference_search=INFERRED),
     ),
     Figure(
@@ -219,8 +258,14 @@ FIGURES = (
         "Contours of a) the log density of V-IRL's sampling policy, b) the reward averaged over five runs, c) a 30-component "
         "policy fitted to b); black ellipsoids of the expert's components (95 %), 500 expert samples as grey crosses.",
         (
-            ("contour plots a) - c)", "the same three panels: a line every 2 nats, over a heat map"),
-            ("average over 5 runs on one task", "--task-seed 0; each reward is aligned by its maximum first"),
+            (
+                "contour plots a) - c)",
+                "the same three panels: a line every 2 nats, over a heat map",
+            ),
+            (
+                "average over 5 runs on one task",
+                "--task-seed 0; each reward is aligned by its maximum first",
+            ),
             ("95 % ellipsoids of the expert", "black ellipses"),
             ("500 expert samples", "grey crosses"),
         ),
@@ -243,9 +288,15 @@ FIGURES = (
         (
             ("the first half of Figure 1, turned", "dark grid; the second half dashed"),
             ("equidistant vertical lines", "red, dotted, 0.8 apart"),
-            ("identical steps share the same waypoints", "two walks (blue, orange) with the same steps in another order"),
+            (
+                "identical steps share the same waypoints",
+                "two walks (blue, orange) with the same steps in another order",
+            ),
             ("200 expert samples, d = 5", "right (the paper's text says 100)"),
-            ("one of 2^5 possible paths each; 1-dimensional Gaussians", "the samples follow the grid; red, dotted"),
+            (
+                "one of 2^5 possible paths each; 1-dimensional Gaussians",
+                "the samples follow the grid; red, dotted",
+            ),
         ),
         "grid_walker",
         (WALKER_SWEEP, f"python -m experiments figure 6 {WALKER_RUN.format('virl')}"),
@@ -258,9 +309,15 @@ FIGURES = (
         "Normalised rewards of V-IRL and G-EIM, five trials each: V-IRL represents all modes, G-EIM those that its sampling "
         "distribution explored.",
         (
-            ("'+' and 'x': mode centres", "the same; explored ones dark and to the left of unexplored ones"),
+            (
+                "'+' and 'x': mode centres",
+                "the same; explored ones dark and to the left of unexplored ones",
+            ),
             ("'-' and 'o': random samples", "the same, 100 for each trial"),
-            ("i-th column of a colour: i-th trial", "the same, V-IRL (blue) left, G-EIM (orange) right"),
+            (
+                "i-th column of a colour: i-th trial",
+                "the same, V-IRL (blue) left, G-EIM (orange) right",
+            ),
             ("normalised evaluation", "y axis"),
         ),
         "grid_walker",
@@ -311,7 +368,10 @@ def published(name: str) -> Markup:
             value = column.get(section, {}).get(key, "X")
             cells.append(f"{value}{'*' if f'{section}.{key}' in column['starred'] else ''}")
         rows.append([label, *cells])
-    header = [" ".join([COLUMN_LABELS[column.split("_")[0]], *column.split("_")[1:]]) for column in columns]
+    header = [
+        " ".join([COLUMN_LABELS[column.split("_")[0]], *column.split("_")[1:]])
+        for column in columns
+    ]
     return table(["", *header], rows)
 
 
@@ -339,6 +399,11 @@ def costs(results: Results) -> Markup:
         chosen = found.frame[found.frame["stage"].isin(STAGES)]
         for (stage, method, components), group in chosen.groupby(["stage", "method", "components"]):
             rows.append(
-                [task, STAGES[stage], f"{LABELS.get(method, method)} {components}c", f"{group['cpu_seconds'].median():.0f}"]
+                [
+                    task,
+                    STAGES[stage],
+                    f"{LABELS.get(method, method)} {components}c",
+                    f"{group['cpu_seconds'].median():.0f}",
+                ]
             )
     return table(["task", "stage", "method", "CPU seconds, median"], rows)

@@ -19,7 +19,10 @@ def escape(value: object) -> Markup:
 
 def element(name: str, *children: object, **attributes: str) -> Markup:
     """<name attributes>children</name>; `class_` is the attribute class, `data_x` is data-x."""
-    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for key, value in attributes.items())
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
+        for key, value in attributes.items()
+    )
     return Markup(f"<{name}{written}>{join(children)}</{name}>")
 
 
@@ -29,11 +32,17 @@ def join(parts: Iterable[object], separator: str = "") -> Markup:
 
 
 def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
-    """A table that becomes a list of cards where the screen is narrow (each cell knows its column's name)."""
+    """A table that becomes a list of cards where the screen is narrow (each cell knows its column's
+    name).
+    """
     head = element("tr", *(element("th", cell, scope="col") for cell in header))
     body = [
         element(
-            "tr", *(element("td", element("span", cell), data_label=str(name)) for name, cell in zip(header, row, strict=True))
+            "tr",
+            *(
+                element("td", element("span", cell), data_label=str(name))
+                for name, cell in zip(header, row, strict=True)
+            ),
         )
         for row in rows
     ]
@@ -42,24 +51,35 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
 
 
 def markdown_table(text: str) -> Markup:
-    """The table that `result_files.to_markdown` wrote; columns of one value stand in a line above it, empty ones are left out."""
-    header, _, *rows = ([cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.strip().splitlines())
+    """The table that `result_files.to_markdown` wrote; columns of one value stand in a line above
+    it, empty ones are left out.
+    """
+    header, _, *rows = (
+        [cell.strip() for cell in line.strip().strip("|").split("|")]
+        for line in text.strip().splitlines()
+    )
     header = [name.replace("_", " ") for name in header]  # so that they can be broken
     values = [{row[i] for row in rows} for i in range(len(header))]
     same = [i for i, found in enumerate(values) if len(found) == 1 < len(rows)]
     shown = [i for i, found in enumerate(values) if i not in same and found != {""}]
     line = ", ".join(f"{header[i]}: {rows[0][i]}" for i in same if rows[0][i])
     above = element("p", line, class_="soft") if line else Markup("")
-    return join((above, table([header[i] for i in shown], [[row[i] for i in shown] for row in rows])))
+    return join(
+        (above, table([header[i] for i in shown], [[row[i] for i in shown] for row in rows]))
+    )
 
 
 def image(path: Path, text: str) -> Markup:
-    """A PNG inside the page; a wide one is not shrunk to a narrow screen but can be pushed sideways there."""
+    """A PNG inside the page; a wide one is not shrunk to a narrow screen but can be pushed sideways
+    there.
+    """
     content = path.read_bytes()
     width, height = struct.unpack(">II", content[16:24])  # of the header, which comes first
     encoded = base64.b64encode(content).decode("ascii")
     kind = "wide" if width > 1.6 * height else "square"
-    return Markup(f'<img class="{kind}" src="data:image/png;base64,{encoded}" alt="{html.escape(text)}">')
+    return Markup(
+        f'<img class="{kind}" src="data:image/png;base64,{encoded}" alt="{html.escape(text)}">'
+    )
 
 
 def command(*lines: str) -> Markup:
@@ -68,7 +88,9 @@ def command(*lines: str) -> Markup:
 
 
 def inline(text: str) -> Markup:
-    """Markdown's `code` and **bold**; of a [link](to a file) the text stays, because the page is read without the files."""
+    """Markdown's `code` and **bold**; of a [link](to a file) the text stays, because the page is
+    read without the files.
+    """
     written = html.escape(text)
     written = re.sub(r"\[(.+?)\]\([^)]*\)", r"\1", written)
     written = re.sub(r"`(.+?)`", r"<code>\1</code>", written)
@@ -125,4 +147,6 @@ def page(title: str, *content: object) -> Markup:
             element("style", Markup(STYLE)),
         )
     )
-    return Markup(f"<!doctype html>\n{element('html', element('head', head), element('body', *content), lang='en')}\n")
+    return Markup(
+        f"<!doctype html>\n{element('html', element('head', head), element('body', *content), lang='en')}\n"
+    )

@@ -1,4 +1,6 @@
-"""`python -m experiments report`: the page, put together from the results, the claims and the sources."""
+"""`python -m experiments report`: the page, put together from the results, the claims and the
+sources.
+"""
 
 import os
 import platform
@@ -10,15 +12,33 @@ from rich.console import Console
 import virl_tf
 from experiments.claims import CLAIMS, FAILS, HOLDS, TOO_FEW, Finding
 from experiments.report import items, sources
-from experiments.report.markup import Markup, command, element, image, inline, join, markdown_table, page, table
+from experiments.report.markup import (
+    Markup,
+    command,
+    element,
+    image,
+    inline,
+    join,
+    markdown_table,
+    page,
+    table,
+)
 from experiments.report.results import Results, mean_with_interval, not_run
 from virl_tf.checkpoint import write_text
 from virl_tf.run_folder import versions
 from virl_tf.validation import InputError
 
-TASK_TITLES = {"gaussians": "Random Gaussians", "grid_walker": "Grid walker", "path_planning": "Path planning"}
+TASK_TITLES = {
+    "gaussians": "Random Gaussians",
+    "grid_walker": "Grid walker",
+    "path_planning": "Path planning",
+}
 LOOKS = {HOLDS: "holds", FAILS: "fails", TOO_FEW: "open"}
-WRITTEN_TABLES = ("table.md", "ablations.md", "benchmark.md")  # that commands write beside their results
+WRITTEN_TABLES = (
+    "table.md",
+    "ablations.md",
+    "benchmark.md",
+)  # that commands write beside their results
 MOST_ROWS = 20  # of such a table that are shown without being asked for
 KNOWN_PICTURES = {f"figure_{figure.number}.png" for figure in items.FIGURES}
 
@@ -40,7 +60,10 @@ def write_report(results: Path, out: Path) -> None:
 
 def build(results: Results) -> Markup:
     """The whole page."""
-    findings = {task: [claim.check(found.frame) for claim in CLAIMS[task]] for task, found in results.tables.items()}
+    findings = {
+        task: [claim.check(found.frame) for claim in CLAIMS[task]]
+        for task, found in results.tables.items()
+    }
     sections = {
         "At a glance": glance(results, findings),
         "Figures": join(figure(item, results) for item in items.FIGURES),
@@ -51,7 +74,13 @@ def build(results: Results) -> Markup:
         "Machine, versions, cost": machine(results),
     }
     title = "Versatile Inverse Reinforcement Learning via Cumulative Rewards: a reproduction"
-    return page(title, element("h1", title), introduction(), contents(list(sections)), *(_section(*s) for s in sections.items()))
+    return page(
+        title,
+        element("h1", title),
+        introduction(),
+        contents(list(sections)),
+        *(_section(*s) for s in sections.items()),
+    )
 
 
 def introduction() -> Markup:
@@ -68,7 +97,13 @@ def introduction() -> Markup:
 
 def contents(titles: list[str]) -> Markup:
     """Links to the sections."""
-    return element("nav", element("ul", *(element("li", element("a", title, href=f"#{_anchor(title)}")) for title in titles)))
+    return element(
+        "nav",
+        element(
+            "ul",
+            *(element("li", element("a", title, href=f"#{_anchor(title)}")) for title in titles),
+        ),
+    )
 
 
 def _section(title: str, content: Markup) -> Markup:
@@ -85,8 +120,16 @@ def glance(results: Results, findings: dict[str, list[Finding]]) -> Markup:
     for item in items.FIGURES:
         state = "drawn from our runs" if results.has_picture(item.number) else "not run yet"
         missing = _missing(item, results)
-        rows.append([_link(f"Figure {item.number}"), item.title, f"{state}. {missing}" if missing else state])
-    rows += [[_link(f"Table {number}"), title, f"in {file}"] for number, title, file, _ in items.TABLES]
+        rows.append(
+            [
+                _link(f"Figure {item.number}"),
+                item.title,
+                f"{state}. {missing}" if missing else state,
+            ]
+        )
+    rows += [
+        [_link(f"Table {number}"), title, f"in {file}"] for number, title, file, _ in items.TABLES
+    ]
     for task, claimed in CLAIMS.items():
         found = findings.get(task, [])
         counts = [f"{verdict}: {sum(f.verdict == verdict for f in found)}" for verdict in LOOKS]
@@ -101,35 +144,51 @@ def _link(name: str) -> Markup:
 
 def _missing(item: items.Figure, results: Results) -> str:
     """What has not been run for a figure. Figures 2a, 5 and 6 are not made from a sweep."""
-    return "" if item.number in ("2a", "5", "6") else not_run(item.task, results.tables.get(item.task))
+    return (
+        "" if item.number in ("2a", "5", "6") else not_run(item.task, results.tables.get(item.task))
+    )
 
 
 def figure(item: items.Figure, results: Results) -> Markup:
     """What the paper shows, ours, its elements, numbers and commands."""
     name = f"Figure {item.number}"
-    parts = [element("h3", f"{name}: {item.title}", id=_anchor(name)), element("p", element("strong", "The paper: "), item.shows)]
+    parts = [
+        element("h3", f"{name}: {item.title}", id=_anchor(name)),
+        element("p", element("strong", "The paper: "), item.shows),
+    ]
     with results.drawn(item.number) as picture:
         if picture is None:
             beside = None
-            parts.append(element("p", element("strong", "Ours: "), "not run yet; the commands below make it."))
+            parts.append(
+                element(
+                    "p", element("strong", "Ours: "), "not run yet; the commands below make it."
+                )
+            )
         else:
             beside = results.by_folder.get(picture.parent)
             shown = image(picture, f"Our {name.lower()}: {item.title}")
-            parts.append(element("figure", shown, element("figcaption", f"{name}, drawn from our runs.")))
+            parts.append(
+                element("figure", shown, element("figcaption", f"{name}, drawn from our runs."))
+            )
     missing = _missing(item, results)
     parts += [element("p", text) for text in (missing, item.remark) if text]
     parts.append(table(["the caption names", "in our figure"], item.elements))
     numbers = beside or (None if item.own_runs else results.tables.get(item.task))
     if numbers is not None:
         parts.append(item.numbers(numbers))
-    return element("article", *parts, element("p", "Made again by:", class_="soft"), command(*item.commands))
+    return element(
+        "article", *parts, element("p", "Made again by:", class_="soft"), command(*item.commands)
+    )
 
 
 def _table(number: str, title: str, file: str, build_table: object) -> Markup:
     content = build_table() if callable(build_table) else Markup("")
     name = f"Table {number}"
     return element(
-        "article", element("h3", f"{name}: {title}", id=_anchor(name)), content, element("p", f"From {file}.", class_="soft")
+        "article",
+        element("h3", f"{name}: {title}", id=_anchor(name)),
+        content,
+        element("p", f"From {file}.", class_="soft"),
     )
 
 
@@ -147,17 +206,28 @@ def claims(findings: dict[str, list[Finding]]) -> Markup:
             ]
             for claim, finding in zip(tested, found, strict=True)
         ]
-        parts += [element("h3", TASK_TITLES[task]), table(["the paper says", "our runs say", "verdict", "test"], rows)]
+        parts += [
+            element("h3", TASK_TITLES[task]),
+            table(["the paper says", "our runs say", "verdict", "test"], rows),
+        ]
         parts.append(command(f"python -m experiments claims {task} FOLDER_OF_THE_SWEEP"))
     return join(parts)
 
 
 def beyond(results: Results) -> Markup:
-    """What is in the results and in no figure of the paper: `best`, its ablations, benchmarks, studies, other pictures."""
+    """What is in the results and in no figure of the paper: `best`, its ablations, benchmarks,
+    studies, other pictures.
+    """
     parts = []
     for folder in results.below():
-        tables = [] if folder in results.by_folder else [folder / name for name in WRITTEN_TABLES if (folder / name).is_file()]
-        pictures = [path for path in sorted(folder.glob("*.png")) if path.name not in KNOWN_PICTURES]
+        tables = (
+            []
+            if folder in results.by_folder
+            else [folder / name for name in WRITTEN_TABLES if (folder / name).is_file()]
+        )
+        pictures = [
+            path for path in sorted(folder.glob("*.png")) if path.name not in KNOWN_PICTURES
+        ]
         values = folder / "values.csv"
         if not (tables or pictures or values.is_file()):
             continue
@@ -165,7 +235,10 @@ def beyond(results: Results) -> Markup:
         parts += [element("h3", title)] if title else []
         parts += [_study_values(values)] if values.is_file() else []
         parts += [_written_table(path) for path in tables]
-        parts += [element("figure", image(path, f"{title} {path.stem}"), element("figcaption", path.stem)) for path in pictures]
+        parts += [
+            element("figure", image(path, f"{title} {path.stem}"), element("figcaption", path.stem))
+            for path in pictures
+        ]
     return join(parts) if parts else element("p", "Nothing.")
 
 
@@ -176,16 +249,25 @@ def _written_table(path: Path) -> Markup:
     except (IndexError, ValueError) as error:
         raise InputError(f"{path} is not a table as a command here writes it: {error}.") from error
     number = len(text.splitlines()) - 2
-    return shown if number <= MOST_ROWS else element("details", element("summary", f"{number} rows"), shown)
+    return (
+        shown
+        if number <= MOST_ROWS
+        else element("details", element("summary", f"{number} rows"), shown)
+    )
 
 
 def _study_values(path: Path) -> Markup:
     """Published against found hyperparameters on fresh seeds."""
     try:
         groups = pd.read_csv(path).groupby(["column", "candidate"])
-        rows = [[column, candidate, mean_with_interval(group["value"], 4)] for (column, candidate), group in groups]
+        rows = [
+            [column, candidate, mean_with_interval(group["value"], 4)]
+            for (column, candidate), group in groups
+        ]
     except (KeyError, ValueError) as error:
-        raise InputError(f"{path} is not a comparison made by `python -m experiments compare`: {error}.") from error
+        raise InputError(
+            f"{path} is not a comparison made by `python -m experiments compare`: {error}."
+        ) from error
     return table(["column", "hyperparameters", "objective on fresh seeds (lower is better)"], rows)
 
 
@@ -194,7 +276,11 @@ def deviations() -> Markup:
     before, points = sources.readme_section(sources.DEVIATIONS)
     header = sources.file_header(sources.DIRECTORY / "defaults.yaml")
     rows = [
-        [element("code", default.name), element("code", default.value), inline(default.source) or "not stated"]
+        [
+            element("code", default.name),
+            element("code", default.value),
+            inline(default.source) or "not stated",
+        ]
         for default in sources.defaults()
     ]
     return join(
@@ -212,9 +298,15 @@ def machine(results: Results) -> Markup:
     """With what the results and this page were made, and what a run costs."""
     found = results.versions()
     packages = list(dict.fromkeys(package for made_with in found.values() for package in made_with))
-    rows = [[package, *(made_with.get(package, "-") for made_with in found.values())] for package in packages]
+    rows = [
+        [package, *(made_with.get(package, "-") for made_with in found.values())]
+        for package in packages
+    ]
     silent = [task.folder.name for task in results.tables.values() if task.folder.name not in found]
-    here = {**versions(), "system": f"{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores"}
+    here = {
+        **versions(),
+        "system": f"{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+    }
     return join(
         (
             element("h3", "The results"),

@@ -1,4 +1,6 @@
-"""The committed results as the report reads them: tables by task, pictures by figure, versions, and what has not been run."""
+"""The committed results as the report reads them: tables by task, pictures by figure, versions, and
+what has not been run.
+"""
 
 import contextlib
 import io
@@ -46,7 +48,9 @@ class Results:
         self.folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
         found = [_read(folder) for folder in self.folders if (folder / "results.csv").is_file()]
         if not found:
-            raise InputError(f"{path} holds no results.csv in any of its folders; make one with: python -m experiments sweep")
+            raise InputError(
+                f"{path} holds no results.csv in any of its folders; make one with: python -m experiments sweep"
+            )
         self.by_folder = {table.folder: table for table in found}
         # Of several tables of a task the one of most runs stands for it.
         self.tables: dict[str, Table] = {}
@@ -54,13 +58,21 @@ class Results:
             self.tables[table.task] = table
 
     def below(self) -> list[Path]:
-        """All folders below, benchmarks and this one last. Of those under ablations the figure's table speaks for each."""
+        """All folders below, benchmarks and this one last.
+
+        Of those under ablations the figure's table speaks for each.
+        """
         inside = [path for path in self.path.rglob("*") if path.is_dir()]
         inside.sort(key=lambda path: ("benchmark" in path.relative_to(self.path).parts, path))
-        return [*(path for path in inside if not (path.parent / "ablations.md").is_file()), self.path]
+        return [
+            *(path for path in inside if not (path.parent / "ablations.md").is_file()),
+            self.path,
+        ]
 
     def picture(self, number: str) -> Path | None:
-        """The stored figure_<number>.png: from a folder whose table stands for its task if one has it, else from any."""
+        """The stored figure_<number>.png: from a folder whose table stands for its task if one has
+        it, else from any.
+        """
         first = [table.folder for table in self.tables.values()]
         for folder in [*first, *self.folders]:
             if (folder / f"figure_{number}.png").is_file():
@@ -73,7 +85,9 @@ class Results:
 
     @contextlib.contextmanager
     def drawn(self, number: str) -> Iterator[Path | None]:
-        """A path to the figure's PNG, drawn now from its task's table if no picture is stored; None if it cannot be had."""
+        """A path to the figure's PNG, drawn now from its task's table if no picture is stored; None
+        if it cannot be had.
+        """
         stored = self.picture(number)
         table = self.tables.get(DRAWN_FROM_TABLES.get(number, ""))
         if stored is not None or table is None:
@@ -86,7 +100,10 @@ class Results:
     def versions(self) -> dict[str, dict[str, str]]:
         """What each folder's config.yaml says it was made with."""
         return {
-            folder.name: {key: str(value) for key, value in (read_yaml(folder / "config.yaml").get("versions") or {}).items()}
+            folder.name: {
+                key: str(value)
+                for key, value in (read_yaml(folder / "config.yaml").get("versions") or {}).items()
+            }
             for folder in self.folders
             if (folder / "config.yaml").is_file()
         }
@@ -96,12 +113,16 @@ def _read(folder: Path) -> Table:
     frame = read_results(folder)
     tasks = sorted(frame["task"].unique())
     if len(tasks) != 1 or tasks[0] not in TASKS:
-        raise InputError(f"{folder / 'results.csv'} must hold the results of one task of {', '.join(TASKS)}; it holds {tasks}.")
+        raise InputError(
+            f"{folder / 'results.csv'} must hold the results of one task of {', '.join(TASKS)}; it holds {tasks}."
+        )
     return Table(folder, tasks[0], frame)
 
 
 def mean_with_interval(values: pd.Series, digits: int = 3) -> str:
-    """'0.050 [0.043, 0.059], n = 3' (no line break in n = 3): mean and 95 % bootstrap interval of the finite values."""
+    """'0.050 [0.043, 0.059], n = 3' (no line break in n = 3): mean and 95 % bootstrap interval of
+    the finite values.
+    """
     numbers = values.to_numpy(np.float64)
     finite = numbers[np.isfinite(numbers)]
     if not len(finite):
@@ -114,17 +135,23 @@ def mean_with_interval(values: pd.Series, digits: int = 3) -> str:
 def not_run(task: str, table: Table | None) -> str:
     """What of a task's full sweep is missing from a table, in one sentence; '' if nothing is.
 
-    The full sweep has the paper's numbers of modes and five seeds, as the paper has (it has no runs of path planning), of every
-    method.
+    The full sweep has the paper's numbers of modes and five seeds, as the paper has (it has no runs
+    of path planning), of every method.
     """
     if table is None:
         return "Not run yet."
     sizes = GRIDS["paper"]["modes"] if task == "gaussians" else (_num_modes(task),)
-    wanted = len(PAPER_METHODS) * (2 * len(GRIDS["paper"]["seeds"]) if task == "gaussians" else len(WALK_SEEDS["paper"]))
+    wanted = len(PAPER_METHODS) * (
+        2 * len(GRIDS["paper"]["seeds"]) if task == "gaussians" else len(WALK_SEEDS["paper"])
+    )
     done = table.frame[(table.frame["stage"] == "training") & (table.frame["preset"] == "paper")]
     counts = {size: int((done["modes"] == size).sum()) for size in sizes}
     missing = [str(size) for size, count in counts.items() if not count]
-    fewer = [f"{count} of {wanted} at {size} modes" for size, count in counts.items() if 0 < count < wanted]
+    fewer = [
+        f"{count} of {wanted} at {size} modes"
+        for size, count in counts.items()
+        if 0 < count < wanted
+    ]
     parts = [f"not run: {', '.join(missing)} modes"] if missing else []
     parts += [f"runs done: {', '.join(fewer)}"] if fewer else []
     return f"Of the full sweep (3 methods, 5 seeds) {'; '.join(parts)}." if parts else ""

@@ -1,4 +1,6 @@
-"""Open choices and deviations, read from where they are written down: the README and the comments of hparams/*.yaml."""
+"""Open choices and deviations, read from where they are written down: the README and the comments
+of hparams/*.yaml.
+"""
 
 import re
 from pathlib import Path
@@ -20,10 +22,19 @@ class Default(NamedTuple):
 
 
 def readme_section(title: str) -> tuple[str, list[str]]:
-    """(text before the list, the list's points) of a section of the README. Raises InputError if there is no such section."""
+    """(text before the list, the list's points) of a section of the README.
+
+    Raises InputError if there is no such section.
+    """
     if not README.is_file():
-        raise InputError("the report needs a checkout of the repository: README.md is not beside the package.")
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        raise InputError(
+            "the report needs a checkout of the repository: README.md is not beside the package."
+        )
+    found = re.search(
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)",
+        README.read_text(encoding="utf-8"),
+        re.DOTALL | re.MULTILINE,
+    )
     if found is None:
         raise InputError(f"{README} has no section {title!r}.")
     before, *points = re.split(r"^- ", found[1], flags=re.MULTILINE)
@@ -54,9 +65,13 @@ def defaults() -> list[Default]:
             comments = [*above, beside.strip()]
             above = []
             if value.strip():
-                found.append(Default(".".join(parents), value.strip(), " ".join(filter(None, comments))))
+                found.append(
+                    Default(".".join(parents), value.strip(), " ".join(filter(None, comments)))
+                )
             else:
-                above = list(filter(None, comments))  # of a section: it belongs to the section's first value
+                above = list(
+                    filter(None, comments)
+                )  # of a section: it belongs to the section's first value
     return found
 
 

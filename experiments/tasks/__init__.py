@@ -1,4 +1,6 @@
-"""What is special to one task in runs, inference and summaries; `experiment_of` finds it by the task's name."""
+"""What is special to one task in runs, inference and summaries; `experiment_of` finds it by the
+task's name.
+"""
 
 from typing import Any
 

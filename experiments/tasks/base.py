@@ -14,14 +14,18 @@ from virl_tf.tasks import Task
 
 
 class Inference(Protocol):
-    """Inference on recovered rewards: a target for a new policy, and what is measured of that policy."""
+    """Inference on recovered rewards: a target for a new policy, and what is measured of that
+    policy.
+    """
 
     def log_prob(self, x: Any) -> Any:
         """What the new policy is fitted to: [N, D] -> [N]."""
 
     @property
     def support(self) -> Callable[[Any], Any] | None:
-        """Where the task's density is positive, [N, D] -> [N] bool; the recovered reward knows no bounds. None: everywhere."""
+        """Where the task's density is positive, [N, D] -> [N] bool; the recovered reward knows no
+        bounds. None: everywhere.
+        """
 
     def measure(self, policy: Mixture) -> dict[str, float]:
         """A row of `evaluations` in summary.json, while the policy is fitted."""
@@ -29,13 +33,16 @@ class Inference(Protocol):
     def finish(
         self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool
     ) -> tuple[dict[str, Any], str]:
-        """Write the arrays of the figures into `out`; returns entries of summary.json and a line for the screen."""
+        """Write the arrays of the figures into `out`; returns entries of summary.json and a line
+        for the screen.
+        """
 
 
 class Experiment(Protocol):
     """One task as it is run and measured."""
 
-    objective: str  # the column of metrics.csv by which the paper compares runs of this task; lower is better
+    # the column of metrics.csv by which the paper compares runs of this task; lower is better
+    objective: str
 
     @property
     def task(self) -> Task:
@@ -56,17 +63,23 @@ class Experiment(Protocol):
     def print_summary(self, summary: Mapping[str, Any], console: Console) -> None:
         """The numbers that matter, on the screen."""
 
-    def inference(self, runs: Sequence[Path], rewards: Sequence[Reward], obstacles: float | None) -> Inference:
-        """Inference on the average of these runs' rewards; `obstacles`: share of the paths to block (path planning only)."""
+    def inference(
+        self, runs: Sequence[Path], rewards: Sequence[Reward], obstacles: float | None
+    ) -> Inference:
+        """Inference on the average of these runs' rewards; `obstacles`: share of the paths to block
+        (path planning only).
+        """
 
 
-# A run counts as diverged when its objective ends this many nats above its best: healthy runs stay within 0.1, diverged
-# ones of the prototype ended 2 nats above.
+# A run counts as diverged when its objective ends this many nats above its best: healthy runs stay
+# within 0.1, diverged ones of the prototype ended 2 nats above.
 DIVERGED_NATS = 1.0
 
 
 def has_diverged(series: Any) -> bool:
-    """Whether a series of nats (one value per iteration) is lost at its end, or was not a number on the way."""
+    """Whether a series of nats (one value per iteration) is lost at its end, or was not a number on
+    the way.
+    """
     values = np.asarray(series, np.float64)
     return bool(not np.isfinite(values).all() or values[-1] > values.min() + DIVERGED_NATS)
 

@@ -1,4 +1,6 @@
-"""I-projections KL(q || p) on the random Gaussians: on a grid in 2-D, as in the paper; elsewhere from draws."""
+"""I-projections KL(q || p) on the random Gaussians: on a grid in 2-D, as in the paper; elsewhere
+from draws.
+"""
 
 from typing import Protocol
 
@@ -47,10 +49,11 @@ class GridDistances:
 class SampledDistances:
     """Estimates from draws, for any D.
 
-    A density is sampled itself. A reward is not: self-normalised importance sampling from a mixture of p (a half) and, an eighth
-    each, a wide Gaussian, the policy, q*_0 and the EM mixture that the reward may be averaged with (else q*_0 again). Without the
-    last two, mass between the modes went unseen in ten dimensions: an EM mixture as a reward, 2.4 from p, was found to be 1.6.
-    Mass that none of the five meets is not seen; a policy inferred on the reward with search may find it.
+    A density is sampled itself. A reward is not: self-normalised importance sampling from a mixture
+    of p (a half) and, an eighth each, a wide Gaussian, the policy, q*_0 and the EM mixture that the
+    reward may be averaged with (else q*_0 again). Without the last two, mass between the modes went
+    unseen in ten dimensions: an EM mixture as a reward, 2.4 from p, was found to be 1.6. Mass that
+    none of the five meets is not seen; a policy inferred on the reward with search may find it.
     """
 
     def __init__(self, task: RandomGaussians, train: np.ndarray):
@@ -64,12 +67,26 @@ class SampledDistances:
 
     def of_reward(self, reward: Reward, policy: Mixture) -> float:
         """By importance sampling."""
-        others = {"policy": policy, "q*_0": reward.base, "EM": reward.mixture if reward.mixture.num_components else reward.base}
-        draws = [q.sample(DRAWS // 8, split_seed(0, 0, f"distance of {name}"))[0] for name, q in others.items()]
+        others = {
+            "policy": policy,
+            "q*_0": reward.base,
+            "EM": reward.mixture if reward.mixture.num_components else reward.base,
+        }
+        draws = [
+            q.sample(DRAWS // 8, split_seed(0, 0, f"distance of {name}"))[0]
+            for name, q in others.items()
+        ]
         x = tf.concat([self._rewards.points, *draws], axis=0)
-        log_q = tf.concat([self._rewards(reward), evaluate(reward, tf.concat(draws, axis=0))], axis=0)
-        parts = [(0.5, self._task.mixture), *((0.125, part) for part in (self._wide, *others.values()))]
-        log_proposal = tf.reduce_logsumexp(tf.stack([np.log(share) + part.log_prob(x) for share, part in parts]), axis=0)
+        log_q = tf.concat(
+            [self._rewards(reward), evaluate(reward, tf.concat(draws, axis=0))], axis=0
+        )
+        parts = [
+            (0.5, self._task.mixture),
+            *((0.125, part) for part in (self._wide, *others.values())),
+        ]
+        log_proposal = tf.reduce_logsumexp(
+            tf.stack([np.log(share) + part.log_prob(x) for share, part in parts]), axis=0
+        )
         return metrics.sampled_i_projection(log_q, self._task.log_prob(x), log_proposal)
 
     def of_density(self, density: Mixture | Kde) -> float:

@@ -37,7 +37,9 @@ class GaussiansExperiment:
         self.task = RandomGaussians(config["modes"], config["task_seed"], dim=config.get("dim", 2))
 
     def evaluator(self, train: np.ndarray, test: np.ndarray) -> Evaluate:
-        """I-projections of reward and policy, and the policy's likelihood of the test demonstrations."""
+        """I-projections of reward and policy, and the policy's likelihood of the test
+        demonstrations.
+        """
         distances = distances_of(self.task, train)
 
         def measure(state: State) -> dict[str, float]:
@@ -75,7 +77,9 @@ class GaussiansExperiment:
             "kde_held_out": held_out,
             "em": em_mixture(train, self._config["components"], numpy_seed(seed, 0, "EM")),
             "em_bic": bic_mixture(train, numpy_seed(seed, 0, "EM")),
-            "em_true_components": em_mixture(train, min(modes, len(train)), numpy_seed(seed, 0, "EM")),
+            "em_true_components": em_mixture(
+                train, min(modes, len(train)), numpy_seed(seed, 0, "EM")
+            ),
         }
         distances = distances_of(self.task, train)
         kernels = {name: kde for name, kde in references.items() if isinstance(kde, Kde)}
@@ -85,7 +89,10 @@ class GaussiansExperiment:
             "i_projection": {
                 "reward": metrics.best_final_reported(history["i_projection_reward"]),
                 "policy": metrics.best_final_reported(history["i_projection_policy"]),
-                **{name: metrics.best_final_reported([distances.of_density(q)]) for name, q in references.items()},
+                **{
+                    name: metrics.best_final_reported([distances.of_density(q)])
+                    for name, q in references.items()
+                },
             },
             "bandwidth": {name: kde.bandwidth.numpy().tolist() for name, kde in kernels.items()},
             "worst_over_best": _worst_after_best(history["i_projection_reward"]),
@@ -105,13 +112,19 @@ class GaussiansExperiment:
         table = Table(title="I-projection KL(q || p); lower is better")
         for column in ("density", "best", "final", "reported"):
             table.add_column(column, justify="left" if column == "density" else "right")
-        rows = {key: label for key, label in _ROWS.items() if key in summary["i_projection"]}  # older runs have not all of them
+        rows = {
+            key: label for key, label in _ROWS.items() if key in summary["i_projection"]
+        }  # older runs have not all of them
         for key, label in rows.items():
             values = summary["i_projection"][key]
-            table.add_row(label, *(f"{values[column]:.4f}" for column in ("best", "final", "reported")))
+            table.add_row(
+                label, *(f"{values[column]:.4f}" for column in ("best", "final", "reported"))
+            )
         console.print(table)
 
-    def inference(self, runs: Sequence[Path], rewards: Sequence[Reward], obstacles: float | None = None) -> "GaussiansInference":
+    def inference(
+        self, runs: Sequence[Path], rewards: Sequence[Reward], obstacles: float | None = None
+    ) -> "GaussiansInference":
         """Inference on the average reward. Raises InputError if obstacles are asked for."""
         if obstacles is not None:
             raise InputError("--obstacles is for path_planning; these are runs of gaussians.")
@@ -119,7 +132,9 @@ class GaussiansExperiment:
 
 
 class GaussiansInference:
-    """How close a new policy comes to the target: on the first run's grid, or from draws where there is none."""
+    """How close a new policy comes to the target: on the first run's grid, or from draws where
+    there is none.
+    """
 
     def __init__(self, task: RandomGaussians, runs: Sequence[Path], rewards: Sequence[Reward]):
         """From the files of the runs."""
@@ -147,10 +162,17 @@ class GaussiansInference:
             points = tf.constant(grid.points, DENSITY)
             log_policy = policy.log_prob(points)
             save_arrays(out / "grid.npz", {"axes": grid.axes, "log_policy": log_policy})
-            distances["inference_policy_to_reward"] = metrics.i_projection(log_policy, self.log_prob(points))
-        trained = float(np.mean([read_summary(run)["i_projection"]["policy"]["reported"] for run in self._runs]))
+            distances["inference_policy_to_reward"] = metrics.i_projection(
+                log_policy, self.log_prob(points)
+            )
+        trained = float(
+            np.mean([read_summary(run)["i_projection"]["policy"]["reported"] for run in self._runs])
+        )
         series = [row["i_projection_policy"] for row in evaluations]
-        distances |= {"inference_policy": metrics.best_final_reported(series), "training_policy": trained}
+        distances |= {
+            "inference_policy": metrics.best_final_reported(series),
+            "training_policy": trained,
+        }
         new = f"{series[-1]:.4f} for the new policy (best {min(series):.4f})"
         sentence = f"KL to the target: {new}, {trained:.4f} for the training policy"
         return {"i_projection": distances}, sentence

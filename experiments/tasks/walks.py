@@ -1,4 +1,6 @@
-"""The grid walker and path planning: which modes a policy covers, how good its walks are, how the reward ranks the modes."""
+"""The grid walker and path planning: which modes a policy covers, how good its walks are, how the
+reward ranks the modes.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +23,9 @@ from virl_tf.tasks import GridWalker, PathPlanning
 from virl_tf.validation import InputError
 
 LogDensity = Callable[[Any], Any] | Reward
-SAMPLES = 20_000  # of a policy, for its distance and the modes it covers: 60 of them make a covered mode
+SAMPLES = (
+    20_000  # of a policy, for its distance and the modes it covers: 60 of them make a covered mode
+)
 DRAWN = 5  # walks per component that the figures show
 DRAWN_SINGLE = 20  # ... of Figure 1c's one component
 RANDOM_POINTS = 100  # of Figure 7, in the box of 1.2 acos(spacing)
@@ -35,10 +39,14 @@ class WalkExperiment:
     def __init__(self, config: Mapping[str, Any]):
         """For a run's configuration."""
         self._config = config
-        self.task: GridWalker = (PathPlanning if config["task"] == "path_planning" else GridWalker)(config["steps"])
+        self.task: GridWalker = (PathPlanning if config["task"] == "path_planning" else GridWalker)(
+            config["steps"]
+        )
 
     def evaluator(self, train: np.ndarray, test: np.ndarray) -> Evaluate:
-        """The policy's distance, modes and good walks; the reward's correlation with log p on the test demonstrations."""
+        """The policy's distance, modes and good walks; the reward's correlation with log p on the
+        test demonstrations.
+        """
         log_p, rewards = self.task.log_prob(test).numpy(), CumulativeValues(test)
 
         def measure(state: State) -> dict[str, float]:
@@ -51,7 +59,8 @@ class WalkExperiment:
     def write_arrays(self, out: Path, train: np.ndarray, result: Result) -> None:
         """The policy's walks with their rewards, and the reward at modes and random points.
 
-        For path planning also a policy of one component fitted to the reward, the single behaviour of Figure 1c.
+        For path planning also a policy of one component fitted to the reward, the single behaviour
+        of Figure 1c.
         """
         seed = self._config["seed"]
         extra = {}
@@ -62,7 +71,9 @@ class WalkExperiment:
         write_walks(out, self.task, result.policy, result.reward, seed, **extra)
 
     def summarise(self, train: np.ndarray, result: Result) -> dict[str, Any]:
-        """The final policy's measures, their best and reported values, and the contrasts of Figure 7."""
+        """The final policy's measures, their best and reported values, and the contrasts of Figure
+        7.
+        """
         history, last = result.history, result.history.iloc[-1]
         _, covered = measure_policy(self.task, result.policy, self._config["seed"])
         return {
@@ -89,7 +100,9 @@ class WalkExperiment:
         table.add_row("unexplored modes above the best random point", f"{above:.2f}")
         console.print(table)
 
-    def inference(self, runs: Sequence[Path], rewards: Sequence[Reward], obstacles: float | None = None) -> "WalkInference":
+    def inference(
+        self, runs: Sequence[Path], rewards: Sequence[Reward], obstacles: float | None = None
+    ) -> "WalkInference":
         """Inference on the average reward.
 
         Raises:
@@ -104,12 +117,19 @@ class WalkExperiment:
 
 
 class WalkInference:
-    """Which modes a new policy finds on the recovered reward that the training policies had not, and which it loses."""
+    """Which modes a new policy finds on the recovered reward that the training policies had not,
+    and which it loses.
+    """
 
-    def __init__(self, task: GridWalker, runs: Sequence[Path], rewards: Sequence[Reward], seed: int):
+    def __init__(
+        self, task: GridWalker, runs: Sequence[Path], rewards: Sequence[Reward], seed: int
+    ):
         """`task`: with the obstacles of the inference, if any."""
         self._task, self._rewards, self._seed = task, rewards, seed
-        trained = [measure_policy(_without_obstacles(task), load_policy(run / "policy.npz"), seed)[1] for run in runs]
+        trained = [
+            measure_policy(_without_obstacles(task), load_policy(run / "policy.npz"), seed)[1]
+            for run in runs
+        ]
         self._trained = np.any(trained, axis=0)
 
     def log_prob(self, x: Any) -> Any:
@@ -128,12 +148,21 @@ class WalkInference:
     def finish(
         self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool
     ) -> tuple[dict[str, Any], str]:
-        """The walks, the modes found and lost, and the same for a policy of the same size fitted to the true reward."""
+        """The walks, the modes found and lost, and the same for a policy of the same size fitted to
+        the true reward.
+        """
         write_walks(out, self._task, policy, lambda x: average_reward(self._rewards, x), self._seed)
         summary = self._modes(policy)
         components = policy.num_components
-        start = spread_start(self._rewards[0], components, numpy_seed(self._seed, 0, "initial policy"))
-        true = _avoiding(self._task, self._task.reward if not _obstructed(self._task) else _without_obstacles(self._task).reward)
+        start = spread_start(
+            self._rewards[0], components, numpy_seed(self._seed, 0, "initial policy")
+        )
+        true = _avoiding(
+            self._task,
+            self._task.reward
+            if not _obstructed(self._task)
+            else _without_obstacles(self._task).reward,
+        )
         fitted = fit_policy(
             true,
             policy.dim,
@@ -151,7 +180,10 @@ class WalkInference:
         if _obstructed(self._task):
             discs = self._task.obstacles
             summary["collision_share"] = collision_share(self._task, policy, self._seed)
-            summary["obstacles"] = {"centers": discs.centers.tolist(), "radii": discs.radii.tolist()}
+            summary["obstacles"] = {
+                "centers": discs.centers.tolist(),
+                "radii": discs.radii.tolist(),
+            }
         num_open = summary["open_modes"]
         sentence = (
             f"{summary['modes_covered']} of {num_open} {'open ' if _obstructed(self._task) else ''}modes covered, "
@@ -185,7 +217,9 @@ LABELS = {
 }
 
 
-def measure_policy(task: GridWalker, policy: Mixture, seed: int) -> tuple[dict[str, float], np.ndarray]:
+def measure_policy(
+    task: GridWalker, policy: Mixture, seed: int
+) -> tuple[dict[str, float], np.ndarray]:
     """The measures of a policy from the same SAMPLES draws, and the modes it covers [M] bool.
 
     With obstacles, walks that collide are outside the support and never good.
@@ -212,31 +246,45 @@ def collision_share(task: PathPlanning, policy: Mixture, seed: int) -> float:
 
 
 def random_points(task: GridWalker, seed: int) -> np.ndarray:
-    """The appendix's "negative samples", uniform in the box of 1.2 acos(spacing): [RANDOM_POINTS, d]."""
+    """The appendix's "negative samples", uniform in the box of 1.2 acos(spacing): [RANDOM_POINTS,
+    d].
+    """
     half = 1.2 * np.arccos(task.spacing)
     rng = np.random.default_rng(numpy_seed(seed, 0, "random points"))
     return rng.uniform(-half, half, (RANDOM_POINTS, task.dim))
 
 
-def reward_contrasts(task: GridWalker, reward: LogDensity, covered: np.ndarray, seed: int) -> dict[str, dict[str, float]]:
+def reward_contrasts(
+    task: GridWalker, reward: LogDensity, covered: np.ndarray, seed: int
+) -> dict[str, dict[str, float]]:
     """Figure 7 in numbers, on rewards normalised to [0, 1] over modes and random points."""
-    at_modes, at_random = normalised_rewards(np.asarray(reward(task.mode_centers)), np.asarray(reward(random_points(task, seed))))
+    at_modes, at_random = normalised_rewards(
+        np.asarray(reward(task.mode_centers)), np.asarray(reward(random_points(task, seed)))
+    )
     return {
         "unexplored_random": metrics.contrast(at_modes[~covered], at_random),
         "explored_unexplored": metrics.contrast(at_modes[covered], at_modes[~covered]),
     }
 
 
-def normalised_rewards(at_modes: np.ndarray, at_random: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def normalised_rewards(
+    at_modes: np.ndarray, at_random: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Both scaled together to [0, 1]; a constant to 0."""
     together = np.concatenate([at_modes, at_random])
     low, width = together.min(), np.ptp(together) or 1.0
     return (at_modes - low) / width, (at_random - low) / width
 
 
-def write_walks(out: Path, task: GridWalker, policy: Mixture, reward: LogDensity, seed: int, **arrays: Any) -> None:
-    """walks.npz, for the figures: means and draws of every component, modes and random points, each with its reward."""
-    z = np.random.default_rng(numpy_seed(seed, 0, "drawn walks")).standard_normal((policy.num_components, DRAWN, policy.dim))
+def write_walks(
+    out: Path, task: GridWalker, policy: Mixture, reward: LogDensity, seed: int, **arrays: Any
+) -> None:
+    """walks.npz, for the figures: means and draws of every component, modes and random points, each
+    with its reward.
+    """
+    z = np.random.default_rng(numpy_seed(seed, 0, "drawn walks")).standard_normal(
+        (policy.num_components, DRAWN, policy.dim)
+    )
     draws = np.asarray(policy.means)[:, None] + np.einsum("kij,ksj->ksi", policy.scale_trils, z)
     points = {
         "means": np.asarray(policy.means),
@@ -259,7 +307,9 @@ def _without_obstacles(task: GridWalker) -> GridWalker:
 
 
 def _open_modes(task: GridWalker) -> np.ndarray:
-    return task.open_modes if isinstance(task, PathPlanning) else np.ones(len(task.mode_centers), bool)
+    return (
+        task.open_modes if isinstance(task, PathPlanning) else np.ones(len(task.mode_centers), bool)
+    )
 
 
 def _avoiding(task: GridWalker, log_prob: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -1,4 +1,6 @@
-"""`python -m experiments compare`: published hyperparameters against the best found, on fresh seeds; and a study's plots."""
+"""`python -m experiments compare`: published hyperparameters against the best found, on fresh
+seeds; and a study's plots.
+"""
 
 import math
 import os
@@ -18,7 +20,14 @@ from experiments.specification import DEFAULT_PRESETS, TABLES, TASKS, column_nam
 from experiments.sweep import execute_sweep
 from experiments.sweep_command import parse_integers
 from experiments.tuning.space import searched, suggest
-from experiments.tuning.study import ENDED, StudySpecification, best_trial, default_size, objective_value, open_storage
+from experiments.tuning.study import (
+    ENDED,
+    StudySpecification,
+    best_trial,
+    default_size,
+    objective_value,
+    open_storage,
+)
 from experiments.units import RunUnit
 from virl_tf.checkpoint import write_text
 from virl_tf.hparams import DIRECTORY, to_yaml
@@ -26,7 +35,9 @@ from virl_tf.run_folder import versions
 from virl_tf.validation import InputError, check_choice, check_integer
 
 COLUMNS = {
-    "gaussians": [(method, components) for method in ("virl", "geim", "eim") for components in (1, 10)],
+    "gaussians": [
+        (method, components) for method in ("virl", "geim", "eim") for components in (1, 10)
+    ],
     "grid_walker": [("virl", 10), ("geim", 10)],
 }
 CANDIDATES = ("published", "found")
@@ -72,20 +83,25 @@ def compare(
     write: bool,
     out: Path | None,
 ) -> None:
-    """Run published and found values of every column that has a study; write compare.md, the CSV files and compare.png.
+    """Run published and found values of every column that has a study; write compare.md, the CSV
+    files and compare.png.
 
     Raises:
         InputError: no study of this task there, seeds that tuning saw, or runs that failed.
     """
     console = Console()
     check_choice("task", task, COLUMNS)
-    workers = check_integer("--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1)
+    workers = check_integer(
+        "--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1
+    )
     fresh = parse_integers("--seeds", seeds) or [100, 101, 102]
     columns = find_columns(task, preset, size, storage)
     for column in columns:
         seen = sorted(set(fresh) & set(column.spec.seeds))
         if seen:
-            raise InputError(f"--seeds {seen}: tuning of {column.name} saw these seeds; give fresh ones.")
+            raise InputError(
+                f"--seeds {seen}: tuning of {column.name} saw these seeds; give fresh ones."
+            )
     out = out or Path("comparisons") / f"{task}-{columns[0].spec.preset}"
     units = [
         CandidateUnit(column.spec.run(seed, column.overrides[candidate]), 0, candidate=candidate)
@@ -113,16 +129,27 @@ def compare(
         console.print(f"wrote {path}; use it with --hparams tuned")
     console.print((out / "compare.md").read_text(), markup=False, highlight=False)
     if failures:
-        raise InputError(f"{len(failures)} runs failed, the first with: {next(iter(failures.values())).strip().splitlines()[-1]}")
+        raise InputError(
+            f"{len(failures)} runs failed, the first with: {next(iter(failures.values())).strip().splitlines()[-1]}"
+        )
 
 
 def _outcome(run: Path) -> dict[str, Any]:
     summary = read_summary(run)
-    return {"value": objective_value(summary), "status": summary["status"], "cpu_seconds": summary["cpu_seconds"]["process"]}
+    return {
+        "value": objective_value(summary),
+        "status": summary["status"],
+        "cpu_seconds": summary["cpu_seconds"]["process"],
+    }
 
 
-def find_columns(task: str, preset: str | None, size: int | None, storage: str | None) -> list[Column]:
-    """The columns of a task that have a study with a complete trial. Raises InputError if none has."""
+def find_columns(
+    task: str, preset: str | None, size: int | None, storage: str | None
+) -> list[Column]:
+    """The columns of a task that have a study with a complete trial.
+
+    Raises InputError if none has.
+    """
     columns = []
     for method, components in COLUMNS[task]:
         study = find_study(task, method, components, preset, size, storage)
@@ -143,17 +170,26 @@ def find_columns(task: str, preset: str | None, size: int | None, storage: str |
         columns.append(Column(column_name(task, method, components), spec, study, overrides))
     if not columns:
         where = storage or "studies/"
-        raise InputError(f"no study of {task} with a complete trial in {where}; make one: python -m experiments tune {task}")
+        raise InputError(
+            f"no study of {task} with a complete trial in {where}; make one: python -m experiments tune {task}"
+        )
     return columns
 
 
 def find_study(
-    task: str, method: str, components: int, preset: str | None, size: int | None, storage: str | None
+    task: str,
+    method: str,
+    components: int,
+    preset: str | None,
+    size: int | None,
+    storage: str | None,
 ) -> optuna.Study | None:
     """The study of `tune` with the same arguments, or None."""
     check_choice("task", task, TASKS)
     preset = DEFAULT_PRESETS[task] if preset is None else preset
-    name = StudySpecification(task, method, components, default_size(task) if size is None else size, preset, (), ()).name
+    name = StudySpecification(
+        task, method, components, default_size(task) if size is None else size, preset, (), ()
+    ).name
     file = Path("studies") / name / "study.db"
     if storage is None and not file.is_file():
         return None
@@ -166,8 +202,14 @@ def find_study(
 
 def specification_of(study: optuna.Study) -> StudySpecification:
     """What the study was made with."""
-    stored = {key: value for key, value in study.user_attrs["specification"].items() if key not in ("space", "objective")}
-    return StudySpecification(**{**stored, "seeds": tuple(stored["seeds"]), "assignments": tuple(stored["assignments"])})
+    stored = {
+        key: value
+        for key, value in study.user_attrs["specification"].items()
+        if key not in ("space", "objective")
+    }
+    return StudySpecification(
+        **{**stored, "seeds": tuple(stored["seeds"]), "assignments": tuple(stored["assignments"])}
+    )
 
 
 # --- report -------------------------------------------------------------------------------------------------------------------
@@ -178,12 +220,22 @@ def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> 
     hyperparameters = pd.DataFrame([row for column in columns for row in _side_by_side(column)])
     scores = pd.DataFrame([_score(column, values) for column in columns])
     importances = pd.DataFrame([row for column in columns for row in _importances(column)])
-    for name, frame in {"values": values, "hyperparameters": hyperparameters, "importances": importances}.items():
+    for name, frame in {
+        "values": values,
+        "hyperparameters": hyperparameters,
+        "importances": importances,
+    }.items():
         write_text(out / f"{name}.csv", frame.to_csv(index=False))
-    text = "Objective on fresh seeds: mean [95 % bootstrap interval of the mean]; lower is better.\n\n" + to_markdown(scores)
+    text = (
+        "Objective on fresh seeds: mean [95 % bootstrap interval of the mean]; lower is better.\n\n"
+        + to_markdown(scores)
+    )
     text += "\nHyperparameters:\n\n" + to_markdown(hyperparameters)
     if len(importances):
-        text += "\nImportance of each hyperparameter in its study (Optuna's default estimate):\n\n" + to_markdown(importances)
+        text += (
+            "\nImportance of each hyperparameter in its study (Optuna's default estimate):\n\n"
+            + to_markdown(importances)
+        )
     write_text(out / "compare.md", text)
     from experiments.figures.comparison import draw_comparison
 
@@ -193,7 +245,12 @@ def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> 
 def _side_by_side(column: Column) -> list[dict[str, Any]]:
     published, found = (column.overrides[candidate] for candidate in CANDIDATES)
     return [
-        {"column": column.name, "hyperparameter": f"{s}.{k}", "published": _plain(published[s][k]), "found": _plain(value)}
+        {
+            "column": column.name,
+            "hyperparameter": f"{s}.{k}",
+            "published": _plain(published[s][k]),
+            "found": _plain(value),
+        }
         for s, keys in found.items()
         for k, value in keys.items()
     ]
@@ -207,7 +264,9 @@ def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
     row: dict[str, Any] = {"column": column.name}
     parts = {}
     for candidate in CANDIDATES:
-        chosen = values[(values["column"] == column.name) & (values["candidate"] == candidate)].sort_values("seed")
+        chosen = values[
+            (values["column"] == column.name) & (values["candidate"] == candidate)
+        ].sort_values("seed")
         parts[candidate] = chosen.set_index("seed")["value"]
         v = chosen["value"].to_numpy(float)
         low, high = bootstrap_interval(v)
@@ -218,7 +277,9 @@ def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
     row["p"] = f"{sign_flip_test(both[:, 1] - both[:, 0]):.2g}" if len(both) else "-"
     row["trials"] = str(len(column.study.get_trials(deepcopy=False, states=ENDED)))
     best = best_trial(column.study)
-    row["found in tuning"] = f"{best.value:.4f}" if best is not None and best.value is not None else "-"
+    row["found in tuning"] = (
+        f"{best.value:.4f}" if best is not None and best.value is not None else "-"
+    )
     return row
 
 
@@ -228,7 +289,9 @@ def _importances(column: Column) -> list[dict[str, Any]]:
         return []
     found = optuna.importance.get_param_importances(column.study)
     return [
-        {"column": column.name, "hyperparameter": name, "importance": float(v)} for name, v in found.items() if math.isfinite(v)
+        {"column": column.name, "hyperparameter": name, "importance": float(v)}
+        for name, v in found.items()
+        if math.isfinite(v)
     ]
 
 

@@ -1,7 +1,9 @@
-"""Table 1 as Optuna's parameters: what is searched for a task and method, and values to and from parameters.
+"""Table 1 as Optuna's parameters: what is searched for a task and method, and values to and from
+parameters.
 
-Powers of two are searched by their exponent, so that Optuna sees an ordered, evenly spaced range. A parameter has the name of the
-hyperparameter, `section.key`; of one that is searched by its exponent, `log2 section.key`.
+Powers of two are searched by their exponent, so that Optuna sees an ordered, evenly spaced range. A
+parameter has the name of the hyperparameter, `section.key`; of one that is searched by its
+exponent, `log2 section.key`.
 """
 
 import math
@@ -19,13 +21,17 @@ SMALLEST = 1e-9
 
 
 def searched(task: str, method: str, components: int) -> dict[str, SearchParameter]:
-    """The rows of Table 1 that are optimised: all but those of other methods and those that the published column stars."""
+    """The rows of Table 1 that are optimised: all but those of other methods and those that the
+    published column stars.
+    """
     family, column = METHODS[method].family, published_column(task, method, components)
     starred = _starred(task, column_name(task, method, components))
     return {
         name: row
         for name, row in search_space().items()
-        if name not in starred and (row.methods is None or family in row.methods) and _has(column, name)
+        if name not in starred
+        and (row.methods is None or family in row.methods)
+        and _has(column, name)
     }
 
 
@@ -38,7 +44,9 @@ def suggest(trial: optuna.Trial, rows: Mapping[str, SearchParameter]) -> dict[st
     return overrides
 
 
-def to_parameters(values: Mapping[str, Mapping[str, Any]], rows: Mapping[str, SearchParameter]) -> dict[str, Any]:
+def to_parameters(
+    values: Mapping[str, Mapping[str, Any]], rows: Mapping[str, SearchParameter]
+) -> dict[str, Any]:
     """The inverse of `suggest`: overrides -> parameters of a trial."""
     found = {}
     for name, row in rows.items():
@@ -69,7 +77,9 @@ def _suggest(trial: optuna.Trial, name: str, row: SearchParameter) -> Any:
         return trial.suggest_int(name, int(low), int(high))
     if row.spec.get("step"):
         return trial.suggest_float(name, low, high, step=row.spec["step"])
-    return trial.suggest_float(name, SMALLEST if row.spec.get("open_low") else low, high, log=bool(row.spec.get("log")))
+    return trial.suggest_float(
+        name, SMALLEST if row.spec.get("open_low") else low, high, log=bool(row.spec.get("log"))
+    )
 
 
 def _zero_exponent(row: SearchParameter) -> int | None:

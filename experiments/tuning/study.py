@@ -1,8 +1,9 @@
 """One study: its identity, its storage, the objective of a trial, and the loop of a worker.
 
-Every trial is a run like any other, in a folder of its own. A worker that dies leaves a trial whose heartbeat stops; Optuna fails
-it and enqueues it again with the same parameters, and the new trial takes the old one's folder, so that it goes on from its
-checkpoint. A study ends when as many trials as asked for are complete or pruned; failed ones are not counted.
+Every trial is a run like any other, in a folder of its own. A worker that dies leaves a trial whose
+heartbeat stops; Optuna fails it and enqueues it again with the same parameters, and the new trial
+takes the old one's folder, so that it goes on from its checkpoint. A study ends when as many trials
+as asked for are complete or pruned; failed ones are not counted.
 """
 
 import contextlib
@@ -21,7 +22,12 @@ import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from experiments.specification import DEFAULT_MODES, Specification, make_specification, published_column
+from experiments.specification import (
+    DEFAULT_MODES,
+    Specification,
+    make_specification,
+    published_column,
+)
 from experiments.tuning.space import searched, suggest, to_parameters
 from virl_tf.run_folder import differences
 from virl_tf.validation import InputError
@@ -31,7 +37,9 @@ GRACE_SECONDS = 40  # without a heartbeat, after which a trial counts as lost
 RETRIES = 5  # of one lost trial
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 POLL_SECONDS = 2.0
-warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # heartbeat and retry have been so since 2.9
+warnings.filterwarnings(
+    "ignore", category=optuna.exceptions.ExperimentalWarning
+)  # heartbeat and retry have been so since 2.9
 ALLOWED_FAILURES = 10  # trials in a row that fail before a worker gives the study up
 CONNECT_SECONDS = 10  # until a PostgreSQL server counts as one that does not answer
 OPENING_SECONDS = 3.0  # that another command may take to make the tables, or the study
@@ -71,22 +79,32 @@ class StudySpecification:
         return dataclasses.replace(spec, hparams=spec.hparams.override(overrides, "trial"))
 
     def to_attributes(self) -> dict[str, Any]:
-        """As stored with the study: also the space and the objective, so that a change of either is noticed."""
+        """As stored with the study: also the space and the objective, so that a change of either is
+        noticed.
+        """
         rows = searched(self.task, self.method, self.components)
-        space = {name: {key: value for key, value in row.spec.items() if key != "description"} for name, row in rows.items()}
+        space = {
+            name: {key: value for key, value in row.spec.items() if key != "description"}
+            for name, row in rows.items()
+        }
         objective = "i_projection reported" if self.task == "gaussians" else "negative_elbo"
-        return json.loads(json.dumps({**dataclasses.asdict(self), "space": space, "objective": objective}))
+        return json.loads(
+            json.dumps({**dataclasses.asdict(self), "space": space, "objective": objective})
+        )
 
 
 def published_parameters(spec: StudySpecification) -> dict[str, Any]:
     """The published column as a trial's parameters."""
     return to_parameters(
-        published_column(spec.task, spec.method, spec.components), searched(spec.task, spec.method, spec.components)
+        published_column(spec.task, spec.method, spec.components),
+        searched(spec.task, spec.method, spec.components),
     )
 
 
 class _Storage(optuna.storages.RDBStorage):
-    """Optuna's, whose heartbeats outlive an outage: after one that finds no server Optuna sends no more for that trial."""
+    """Optuna's, whose heartbeats outlive an outage: after one that finds no server Optuna sends no
+    more for that trial.
+    """
 
     def record_heartbeat(self, trial_id: int) -> None:
         """Say that a trial's worker is alive, if the database answers."""
@@ -98,7 +116,8 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
     """The database at `url`, created if it is a SQLite file that does not exist.
 
     Raises:
-        InputError: nothing answers there, it is no database of Optuna's, or its driver is not installed.
+        InputError: nothing answers there, it is no database of Optuna's, or its driver is not
+            installed.
     """
     from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
     from sqlalchemy.pool import NullPool
@@ -106,17 +125,21 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
     allowed = "Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
     if url in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
         raise InputError(f"--storage {url} is in memory, where no worker sees it. {allowed}")
-    if url.startswith("sqlite:///") and not url.startswith("sqlite:///file:"):  # a URI with options names an existing file
+    if url.startswith("sqlite:///") and not url.startswith(
+        "sqlite:///file:"
+    ):  # a URI with options names an existing file
         try:
             Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"--storage {url}: {error.strerror or error}.") from error
-    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=RETRIES, inherit_intermediate_values=True)
+    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(
+        max_retry=RETRIES, inherit_intermediate_values=True
+    )
     # Two workers on one SQLite file wait for each other.
     options: dict[str, Any] = {"connect_args": {"timeout": 60}}
     if not url.startswith("sqlite"):
-        # A connection each time: a server has few of them (PostgreSQL 100) and a study many workers, idle for seconds on end; and
-        # none is left over that a server's restart broke.
+        # A connection each time: a server has few of them (PostgreSQL 100) and a study many
+        # workers, idle for seconds on end; and none is left over that a server's restart broke.
         options = {"poolclass": NullPool}
     if url.startswith("postgresql"):
         options["connect_args"] = {"connect_timeout": CONNECT_SECONDS}
@@ -135,12 +158,21 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
                 f"--storage {url}: its driver is not installed ({error}); for PostgreSQL: pip install 'virl_tf[postgres]'. "
                 f"{allowed}"
             ) from error
-        except (SQLAlchemyError, RuntimeError, ValueError, AssertionError, optuna.exceptions.StorageInternalError) as error:
-            # Commands that begin at once on a new database get in each other's way while the tables are made.
+        except (
+            SQLAlchemyError,
+            RuntimeError,
+            ValueError,
+            AssertionError,
+            optuna.exceptions.StorageInternalError,
+        ) as error:
+            # Commands that begin at once on a new database get in each other's way while the tables
+            # are made.
             refused = isinstance(error, (SQLAlchemyError, ValueError))
             contended = not refused or isinstance(error, (IntegrityError, ProgrammingError))
             if time.monotonic() > deadline or not (contended or "already exists" in str(error)):
-                raise InputError(f"--storage {url} cannot be used: {reason_of(error)} {allowed}") from error
+                raise InputError(
+                    f"--storage {url} cannot be used: {reason_of(error)} {allowed}"
+                ) from error
             time.sleep(0.2)
 
 
@@ -151,11 +183,15 @@ def reason_of(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def open_study(spec: StudySpecification, storage: optuna.storages.BaseStorage, worker: int = 0) -> optuna.Study:
-    """The study, created with the published column as its first trial, or the one that is there already.
+def open_study(
+    spec: StudySpecification, storage: optuna.storages.BaseStorage, worker: int = 0
+) -> optuna.Study:
+    """The study, created with the published column as its first trial, or the one that is there
+    already.
 
     Raises:
-        InputError: a study of this name exists with another space, objective or configuration; or the storage failed.
+        InputError: a study of this name exists with another space, objective or configuration; or
+            the storage failed.
     """
     try:
         return _open_study(spec, storage, worker)
@@ -163,11 +199,19 @@ def open_study(spec: StudySpecification, storage: optuna.storages.BaseStorage, w
         raise InputError(f"the --storage cannot be used: {reason_of(error)}") from error
 
 
-def _open_study(spec: StudySpecification, storage: optuna.storages.BaseStorage, worker: int) -> optuna.Study:
+def _open_study(
+    spec: StudySpecification, storage: optuna.storages.BaseStorage, worker: int
+) -> optuna.Study:
     wanted = spec.to_attributes()
-    # Compares a run with the trials before it at the same iteration; the first iterations say little.
+    # Compares a run with the trials before it at the same iteration; the first iterations say
+    # little.
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)
-    parts: dict[str, Any] = {"study_name": spec.name, "storage": storage, "sampler": make_sampler(spec, worker), "pruner": pruner}
+    parts: dict[str, Any] = {
+        "study_name": spec.name,
+        "storage": storage,
+        "sampler": make_sampler(spec, worker),
+        "pruner": pruner,
+    }
     try:
         study = optuna.create_study(direction="minimize", **parts)
         deadline = 0.0
@@ -175,35 +219,53 @@ def _open_study(spec: StudySpecification, storage: optuna.storages.BaseStorage, 
         study = optuna.load_study(**parts)
         deadline = time.monotonic() + OPENING_SECONDS
     minimised = study.directions == [optuna.study.StudyDirection.MINIMIZE]
-    # One that is being made by another command, right now, is soon complete; if that command died, it never is.
+    # One that is being made by another command, right now, is soon complete; if that command died,
+    # it never is.
     while (found := study.user_attrs.get("specification")) is None:
-        if not minimised or any("published" not in trial.user_attrs for trial in study.get_trials(deepcopy=False)):
-            raise InputError(f"the storage holds another study named {spec.name}; give another --storage.")
+        if not minimised or any(
+            "published" not in trial.user_attrs for trial in study.get_trials(deepcopy=False)
+        ):
+            raise InputError(
+                f"the storage holds another study named {spec.name}; give another --storage."
+            )
         if time.monotonic() > deadline:
-            study.enqueue_trial(published_parameters(spec), user_attrs={"published": True}, skip_if_exists=True)
-            study.set_user_attr("specification", wanted)  # last: its presence says that the first trial is there
+            study.enqueue_trial(
+                published_parameters(spec), user_attrs={"published": True}, skip_if_exists=True
+            )
+            study.set_user_attr(
+                "specification", wanted
+            )  # last: its presence says that the first trial is there
         else:
             time.sleep(0.1)
     if found != wanted:
         shown = "; ".join(differences(found, wanted)[:4])
-        raise InputError(f"the study {spec.name} exists with another space or objective ({shown}). Give another --storage.")
+        raise InputError(
+            f"the study {spec.name} exists with another space or objective ({shown}). Give another --storage."
+        )
     return study
 
 
-def make_sampler(spec: StudySpecification, worker: int, trials: int = 0) -> optuna.samplers.BaseSampler:
-    """TPE with a seed of its own for each worker and number of trials so far: a worker that begins anew goes on elsewhere.
+def make_sampler(
+    spec: StudySpecification, worker: int, trials: int = 0
+) -> optuna.samplers.BaseSampler:
+    """TPE with a seed of its own for each worker and number of trials so far: a worker that begins
+    anew goes on elsewhere.
 
     A constant liar keeps workers from the same point.
     """
     seed = int(np.random.SeedSequence([*spec.seeds, worker, trials]).generate_state(1)[0])
-    return optuna.samplers.TPESampler(n_startup_trials=8, multivariate=True, constant_liar=True, seed=seed)
+    return optuna.samplers.TPESampler(
+        n_startup_trials=8, multivariate=True, constant_liar=True, seed=seed
+    )
 
 
 def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float:
-    """The paper's objective, averaged over the study's seeds; reported after every iteration for the pruner.
+    """The paper's objective, averaged over the study's seeds; reported after every iteration for
+    the pruner.
 
     Raises:
-        optuna.TrialPruned: the pruner says so, or a run diverged or came to nan; the reason is stored with the trial.
+        optuna.TrialPruned: the pruner says so, or a run diverged or came to nan; the reason is
+            stored with the trial.
     """
     from experiments.runs import execute
     from experiments.tasks import experiment_of
@@ -215,7 +277,9 @@ def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float
     values: list[float] = []
     for index, seed in enumerate(spec.seeds):
         run = spec.run(seed, overrides)
-        report = _Report(trial, experiment_of(run.to_config()).objective, index * run.hparams.loop.num_iterations)
+        report = _Report(
+            trial, experiment_of(run.to_config()).objective, index * run.hparams.loop.num_iterations
+        )
         summary = execute(run, out / f"{number:04d}-s{seed}", progress=False, observers=[report])
         value = objective_value(summary)
         if summary["status"] == "diverged" or not np.isfinite(value):
@@ -227,7 +291,9 @@ def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float
 
 @dataclass(frozen=True)
 class _Report:
-    """An observer that reports the task's objective to a trial after every iteration, and asks whether to go on."""
+    """An observer that reports the task's objective to a trial after every iteration, and asks
+    whether to go on.
+    """
 
     trial: optuna.Trial
     column: str
@@ -243,7 +309,9 @@ class _Report:
 
 
 def objective_value(summary: Mapping[str, Any]) -> float:
-    """What a study minimises, from a run's summary: (best + final) / 2 of the I-projection, or the final negative ELBO."""
+    """What a study minimises, from a run's summary: (best + final) / 2 of the I-projection, or the
+    final negative ELBO.
+    """
     if summary["task"] == "gaussians":
         return float(summary["i_projection"]["reward"]["reported"])
     return float(summary["negative_elbo"])
@@ -258,15 +326,21 @@ class _NotNeededError(Exception):
     """Another worker's trial was the last one asked for."""
 
 
-def work(spec: StudySpecification, url: str, num_trials: int, out: Path, worker: int, command: str = "") -> None:
-    """A worker: trials, one after the other, until `num_trials` of the study are complete or pruned.
+def work(
+    spec: StudySpecification, url: str, num_trials: int, out: Path, worker: int, command: str = ""
+) -> None:
+    """A worker: trials, one after the other, until `num_trials` of the study are complete or
+    pruned.
 
     Args:
-        command: whose worker it is; its trials carry this name, and it stops when `stop` was called with it.
+        command: whose worker it is; its trials carry this name, and it stops when `stop` was called
+            with it.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = open_study(spec, open_storage(url), worker)
-    failed_before = {trial.number for trial in study.get_trials(deepcopy=False, states=(TrialState.FAIL,))}
+    failed_before = {
+        trial.number for trial in study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+    }
     current = -1
 
     def guarded(trial: optuna.Trial) -> float:
@@ -296,7 +370,10 @@ def work(spec: StudySpecification, url: str, num_trials: int, out: Path, worker:
                 study.optimize(guarded, n_trials=1, catch=(Exception,))
             except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
                 # This process slept for so long that its trial was given up, and is another's now.
-                if current not in {trial.number for trial in study.get_trials(deepcopy=False, states=(TrialState.FAIL,))}:
+                if current not in {
+                    trial.number
+                    for trial in study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+                }:
                     raise
         else:  # the last ones are under way elsewhere; wait, in case one is lost
             time.sleep(POLL_SECONDS)
@@ -308,7 +385,9 @@ def count(study: optuna.Study, *states: TrialState) -> int:
 
 
 def _is_needed(study: optuna.Study, number: int, num_trials: int) -> bool:
-    """Whether a trial is among the first `num_trials` that ended or are running: two workers may start the last one at once."""
+    """Whether a trial is among the first `num_trials` that ended or are running: two workers may
+    start the last one at once.
+    """
     started = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.RUNNING))
     earlier = [trial for trial in started if trial.state in ENDED or trial.number < number]
     return len(earlier) < num_trials
@@ -326,36 +405,60 @@ def _failures_in_a_row(study: optuna.Study, before: Collection[int]) -> int:
 
 
 def stop(study: optuna.Study, command: str) -> None:
-    """Have a command's workers stop, wherever they are, and put what they were in the middle of back into the queue."""
+    """Have a command's workers stop, wherever they are, and put what they were in the middle of
+    back into the queue.
+    """
     study.set_user_attr("stopped", [*study.user_attrs.get("stopped", []), command])
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    release(study, [trial.number for trial in running if trial.user_attrs.get("worker") == [command, trial.number]])
+    release(
+        study,
+        [
+            trial.number
+            for trial in running
+            if trial.user_attrs.get("worker") == [command, trial.number]
+        ],
+    )
 
 
 def release(study: optuna.Study, numbers: Collection[int]) -> None:
-    """Give up trials whose workers were stopped: failed, and enqueued again to go on from their checkpoint."""
-    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=None, inherit_intermediate_values=True)
+    """Give up trials whose workers were stopped: failed, and enqueued again to go on from their
+    checkpoint.
+    """
+    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(
+        max_retry=None, inherit_intermediate_values=True
+    )
     for trial in study.get_trials(deepcopy=True, states=(TrialState.RUNNING,)):
         if trial.number in numbers:
             try:
                 study.tell(trial.number, state=TrialState.FAIL)
             except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
                 continue  # it ended, or another gave it up
-            trial.system_attrs.pop("retry_history", None)  # only workers that die count against a trial
+            trial.system_attrs.pop(
+                "retry_history", None
+            )  # only workers that die count against a trial
             retry(study, trial)
 
 
 def _release_silent(study: optuna.Study) -> None:
-    """Give up trials whose worker died after it had taken them and before the first heartbeat: Optuna never does."""
+    """Give up trials whose worker died after it had taken them and before the first heartbeat:
+    Optuna never does.
+    """
     limit = datetime.now() - timedelta(seconds=GRACE_SECONDS)
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     silent = [t for t in running if t.user_attrs.get("worker", [None, None])[1] != t.number]
-    release(study, [t.number for t in silent if t.datetime_start is not None and t.datetime_start < limit])
+    release(
+        study,
+        [t.number for t in silent if t.datetime_start is not None and t.datetime_start < limit],
+    )
 
 
 def best_trial(study: optuna.Study) -> FrozenTrial | None:
     """The complete trial with the lowest finite value, or None."""
-    complete = [t for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if t.value is not None]
+    complete = [
+        t
+        for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if t.value is not None
+    ]
     return min(complete, key=lambda trial: trial.value, default=None)  # type: ignore[arg-type, return-value]
 
 
@@ -366,7 +469,9 @@ def published_trial(study: optuna.Study) -> FrozenTrial | None:
 
 
 def default_size(task: str) -> int:
-    """The size the paper optimises for: m = 50 (Gaussians), d = 5 (walker); d = 6 for path planning."""
+    """The size the paper optimises for: m = 50 (Gaussians), d = 5 (walker); d = 6 for path
+    planning.
+    """
     from experiments.specification import DEFAULT_STEPS
 
     return DEFAULT_STEPS.get(task, DEFAULT_MODES)

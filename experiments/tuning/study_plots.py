@@ -11,7 +11,14 @@ from virl_tf.validation import InputError, check_choice
 
 
 def study_plots(
-    task: str, method: str, components: int, *, preset: str | None, size: int | None, storage: str | None, out: Path | None
+    task: str,
+    method: str,
+    components: int,
+    *,
+    preset: str | None,
+    size: int | None,
+    storage: str | None,
+    out: Path | None,
 ) -> None:
     """Draw history, importances, slices and contour of one study.
 
@@ -23,8 +30,12 @@ def study_plots(
     check_choice("method", method, METHODS)
     study = find_study(task, method, components, preset, size, storage)
     if study is None:
-        raise InputError(f"no such study; make it with: python -m experiments tune {task} --method {method}")
+        raise InputError(
+            f"no such study; make it with: python -m experiments tune {task} --method {method}"
+        )
     complete = count(study, TrialState.COMPLETE)
     if best_trial(study) is None or complete < FEWEST_FOR_IMPORTANCES:
-        raise InputError(f"{study.study_name} has {complete} complete trials; plots need at least {FEWEST_FOR_IMPORTANCES}.")
+        raise InputError(
+            f"{study.study_name} has {complete} complete trials; plots need at least {FEWEST_FOR_IMPORTANCES}."
+        )
     draw_study(study, out or Path("studies") / study.study_name / "plots")

@@ -1,4 +1,6 @@
-"""`python -m experiments tune`: workers on one study, here or on other machines, and what they found so far on the screen."""
+"""`python -m experiments tune`: workers on one study, here or on other machines, and what they
+found so far on the screen.
+"""
 
 import contextlib
 import os
@@ -52,10 +54,12 @@ def tune(
     workers: int | None,
     out: Path | None,
 ) -> None:
-    """Do trials until `trials` of the study are complete or pruned, then print and write what was found.
+    """Do trials until `trials` of the study are complete or pruned, then print and write what was
+    found.
 
     Raises:
-        InputError: bad arguments, a storage that cannot be used, another study of this name, or trials that only fail.
+        InputError: bad arguments, a storage that cannot be used, another study of this name, or
+            trials that only fail.
     """
     console = Console()
     check_choice("task", task, TASKS)
@@ -66,7 +70,13 @@ def tune(
     preset = DEFAULT_PRESETS[task] if preset is None else preset
     chosen = tuple(parse_integers("--seeds", seeds) or (0,))
     spec = StudySpecification(
-        task, method, components, default_size(task) if size is None else size, preset, chosen, tuple(assignments)
+        task,
+        method,
+        components,
+        default_size(task) if size is None else size,
+        preset,
+        chosen,
+        tuple(assignments),
     )
     check_integer("--size", spec.size, 1)
     for seed in chosen:
@@ -90,12 +100,24 @@ def tune(
     console.print(f"trials: {out / 'trials.csv'}   database: {url}", highlight=False)
     if count(study, *ENDED) < trials:
         failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
-        reasons = [trial.user_attrs["reason"] for trial in failed if "traceback" in trial.user_attrs]
+        reasons = [
+            trial.user_attrs["reason"] for trial in failed if "traceback" in trial.user_attrs
+        ]
         reason = reasons[-1] if reasons else "no trial ran"
-        raise InputError(f"the study was given up after too many failed trials in a row; the last: {reason}")
+        raise InputError(
+            f"the study was given up after too many failed trials in a row; the last: {reason}"
+        )
 
 
-_COLUMNS = ("number", "state", "value", "datetime_start", "datetime_complete", "params", "user_attrs")
+_COLUMNS = (
+    "number",
+    "state",
+    "value",
+    "datetime_start",
+    "datetime_complete",
+    "params",
+    "user_attrs",
+)
 
 
 def _work_together(
@@ -111,11 +133,23 @@ def _work_together(
     command = uuid.uuid4().hex
     try:
         local = workers or len(os.sched_getaffinity(0))
-        with cluster(scheduler, local) as client, Live(console=console, refresh_per_second=1) as live:
+        with (
+            cluster(scheduler, local) as client,
+            Live(console=console, refresh_per_second=1) as live,
+        ):
             from distributed import KilledWorker
 
             def submit(worker: int) -> Any:
-                return client.submit(work, spec, url, trials, (out / "trials").absolute(), worker, command, pure=False)
+                return client.submit(
+                    work,
+                    spec,
+                    url,
+                    trials,
+                    (out / "trials").absolute(),
+                    worker,
+                    command,
+                    pure=False,
+                )
 
             futures = [submit(worker) for worker in range(workers or len(client.nthreads()))]
             while not all(future.done() for future in futures):
@@ -134,7 +168,9 @@ def _work_together(
 
 
 def board(study: optuna.Study, trials: int) -> Group:
-    """A bar over the trials, the counts of their states, and the best value beside the published column's."""
+    """A bar over the trials, the counts of their states, and the best value beside the published
+    column's.
+    """
     progress = Progress(TextColumn("trials"), BarColumn(), MofNCompleteColumn())
     progress.add_task("", total=trials, completed=min(count(study, *ENDED), trials))
     counts = Table("complete", "pruned", "failed", "running")
@@ -143,7 +179,11 @@ def board(study: optuna.Study, trials: int) -> Group:
     values = Table("", "value", "trial", "parameters")
     for label, trial in (("published", published_trial(study)), ("best", best_trial(study))):
         if trial is not None:
-            value = "pruned" if trial.value is None or trial.state == TrialState.PRUNED else f"{trial.value:.4f}"
+            value = (
+                "pruned"
+                if trial.value is None or trial.state == TrialState.PRUNED
+                else f"{trial.value:.4f}"
+            )
             values.add_row(label, value, str(trial.number), describe(trial.params))
     return Group(counts, values, progress)
 
@@ -151,5 +191,6 @@ def board(study: optuna.Study, trials: int) -> Group:
 def describe(parameters: dict[str, Any]) -> str:
     """Parameters in one line."""
     return ", ".join(
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in parameters.items()
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in parameters.items()
     )

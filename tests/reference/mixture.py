@@ -22,7 +22,9 @@ def log_prob(x, log_weights, means, scale_trils):
 
 def log_responsibilities(x, log_weights, means, scale_trils):
     """log q(o|x): [N, D] -> [N, K]."""
-    return np.array([row - logsumexp(row) for row in joint_log_prob(x, log_weights, means, scale_trils)])
+    return np.array(
+        [row - logsumexp(row) for row in joint_log_prob(x, log_weights, means, scale_trils)]
+    )
 
 
 def moments(log_weights, means, scale_trils):

@@ -1,4 +1,5 @@
-"""Walks of unit steps: the equations of the appendix "Grid Walker" one step at a time, with the goal of path planning added.
+"""Walks of unit steps: the equations of the appendix "Grid Walker" one step at a time, with the
+goal of path planning added.
 
 `goal_variance=None` is the walker of the paper, without a goal.
 """
@@ -19,7 +20,9 @@ def waypoints(x):
 
 
 def reward(x, spacing, variance, goal_variance=None):
-    """The log likelihood of one walk [d]: of its waypoints on their lines, and of its end on the goal's height."""
+    """The log likelihood of one walk [d]: of its waypoints on their lines, and of its end on the
+    goal's height.
+    """
     points = waypoints(x)
     total = 0.0
     for i in range(1, len(points)):
@@ -34,9 +37,17 @@ def density_table(axes, spacing, variance, goal_variance=None):
     h_x, h_y, log_density = 0.0, 0.0, 0.0
     for i, angles in enumerate(np.meshgrid(*axes, indexing="ij", sparse=True), start=1):
         h_x, h_y = h_x + np.cos(angles), h_y + np.sin(angles)
-        log_density = log_density - 0.5 * (h_x - spacing * i) ** 2 / variance - 0.5 * math.log(2.0 * math.pi * variance)
+        log_density = (
+            log_density
+            - 0.5 * (h_x - spacing * i) ** 2 / variance
+            - 0.5 * math.log(2.0 * math.pi * variance)
+        )
     if goal_variance is not None:
-        log_density = log_density - 0.5 * h_y**2 / goal_variance - 0.5 * math.log(2.0 * math.pi * goal_variance)
+        log_density = (
+            log_density
+            - 0.5 * h_y**2 / goal_variance
+            - 0.5 * math.log(2.0 * math.pi * goal_variance)
+        )
     return np.exp(log_density)
 
 
@@ -46,11 +57,12 @@ def sign_patterns(dim):
 
 
 def weighted_magnitudes(n, dim, spacing, variance, seed):
-    """About n points |x| [N, d] and weights [N] whose mean is Z: importance sampling of the walker, by changing variables.
+    """About n points |x| [N, d] and weights [N] whose mean is Z: importance sampling of the walker,
+    by changing variables.
 
-    Draw the waypoints' distances to their lines, e_i ~ N(0, variance). Then cos x_i = spacing + e_i - e_{i-1}, and
-    de/dx is triangular with determinant prod |sin x_i|. Where some |cos x_i| > 1 there is no walk: weight 0 (left out, but
-    counted in the mean).
+    Draw the waypoints' distances to their lines, e_i ~ N(0, variance). Then cos x_i = spacing + e_i
+    - e_{i-1}, and de/dx is triangular with determinant prod |sin x_i|. Where some |cos x_i| > 1
+    there is no walk: weight 0 (left out, but counted in the mean).
     """
     errors = np.random.default_rng(seed).normal(0.0, math.sqrt(variance), (n, dim))
     cosines = spacing + np.diff(errors, axis=1, prepend=0.0)
@@ -73,5 +85,10 @@ def distance_to(x, center, points_per_segment=2001):
     least = math.inf
     for (x_0, y_0), (x_1, y_1) in itertools.pairwise(points):
         for share in np.linspace(0.0, 1.0, points_per_segment):
-            least = min(least, math.hypot(x_0 + share * (x_1 - x_0) - center[0], y_0 + share * (y_1 - y_0) - center[1]))
+            least = min(
+                least,
+                math.hypot(
+                    x_0 + share * (x_1 - x_0) - center[0], y_0 + share * (y_1 - y_0) - center[1]
+                ),
+            )
     return least

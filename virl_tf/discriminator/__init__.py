@@ -1,1 +1,3 @@
-"""The discriminators phi_t: Keras networks trained by importance-weighted cross-entropy, and their frozen form."""
+"""The discriminators phi_t: Keras networks trained by importance-weighted cross-entropy, and their
+frozen form.
+"""

@@ -1,4 +1,7 @@
-"""Tasks: a density to learn from, and demonstrations drawn from it. The paper's, and the planar robot of VIPS."""
+"""Tasks: a density to learn from, and demonstrations drawn from it.
+
+The paper's, and the planar robot of VIPS.
+"""
 
 from virl_tf.tasks.base import Task
 from virl_tf.tasks.gaussians import RandomGaussians

@@ -9,7 +9,8 @@ import tensorflow as tf
 class Task(Protocol):
     """An expert whose reward is known: R(x) = log p(x).
 
-    In all tasks x are points [N, D], a row each; n is a number of draws; seed is an integer from 0: the same one, the same draws.
+    In all tasks x are points [N, D], a row each; n is a number of draws; seed is an integer from 0:
+    the same one, the same draws.
     """
 
     @property
@@ -24,4 +25,6 @@ class Task(Protocol):
         """Log p(x), normalised: [N, D] -> [N], float64."""
 
     def demonstrations(self, n: int, seed: int) -> np.ndarray:
-        """N expert demonstrations [n, D], drawn by elliptical slice sampling as in the paper's appendix."""
+        """N expert demonstrations [n, D], drawn by elliptical slice sampling as in the paper's
+        appendix.
+        """

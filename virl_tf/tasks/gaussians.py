@@ -1,4 +1,6 @@
-"""The random Gaussian task: a Gaussian mixture, in the paper in 2-D, with m randomly drawn and weighted components."""
+"""The random Gaussian task: a Gaussian mixture, in the paper in 2-D, with m randomly drawn and
+weighted components.
+"""
 
 from typing import Any
 
@@ -16,8 +18,8 @@ MAX_MODES = 1_000_000
 class RandomGaussians:
     """log p(x) = log sum_i w_i N(x; mean_i, A_i^T A_i + min_variance I).
 
-    The paper leaves the ranges open. These give about 36 separate maxima at m = 50: means ~ U[-extent, extent]^D,
-    A_ij ~ N(0, spread^2 / 2), w_i ~ U(0, 1), normalised.
+    The paper leaves the ranges open. These give about 36 separate maxima at m = 50: means ~
+    U[-extent, extent]^D, A_ij ~ N(0, spread^2 / 2), w_i ~ U(0, 1), normalised.
 
     Attributes:
         mixture: the target as a `Mixture`.
@@ -51,7 +53,11 @@ class RandomGaussians:
         self.seed = check_seed(seed)
         self.dim = check_integer("dim", dim, 1)
         self.burn_in = check_integer("burn_in", burn_in, 1)
-        for name, value in {"extent": extent, "spread": spread, "min_variance": min_variance}.items():
+        for name, value in {
+            "extent": extent,
+            "spread": spread,
+            "min_variance": min_variance,
+        }.items():
             check_positive(name, value)
         rng = np.random.default_rng(split_seed(self.seed, 0, "random Gaussians").astype(np.uint32))
         means = rng.uniform(-extent, extent, (num_modes, dim))
@@ -70,11 +76,13 @@ class RandomGaussians:
         return self.mixture.log_prob(tf.cast(x, DENSITY))
 
     def demonstrations(self, n: int, seed: int) -> np.ndarray:
-        """N demonstrations [n, D]: in up to two dimensions, as in the paper, by elliptical slice sampling, else exact.
+        """N demonstrations [n, D]: in up to two dimensions, as in the paper, by elliptical slice
+        sampling, else exact.
 
-        The sampler's prior has the target's own first two moments. In more dimensions a chain hardly leaves the mode it meets
-        first: at m = 50 and D = 5 the modes' shares have, after 100 transitions, a KL divergence of 0.23 from the weights, after
-        1,000 of 0.02; in D = 2 after 100 of 0.01, that of exact draws.
+        The sampler's prior has the target's own first two moments. In more dimensions a chain
+        hardly leaves the mode it meets first: at m = 50 and D = 5 the modes' shares have, after 100
+        transitions, a KL divergence of 0.23 from the weights, after 1,000 of 0.02; in D = 2 after
+        100 of 0.01, that of exact draws.
         """
         check_integer("n", n, 1)
         check_seed(seed)
@@ -83,10 +91,18 @@ class RandomGaussians:
         weights = tf.exp(self.mixture.log_weights).numpy()
         mean = weights @ self.mode_centers
         centred = self.mode_centers - mean
-        covariance = np.einsum("k,kij->ij", weights, self.mixture.covariances.numpy() + np.einsum("ki,kj->kij", centred, centred))
-        return slice_sample(self.mixture.log_prob, gaussian(mean, covariance), n, seed, self.burn_in)
+        covariance = np.einsum(
+            "k,kij->ij",
+            weights,
+            self.mixture.covariances.numpy() + np.einsum("ki,kj->kij", centred, centred),
+        )
+        return slice_sample(
+            self.mixture.log_prob, gaussian(mean, covariance), n, seed, self.burn_in
+        )
 
     def exact_samples(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """N draws [n, D] straight from the mixture, and their components [n]: the oracle the slice sampler is tested against."""
+        """N draws [n, D] straight from the mixture, and their components [n]: the oracle the slice
+        sampler is tested against.
+        """
         x, ids = self.mixture.sample(n, split_seed(check_seed(seed), 0, "exact samples"))
         return x.numpy(), ids.numpy()

@@ -1,12 +1,15 @@
-"""The grid walker: d steps of length one in the plane, each given by its absolute angle (appendix "Grid Walker").
+"""The grid walker: d steps of length one in the plane, each given by its absolute angle (appendix
+"Grid Walker").
 
-The waypoint after step i is h_i(x) = (sum_{j<=i} cos x_j, sum_{j<=i} sin x_j), and the reward is the log likelihood of the
-waypoints' first coordinates under Gaussians on d equidistant vertical lines,
+The waypoint after step i is h_i(x) = (sum_{j<=i} cos x_j, sum_{j<=i} sin x_j), and the reward is
+the log likelihood of the waypoints' first coordinates under Gaussians on d equidistant vertical
+lines,
 
     R(x) = sum_i log N(h_i^x(x); spacing * i, variance).
 
-R depends on the angles through cosines only, so exp R is 2 pi-periodic in each of them and has no normaliser on R^d. Restricted
-to [-pi, pi]^d it is a density with 2^d modes of exactly equal mass, at the sign patterns of acos(spacing).
+R depends on the angles through cosines only, so exp R is 2 pi-periodic in each of them and has no
+normaliser on R^d. Restricted to [-pi, pi]^d it is a density with 2^d modes of exactly equal mass,
+at the sign patterns of acos(spacing).
 """
 
 import functools
@@ -27,22 +30,32 @@ _LEAST_VARIANCE = 1e-10  # the quadrature's nodes lie 17 per standard deviation:
 
 
 class GridWalker:
-    """log p(x) = sum_i log N(h_i^x(x); spacing * i, variance) - log Z on [-pi, pi]^d, and -inf outside of it.
+    """log p(x) = sum_i log N(h_i^x(x); spacing * i, variance) - log Z on [-pi, pi]^d, and -inf
+    outside of it.
 
     Attributes:
         dim: d, the number of steps.
         spacing, variance: of the target lines.
-        mode_centers: [2^d, d]; row k has the sign pattern of k's binary digits: x_i > 0 where bit i is set.
+        mode_centers: [2^d, d]; row k has the sign pattern of k's binary digits: x_i > 0 where bit i
+            is set.
     """
 
     max_steps = 10
 
-    def __init__(self, num_steps: int = 5, *, spacing: float = 0.8, variance: float = 1e-3, burn_in: int = 250):
+    def __init__(
+        self,
+        num_steps: int = 5,
+        *,
+        spacing: float = 0.8,
+        variance: float = 1e-3,
+        burn_in: int = 250,
+    ):
         """Build the task.
 
         Args:
             num_steps: d, 1 to 10.
-            spacing: distance of consecutive lines, in (0, 1): a step of length one must reach the next line.
+            spacing: distance of consecutive lines, in (0, 1): a step of length one must reach the
+                next line.
             variance: of the Gaussian on each line.
             burn_in: transitions of each slice-sampling chain before its draw (50 are too few).
 
@@ -66,18 +79,29 @@ class GridWalker:
         return _recursion(self.dim, self.spacing, self.variance).log_normaliser
 
     def waypoints(self, x: Any) -> tf.Tensor:
-        """h_0 ... h_d: [..., d] -> [..., d + 1, 2]; h_0 is the origin. Raises InputError for another last axis."""
+        """h_0 ... h_d: [..., d] -> [..., d + 1, 2]; h_0 is the origin.
+
+        Raises InputError for another last axis.
+        """
         x = self._angles(x)
         steps = tf.stack([tf.cos(x), tf.sin(x)], axis=-1)
         return tf.concat([tf.zeros_like(steps[..., :1, :]), tf.cumsum(steps, axis=-2)], axis=-2)
 
     def reward(self, x: Any) -> tf.Tensor:
-        """R(x): [..., d] -> [...], float64; periodic, finite everywhere. Raises InputError for another last axis."""
+        """R(x): [..., d] -> [...], float64; periodic, finite everywhere.
+
+        Raises InputError for another last axis.
+        """
         errors = self._line_errors(self._angles(x))
-        return tf.reduce_sum(-0.5 * errors**2 / self.variance - 0.5 * (LOG_2PI + np.log(self.variance)), axis=-1)
+        return tf.reduce_sum(
+            -0.5 * errors**2 / self.variance - 0.5 * (LOG_2PI + np.log(self.variance)), axis=-1
+        )
 
     def log_prob(self, x: Any) -> tf.Tensor:
-        """Log p(x), normalised: [..., d] -> [...], float64; -inf outside [-pi, pi]^d. Raises InputError for another last axis."""
+        """Log p(x), normalised: [..., d] -> [...], float64; -inf outside [-pi, pi]^d.
+
+        Raises InputError for another last axis.
+        """
         x = self._angles(x)
         values = self.reward(x) - tf.constant(self.log_normaliser, DENSITY)
         return tf.where(self.contains(x), values, -np.inf * tf.ones_like(values))
@@ -89,25 +113,33 @@ class GridWalker:
     def modes_of(self, x: Any, num_deviations: float = 4.0) -> np.ndarray:
         """The mode each walk belongs to, or -1: [N, d] -> [N] int.
 
-        A walk belongs to the mode of its sign pattern if it is in the support and every waypoint is within `num_deviations`
-        standard deviations of its line.
+        A walk belongs to the mode of its sign pattern if it is in the support and every waypoint is
+        within `num_deviations` standard deviations of its line.
         """
         x = self._angles(x)
-        near = tf.reduce_all(tf.abs(self._line_errors(x)) <= num_deviations * np.sqrt(self.variance), axis=-1)
+        near = tf.reduce_all(
+            tf.abs(self._line_errors(x)) <= num_deviations * np.sqrt(self.variance), axis=-1
+        )
         patterns = (x.numpy() > 0.0) @ (1 << np.arange(self.dim))
         return np.where((near & self.contains(x)).numpy(), patterns, -1)
 
     def demonstrations(self, n: int, seed: int) -> np.ndarray:
-        """N demonstrations [n, d] by elliptical slice sampling of p with the pseudo-prior N(0, I) divided out."""
+        """N demonstrations [n, d] by elliptical slice sampling of p with the pseudo-prior N(0, I)
+        divided out.
+        """
         check_integer("n", n, 1)
         check_seed(seed)
         prior = gaussian(np.zeros(self.dim), np.eye(self.dim))
         return slice_sample(self.log_prob, prior, n, seed, self.burn_in)
 
     def exact_samples(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """N independent draws [n, d] by the recursion of the normaliser, and their sign patterns [n]: the tests' oracle."""
+        """N independent draws [n, d] by the recursion of the normaliser, and their sign patterns
+        [n]: the tests' oracle.
+        """
         check_integer("n", n, 1)
-        rng = np.random.default_rng(split_seed(check_seed(seed), 0, "exact samples").astype(np.uint32))
+        rng = np.random.default_rng(
+            split_seed(check_seed(seed), 0, "exact samples").astype(np.uint32)
+        )
         x = _recursion(self.dim, self.spacing, self.variance).sample(n, rng)
         return x, (x > 0.0) @ (1 << np.arange(self.dim))
 
@@ -116,14 +148,20 @@ class GridWalker:
         return tf.cumsum(tf.cos(x) - self.spacing, axis=-1)
 
     def _angles(self, x: Any) -> tf.Tensor:
-        x = tf.cast(x if tf.is_tensor(x) else np.asarray(x), DENSITY)  # a list of numbers by TensorFlow would be float32
+        x = tf.cast(
+            x if tf.is_tensor(x) else np.asarray(x), DENSITY
+        )  # a list of numbers by TensorFlow would be float32
         if x.shape.rank == 0 or x.shape[-1] != self.dim:
-            raise InputError(f"x must have shape [..., {self.dim}], one angle per step; got {tuple(x.shape)}.")
+            raise InputError(
+                f"x must have shape [..., {self.dim}], one angle per step; got {tuple(x.shape)}."
+            )
         return x
 
 
 def num_half_angles(variance: float) -> int:
-    """Cells of the quadrature on half of the circle: 17 per standard deviation of an angle (spacing 0.8), however narrow."""
+    """Cells of the quadrature on half of the circle: 17 per standard deviation of an angle (spacing
+    0.8), however narrow.
+    """
     return 1024 * max(1, int(np.ceil(np.sqrt(1e-3 / variance))))
 
 
@@ -132,10 +170,11 @@ class _Recursion:
 
     With the error e = h_i^x - spacing * i of the waypoint before,
 
-        V_{i-1}(e) = int_{-pi}^{pi} N(e + cos x - spacing; 0, variance) V_i(e + cos x - spacing) dx,  V_d = 1,  Z = V_0(0).
+        V_{i-1}(e) = int_{-pi}^{pi} N(e + cos x - spacing; 0, variance) V_i(e + cos x - spacing) dx,
+        V_d = 1, Z = V_0(0).
 
-    The integral is over the angle (over cos x it has a singularity), by the trapezoidal rule, which converges exponentially for
-    periodic integrands. V_i is tabulated in e and interpolated.
+    The integral is over the angle (over cos x it has a singularity), by the trapezoidal rule, which
+    converges exponentially for periodic integrands. V_i is tabulated in e and interpolated.
     """
 
     num_errors = 401
@@ -146,8 +185,8 @@ class _Recursion:
         self.spacing, self.variance = spacing, variance
         width = 9.0 * np.sqrt(variance)
         errors = np.linspace(-width, width, self.num_errors)
-        # By symmetry half of the angles are enough; the first and last of them belong to both halves. Beyond `reach` every
-        # waypoint would be 9 standard deviations off.
+        # By symmetry half of the angles are enough; the first and last of them belong to both
+        # halves. Beyond `reach` every waypoint would be 9 standard deviations off.
         half = num_half_angles(variance)
         angles = np.linspace(0.0, np.pi, half + 1)
         quadrature = np.full(len(angles), 2.0 * np.pi / half)
@@ -175,11 +214,15 @@ class _Recursion:
         return top[:, 0] + np.log(np.exp(terms - top) @ self.quadrature)
 
     def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """N walks [n, d]: each angle from its density given the waypoint before, by its inverse distribution function."""
+        """N walks [n, d]: each angle from its density given the waypoint before, by its inverse
+        distribution function.
+        """
         x, errors = np.empty((n, len(self._splines) - 1)), np.zeros(n)
         for i in range(x.shape[1]):
             spline = self._splines[-2 - i]  # V_{i+1}
-            for rows in np.array_split(np.arange(n), -(-n // 1000)):  # the table of 1,000 walks has 16 MB
+            for rows in np.array_split(
+                np.arange(n), -(-n // 1000)
+            ):  # the table of 1,000 walks has 16 MB
                 x[rows, i] = self._draw_angles(self._log_integrand(errors[rows], spline), rng)
             x[:, i] *= rng.choice([-1.0, 1.0], n)
             errors = errors + np.cos(x[:, i]) - self.spacing

@@ -1,4 +1,6 @@
-"""Demonstrations by elliptical slice sampling ("drawn from the ground truth reward ... using Elliptical Slice Sampling")."""
+"""Demonstrations by elliptical slice sampling ("drawn from the ground truth reward ... using
+Elliptical Slice Sampling").
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,27 +12,35 @@ import tensorflow_probability as tfp
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, compiled, specs_of, split_seed
 
-# Chains advanced together. A sweep of the sampler ends when its slowest chain is done, so a block should not be too large; the
-# compiled function has this one shape, whatever n is.
+# Chains advanced together. A sweep of the sampler ends when its slowest chain is done, so a block
+# should not be too large; the compiled function has this one shape, whatever n is.
 _BLOCK = 1000
 
 
-def slice_sample(log_prob: Callable[[tf.Tensor], tf.Tensor], prior: Mixture, n: int, seed: int, burn_in: int) -> np.ndarray:
+def slice_sample(
+    log_prob: Callable[[tf.Tensor], tf.Tensor], prior: Mixture, n: int, seed: int, burn_in: int
+) -> np.ndarray:
     """Draw n independent points [n, D], one from each chain: its state after `burn_in` transitions.
 
-    One draw per chain, because a chain hardly changes between modes: many draws of few chains get the modes' masses wrong.
+    One draw per chain, because a chain hardly changes between modes: many draws of few chains get
+    the modes' masses wrong.
 
     Args:
         log_prob: [N, D] -> [N] float64, unnormalised.
-        prior: one Gaussian (K = 1) that covers the target; the sampler needs one, and it is divided out of the likelihood.
+        prior: one Gaussian (K = 1) that covers the target; the sampler needs one, and it is divided
+            out of the likelihood.
         seed: of the whole call. Draw i is the same for every n > i.
     """
-    seeds = [tf.constant(split_seed(seed, block, "slice sampling")) for block in range(-(-n // _BLOCK))]
+    seeds = [
+        tf.constant(split_seed(seed, block, "slice sampling")) for block in range(-(-n // _BLOCK))
+    ]
     draw = compiled(lambda seed: _draw_block(log_prob, prior, seed, burn_in), specs_of(seeds[0]))
     return np.concatenate([draw(block).numpy() for block in seeds])[:n]
 
 
-def _draw_block(log_prob: Callable[[tf.Tensor], tf.Tensor], prior: Mixture, seed: tf.Tensor, burn_in: int) -> tf.Tensor:
+def _draw_block(
+    log_prob: Callable[[tf.Tensor], tf.Tensor], prior: Mixture, seed: tf.Tensor, burn_in: int
+) -> tf.Tensor:
     mean = prior.means[0]
 
     def draw_prior(seed: Any) -> tf.Tensor:

@@ -1,1 +1,3 @@
-"""Variational Inference by Policy Search: trust-region updates of a Gaussian mixture towards an unnormalised log density."""
+"""Variational Inference by Policy Search: trust-region updates of a Gaussian mixture towards an
+unnormalised log density.
+"""

@@ -1,4 +1,6 @@
-"""The quadratic surrogate of each component's reward: R(mean + L z) ~ c + b^T z - 1/2 z^T A z, for all components at once."""
+"""The quadratic surrogate of each component's reward: R(mean + L z) ~ c + b^T z - 1/2 z^T A z, for
+all components at once.
+"""
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +18,8 @@ def fit_quadratic(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Least squares in whitened coordinates, with rewards standardised per component.
 
-    Whitening makes the features nearly orthogonal and standardising makes `ridge` free of units; the result is scaled back.
+    Whitening makes the features nearly orthogonal and standardising makes `ridge` free of units;
+    the result is scaled back.
 
     Args:
         z: [K, S, D] float64, x = mean + L z.
@@ -33,7 +36,9 @@ def fit_quadratic(
     features = tf.concat([tf.ones_like(z[..., :1]), z, quadratic], axis=-1)  # [K, S, M]
 
     def average(values: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_mean(values if weights is None else weights * values, axis=-1, keepdims=True)
+        return tf.reduce_mean(
+            values if weights is None else weights * values, axis=-1, keepdims=True
+        )
 
     mean = average(rewards)
     scale = tf.sqrt(average((rewards - mean) ** 2))
@@ -45,7 +50,8 @@ def fit_quadratic(
     theta = solve_positive_definite(gram, moment[..., 0]) * scale
 
     b = theta[..., 1 : 1 + dim]
-    # theta_ij z_i z_j with i >= j is -1/2 z^T A z with A_ii = -2 theta_ii and A_ij = A_ji = -theta_ij.
+    # theta_ij z_i z_j with i >= j is -1/2 z^T A z with A_ii = -2 theta_ii and A_ij = A_ji =
+    # -theta_ij.
     lower = np.zeros((len(rows), dim, dim))
     lower[np.arange(len(rows)), rows, columns] = 1.0
     symmetric = -(lower + lower.transpose(0, 2, 1)).reshape(len(rows), dim * dim)

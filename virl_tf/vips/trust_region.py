@@ -1,8 +1,9 @@
-"""Closed-form updates under KL bounds (information-theoretic trust regions), for all components at once.
+"""Closed-form updates under KL bounds (information-theoretic trust regions), for all components at
+once.
 
-Both maximise E_q[R] + H(q) subject to KL(q || q_old) <= bound. With the multiplier eta >= 0 of the bound the solution is
-q ~ exp((R + eta log q_old) / (1 + eta)); eta is the smallest that satisfies the bound, found by bisection in log eta because
-the KL decreases in eta.
+Both maximise E_q[R] + H(q) subject to KL(q || q_old) <= bound. With the multiplier eta >= 0 of the
+bound the solution is q ~ exp((R + eta log q_old) / (1 + eta)); eta is the smallest that satisfies
+the bound, found by bisection in log eta because the KL decreases in eta.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,9 @@ from virl_tf.numerics import DENSITY, bisect_decreasing, cholesky
 
 
 class ComponentStep(NamedTuple):
-    """The new component in the whitened coordinates of the old one: x = mean_old + L_old z, z ~ N(mean, tril tril^T)."""
+    """The new component in the whitened coordinates of the old one: x = mean_old + L_old z, z ~
+    N(mean, tril tril^T).
+    """
 
     mean: tf.Tensor  # [K, D]
     tril: tf.Tensor  # [K, D, D], lower triangular
@@ -25,8 +28,8 @@ class ComponentStep(NamedTuple):
 def update_components(a: tf.Tensor, b: tf.Tensor, kl_bound: tf.Tensor) -> ComponentStep:
     """argmax_q E_q[b^T z - 1/2 z^T A z] + H(q) s.t. KL(q || N(0, I)) <= kl_bound.
 
-    The precision is (A + eta I) / (1 + eta) and the mean (A + eta I)^{-1} b. In the eigenbasis of A everything is elementwise,
-    so one decomposition serves all values of eta.
+    The precision is (A + eta I) / (1 + eta) and the mean (A + eta I)^{-1} b. In the eigenbasis of A
+    everything is elementwise, so one decomposition serves all values of eta.
 
     Args:
         a: [K, D, D] symmetric, of any signature.
@@ -42,10 +45,12 @@ def update_components(a: tf.Tensor, b: tf.Tensor, kl_bound: tf.Tensor) -> Compon
 
     def kl(eta: tf.Tensor) -> tf.Tensor:
         mean, precision = solution(eta)
-        return 0.5 * tf.reduce_sum(1.0 / precision + mean**2 - 1.0 + tf.math.log(precision), axis=-1)
+        return 0.5 * tf.reduce_sum(
+            1.0 / precision + mean**2 - 1.0 + tf.math.log(precision), axis=-1
+        )
 
-    # Below `least` the precision is not positive. The upper end satisfies the bound: there |precision - 1| and |mean| are both
-    # below sqrt(bound) / 2 or 1/2.
+    # Below `least` the precision is not positive. The upper end satisfies the bound: there
+    # |precision - 1| and |mean| are both below sqrt(bound) / 2 or 1/2.
     least = tf.nn.relu(-tf.reduce_min(curvature, axis=-1))
     size = tf.reduce_sum(tf.abs(curvature - 1.0), axis=-1) + tf.norm(b, axis=-1)
     most = least + 1.0 + 2.0 * size * (1.0 + tf.math.rsqrt(kl_bound))
@@ -57,12 +62,17 @@ def update_components(a: tf.Tensor, b: tf.Tensor, kl_bound: tf.Tensor) -> Compon
     return ComponentStep(tf.linalg.matvec(basis, mean), tril, kl(eta), eta)
 
 
-def update_weights(log_weights: tf.Tensor, gains: tf.Tensor, kl_bound: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """argmax_w sum_o w_o R(o) + H(w) s.t. KL(w || w_old) <= kl_bound, with R(o) = log w_old(o) + gains(o).
+def update_weights(
+    log_weights: tf.Tensor, gains: tf.Tensor, kl_bound: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """argmax_w sum_o w_o R(o) + H(w) s.t.
+
+    KL(w || w_old) <= kl_bound, with R(o) = log w_old(o) + gains(o).
 
     Args:
         log_weights: [K], log w_old.
-        gains: [K], E_{q(x|o)}[log p*(x) - log q(x)], so that R(o) = E[log p* + log q(o|x)] + H(q(x|o)).
+        gains: [K], E_{q(x|o)}[log p*(x) - log q(x)], so that R(o) = E[log p* + log q(o|x)] +
+            H(q(x|o)).
         kl_bound: [] > 0.
 
     Returns:
@@ -84,10 +94,18 @@ def update_weights(log_weights: tf.Tensor, gains: tf.Tensor, kl_bound: tf.Tensor
 
 
 def _smallest_eta(
-    kl: Callable[[tf.Tensor], tf.Tensor], least: tf.Tensor, most: tf.Tensor, kl_bound: tf.Tensor, positive: tf.Tensor
+    kl: Callable[[tf.Tensor], tf.Tensor],
+    least: tf.Tensor,
+    most: tf.Tensor,
+    kl_bound: tf.Tensor,
+    positive: tf.Tensor,
 ) -> tf.Tensor:
-    """The smallest eta in (least, most] with kl(eta) <= kl_bound; exactly 0 where that holds at 0 (needs `positive`)."""
+    """The smallest eta in (least, most] with kl(eta) <= kl_bound; exactly 0 where that holds at 0
+    (needs `positive`).
+    """
     inactive = positive & (kl(tf.where(positive, tf.zeros_like(most), most)) <= kl_bound)
     low = tf.math.log(1e-13 * (1.0 + least))
-    log_excess = bisect_decreasing(lambda s: kl(least + tf.exp(s)) - kl_bound, low, tf.math.log(most - least))
+    log_excess = bisect_decreasing(
+        lambda s: kl(least + tf.exp(s)) - kl_bound, low, tf.math.log(most - least)
+    )
     return tf.where(inactive, tf.zeros_like(most), least + tf.exp(log_excess))
