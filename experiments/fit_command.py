@@ -22,11 +22,11 @@ from virl_tf.checkpoint import save_arrays
 from virl_tf.fit import Result, resolve_hparams
 from virl_tf.fusion import Fusion
 from virl_tf.hparams import Hparams
-from virl_tf.irl import density_estimate
 from virl_tf.kde import Kde
 from virl_tf.methods import METHODS
 from virl_tf.mixture import em_mixture
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
+from virl_tf.problem import density_estimate
 from virl_tf.reward import Reward
 from virl_tf.run_folder import write_json
 from virl_tf.validation import (
@@ -221,7 +221,7 @@ def choose_components(x: np.ndarray, seed: int) -> Choice:
 def grid_arrays(result: Result, x: np.ndarray) -> dict[str, Any]:
     """In 1-D and 2-D reward and policy on a grid; else draws of the policy with their rewards."""
     if result.policy.dim > 2:
-        draws, _ = result.policy.sample(min(2000, max(500, len(x))), split_seed(0, 0, "picture"))
+        draws = result.policy.sample(min(2000, max(500, len(x))), split_seed(0, 0, "picture"))
         return {"policy_samples": draws, "policy_rewards": result.reward(draws)}
     if result.policy.dim == 2:
         grid = metrics.grid_around(x, RESOLUTION)
@@ -247,7 +247,9 @@ def summarise(
     seed: int,
 ) -> dict[str, Any]:
     """What was found in the data and how good the result is."""
-    last, size, method = result.history.iloc[-1], len(train), result.config["method"]
+    history = result.history
+    last = history[history["epochs"] > 0].iloc[-1]  # of training; the pooling's row comes after it
+    size, method = len(train), result.config["method"]
     kde = density_estimate(train, hparams, seed)
     described = [
         {
@@ -286,12 +288,10 @@ def summarise(
         else None,
         "held_out_log_likelihood": scores,
         "log_normaliser": {"value": log_z, "effective_draws": effective, "draws": NORMALISER_DRAWS},
-        "num_iterations": len(result.history),
+        "num_iterations": int((history["epochs"] > 0).sum()),
         "validation_loss": float(last["validation_loss"]),
         "chance_loss": float(last["chance_loss"]),
-        "mixture_exponent": float(
-            last.get("mixture_exponent", 0.0)
-        ),  # runs of earlier versions have none
+        "mixture_exponent": float(history["mixture_exponent"].iloc[-1]),
         "effective_sample_size": {
             "final": float(last["effective_sample_size"]),
             "of": int(last["num_negatives"]),

@@ -69,6 +69,7 @@ def execute(
     )
     experiment.write_arrays(out, train, result)
     history = result.history
+    trained = history[history["epochs"] > 0]  # the last row may be the pooling's
     parts = {
         part: float(history[f"{part}_seconds"].sum()) for part in ("sample", "training", "policy")
     }
@@ -78,11 +79,11 @@ def execute(
     summary = {
         **{key: value for key, value in config.items() if key != "hparams"},
         **measured,
-        "num_iterations": len(history),
+        "num_iterations": len(trained),
         "effective_sample_size": {
-            "of": int(history["num_negatives"].iloc[-1]),
-            "mean": float(history["effective_sample_size"].mean()),
-            "final": float(history["effective_sample_size"].iloc[-1]),
+            "of": int(trained["num_negatives"].iloc[-1]),
+            "mean": float(trained["effective_sample_size"].mean()),
+            "final": float(trained["effective_sample_size"].iloc[-1]),
         },
         "cpu_seconds": {**parts, "process": time.process_time() - start},
     }

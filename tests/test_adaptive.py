@@ -191,7 +191,7 @@ def test_the_search_finds_modes_that_a_fixed_set_misses():
     assert all(corners(a) > corners(b) for a, b in zip(found, fixed, strict=True))
     best = max(found, key=corners)
     assert corners(best) == 4  # as on 10 of the 16 seeds 0 - 15
-    x, _ = best.sample(2000, SEED)
+    x = best.sample(2000, SEED)
     distance = float(
         tf.reduce_mean(best.log_prob(x) - four_modes(x)) + np.log(4.0 * 2.0 * np.pi * 0.05)
     )
@@ -293,7 +293,7 @@ def test_the_support_is_respected():
         num_steps=40,
         jit_compile=False,
     )
-    x, _ = result.policy.sample(4000, SEED)
+    x = result.policy.sample(4000, SEED)
     weighty = np.exp(result.policy.log_weights) > 0.01
     assert np.abs(result.policy.means.numpy()[weighty]).max() < 1.0
     assert np.mean(inside(x)) > 0.85

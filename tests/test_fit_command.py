@@ -231,7 +231,7 @@ def test_rows_are_held_out_at_random_and_each_is_used_once():
 
 def test_the_normaliser_of_a_known_density():
     policy = make_mixture(3)
-    kde = virl_tf.kde.fit_kde(policy.sample(400, [1, 2])[0].numpy(), 0.5)
+    kde = virl_tf.kde.fit_kde(policy.sample(400, [1, 2]).numpy(), 0.5)
     reward = make_reward([], base=policy, base_scale=1.0)
     log_z, effective = fit_command.log_normaliser(reward, fit_command.Fusion(policy, kde), seed=0)
     assert abs(log_z) < 0.02

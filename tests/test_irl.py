@@ -568,7 +568,7 @@ def test_the_exponent_is_below_a_half_only_as_far_as_held_out_demonstrations_can
     hparams = tiny.hparams(loop={"mixture_average": True})
     problem = irl.Problem(x, one, None, None, np.zeros((1, 0), np.float32), two, 0)
     reward = irl.init(problem, VIRL, 1, hparams).reward._replace(base=one)
-    draws, _ = gaussian(np.zeros(1), 4.0 * np.eye(1)).sample(200_000, (0, 0))
+    draws = gaussian(np.zeros(1), 4.0 * np.eye(1)).sample(200_000, (0, 0))
     log_mu = gaussian(np.zeros(1), 4.0 * np.eye(1)).log_prob(draws)
 
     held, candidates = x[held_out_rows(rows, 0.1)[0]][:, 0], np.linspace(0.0, 1.0, 21)

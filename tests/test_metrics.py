@@ -231,7 +231,7 @@ def test_a_policy_outside_of_the_support_is_infinitely_far():
 
 
 def test_one_draw_inside_the_support_is_a_finite_distance():
-    x = make_mixture().sample(50, SEED)[0].numpy()
+    x = make_mixture().sample(50, SEED).numpy()
     found = policy_distance(
         make_mixture(), lambda y: np.where(y[:, 0] == x[7, 0], 0.0, -np.inf), 0.0, 50, SEED
     )

@@ -78,7 +78,7 @@ def test_a_policy_stays_near_although_the_reward_is_highest_elsewhere(search):
     for target, share in ((reward, 0.0), (virl_tf.stay_near(reward, demonstrations), 1.0)):
         steps = {} if search else {"num_steps": 100}
         policy = virl_tf.fit_policy(target, 2, 3, seed=0, search=search, **steps).policy
-        draws, _ = policy.sample(2000, [0, 1])
+        draws = policy.sample(2000, [0, 1])
         assert np.mean(np.linalg.norm(draws, axis=1) < 5.0) == pytest.approx(share, abs=0.02)
 
 

@@ -19,14 +19,15 @@ from virl_tf.fit import PolicyResult, Result, fit, fit_policy, load
 from virl_tf.hparams import Hparams, load_hparams
 from virl_tf.mixture import Mixture
 from virl_tf.near_data import stay_near
-from virl_tf.reward import Reward, load_reward
+from virl_tf.reward import Reward
+from virl_tf.reward_file import load_reward
 from virl_tf.validation import InputError
 
 __version__ = "0.1.0"
 """Of this package; results made by different versions are not mixed."""
 
 METHODS = methods.METHODS
-"""What `fit` accepts as `method`: its name -> its row, a `virl_tf.methods.Method`. A new method is a new row."""
+"""What `fit` accepts as `method`: its name -> its row. A new method is a new row."""
 
 __all__ = [
     "METHODS",

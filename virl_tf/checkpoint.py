@@ -31,7 +31,7 @@ _DAMAGED = (
     ),
     *(zipfile.BadZipFile, zlib.error),
 )
-FORMAT = 2  # of State files; a file of another format is refused
+FORMAT = 3  # of State files; a file of another format is refused
 
 
 class DamagedFileError(InputError):

@@ -3,8 +3,8 @@ reads a result back.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from virl_tf import irl
+from virl_tf import irl, pooling
 from virl_tf.checkpoint import write_text
 from virl_tf.discriminator.fit import DiscriminatorFitter
 from virl_tf.event_files import EventFiles
@@ -27,11 +27,12 @@ from virl_tf.hparams import (
     search_hparams,
     to_yaml,
 )
-from virl_tf.irl import State
+from virl_tf.irl import Info, State
 from virl_tf.methods import METHODS, Method
 from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.observers import Observer, ProgressBar
+from virl_tf.problem import Problem, make_problem
 from virl_tf.reward import Reward
 from virl_tf.run_folder import RunFolder, versions
 from virl_tf.validation import (
@@ -206,46 +207,69 @@ def run(
     progress: bool = False,
     tensorboard: bool = False,
 ) -> Result:
-    """The loop over t for checked arguments: from the folder's last checkpoint, if there is one, to
-    T.
+    """Algorithm 1's loop over t for checked arguments, from the folder's last checkpoint if there
+    is one.
     """
     if folder is not None and folder.finished:
         return load(folder.path)
-    problem = irl.make_problem(demonstrations, hparams, seed)
+    problem = make_problem(demonstrations, hparams, seed)
     with folder.locked() if folder is not None else nullcontext():
-        state = irl.init(problem, method, num_components, hparams)
-        fitter = DiscriminatorFitter(state.reward.num_inputs, hparams)
+        state = first = irl.init(problem, method, num_components, hparams)
+        fitter = DiscriminatorFitter(problem.features.num_inputs, hparams)
         if folder is not None:
-            networks = tuple(fitter.model.get_weights() * hparams.training.ensemble_size)
-            state = folder.latest_state(state._replace(network=networks)) or state
+            template = first._replace(network=tuple(fitter.model.get_weights()))
+            state = first = folder.latest_state(template) or first
 
         rows = []
-        events = (
-            EventFiles(folder.path / "tensorboard", demonstrations, state)
-            if folder and tensorboard
-            else nullcontext()
-        )
-        with (
-            ProgressBar(hparams.loop.num_iterations) if progress else nullcontext() as bar,
-            events as board,
-        ):
-            if bar is not None:
-                bar.resume(state.t)
-            while state.t < hparams.loop.num_iterations and not state.stopped:
-                state, info = irl.step(state, problem, method, fitter, hparams)
+        with _watching(folder, demonstrations, first, hparams, progress, tensorboard) as watchers:
+            for state, info in _stages(first, problem, method, fitter, hparams):
                 row = {**info._asdict(), **(evaluate(state) if evaluate else {})}
                 rows.append(row)
                 if folder is not None:
                     folder.record(state, row)
-                for observer in (
-                    *observers,
-                    *(watcher for watcher in (board, bar) if watcher is not None),
-                ):
+                for observer in (*observers, *watchers):
                     observer(state, row)
         if folder is not None:
             folder.write_result(state.reward, state.policy)
     history = folder.history() if folder is not None else pd.DataFrame(rows)
     return Result(state.reward, state.policy, history, dict(config))
+
+
+def _stages(
+    state: State,
+    problem: Problem,
+    method: Method,
+    fitter: DiscriminatorFitter,
+    hparams: Hparams,
+) -> Iterator[tuple[State, Info]]:
+    """What is left of a run: iterations until T or convergence, then the pooling if there is one."""
+    while state.t < hparams.loop.num_iterations and not (state.converged or state.pooled):
+        state, info = irl.step(state, problem, method, fitter, hparams)
+        yield state, info
+    if pooling.is_due(state, problem, method):
+        yield pooling.pool(state, problem, hparams)
+
+
+@contextmanager
+def _watching(
+    folder: RunFolder | None,
+    demonstrations: np.ndarray,
+    state: State,
+    hparams: Hparams,
+    progress: bool,
+    tensorboard: bool,
+) -> Iterator[list[Observer]]:
+    """Event files and progress bar of a run that goes on from `state`, as far as they are wanted."""
+    watchers: list[Observer] = []
+    with ExitStack() as stack:
+        if folder is not None and tensorboard:
+            events = EventFiles(folder.path / "tensorboard", demonstrations, state)
+            watchers.append(stack.enter_context(events))
+        if progress:
+            bar = stack.enter_context(ProgressBar(hparams.loop.num_iterations))
+            bar.resume(state.t)
+            watchers.append(bar)
+        yield watchers
 
 
 @dataclass(frozen=True)
@@ -470,9 +494,9 @@ def spread_start(reward: Reward, num_components: int, seed: int) -> Mixture:
     its volume.
     """
     policy = standard_normal_start(num_components, reward.dim, seed)
-    widths = reward.scale * num_components ** (-1.0 / reward.dim)
+    widths = reward.features.scale * num_components ** (-1.0 / reward.dim)
     return policy._replace(
-        means=reward.shift + reward.scale * policy.means,
+        means=reward.features.shift + reward.features.scale * policy.means,
         scale_trils=tf.linalg.diag(tf.ones_like(policy.means) * widths),
     )
 
@@ -506,7 +530,7 @@ def _checked_start(
             f"initial_policy has shape [K, D] = {[policy.num_components, policy.dim]}, expected {wanted}."
         )
     _check_log_prob(
-        target, policy.sample(num_samples * num_components, split_seed(seed, 0, "check"))[0]
+        target, policy.sample(num_samples * num_components, split_seed(seed, 0, "check"))
     )
     return policy
 

@@ -94,7 +94,6 @@ class TrainingHparams:
     warm_up_epochs: int = _ranged(interval(0))
     validation_fraction: float = _ranged(interval(0.0, 0.5, open_low=True))
     weight_average: float = _ranged(interval(0.0, 0.99999))
-    ensemble_size: int = _ranged(interval(1, 100))
     start: str = _ranged(choice("warm", "zero_head", "fresh"))
 
 
@@ -126,8 +125,6 @@ class LoopHparams:
 
     num_iterations: int = _ranged(interval(1, 10_000))
     num_negatives: int = _ranged(interval(16))
-    wide_share: float = _ranged(interval(0.0, 0.9))
-    wide_weight: float = _ranged(interval(0.0, 0.9))
     min_gain: float | None = _ranged(interval(0.0))
     mixture_average: bool = _ranged(choice(False, True))
     prior: str = _ranged(choice("moments", "mixture", "auto", "initial_policy", "flat"))

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.numerics import DENSITY, LOG_2PI, compiled
+from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError
 
 # Squared distances of 1e12 squared bandwidths are exact to 1e-4 nats.
@@ -21,15 +22,10 @@ _FEW_COLUMNS = 6
 
 
 class Kde(NamedTuple):
-    """p~(x) = 1/N sum_n N(x; points_n, diag(bandwidth^2)).
+    """p~(x) = 1/N sum_n N(x; points_n, diag(bandwidth^2)), a `Density`."""
 
-    Attributes:
-        points: [N, D] float64.
-        bandwidth: [D] float64, the kernel's standard deviation per column, in data units.
-    """
-
-    points: Any
-    bandwidth: Any
+    points: Float64[Array, "N D"]
+    bandwidth: Float64[Array, " D"]  # the kernel's standard deviation per column, in data units
 
     def log_prob(self, x: tf.Tensor) -> tf.Tensor:
         """Log p~(x): [M, D] -> [M], in blocks."""

@@ -1,11 +1,12 @@
 """V-IRL, EIM and G-EIM: one loop, a row of data each.
 
-| | proposal | base (numerator of the weights) | logit phi_t(x) | target of the policy | recovered
-reward |
-|---|---|---|---|---|---|
-| EIM | q_t | log q_t, so w = 1 | net | log q_t + net | log q_{t+1} |
-| G-EIM | mu_t | log q_t | net - log q_t | net = R_t | net |
-| V-IRL | mu_t | log q*_t | net | log q*_t + net | log q*_{t+1} = the target |
+| | proposal | base | logit phi_t(x) | target of the policy | recovered reward | ends |
+|---|---|---|---|---|---|---|
+| EIM | q_t | log q_t | net | log q_t + net | log q_{t+1} | after T |
+| G-EIM | mu_t | log q_t | net - log q_t | net = R_t | net | after T |
+| V-IRL | mu_t | log q*_t | net | log q*_t + net | log q*_{t+1} = the target | may end early |
+
+The base is the numerator of the importance weights; EIM's are w = 1.
 """
 
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ class Method:
 
     Attributes:
         name: what a user calls it.
+        family: the paper's method that this is, or is an ablation of: "virl", "geim" or "eim". Its
+            hyperparameters are those of this family.
         fusion: draw negatives from mu_t = 0.5 q~_t + 0.5 p~ (else from the policy alone).
         base: the density q the classifier compares the expert with: the policy's, or the recovered
             reward q*_t. It is the numerator of the importance weights q / proposal.
@@ -26,30 +29,48 @@ class Method:
         accumulate: the target of the policy is base + network (else the network alone).
         reward: what is recovered: the target, or the updated policy's log density.
         importance_weights: weight the negatives by base / proposal (else all by one).
+        converges: the reward is a sum that is complete when phi_t finds nothing (phi_T = 0 in the
+            paper). Then `loop.min_gain` may end a run, and `loop.mixture_average` pool its reward.
     """
 
     name: str
+    family: Literal["virl", "geim", "eim"]
     fusion: bool
     base: Literal["policy", "reward"]
     logit_offset: Literal["none", "policy", "proposal"]
     accumulate: bool
     reward: Literal["target", "policy"]
     importance_weights: bool = True
-
-    @property
-    def family(self) -> str:
-        """The paper's method that this is, or is an ablation of: whose hyperparameters it takes."""
-        return self.name.split("_")[0]
+    converges: bool = False
 
 
 EIM = Method(
-    "eim", fusion=False, base="policy", logit_offset="none", accumulate=True, reward="policy"
+    "eim",
+    "eim",
+    fusion=False,
+    base="policy",
+    logit_offset="none",
+    accumulate=True,
+    reward="policy",
 )
 GEIM = Method(
-    "geim", fusion=True, base="policy", logit_offset="policy", accumulate=False, reward="target"
+    "geim",
+    "geim",
+    fusion=True,
+    base="policy",
+    logit_offset="policy",
+    accumulate=False,
+    reward="target",
 )
 VIRL = Method(
-    "virl", fusion=True, base="reward", logit_offset="none", accumulate=True, reward="target"
+    "virl",
+    "virl",
+    fusion=True,
+    base="reward",
+    logit_offset="none",
+    accumulate=True,
+    reward="target",
+    converges=True,
 )
 
 PAPER_METHODS = (VIRL, GEIM, EIM)

@@ -116,7 +116,7 @@ def policy_distance(
         log_normaliser: log Z with R = log p + log Z.
         n, seed: draws; stateless seed, int32 [2].
     """
-    x, _ = policy.sample(n, seed)
+    x = policy.sample(n, seed)
     log_q, log_p = policy.log_prob(x).numpy(), np.asarray(log_prob(x))
     inside = np.isfinite(log_p)
     if not inside.any():

@@ -12,6 +12,7 @@ import tensorflow_probability as tfp
 from threadpoolctl import threadpool_limits
 
 from virl_tf.numerics import DENSITY, LOG_2PI
+from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError
 
 tfd = tfp.distributions
@@ -26,9 +27,9 @@ class Mixture(NamedTuple):
         scale_trils: [K, D, D], lower Cholesky factors of the covariances.
     """
 
-    log_weights: Any
-    means: Any
-    scale_trils: Any
+    log_weights: Float64[Array, " K"]
+    means: Float64[Array, "K D"]
+    scale_trils: Float64[Array, "K D D"]
 
     @property
     def num_components(self) -> int:
@@ -75,23 +76,21 @@ class Mixture(NamedTuple):
         """Log q~(o|x): [N, D] -> [N, K]."""
         return tf.nn.log_softmax(self.log_weights + self.component_log_prob(x), axis=-1)
 
-    def sample(self, n: int, seed: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """N draws x [n, D] and the components [n] int32 they came from.
+    def sample(self, n: int, seed: Any) -> tf.Tensor:
+        """Draws [n, D]. `seed`: stateless, int32 [2]."""
+        return self.sample_with_components(n, seed)[0]
 
-        `seed`: stateless, int32 [2].
-        """
+    def sample_with_components(self, n: int, seed: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Draws x [n, D] and the components [n] int32 they came from."""
         seeds = tf.random.split(tf.convert_to_tensor(seed), 2)
-        ids = tf.random.stateless_categorical(self.log_weights[None], n, seeds[0], dtype=tf.int32)[
-            0
-        ]
+        ids = tf.random.stateless_categorical(self.log_weights[None], n, seeds[0], dtype=tf.int32)
         z = tf.random.stateless_normal([n, self.dim], seeds[1], dtype=DENSITY)
-        return tf.gather(self.means, ids) + tf.linalg.matvec(
-            tf.gather(self.scale_trils, ids), z
-        ), ids
+        scale_trils = tf.gather(self.scale_trils, ids[0])
+        return tf.gather(self.means, ids[0]) + tf.linalg.matvec(scale_trils, z), ids[0]
 
     def entropy(self, n: int, seed: Any) -> tf.Tensor:
         """Monte Carlo estimate of H(q~) from n draws: []."""
-        return -tf.reduce_mean(self.log_prob(self.sample(n, seed)[0]))
+        return -tf.reduce_mean(self.log_prob(self.sample(n, seed)))
 
 
 def empty_mixture(dim: int) -> Mixture:

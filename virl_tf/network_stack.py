@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from virl_tf.numerics import DENSITY, NETWORK, from_network
+from virl_tf.shapes import Array, Float32, Int32
 
 
 class FrozenNetwork(NamedTuple):
@@ -15,12 +16,12 @@ class FrozenNetwork(NamedTuple):
     L hidden layers of H units.
     """
 
-    input_kernel: Any  # [inputs, H]
-    input_bias: Any  # [H]
-    hidden_kernels: Any  # [L - 1, H, H]
-    hidden_biases: Any  # [L - 1, H]
-    output_kernel: Any  # [H, 1]
-    output_bias: Any  # [1]
+    input_kernel: Float32[Array, "*T inputs H"]
+    input_bias: Float32[Array, "*T H"]
+    hidden_kernels: Float32[Array, "*T L-1 H H"]
+    hidden_biases: Float32[Array, "*T L-1 H"]
+    output_kernel: Float32[Array, "*T H 1"]
+    output_bias: Float32[Array, "*T 1"]
 
     def logits(self, z: tf.Tensor) -> tf.Tensor:
         """phi(z): [N, D] -> [N], float32."""
@@ -41,11 +42,11 @@ class NetworkStack(NamedTuple):
 
     Attributes:
         networks: a FrozenNetwork whose arrays have a leading axis T_max.
-        count: [] int32, how many are in use.
+        count: how many are in use.
     """
 
     networks: FrozenNetwork
-    count: Any
+    count: Int32[Array, ""]
 
     @property
     def capacity(self) -> int:
@@ -65,6 +66,10 @@ class NetworkStack(NamedTuple):
             return tf.tensor_scatter_nd_update(stacked, self.count[None, None], new[None])
 
         return NetworkStack(tf.nest.map_structure(put, self.networks, network), self.count + 1)
+
+    def emptied(self) -> "NetworkStack":
+        """The same room with none in use."""
+        return self._replace(count=tf.constant(0))
 
     def sum_logits(self, z: tf.Tensor) -> tf.Tensor:
         """sum_{i < count} phi_i(z): float32 [N, D] -> float64 [N].

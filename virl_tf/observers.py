@@ -6,6 +6,7 @@ An observer is called with the state after each iteration and that iteration's r
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import numpy as np
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -76,13 +77,16 @@ class ProgressBar:
     def __call__(self, state: State, row: Mapping[str, Any]) -> None:
         """Move on by one."""
         numbers = "  ".join(
-            f"{label} {row[key]:.4g}" for key, label in _SHOWN.items() if key in row
+            f"{label} {row[key]:.4g}"
+            for key, label in _SHOWN.items()
+            if key in row and np.isfinite(row[key])
         )
-        self._console.print(f"t {row['t']:>3}  {numbers}", highlight=False, soft_wrap=True)
+        stage = "pooled" if state.pooled else f"t {row['t']:>3}"
+        self._console.print(f"{stage}  {numbers}", highlight=False, soft_wrap=True)
         if row["dropped"]:
-            why = "tells held-out points apart no better than chance"
             self._console.print(
-                f"phi_{row['t']} {why}: dropped, and the run ends here",
+                f"phi_{row['t']} tells held-out points apart no better than chance: dropped, "
+                "and the iterations end here",
                 highlight=False,
                 soft_wrap=True,
             )

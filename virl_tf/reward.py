@@ -1,149 +1,133 @@
-"""The cumulative reward R(x) = log q*_0(x) + sum_i phi_i(x) (Eq. 2), as a value: arrays, no
-closures.
-"""
+"""The cumulative reward R(x) = log q*_0(x) + sum_i phi_i(x) (Eq. 2), as a value: arrays, no closures."""
 
 import functools
-import io
-import json
-import zipfile
-import zlib
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import h5py
 import keras
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.mixture import Mixture, empty_mixture
+from virl_tf.features import Features
+from virl_tf.mixture import Mixture
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
-from virl_tf.numerics import DENSITY, NETWORK, compiled, from_network, specs_of, to_network
-from virl_tf.validation import InputError, check_integer, check_unpacked_size
+from virl_tf.numerics import DENSITY, NETWORK, compiled, from_network, specs_of
+from virl_tf.shapes import Array, Float64
+from virl_tf.validation import InputError, check_integer
 
 
 class Reward(NamedTuple):
-    """R(x) = base_scale * log base(x) + sum_i phi_i(features((x - shift) / scale)) + mixture_scale
-    * log mixture(x).
+    """R(x) = base_scale log base(x) + sum_i phi_i(features(x)) + mixture_scale log mixture(x).
 
     Call it: float or array [..., D] -> float64 [...]. It is an unnormalised log density, so TFP's
     samplers take it as it is.
 
     Attributes:
         base: the prior q*_0 (V-IRL), or the policy (EIM, whose networks are none).
-        base_scale: [] float64; 0 leaves the base out (G-EIM).
+        base_scale: 0 leaves the base out (G-EIM).
         networks: the stack of phi_i.
-        shift, scale: [D] float64, standardise the points.
-        frequencies: [D, F] float32 in radians; the networks see z and sqrt(2) sin, sqrt(2) cos of z
-            @ frequencies.
-        mixture: an EM mixture of the demonstrations, with which the sum may be averaged at the end;
-            else without components.
-        mixture_scale: [] float64; 0 leaves the mixture out, as in the paper.
+        features: what the networks see of a point.
+        mixture: an EM mixture of the demonstrations, with which a reward may be pooled at the end of
+            a run; else without components.
+        mixture_scale: 0 leaves the mixture out, as in the paper.
     """
 
     base: Mixture
-    base_scale: Any
+    base_scale: Float64[Array, ""]
     networks: NetworkStack
-    shift: Any
-    scale: Any
-    frequencies: Any
+    features: Features
     mixture: Mixture
-    mixture_scale: Any
-
-    @property
-    def num_inputs(self) -> int:
-        """Of the networks: D + 2 F."""
-        return self.dim + 2 * int(self.frequencies.shape[1])
+    mixture_scale: Float64[Array, ""]
 
     @property
     def dim(self) -> int:
         """D."""
-        return int(self.shift.shape[0])
+        return self.features.dim
 
     def __call__(self, x: Any) -> tf.Tensor:
         """R(x): [..., D] -> [...], float64, differentiable in x.
 
-        Raises InputError for another last axis or what is not real.
+        Raises:
+            InputError: another last axis, or what is not real.
         """
-        try:
-            x = tf.convert_to_tensor(x)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"x must be an array of numbers [..., {self.dim}]: {error}") from error
-        if not (x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool):
-            raise InputError(
-                f"x must be an array of real numbers [..., {self.dim}], got dtype {x.dtype.name}."
-            )
-        if x.shape.rank == 0 or x.shape[-1] != self.dim:
-            raise InputError(
-                f"x must have shape [..., {self.dim}] (this reward's dimension), got {tuple(x.shape)}."
-            )
-        x = tf.cast(x, DENSITY)
+        x = _checked_points(x, self.dim)
         flat = evaluate(self, tf.reshape(x, [-1, self.dim]))
         return tf.reshape(flat, tf.shape(x)[:-1])
 
-    def inputs(self, x: tf.Tensor) -> tf.Tensor:
-        """What the networks see of x: float64 [N, D] -> float32 [N, D + 2 F], standardised points
-        and their Fourier features.
-        """
-        z = to_network((x - self.shift) / self.scale)
-        if self.frequencies.shape[1] == 0:
-            return z
-        phases = tf.matmul(z, self.frequencies)
-        # The factor gives the features the variance of standardised inputs.
-        return tf.concat(
-            [
-                z,
-                np.float32(np.sqrt(2.0)) * tf.sin(phases),
-                np.float32(np.sqrt(2.0)) * tf.cos(phases),
-            ],
-            axis=1,
-        )
+    def log_prob(self, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
+        """R(x), not compiled: for use inside other compiled functions."""
+        return self.log_base(x) + self.networks.sum_logits(self.features(x))
 
-    def log_base(self, x: tf.Tensor) -> tf.Tensor:
-        """All but the networks: [N, D] -> [N]; a density whose scale is 0 adds 0, whatever it says."""
-        return _scaled(self.base_scale, self.base, x) + _scaled(self.mixture_scale, self.mixture, x)
+    def log_base(self, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
+        """All but the networks; a density whose scale is 0 adds 0, whatever it says."""
+        of_base = _scaled(self.base_scale, self.base, x)
+        return of_base + _scaled(self.mixture_scale, self.mixture, x)
 
-    def log_prob(self, x: tf.Tensor) -> tf.Tensor:
-        """R(x) for float64 [N, D] -> [N], not compiled: for use inside other compiled functions."""
-        return self.log_base(x) + self.networks.sum_logits(self.inputs(x))
+    # --- rewards made from this one ---------------------------------------------------------------
 
-    def average(self, exponent: float) -> "Reward":
-        """The geometric mean (1 - exponent) R(x) + exponent * log mixture(x): R's networks and
-        scales are multiplied.
-        """
-        networks = self.networks._replace(networks=self.networks.networks.scale(1.0 - exponent))
+    def add(self, phi: FrozenNetwork) -> "Reward":
+        """Log q*_{t+1} = log q*_t + phi_t (Algorithm 1, line 3)."""
+        return self._replace(networks=self.networks.append(phi))
+
+    def of_policy(self, policy: Mixture) -> "Reward":
+        """Log q~_t in the place of this reward: no networks."""
+        one = tf.constant(1.0, DENSITY)
+        return self._replace(base=policy, base_scale=one, networks=self.networks.emptied())
+
+    def without_base(self) -> "Reward":
+        """A sum of networks alone, none yet."""
+        zero = tf.constant(0.0, DENSITY)
+        return self._replace(base_scale=zero, networks=self.networks.emptied())
+
+    def pooled(self, exponent: float) -> "Reward":
+        """The geometric mean (1 - exponent) R(x) + exponent log mixture(x)."""
+        rest = 1.0 - exponent
         return self._replace(
-            base_scale=(1.0 - exponent) * self.base_scale,
-            networks=networks,
-            mixture_scale=(1.0 - exponent) * self.mixture_scale + exponent,
+            base_scale=rest * self.base_scale,
+            networks=self.networks._replace(networks=self.networks.networks.scale(rest)),
+            mixture_scale=rest * self.mixture_scale + exponent,
         )
 
     def truncate(self, count: int) -> "Reward":
-        """The reward with its first `count` networks alone: log q*_count, where every phi_t is one
-        network.
-        """
+        """The reward with its first `count` networks alone: log q*_count."""
         count = check_integer("count", count, 0, int(self.networks.count))
         return self._replace(networks=self.networks._replace(count=tf.constant(count)))
 
     def as_keras(self) -> keras.Model:
         """A Keras model [N, D] float64 -> [N]; `.save('reward.keras')` stores it in one file (see
-        `load_reward`).
+        `virl_tf.load_reward`).
         """
-        used = max(
-            1, int(self.networks.count)
-        )  # room for further networks is not worth bytes in a file
-        networks = self.networks._replace(
-            networks=tf.nest.map_structure(lambda a: a[:used], self.networks.networks)
-        )
-        arrays = [np.asarray(a) for a in tf.nest.flatten(self._replace(networks=networks))]
-        # With names of their own: Keras's count the models of the process, and equal rewards should
-        # be equal files.
-        layer = CumulativeReward(
-            [list(a.shape) for a in arrays], dtype="float64", name="cumulative_reward"
-        )
+        arrays = named_arrays(self.without_room())
+        shapes = {name: list(array.shape) for name, array in arrays.items()}
+        # Names of their own: Keras's count the models of the process, and equal rewards should be
+        # equal files.
+        layer = CumulativeReward(shapes, dtype="float64", name="cumulative_reward")
         inputs = keras.Input((self.dim,), dtype="float64", name="x")
         model = keras.Model(inputs, layer(inputs), name="reward")
-        layer.set_weights(arrays)
+        layer.set_weights(list(arrays.values()))
         return model
+
+    def without_room(self) -> "Reward":
+        """The same reward without room for further networks, but for one if it has none."""
+        used = max(1, int(self.networks.count))
+        networks = tf.nest.map_structure(lambda a: a[:used], self.networks.networks)
+        return self._replace(networks=self.networks._replace(networks=networks))
+
+
+def _checked_points(x: Any, dim: int) -> tf.Tensor:
+    try:
+        x = tf.convert_to_tensor(x)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"x must be an array of numbers [..., {dim}]: {error}") from error
+    if not (x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool):
+        raise InputError(
+            f"x must be an array of real numbers [..., {dim}], got dtype {x.dtype.name}."
+        )
+    if x.shape.rank == 0 or x.shape[-1] != dim:
+        raise InputError(
+            f"x must have shape [..., {dim}] (this reward's dimension), got {tuple(x.shape)}."
+        )
+    return tf.cast(x, DENSITY)
 
 
 def _scaled(scale: tf.Tensor, density: Mixture, x: tf.Tensor) -> tf.Tensor:
@@ -190,11 +174,9 @@ class CumulativeValues:
         """R(points), float64 [N]: `evaluate` up to rounding."""
         count = int(reward.networks.count)
         if not self._goes_on(reward):
-            self._count, self._inputs, self._base = (
-                0,
-                reward.inputs(self.points),
-                reward.log_base(self.points),
-            )
+            self._count = 0
+            self._inputs = reward.features(self.points)
+            self._base = reward.log_base(self.points)
             self._sum = tf.zeros_like(self._base)
         for i in range(self._count, count):
             network = reward.networks.network(i)
@@ -216,15 +198,7 @@ def _identity(reward: Reward, count: int) -> list[np.ndarray]:
     whatever T.
     """
     last = reward.networks.network(count - 1) if count else ()
-    rest = (
-        reward.base,
-        reward.base_scale,
-        reward.shift,
-        reward.scale,
-        reward.frequencies,
-        reward.mixture,
-        reward.mixture_scale,
-    )
+    rest = reward._replace(networks=())
     return [np.asarray(array) for array in tf.nest.flatten((rest, last))]
 
 
@@ -235,30 +209,38 @@ def _compiled_logits(specs: FrozenNetwork) -> Any:
     return compiled(lambda network, z: network.logits(z), specs, points, jit_compile=False)
 
 
-_FIELD_DTYPES = (
-    ["float64"] * 4 + ["float32"] * 6 + ["int32"] + ["float64"] * 2 + ["float32"] + ["float64"] * 4
+# --- as named arrays, and as a Keras layer --------------------------------------------------------
+
+
+def _names(field: str, record: Any) -> Any:
+    """An instance of a record type whose fields are their own names."""
+    return record(*(f"{field}.{name}" for name in record._fields))
+
+
+_NAMES = Reward(
+    base=_names("base", Mixture),
+    base_scale="base_scale",
+    networks=NetworkStack(_names("networks", FrozenNetwork), "networks.count"),
+    features=_names("features", Features),
+    mixture=_names("mixture", Mixture),
+    mixture_scale="mixture_scale",
 )
-_VERSIONS = 13, 14, 18  # arrays in a file: the first ones had no features, the next no mixture
+_FLOAT32 = {*_NAMES.networks.networks, "features.frequencies"}
+_OTHERS = {**dict.fromkeys(_FLOAT32, "float32"), "networks.count": "int32"}
+DTYPES = {name: _OTHERS.get(name, "float64") for name in tf.nest.flatten(_NAMES)}
+"""Name of each array of a reward -> its dtype, in the order of the fields."""
 
 
-def _unflatten(arrays: list[Any]) -> Reward:
-    base, scale, networks, count = (
-        Mixture(*arrays[:3]),
-        arrays[3],
-        FrozenNetwork(*arrays[4:10]),
-        arrays[10],
-    )
-    shift, data_scale, frequencies = arrays[11:14]
-    mixture, mixture_scale = Mixture(*arrays[14:17]), arrays[17]
-    return Reward(
-        base,
-        scale,
-        NetworkStack(networks, count),
-        shift,
-        data_scale,
-        frequencies,
-        mixture,
-        mixture_scale,
+def named_arrays(reward: Reward) -> dict[str, np.ndarray]:
+    """{name: array}, the names of `DTYPES`."""
+    arrays = [np.asarray(array) for array in tf.nest.flatten(reward)]
+    return dict(zip(DTYPES, arrays, strict=True))
+
+
+def from_named_arrays(arrays: Mapping[str, Any]) -> Reward:
+    """The inverse of `named_arrays`; tensors and arrays alike."""
+    return tf.nest.map_structure(
+        lambda name: tf.convert_to_tensor(arrays[name], DTYPES[name]), _NAMES
     )
 
 
@@ -266,24 +248,19 @@ def _unflatten(arrays: list[Any]) -> Reward:
 class CumulativeReward(keras.layers.Layer):
     """A `Reward` as a Keras layer: its arrays are the layer's (frozen) weights."""
 
-    def __init__(self, shapes: list[list[int]], **kwargs: Any):
+    def __init__(self, arrays: Mapping[str, list[int]], **kwargs: Any):
+        """`arrays`: name -> shape, the names of `DTYPES`."""
         super().__init__(trainable=False, **kwargs)
-        self.shapes = [[int(n) for n in shape] for shape in shapes]
-        self._arrays = [
-            self.add_weight(
-                shape=tuple(shape),
-                dtype=dtype,
-                initializer="zeros",
-                trainable=False,
-                name=f"array_{i}",
-            )
-            for i, (shape, dtype) in enumerate(zip(self.shapes, _FIELD_DTYPES, strict=True))
-        ]
+        self.shapes = {name: [int(n) for n in arrays[name]] for name in DTYPES}
+        for name, shape in self.shapes.items():
+            options = {"initializer": "zeros", "trainable": False, "name": name.replace(".", "_")}
+            self.add_weight(shape=tuple(shape), dtype=DTYPES[name], **options)
 
     @property
     def reward(self) -> Reward:
         """The value this layer holds."""
-        return _unflatten([tf.convert_to_tensor(a) for a in self._arrays])
+        arrays = [tf.convert_to_tensor(array) for array in self.weights]
+        return from_named_arrays(dict(zip(DTYPES, arrays, strict=True)))
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """R(x): [N, D] -> [N]."""
@@ -294,110 +271,7 @@ class CumulativeReward(keras.layers.Layer):
         return input_shape[:-1]
 
     def get_config(self) -> dict[str, Any]:
-        """The arrays' shapes: enough to build the layer before its weights are read."""
+        """The arrays' names and shapes: enough to build the layer before its weights are read."""
         config = super().get_config()
         config.pop("trainable")
-        return {**config, "shapes": self.shapes}
-
-
-def load_reward(path: Path | str) -> Reward:
-    """The reward in a `.keras` file written by `Reward.as_keras().save(path)`.
-
-    Only the arrays are used: Keras, which would build whatever the file describes, is not asked.
-
-    Raises:
-        InputError: no such file, not a Keras file, or one that holds something else. Nothing in the
-            file is executed.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"no reward file {path}.")
-    try:
-        check_unpacked_size(path)
-        with zipfile.ZipFile(path) as file:
-            _check_description(file)
-            content = file.read("model.weights.h5")
-        with h5py.File(io.BytesIO(content), "r") as weights:
-            names = [f"layers/cumulative_reward/vars/{i}" for i in range(len(_FIELD_DTYPES))]
-            written = sum(name in weights for name in names)
-            if written not in _VERSIONS:
-                raise ValueError(f"it holds {written} arrays")
-            arrays = [_read_array(weights, name, len(content)) for name in names[:written]]
-        d = len(arrays[_VERSIONS[0] - 1])
-        arrays += [np.zeros((d, 0), np.float32), *map(np.asarray, empty_mixture(d)), np.zeros(())][
-            written - _VERSIONS[0] :
-        ]
-        _check_arrays(arrays)
-    except (
-        ValueError,
-        TypeError,
-        OSError,
-        KeyError,
-        AttributeError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise InputError(f"{path} is not a reward saved by virl_tf: {error}") from error
-    return _unflatten([tf.constant(a) for a in arrays])
-
-
-def _check_description(file: zipfile.ZipFile) -> None:
-    """Raise ValueError unless the members and the Keras classes are those of `Reward.as_keras`."""
-    classes = set()
-    json.loads(
-        file.read("config.json"), object_hook=lambda item: classes.add(item.get("class_name", ""))
-    )
-    wanted = {"Functional", "InputLayer", "CumulativeReward", "DTypePolicy", "__keras_tensor__", ""}
-    if (
-        set(file.namelist()) != {"metadata.json", "config.json", "model.weights.h5"}
-        or classes != wanted
-    ):
-        raise ValueError(
-            f"it holds {file.namelist()[:9]} and describes {sorted(map(str, classes))[:9]}"
-        )
-
-
-def _read_array(weights: h5py.File, name: str, most: int) -> np.ndarray:
-    """One array of at most `most` bytes.
-
-    HDF5 can also point to other files or declare data that it does not hold.
-    """
-    parts = name.split("/")
-    links = [weights.get("/".join(parts[: i + 1]), getlink=True) for i in range(len(parts))]
-    dataset = weights[name] if all(isinstance(link, h5py.HardLink) for link in links) else None
-    if (
-        not isinstance(dataset, h5py.Dataset)
-        or dataset.external
-        or dataset.is_virtual
-        or dataset.nbytes > most
-    ):
-        raise ValueError(f"{name} is not an array within the file")
-    return dataset[()]
-
-
-def _check_arrays(arrays: list[np.ndarray]) -> None:
-    """Raise ValueError unless the dtypes and shapes are those of one reward, its mixture and scales
-    are finite.
-    """
-    means, kernels, hidden = (np.asarray(arrays[i]) for i in (1, 4, 6))
-    (k, d), (t, _, h), layers = means.shape, kernels.shape, hidden.shape[1]
-    mixture, scales = [(k,), (k, d), (k, d, d), ()], [(d,), (d,)]
-    m = len(arrays[14]) if arrays[14].ndim else -1
-    features = (d, arrays[13].shape[-1]) if arrays[13].ndim == 2 else ()
-    inputs = d + 2 * features[1] if features else d
-    networks = [(t, inputs, h), (t, h), (t, layers, h, h), (t, layers, h), (t, h, 1), (t, 1)]
-    average = [(m,), (m, d), (m, d, d), ()]
-    if [a.shape for a in arrays] != [*mixture, *networks, (), *scales, features, *average] or [
-        str(a.dtype) for a in arrays
-    ] != _FIELD_DTYPES:
-        raise ValueError("its arrays have other shapes or dtypes")
-    if m == 0 and arrays[17] != 0.0:
-        raise ValueError("its average is with a mixture that has no components")
-    if (
-        not all(np.isfinite(arrays[i]).all() for i in (0, 1, 2, 3, *range(11, 18)))
-        or not 0 <= arrays[10] <= t
-    ):
-        raise ValueError(
-            "its mixture, scales or frequencies are not finite, or its number of networks is impossible"
-        )
+        return {**config, "arrays": self.shapes}

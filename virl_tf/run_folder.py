@@ -36,7 +36,8 @@ from virl_tf.checkpoint import (
 from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
-from virl_tf.reward import Reward, load_reward
+from virl_tf.reward import Reward
+from virl_tf.reward_file import load_reward
 from virl_tf.validation import InputError
 
 try:

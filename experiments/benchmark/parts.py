@@ -257,8 +257,6 @@ def iteration_seconds(n: int) -> float:
             "loop": {"num_iterations": 4, "num_negatives": base.loop.num_negatives // 4},
         }
     )
-    history = virl_tf.fit(
-        RandomGaussians(50, 0).mixture.sample(n, [0, 1])[0], hparams=hparams
-    ).history
+    history = virl_tf.fit(RandomGaussians(50, 0).mixture.sample(n, [0, 1]), hparams=hparams).history
     seconds = history[[f"{part}_seconds" for part in ("sample", "training", "policy")]].sum(axis=1)
     return float(seconds.iloc[1:].median())  # the first one compiles

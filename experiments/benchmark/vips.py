@@ -65,7 +65,7 @@ class Target:
 
     def measure(self, policy: Mixture) -> dict[str, float]:
         """KL(q || p) (by draws inside the support) and the modes covered by 0.3 % of the draws."""
-        x, _ = policy.sample(SAMPLES, split_seed(0, 0, "evaluation"))
+        x = policy.sample(SAMPLES, split_seed(0, 0, "evaluation"))
         log_p = np.asarray(self.log_prob(x))
         inside = np.isfinite(log_p)
         # Restricted to the support and normalised there, as in metrics.policy_distance.
@@ -177,7 +177,7 @@ def best_known(
     and at `found`.
     """
     k, rng, start_cpu = target.components, np.random.default_rng(seed), time.process_time()
-    x = mixture.sample(2000, split_seed(seed, 0, "best known"))[0].numpy()
+    x = mixture.sample(2000, split_seed(seed, 0, "best known")).numpy()
     steps = [_steps(target, found, 150, 200, 0.05), _steps(target, found, 40, 200, 0.005)]
 
     def fit(policy: Mixture, i: int) -> Mixture:
@@ -387,7 +387,7 @@ def fits(
 def save_robot(file: Path, policy: Mixture) -> None:
     """The arms of the components' means and of some draws."""
     robot = PlanarRobot()
-    draws, _ = policy.sample(200, split_seed(0, 0, "drawn arms"))
+    draws = policy.sample(200, split_seed(0, 0, "drawn arms"))
     arms = {"means": robot.joints(policy.means), "draws": robot.joints(draws), "goals": robot.goals}
     file.parent.mkdir(parents=True, exist_ok=True)
     save_arrays(file, {**arms, "weights": np.exp(policy.log_weights)})

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf import metrics
-from virl_tf.fusion import draw
 from virl_tf.kde import Kde
 from virl_tf.mixture import Mixture, moments
 from virl_tf.numerics import DENSITY, split_seed
@@ -61,8 +60,8 @@ class SampledDistances:
         self._task = task
         wide = moments(train)
         self._wide = wide._replace(scale_trils=WIDENING * wide.scale_trils)
-        target_draws, _ = task.mixture.sample(DRAWS // 2, split_seed(0, 0, "distance of target"))
-        wide_draws, _ = self._wide.sample(DRAWS // 8, split_seed(0, 0, "distance of wide part"))
+        target_draws = task.mixture.sample(DRAWS // 2, split_seed(0, 0, "distance of target"))
+        wide_draws = self._wide.sample(DRAWS // 8, split_seed(0, 0, "distance of wide part"))
         self._rewards = CumulativeValues(tf.concat([target_draws, wide_draws], axis=0))
 
     def of_reward(self, reward: Reward, policy: Mixture) -> float:
@@ -73,7 +72,7 @@ class SampledDistances:
             "EM": reward.mixture if reward.mixture.num_components else reward.base,
         }
         draws = [
-            q.sample(DRAWS // 8, split_seed(0, 0, f"distance of {name}"))[0]
+            q.sample(DRAWS // 8, split_seed(0, 0, f"distance of {name}"))
             for name, q in others.items()
         ]
         x = tf.concat([self._rewards.points, *draws], axis=0)
@@ -91,7 +90,7 @@ class SampledDistances:
 
     def of_density(self, density: Mixture | Kde) -> float:
         """The mean of log q - log p over draws of q."""
-        x = draw(density, DRAWS, split_seed(0, 0, "distance of density"))
+        x = density.sample(DRAWS, split_seed(0, 0, "distance of density"))
         return float(tf.reduce_mean(density.log_prob(x) - self._task.log_prob(x)))
 
 

@@ -17,10 +17,11 @@ from virl_tf import metrics
 from virl_tf.checkpoint import load_arrays, save_arrays
 from virl_tf.fit import Evaluate, Result
 from virl_tf.hparams import default_hparams
-from virl_tf.irl import State, density_estimate
+from virl_tf.irl import State
 from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture, bic_mixture, em_mixture
 from virl_tf.numerics import DENSITY, numpy_seed
+from virl_tf.problem import density_estimate
 from virl_tf.reward import Reward
 from virl_tf.tasks import RandomGaussians
 from virl_tf.validation import InputError

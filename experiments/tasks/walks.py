@@ -66,7 +66,7 @@ class WalkExperiment:
         extra = {}
         if isinstance(self.task, PathPlanning):
             single = fit_policy(result.reward, self.task.dim, 1, search=False, seed=seed).policy
-            draws, _ = single.sample(DRAWN_SINGLE, split_seed(seed, 0, "projection"))
+            draws = single.sample(DRAWN_SINGLE, split_seed(seed, 0, "projection"))
             extra = {"projection_mean": single.means[0], "projection_draws": draws}
         write_walks(out, self.task, result.policy, result.reward, seed, **extra)
 
@@ -226,7 +226,7 @@ def measure_policy(
     """
     draws = split_seed(seed, 0, "evaluation")
     distance = metrics.policy_distance(policy, task.log_prob, task.log_normaliser, SAMPLES, draws)
-    x, _ = policy.sample(SAMPLES, draws)
+    x = policy.sample(SAMPLES, draws)
     modes = np.where(np.isfinite(task.log_prob(x).numpy()), task.modes_of(x), -1)
     covered = metrics.covered_modes(modes, len(task.mode_centers))
     measures = {
@@ -241,7 +241,7 @@ def measure_policy(
 
 def collision_share(task: PathPlanning, policy: Mixture, seed: int) -> float:
     """Share of the policy's walks that meet an obstacle."""
-    x, _ = policy.sample(SAMPLES, split_seed(seed, 0, "evaluation"))
+    x = policy.sample(SAMPLES, split_seed(seed, 0, "evaluation"))
     return float(np.mean(task.collides(x).numpy()))
 
 

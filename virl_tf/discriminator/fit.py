@@ -1,6 +1,7 @@
 """Training of phi_t by importance-weighted binary cross-entropy (Eq. 3)."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -10,21 +11,24 @@ from virl_tf.discriminator.network import build_network, freeze, seed_dropout, s
 from virl_tf.hparams import Hparams, TrainingHparams
 from virl_tf.network_stack import FrozenNetwork
 from virl_tf.numerics import NETWORK, numpy_seed, split_seed
+from virl_tf.shapes import Array, Float32
 
 
 class LogitData(NamedTuple):
-    """One class of the classifier's data: N points.
+    """N points of one class, as the classifier sees them."""
 
-    Attributes:
-        z: [N, inputs] float32, what the network sees of the points.
-        offsets: [N] float32, added to the network's output to give the logit (0, or -log q_t(x) for
-            G-EIM).
-        weights: [N] float32, w_t(x) with mean one; ones for the demonstrations.
-    """
+    z: Float32[Array, "N inputs"]
+    offsets: Float32[
+        Array, " N"
+    ]  # added to the network's output to give the logit; 0 but for G-EIM
+    weights: Float32[Array, " N"]  # w_t(x) with mean one; ones for the demonstrations
 
-    z: Any
-    offsets: Any
-    weights: Any
+
+class Classes(NamedTuple):
+    """What the classifier tells apart."""
+
+    experts: LogitData
+    negatives: LogitData
 
 
 class FitInfo(NamedTuple):
@@ -96,9 +100,17 @@ def _sigmoid(u: np.ndarray) -> np.ndarray:
     return np.exp(-np.logaddexp(0.0, -u))
 
 
+class _Best(NamedTuple):
+    """The best epoch so far."""
+
+    loss: float
+    accuracy: float
+    epoch: int
+    weights: list[np.ndarray]
+
+
 class DiscriminatorFitter:
-    """Fits phi_t for every t with one Keras model and one compiled epoch. phi_t is the mean of
-    `ensemble_size` networks.
+    """Fits phi_t for every t with one Keras model and one compiled epoch.
 
     The only mutable object of the algorithm: each fit first sets every variable (weights, Adam's
     moments, dropout's generators), so that a fit depends on its arguments alone. Building a model
@@ -125,91 +137,50 @@ class DiscriminatorFitter:
 
     def fit(
         self,
-        experts: LogitData,
-        samples: LogitData,
-        previous: list[np.ndarray] | None,
+        train: Classes,
+        held_out: Classes,
+        previous: Sequence[np.ndarray],
         seed: int,
         iteration: int,
-    ) -> tuple[list[np.ndarray], list[FrozenNetwork], FitInfo]:
-        """Train one phi_t; returns its Keras weights, the frozen networks whose sum it is, and how
-        it went.
+    ) -> tuple[FrozenNetwork, list[np.ndarray], FitInfo]:
+        """Train one phi_t on `train`; keep the (averaged) weights of the epoch best on `held_out`.
 
         Args:
-            experts, samples: positives and negatives. An evenly spaced `validation_fraction` of
-                both is held out: of the experts the same in every iteration, so a warm start has
-                never seen them; of the samples equally many from policy and KDE.
-            previous: weights of phi_{t-1}, or None.
+            previous: Keras weights of phi_{t-1}; empty at t = 0.
             seed, iteration: for the start, the order of batches and the dropout masks.
-        """
-        held_experts, experts = _split(experts, self.hparams.validation_fraction)
-        held_samples, samples = _split(samples, self.hparams.validation_fraction)
-        size, count = self.hparams.ensemble_size, len(self.model.weights)
-        weights, phi, infos = [], [], []
-        for i in range(size):
-            own = None if previous is None else previous[i * count : (i + 1) * count]
-            data = experts, samples, held_experts, held_samples
-            info = self._fit_network(
-                *data, own, numpy_seed(seed, iteration, f"network {i}") if i else seed, iteration
-            )
-            weights += self.model.get_weights()
-            phi.append(freeze(self.model).scale(1.0 / size))
-            infos.append(info)
-        if size == 1:
-            return weights, phi, infos[0]
-        loss, accuracy = _evaluate(phi, held_experts, held_samples)
-        train_loss, last = (
-            float(np.mean([info.train_loss for info in infos])),
-            max(infos, key=lambda info: info.epochs),
-        )
-        return (
-            weights,
-            phi,
-            last._replace(train_loss=train_loss, validation_loss=loss, accuracy=accuracy),
-        )
 
-    def _fit_network(
-        self,
-        experts: LogitData,
-        samples: LogitData,
-        held_experts: LogitData,
-        held_samples: LogitData,
-        previous: list[np.ndarray] | None,
-        seed: int,
-        iteration: int,
-    ) -> FitInfo:
-        """Train the model, which in the end has the weights (with an average: the averaged ones) of
-        the best epoch.
+        Returns:
+            phi_t as it predicts, its Keras weights, and how the fit went.
         """
+        self._reset(previous, seed, iteration)
+        shuffles = split_seed(seed, iteration, "batches")
+        warm_up = min(self.hparams.warm_up_epochs, self.hparams.num_epochs)
+        best = _Best(np.inf, 0.0, -1, self.model.get_weights())
+        train_loss, epoch = np.nan, -1
+        for epoch in range(self.hparams.num_epochs):
+            epoch_seed = tf.constant(shuffles + [0, epoch])
+            train_loss = float(self._train_epoch(*train, epoch_seed))
+            loss, accuracy = (float(v) for v in self._validate(*held_out))
+            if epoch + 1 < warm_up:
+                continue
+            if loss < best.loss:
+                best = _Best(loss, accuracy, epoch, self.validated.get_weights())
+            waited = epoch - max(best.epoch, self.hparams.warm_up_epochs - 1)
+            if self.hparams.patience and waited >= self.hparams.patience:
+                break
+        self.model.set_weights(best.weights)
+        chance = chance_loss(*held_out)
+        info = FitInfo(train_loss, best.loss, chance, best.accuracy, best.epoch, epoch + 1)
+        return freeze(self.model), self.model.get_weights(), info
+
+    def _reset(self, previous: Sequence[np.ndarray], seed: int, iteration: int) -> None:
+        """Set every variable: weights, Adam's moments, dropout's generators."""
         start = numpy_seed(seed, iteration, "initial weights")
-        self.model.set_weights(start_weights(self.model, self.hparams.start, previous, start))
+        weights = start_weights(self.model, self.hparams.start, list(previous) or None, start)
+        self.model.set_weights(weights)
         for variable, value in zip(self.optimizer.variables, self._optimizer_start, strict=True):
             variable.assign(value)
         seed_dropout(self.model, split_seed(seed, iteration, "dropout"))
-        shuffles = split_seed(seed, iteration, "batches")
-
-        best = np.inf, self.model.get_weights(), -1, 0.0
-        train_loss, epoch = np.nan, -1
-        for epoch in range(self.hparams.num_epochs):
-            train_loss = float(
-                self._train_epoch(experts, samples, tf.constant(shuffles + [0, epoch]))
-            )
-            loss, accuracy = (float(v) for v in self._validate(held_experts, held_samples))
-            warmed_up = epoch + 1 >= min(self.hparams.warm_up_epochs, self.hparams.num_epochs)
-            if warmed_up and loss < best[0]:
-                best = loss, self.validated.get_weights(), epoch, accuracy
-            waited = epoch - max(best[2], self.hparams.warm_up_epochs - 1)
-            if warmed_up and self.hparams.patience and waited >= self.hparams.patience:
-                break
-        loss, weights, best_epoch, accuracy = best
-        self.model.set_weights(weights)
-        return FitInfo(
-            train_loss,
-            loss,
-            chance_loss(held_experts, held_samples),
-            accuracy,
-            best_epoch,
-            epoch + 1,
-        )
 
     def _epoch(self, experts: LogitData, samples: LogitData, seed: tf.Tensor) -> tf.Tensor:
         """One pass over the experts in batches of equally many of both classes; returns the mean
@@ -275,31 +246,6 @@ def _loss_and_accuracy(
     )
     loss = weighted_cross_entropy(expert_logits, sample_logits, sample_weights)
     return loss, right / (1.0 + tf.reduce_mean(sample_weights))
-
-
-def _evaluate(
-    phi: list[FrozenNetwork], experts: LogitData, samples: LogitData
-) -> tuple[float, float]:
-    """Loss and accuracy of the sum of networks."""
-    expert, sample = (
-        tf.add_n([network.logits(data.z) for network in phi]) + data.offsets
-        for data in (experts, samples)
-    )
-    loss, accuracy = _loss_and_accuracy(expert, sample, samples.weights)
-    return float(loss), float(accuracy)
-
-
-def _split(data: LogitData, fraction: float) -> tuple[LogitData, LogitData]:
-    """(held out, rest), the held-out points evenly spaced; at least one point each."""
-    rows, others = held_out_rows(data.z.shape[0], fraction)
-    held, rest = (LogitData(*(tf.gather(a, index) for a in data)) for index in (rows, others))
-    return held, rest
-
-
-def held_out_rows(n: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Which of n rows no phi_t is trained on, and the others."""
-    rows = np.linspace(0, n, max(1, int(fraction * n)), endpoint=False).astype(int)
-    return rows, np.delete(np.arange(n), rows)
 
 
 def _shuffle(data: LogitData, n: int, seed: tf.Tensor) -> LogitData:

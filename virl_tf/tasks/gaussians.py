@@ -104,5 +104,7 @@ class RandomGaussians:
         """N draws [n, D] straight from the mixture, and their components [n]: the oracle the slice
         sampler is tested against.
         """
-        x, ids = self.mixture.sample(n, split_seed(check_seed(seed), 0, "exact samples"))
+        x, ids = self.mixture.sample_with_components(
+            n, split_seed(check_seed(seed), 0, "exact samples")
+        )
         return x.numpy(), ids.numpy()

@@ -147,13 +147,13 @@ def _initial_state(
     rounds [R].
     """
     seeds = tf.random.split(seed, 3)
-    points, _ = start.sample(hparams.start_draws, seeds[0])
+    points = start.sample(hparams.start_draws, seeds[0])
     values = tf.cast(target(points), DENSITY)
     centred = points - tf.reduce_mean(points, axis=0)
     spread = tf.linalg.cholesky(tf.matmul(centred, centred, transpose_a=True) / hparams.start_draws)
 
     slots = start.num_components + spare
-    more, ids = start.sample(spare, seeds[1])
+    more, ids = start.sample_with_components(spare, seeds[1])
     policy = Mixture(
         tf.fill([slots], tf.constant(-np.log(slots), DENSITY)),
         tf.concat([start.means, more], axis=0),

@@ -1,0 +1,15 @@
+"""What mixtures, kernel estimates and their fusion have in common."""
+
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+
+class Density(Protocol):
+    """A normalised density of points in D dimensions that can be evaluated and sampled."""
+
+    def log_prob(self, x: Any) -> tf.Tensor:
+        """Its logarithm: [N, D] -> [N] float64."""
+
+    def sample(self, n: int, seed: Any) -> tf.Tensor:
+        """Draws [n, D] float64. `seed`: stateless, int32 [2]."""

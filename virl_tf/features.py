@@ -1,0 +1,75 @@
+"""What the networks see of a point: its standardised coordinates, and random Fourier features of them."""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.hparams import NetworkHparams
+from virl_tf.kde import held_out_bandwidth, silverman_factor
+from virl_tf.numerics import DENSITY, NETWORK, numpy_seed, to_network
+from virl_tf.shapes import Array, Float32, Float64
+
+_SQRT_2 = np.float32(np.sqrt(2.0))  # gives the features the variance of standardised inputs
+
+
+class Features(NamedTuple):
+    """z = (x - shift) / scale, and sqrt(2) sin, sqrt(2) cos of z @ frequencies."""
+
+    shift: Float64[Array, " D"]
+    scale: Float64[Array, " D"]
+    frequencies: Float32[Array, "D F"]  # in radians; F = 0: the paper's plain input
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        return int(self.shift.shape[0])
+
+    @property
+    def num_inputs(self) -> int:
+        """Of the networks: D + 2 F."""
+        return self.dim + 2 * int(self.frequencies.shape[1])
+
+    def __call__(self, x: Float64[Array, "N D"]) -> Float32[Array, "N inputs"]:
+        """The networks' input."""
+        z = to_network((x - self.shift) / self.scale)
+        if self.frequencies.shape[1] == 0:
+            return z
+        phases = tf.matmul(z, self.frequencies)
+        return tf.concat([z, _SQRT_2 * tf.sin(phases), _SQRT_2 * tf.cos(phases)], axis=1)
+
+
+def make_features(x: np.ndarray, frequencies: np.ndarray) -> Features:
+    """Features that standardise the demonstrations x [N, D]."""
+    shift = tf.constant(x.mean(axis=0), DENSITY)
+    scale = tf.constant(x.std(axis=0), DENSITY)
+    return Features(shift, scale, tf.constant(frequencies, NETWORK))
+
+
+def draw_frequencies(
+    x: np.ndarray, bandwidth: np.ndarray | None, hparams: NetworkHparams, seed: int
+) -> np.ndarray:
+    """Random frequencies [D, F] in radians per standard deviation of the demonstrations x [N, D].
+
+    A kernel estimate's best bandwidth is Silverman's factor times the width of what the density is
+    made of. So the held-out bandwidth tells that width, l, and frequencies ~ N(0, (frequency_scale /
+    (D l))^2) stand for smooth functions of that scale: their features' inner products approximate a
+    Gaussian kernel (Rahimi and Recht 2007). With D because a wave that runs through many coordinates
+    changes with each of them.
+
+    Args:
+        bandwidth: [D], the held-out one where p~ has it already; None: it is sought here.
+    """
+    number = hparams.num_frequencies
+    if number == 0:
+        return np.zeros((x.shape[1], 0), np.float32)
+    spread = x.std(axis=0)
+    if bandwidth is None:
+        width = held_out_bandwidth(x, spread, numpy_seed(seed, 0, "bandwidth"))
+    else:
+        width = bandwidth / spread
+    length = width / silverman_factor(*x.shape) * np.ones_like(spread)
+    rng = np.random.default_rng(numpy_seed(seed, 0, "frequencies"))
+    normal = rng.standard_normal((x.shape[1], number))
+    scale = hparams.frequency_scale / (x.shape[1] * length)
+    return (scale[:, None] * normal).astype(np.float32)

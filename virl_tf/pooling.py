@@ -1,0 +1,77 @@
+"""The pooling of a converged reward with an EM mixture: beyond the paper, `loop.mixture_average`.
+
+log q* = (1 - a) log q*_T + a log p_EM is a logarithmic opinion pool (Genest and Zidek 1986):
+networks and EM err in different places, and what only one of them says vanishes with its exponent.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.discriminator.fit import FitInfo
+from virl_tf.fusion import Fusion
+from virl_tf.hparams import Hparams
+from virl_tf.importance import normalise
+from virl_tf.irl import Clock, Info, State, make_info
+from virl_tf.methods import Method
+from virl_tf.negatives import Negatives
+from virl_tf.numerics import split_seed
+from virl_tf.problem import Problem
+from virl_tf.reward import evaluate
+from virl_tf.vips.vips import improve
+
+EXPONENTS = np.linspace(0.0, 1.0, 21)
+NOT_TRAINED = FitInfo(np.nan, np.nan, np.nan, np.nan, best_epoch=-1, epochs=0)
+
+
+def is_due(state: State, problem: Problem, method: Method) -> bool:
+    """Whether a run that has done its iterations is still to be pooled."""
+    return method.converges and problem.mixture.num_components > 0 and not state.pooled
+
+
+def pool(state: State, problem: Problem, hparams: Hparams) -> tuple[State, Info]:
+    """The last stage of a run: the pooled reward, and the policy improved on it."""
+    seed, t, clock = problem.seed, state.t, Clock()
+    proposal = Fusion(state.policy, problem.estimate)
+    x = proposal.sample(hparams.loop.num_negatives, split_seed(seed, t, "pooling"))
+    exponent = _exponent(state, problem, x, proposal.log_prob(x))
+    reward = state.reward.pooled(exponent)
+    weighted = Negatives(x, normalise(evaluate(reward, x) - proposal.log_prob(x)))
+    sample_seconds = clock.lap()
+
+    policy, history = improve(state.policy, reward, split_seed(seed, t, "policy"), hparams.policy)
+    seconds = (sample_seconds, 0.0, clock.lap())
+    info = make_info(t, NOT_TRAINED, False, weighted, history, seconds, exponent)
+    return State(t + 1, policy, reward, state.network, state.converged, np.array(True)), info
+
+
+def _exponent(state: State, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor) -> float:
+    """The a under which the normalised pool makes held-out rows likeliest, or one nearer to 1/2.
+
+    Neither the mixture nor the networks were trained on these rows. Their likelihood, KL(p || q),
+    hardly minds mass where p is small; KL(q || p) does, and a = 1/2 has the least sum of that to
+    the two. Such mass is the networks': a below 1/2 is raised towards it as long as the likelihood
+    stays within one standard error of the best (Breiman et al. 1984).
+
+    Args:
+        x, log_mu: draws [M, D] and their log density [M], for the normaliser.
+    """
+    held_out = log_likelihoods(state, problem, x, log_mu)
+    means = held_out.mean(axis=1)
+    likeliest = int(np.argmax(means))
+    lack = held_out[likeliest] - held_out
+    standard_errors = lack.std(axis=1) / np.sqrt(held_out.shape[1])
+    as_good = (means[likeliest] - means <= standard_errors) & (EXPONENTS <= 0.5)
+    as_good[: likeliest + 1] = False
+    return float(max([EXPONENTS[likeliest], *EXPONENTS[as_good]]))
+
+
+def log_likelihoods(state: State, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor) -> np.ndarray:
+    """Of each held-out row under the normalised pool of each exponent: [21, N_held_out]."""
+    points = tf.concat([problem.held_out, x], axis=0)
+    of_reward = evaluate(state.reward, points).numpy()
+    of_mixture = problem.mixture.log_prob(points).numpy()
+    pools = (1.0 - EXPONENTS[:, None]) * of_reward + EXPONENTS[:, None] * of_mixture
+    num_held_out = len(problem.held_out)
+    log_w = pools[:, num_held_out:] - log_mu.numpy()
+    log_normaliser = np.logaddexp.reduce(log_w, axis=1) - np.log(len(x))
+    return pools[:, :num_held_out] - log_normaliser[:, None]

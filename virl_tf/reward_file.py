@@ -1,0 +1,159 @@
+"""`reward.keras` -> `Reward`, reading arrays only: nothing that a file describes is built or run."""
+
+import io
+import json
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from virl_tf.mixture import Mixture, empty_mixture
+from virl_tf.network_stack import FrozenNetwork
+from virl_tf.reward import DTYPES, Reward, from_named_arrays
+from virl_tf.validation import InputError, check_unpacked_size
+
+_MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}
+_CLASSES = {"Functional", "InputLayer", "CumulativeReward", "DTypePolicy", "__keras_tensor__", ""}
+# Files of version 0.1 name no arrays; they hold the first 13, 14 or 18 of these.
+_UNNAMED = 13, 14, 18
+_DAMAGED = (
+    *(ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+
+
+def load_reward(path: Path | str) -> Reward:
+    """The reward in a `.keras` file written by `Reward.as_keras().save(path)`.
+
+    Only the arrays are used: Keras, which would build whatever the file describes, is not asked.
+
+    Raises:
+        InputError: no such file, not a Keras file, or one that holds something else.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"no reward file {path}.")
+    try:
+        check_unpacked_size(path)
+        with zipfile.ZipFile(path) as file:
+            _check_members(file)
+            description = json.loads(file.read("config.json"))
+            content = file.read("model.weights.h5")
+        arrays = _read_arrays(content, _names(description))
+        _check_arrays(arrays)
+    except _DAMAGED as error:
+        raise InputError(f"{path} is not a reward saved by virl_tf: {error}") from error
+    return from_named_arrays(arrays)
+
+
+def _check_members(file: zipfile.ZipFile) -> None:
+    """Raise ValueError unless members and Keras classes are those of `Reward.as_keras`."""
+    classes = set()
+    json.loads(
+        file.read("config.json"), object_hook=lambda item: classes.add(item.get("class_name", ""))
+    )
+    if set(file.namelist()) != _MEMBERS or classes != _CLASSES:
+        described = sorted(map(str, classes))[:9]
+        raise ValueError(f"it holds {file.namelist()[:9]} and describes {described}")
+
+
+def _names(description: dict[str, Any]) -> list[str] | None:
+    """The arrays' names in the order they are stored; None: a file of version 0.1."""
+    (layer,) = (
+        layer for layer in description["config"]["layers"] if layer["name"] == "cumulative_reward"
+    )
+    arrays = layer["config"].get("arrays")
+    return None if arrays is None else list(arrays)
+
+
+def _read_arrays(content: bytes, names: list[str] | None) -> dict[str, np.ndarray]:
+    """{name: array} of a Keras weights file; what a file of version 0.1 lacks is put in."""
+    with h5py.File(io.BytesIO(content), "r") as weights:
+        group = "layers/cumulative_reward/vars"
+        stored = len(_within(weights, group))
+        if names is None and stored in _UNNAMED:
+            names = list(DTYPES)[:stored]
+        if names is None or len(names) != stored:
+            raise ValueError(f"it holds {stored} arrays")
+        arrays = {
+            name: _read_array(weights, f"{group}/{i}", len(content)) for i, name in enumerate(names)
+        }
+    return {**_absent(len(arrays["features.shift"])), **arrays}
+
+
+def _absent(dim: int) -> dict[str, np.ndarray]:
+    """What files of version 0.1 need not hold: features, and the mixture of a pooled reward."""
+    mixture = empty_mixture(dim)._asdict()
+    return {
+        "features.frequencies": np.zeros((dim, 0), np.float32),
+        **{f"mixture.{name}": np.asarray(array) for name, array in mixture.items()},
+        "mixture_scale": np.zeros(()),
+    }
+
+
+def _within(weights: h5py.File, name: str) -> Any:
+    """What lies under a name, which HDF5 may also link to another file. Raises ValueError then."""
+    parts = name.split("/")
+    links = [weights.get("/".join(parts[: i + 1]), getlink=True) for i in range(len(parts))]
+    if not all(isinstance(link, h5py.HardLink) for link in links):
+        raise ValueError(f"{name} is not within the file")
+    return weights[name]
+
+
+def _read_array(weights: h5py.File, name: str, most: int) -> np.ndarray:
+    """One array of at most `most` bytes; HDF5 can also declare data that it does not hold."""
+    dataset = _within(weights, name)
+    if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
+        raise ValueError(f"{name} is not an array within the file")
+    if dataset.nbytes > most:
+        raise ValueError(f"{name} declares more bytes than the file holds")
+    return dataset[()]
+
+
+def _check_arrays(arrays: dict[str, np.ndarray]) -> None:
+    """Raise ValueError unless names, dtypes and shapes are those of one reward, and what must be
+    finite is.
+    """
+    if set(arrays) != set(DTYPES):
+        raise ValueError(f"its arrays are {sorted(arrays)[:20]}")
+    if {name: str(array.dtype) for name, array in arrays.items()} != DTYPES:
+        raise ValueError("its arrays have other dtypes")
+    if {name: array.shape for name, array in arrays.items()} != _shapes(arrays):
+        raise ValueError("its arrays have other shapes")
+    if not len(arrays["mixture.means"]) and arrays["mixture_scale"] != 0.0:
+        raise ValueError("its average is with a mixture that has no components")
+    densities = [name for name in arrays if not name.startswith("networks.")]
+    if not all(np.isfinite(arrays[name]).all() for name in densities):
+        raise ValueError("its mixture, scales or frequencies are not finite")
+    if not 0 <= arrays["networks.count"] <= len(arrays["networks.input_kernel"]):
+        raise ValueError("its number of networks is impossible")
+
+
+def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+    """The shapes that the arrays must have, given the sizes that some of them tell."""
+    k, d = arrays["base.means"].shape
+    t, _, h = arrays["networks.input_kernel"].shape
+    layers = arrays["networks.hidden_kernels"].shape[1]
+    f = arrays["features.frequencies"].shape[-1]
+    m = len(arrays["mixture.means"])
+    network = FrozenNetwork(
+        (t, d + 2 * f, h), (t, h), (t, layers, h, h), (t, layers, h), (t, h, 1), (t, 1)
+    )
+    return {
+        **_prefixed("base", Mixture((k,), (k, d), (k, d, d))),
+        "base_scale": (),
+        **_prefixed("networks", network),
+        "networks.count": (),
+        "features.shift": (d,),
+        "features.scale": (d,),
+        "features.frequencies": (d, f),
+        **_prefixed("mixture", Mixture((m,), (m, d), (m, d, d))),
+        "mixture_scale": (),
+    }
+
+
+def _prefixed(field: str, record: Any) -> dict[str, Any]:
+    return {f"{field}.{name}": value for name, value in record._asdict().items()}
