@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 """Of this package; results made by different versions are not mixed."""
 
 METHODS = methods.METHODS
-"""What `fit` accepts as `method`: its name -> its row, a `virl_tf.methods.Method`. A new method is a new row."""
+"""What `fit` accepts as `method`: name -> row, a `virl_tf.methods.Method`."""
 
 __all__ = [
     "METHODS",
