@@ -81,7 +81,8 @@ def _read_npz(path: Path, array: str | None) -> np.ndarray:
         raise InputError(f"{path} holds no array.")
     if array is None and len(arrays) > 1:
         raise InputError(
-            f"{path} holds several arrays ({', '.join(sorted(arrays))}); choose one with --array NAME."
+            f"{path} holds several arrays ({', '.join(sorted(arrays))}); "
+            "choose one with --array NAME."
         )
     return arrays[
         next(iter(arrays)) if array is None else check_choice(f"array in {path}", array, arrays)
@@ -123,7 +124,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     ):
         shown = ",".join(str(name) for name in frame.columns[1:])
         raise InputError(
-            f"{path}: the first column has no name and counts the rows; leave it out with --columns {shown}"
+            f"{path}: the first column has no name and counts the rows; "
+            f"leave it out with --columns {shown}"
         )
     return frame
 
@@ -198,7 +200,8 @@ def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
         )
         rows = _rows(~finite.all(axis=1))
         raise InputError(
-            f"{path}: missing values, NaN or infinities in {rows} (column {bad}); remove these rows or fill them in."
+            f"{path}: missing values, NaN or infinities in {rows} (column {bad}); "
+            "remove these rows or fill them in."
         )
     try:
         return Demonstrations(check_demonstrations(x), names)
@@ -216,7 +219,8 @@ def _numbers(column: pd.Series, path: Path) -> Any:
         shown = repr(column[text].iloc[0])[:40] if text.any() else "text"
         where = f" in {_rows(text.to_numpy())}" if text.any() else ""
         raise InputError(
-            f"{path}: column {column.name!r} holds text{where}, for example {shown}; choose others with --columns."
+            f"{path}: column {column.name!r} holds text{where}, for example {shown}; "
+            "choose others with --columns."
         )
     raise InputError(f"{path}: column {column.name!r} holds {dtype}, not real numbers.")
 

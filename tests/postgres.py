@@ -149,9 +149,13 @@ def unprivileged_account() -> pwd.struct_passwd | None:
 def reason_to_skip() -> str | None:
     """Why there cannot be a server here, or None."""
     if find_binaries() is None:
-        return "PostgreSQL is not installed: neither initdb on the PATH nor /usr/lib/postgresql/*/bin (apt install postgresql)"
+        return (
+            "PostgreSQL is not installed (apt install postgresql): "
+            "neither initdb on the PATH nor /usr/lib/postgresql/*/bin"
+        )
     if os.geteuid() == 0 and unprivileged_account() is None:
-        return f"PostgreSQL does not run as {getpass.getuser()}, and there is no account postgres or nobody"
+        user = getpass.getuser()
+        return f"PostgreSQL does not run as {user}, and there is no account postgres or nobody"
     try:
         import psycopg  # noqa: F401
     except ImportError as error:

@@ -41,7 +41,7 @@ def isotropic(means, stds, weights):
     return Mixture(*(tf.constant(a, DENSITY) for a in (log_weights, means, trils)))
 
 
-# --- pruning ---------------------------------------------------------------------------------------------------------------
+# --- pruning --------------------------------------------------------------------------------------
 
 
 def test_of_a_heavy_pair_one_goes_before_a_light_component_alone():
@@ -104,7 +104,7 @@ def test_pruning_agrees_with_its_formula():
     assert set(range(6)) - set(rows.numpy()) == {int(np.argmin(losses))}
 
 
-# --- candidates, scales, gaps ------------------------------------------------------------------------------------------------
+# --- candidates, scales, gaps ---------------------------------------------------------------------
 
 
 def test_the_candidate_is_the_point_that_the_mixture_misses_most():
@@ -156,7 +156,7 @@ def test_step_sizes_grow_when_the_reward_rose_and_shrink_when_not():
     np.testing.assert_allclose(scores, policy.log_weights + gains)
 
 
-# --- the search --------------------------------------------------------------------------------------------------------------
+# --- the search -----------------------------------------------------------------------------------
 
 
 def four_modes(x):

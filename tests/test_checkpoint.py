@@ -34,7 +34,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-# --- writing ------------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def test_write_replaces_the_file(tmp_path):
@@ -87,7 +87,7 @@ def test_a_name_that_is_a_folder_leaves_nothing_behind(tmp_path):
     assert names(tmp_path) == ["a.txt"]
 
 
-# --- arrays -------------------------------------------------------------------------------------------------------------
+# --- arrays ---------------------------------------------------------------------------------------
 
 
 def test_arrays_come_back_exactly(tmp_path):
@@ -190,7 +190,7 @@ def test_a_changed_byte_gives_an_input_error_or_the_same_arrays(tmp_path):
     assert refused > len(content)
 
 
-# --- states -------------------------------------------------------------------------------------------------------------
+# --- states ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("t", [1, 2, 3])
@@ -274,7 +274,7 @@ def test_a_truncated_state_is_refused(tmp_path):
         load_state(path, make_state())
 
 
-# --- policies -----------------------------------------------------------------------------------------------------------
+# --- policies -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("k", "d"), [(1, 1), (3, 2), (10, 5)])

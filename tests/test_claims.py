@@ -99,7 +99,7 @@ def test_every_claim_holds_in_the_papers_world_and_one_run_decides_none(claim):
     assert verdict(claim, seeds=0) == TOO_FEW
 
 
-# --- claims on every run -------------------------------------------------------------------------------------------------
+# --- claims on every run --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["virl", "geim"])
@@ -150,7 +150,7 @@ def test_mostly_limited_takes_three_runs_of_geim_and_none_of_virl():
     assert LIMITED.check(frame[frame["method"] == "virl"]).verdict == TOO_FEW
 
 
-# --- comparisons of the methods ------------------------------------------------------------------------------------------
+# --- comparisons of the methods -------------------------------------------------------------------
 
 # Claim, stage, column, and the two values for which V-IRL has it the paper's way.
 COMPARISONS = [
@@ -223,7 +223,7 @@ def test_findings_tell_the_means():
     assert "3 pairs, means 12 against 1" in UNEXPLORED.check(results(seeds=3)).numbers
 
 
-# --- the table -----------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("task", ["grid_walker", "path_planning"])

@@ -270,7 +270,10 @@ def test_obstacles_are_for_path_planning(call, finished):
     "command", [[], ["run"], ["fit"], ["infer"], ["sweep"], ["claims"], ["figure"], ["report"]]
 )
 def test_help_answers_without_tensorflow(command):
-    code = "import sys; from experiments.cli import app; app(standalone_mode=False); print('tensorflow' in sys.modules)"
+    code = (
+        "import sys; from experiments.cli import app; app(standalone_mode=False); "
+        "print('tensorflow' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, cwd=ROOT
     )

@@ -123,7 +123,7 @@ def obstructed(call, path):
     return path / "obstacles"
 
 
-# --- runs ----------------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_killed_run_continues_and_ends_with_the_same_numbers(call, eim, tmp_pa
     assert one == other
 
 
-# --- inference -----------------------------------------------------------------------------------------------------------
+# --- inference ------------------------------------------------------------------------------------
 
 
 def test_inference_counts_modes_against_the_training_policy(inferred, walker):
@@ -302,7 +302,7 @@ def test_inference_that_cannot_be_is_one_clear_line_and_leaves_nothing(
     assert [digest(run) for run in runs] == before
 
 
-# --- a sweep and its claims ----------------------------------------------------------------------------------------------
+# --- a sweep and its claims -----------------------------------------------------------------------
 
 
 SWEEP = ["sweep", "grid_walker", *TINY, "--workers", "1"]
@@ -310,7 +310,7 @@ SWEEP = ["sweep", "grid_walker", *TINY, "--workers", "1"]
 
 @pytest.fixture(scope="module")
 def swept(call, folder, walker, eim, inferred):
-    """A smoke sweep that finds the runs of V-IRL and EIM done already; G-EIM's is left to a worker."""
+    """A smoke sweep that finds V-IRL's and EIM's runs done; G-EIM's is left to a worker."""
     out = folder / "sweep"
     RunFolder.open(out, {"sweep": "grid_walker", "preset": "smoke", "overrides": OVERRIDES})
     for unit in units_of("grid_walker", "smoke", OVERRIDES):
@@ -424,7 +424,7 @@ def test_claims_of_another_task_are_refused(call, task, swept):
     assert len(error.splitlines()) == 1
 
 
-# --- bad input -----------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files of demonstrations: every kind that is read, and one clear sentence for each that cannot be."""
+"""Files of demonstrations: each kind that is read, and one sentence for each that cannot be."""
 
 import sys
 

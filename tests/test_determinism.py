@@ -24,8 +24,11 @@ ROOT = Path(__file__).parent.parent
 CODE = """
 import sys, virl_tf
 x = virl_tf.tasks.RandomGaussians(num_modes=10, seed=0).demonstrations(2000, seed=0)
-hparams = {"training": {"num_epochs": 10, "warm_up_epochs": 2}, "loop": {"num_iterations": 3, "num_negatives": 8000}}
-virl_tf.fit(x, method=sys.argv[1], num_components=5, seed=int(sys.argv[2]), hparams=hparams, directory=sys.argv[3])
+training = {"num_epochs": 10, "warm_up_epochs": 2}
+hparams = {"training": training, "loop": {"num_iterations": 3, "num_negatives": 8000}}
+method, seed, directory = sys.argv[1:]
+fixed = {"num_components": 5, "hparams": hparams}
+virl_tf.fit(x, method=method, seed=int(seed), directory=directory, **fixed)
 """
 FILES = ["metrics.csv", "policy.npz", "checkpoints/state-00003.npz"]
 METHODS = ["virl", "geim", "eim"]

@@ -44,7 +44,7 @@ def same(first, second):
     return all(np.array_equal(a, b) for a, b in zip(*arrays, strict=True))
 
 
-# --- the loss --------------------------------------------------------------------------------------------------------------
+# --- the loss -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
@@ -78,7 +78,7 @@ def test_loss_is_exact_at_extreme_logits(dtype):
     assert float(wrong) == pytest.approx(0.5 * 1e4 + 0.5 * 0.5 * 1e4)
 
 
-# --- what the logits converge to -------------------------------------------------------------------------------------------
+# --- what the logits converge to ------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_offsets_are_added_to_the_network():
     assert info.validation_loss == pytest.approx(2.0 * np.log(2.0), abs=0.05)
 
 
-# --- a fit is a function of its arguments ----------------------------------------------------------------------------------
+# --- a fit is a function of its arguments ---------------------------------------------------------
 
 
 def separable(num_experts=80, num_samples=120, seed=0):
@@ -192,7 +192,7 @@ def test_frozen_network_and_weights_are_the_same_function(fitter):
     )
 
 
-# --- stopping --------------------------------------------------------------------------------------------------------------
+# --- stopping -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +284,7 @@ def test_long_warm_up_keeps_the_last_epoch(overfitting, losses):
     assert info.validation_loss == losses[4]
 
 
-# --- data of every size ----------------------------------------------------------------------------------------------------
+# --- data of every size ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_l2_shrinks_the_weights():
     assert norm(0.1) < 0.8 * norm(0.0)
 
 
-# --- averages --------------------------------------------------------------------------------------------------------------
+# --- averages -------------------------------------------------------------------------------------
 
 
 def test_the_weight_average_is_the_one_of_all_steps():
@@ -446,7 +446,7 @@ def test_weights_whose_mean_is_not_one_are_no_gain():
     assert info.chance_loss - info.validation_loss < 0.01
 
 
-# --- the size of a batch ----------------------------------------------------------------------------------------------------
+# --- the size of a batch --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

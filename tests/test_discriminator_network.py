@@ -191,7 +191,7 @@ def test_dropout_layers_have_masks_of_their_own():
     assert not np.array_equal(*masks)
 
 
-# --- dropout of small rates ------------------------------------------------------------------------------------------------
+# --- dropout of small rates -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.02, 0.05])

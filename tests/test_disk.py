@@ -135,7 +135,7 @@ def step_is_cleaning_up(leftover):
     return all(name.startswith(".reward-") for name in leftover)
 
 
-# --- a real file system that is full or read-only ---------------------------------------------------------------------------
+# --- a real file system that is full or read-only -------------------------------------------------
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_a_read_only_disk_is_reported_and_can_be_read(small_disk, call):
     assert "Read-only file system" in error
 
 
-# --- folders that go away, and two processes ----------------------------------------------------------------------------------
+# --- folders that go away, and two processes ------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", [1, 2])

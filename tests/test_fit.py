@@ -45,7 +45,7 @@ def fitted(request, tmp_path_factory):
     return request.param, folder, tiny_fit(request.param, directory=folder)
 
 
-# --- what comes back -------------------------------------------------------------------------------------------------------
+# --- what comes back ------------------------------------------------------------------------------
 
 
 def test_result(fitted):
@@ -154,7 +154,7 @@ def test_hparams_may_be_a_file_a_mapping_or_complete(tmp_path):
         assert result_bytes(tiny_fit("eim", hparams=given)) == result_bytes(expected)
 
 
-# --- evaluation and resuming -----------------------------------------------------------------------------------------------
+# --- evaluation and resuming ----------------------------------------------------------------------
 
 
 def test_what_evaluate_returns_is_in_the_history(tmp_path):
@@ -295,7 +295,7 @@ def test_loading_what_is_no_run_is_refused(tmp_path):
             load(path)
 
 
-# --- bad input, refused before anything is computed or written -------------------------------------------------------------
+# --- bad input, refused before anything is computed or written ------------------------------------
 
 
 def with_value(value, row=7, column=1):

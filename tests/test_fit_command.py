@@ -1,4 +1,4 @@
-"""`python -m experiments fit`: a user's file in, a reward, a summary, pictures and a snippet out."""
+"""`python -m experiments fit`: a user's file in; reward, summary, pictures and a snippet out."""
 
 import json
 import re
@@ -194,7 +194,7 @@ def test_other_dimensions_and_methods(call, tmp_path, dim, method):
     assert (summary["bandwidth"] is None) == (method == "eim")
 
 
-# --- the pieces ---------------------------------------------------------------------------------------------------------
+# --- the pieces -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("modes", [1, 3])

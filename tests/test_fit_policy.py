@@ -37,7 +37,7 @@ def quick(
     )
 
 
-# --- what is fitted --------------------------------------------------------------------------------------------------------
+# --- what is fitted -------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_operations_without_xla():
         quick(in_python, jit_compile=True)
 
 
-# --- rewards as targets ----------------------------------------------------------------------------------------------------
+# --- rewards as targets ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +229,7 @@ def test_the_dimension_of_a_reward_is_checked(reward):
         quick(reward, 3)
 
 
-# --- bad input -------------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 BAD_TARGETS = {
     "no function": (3.0, "function"),
@@ -290,9 +290,10 @@ def test_a_target_that_breaks_down_is_refused():
 
 
 def test_targets_outside_their_support_are_reported():
-    box = lambda x: tf.where(
-        tf.reduce_all(tf.abs(x) < 2.0, axis=1), normal(x), tf.constant(-np.inf, tf.float64)
-    )  # noqa: E731
+    def box(x):
+        inside = tf.reduce_all(tf.abs(x) < 2.0, axis=1)
+        return tf.where(inside, normal(x), tf.constant(-np.inf, tf.float64))
+
     result = quick(box, num_components=1, num_steps=20)
     assert 0.0 < result.history.rejected.iloc[0] < 1.0
     assert all(np.isfinite(a).all() for a in result.policy)

@@ -120,7 +120,10 @@ def test_the_rule_itself(importer, imported, expected):
 
 
 def test_imports_are_found_wherever_they_stand():
-    code = "import virl_tf.kde\nfrom virl_tf import irl, vips\ndef f():\n    from virl_tf.vips.vips import improve\n"
+    code = (
+        "import virl_tf.kde\nfrom virl_tf import irl, vips\n"
+        "def f():\n    from virl_tf.vips.vips import improve\n"
+    )
     assert list(own_modules(ast.parse(code))) == ["kde", "irl", "vips", "vips.vips"]
 
 

@@ -68,7 +68,7 @@ def test_importance_weights_are_one_where_target_and_proposal_agree(fusion):
     np.testing.assert_allclose(effective_sample_size(log_w), 60.0, rtol=1e-10)
 
 
-# --- with a wide part --------------------------------------------------------------------------------------------------------
+# --- with a wide part -----------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_target_is_a_function_of_its_seed():
     assert not np.isin(other.mode_centers, first.mode_centers).any()
 
 
-# --- slice sampling against exact draws ------------------------------------------------------------------------------------
+# --- slice sampling against exact draws -----------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def cdf(points, weights):
     return lambda x: np.interp(x, points[order], levels / levels[-1])
 
 
-# --- normaliser ---------------------------------------------------------------------------------------------------------
+# --- normaliser -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("num_steps", "published"), [(5, 6.0863), (6, 7.3045)])
@@ -139,7 +139,7 @@ def test_the_density_integrates_to_one():
     assert weights @ density @ weights == pytest.approx(1.0, abs=1e-8)
 
 
-# --- density ------------------------------------------------------------------------------------------------------------
+# --- density --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_gradients_are_the_derivatives(task, jit_compile):
     np.testing.assert_allclose(gradient(tf.constant(x)), expected, rtol=1e-8, atol=1e-8)
 
 
-# --- modes --------------------------------------------------------------------------------------------------------------
+# --- modes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("num_steps", "spacing"), [(1, 0.8), (3, 0.25), (5, 0.8), (10, 0.8)])
@@ -327,7 +327,7 @@ def test_exact_draws_belong_to_their_modes(task, exact):
     np.testing.assert_array_equal(modes[found], exact[1][found])
 
 
-# --- exact draws --------------------------------------------------------------------------------------------------------
+# --- exact draws ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_steps", [1, 3, 5])
@@ -403,7 +403,7 @@ def test_exact_draws_are_points_of_the_density(task, exact):
     assert np.isfinite(task.log_prob(exact[0])).all()
 
 
-# --- slice sampling against exact draws ------------------------------------------------------------------------------------
+# --- slice sampling against exact draws -----------------------------------------------------------
 
 
 def test_demonstrations_visit_all_modes_equally(task, demonstrations):
@@ -446,7 +446,7 @@ def test_the_tests_have_power(task, exact):
     assert chisquare(np.bincount(task.modes_of(turned) + 1, minlength=33)[1:]).pvalue < 1e-3
 
 
-# --- other numbers of steps, and what is refused ------------------------------------------------------------------------
+# --- other numbers of steps, and what is refused --------------------------------------------------
 
 
 @pytest.mark.parametrize("num_steps", range(1, 11))

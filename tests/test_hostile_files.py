@@ -98,7 +98,7 @@ def repacked(path, compression=zipfile.ZIP_STORED, **changed):
     )
 
 
-# --- execution ------------------------------------------------------------------------------------------------------------
+# --- execution ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_python_tags_in_yaml_are_refused(run, canary, tag):
             read(run)
 
 
-# --- size ------------------------------------------------------------------------------------------------------------------
+# --- size -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["policy.npz", "reward.keras"])
@@ -341,7 +341,7 @@ def test_a_large_yaml_file_is_refused(tmp_path):
         read_yaml(tmp_path / "mine.yaml")
 
 
-# --- names -----------------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_names_that_lead_elsewhere_write_nothing(tmp_path, name):
     assert not os.path.exists("/escaped-absolute")
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------------------
 
 FILES = ["config.yaml", "metrics.csv", "timings.csv", "policy.npz", "reward.keras"]
 

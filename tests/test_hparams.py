@@ -1,4 +1,4 @@
-"""Tables 1 to 3 against the paper (written out here, not read from the YAML), and strict loading."""
+"""Tables 1 to 3 against the paper (written out here, not read from YAML), and strict loading."""
 
 import dataclasses
 import math
@@ -91,7 +91,7 @@ def write(folder, text):
     return path
 
 
-# --- Tables 2 and 3 -----------------------------------------------------------------------------------------------------
+# --- Tables 2 and 3 -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("task", TABLES)
@@ -162,7 +162,7 @@ def test_our_column_of_the_grid_walker_is_virls_network_with_eims_policy_steps()
     assert ours["kde"] == {"bandwidth_scale": "absolute"}  # EIM has no KDE
 
 
-# --- Table 1 ------------------------------------------------------------------------------------------------------------
+# --- Table 1 --------------------------------------------------------------------------------------
 
 
 def test_the_search_space_is_table_1():
@@ -201,7 +201,7 @@ def test_every_hyperparameter_of_table_1_is_one_of_a_run():
     assert set(TABLE_1) <= names
 
 
-# --- defaults -----------------------------------------------------------------------------------------------------------
+# --- defaults -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -226,7 +226,7 @@ def test_a_default_that_is_missing_is_named(tmp_path, monkeypatch):
         default_hparams()
 
 
-# --- overrides ----------------------------------------------------------------------------------------------------------
+# --- overrides ------------------------------------------------------------------------------------
 
 
 def test_override_changes_a_copy():
@@ -275,7 +275,7 @@ def test_override_wants_mappings(sections):
         default_hparams().override(sections, "here")
 
 
-# --- strict loading -----------------------------------------------------------------------------------------------------
+# --- strict loading -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "network: {}\n"])
@@ -490,7 +490,7 @@ def test_the_file_goes_over_what_own_data_starts_from(tmp_path):
         )
 
 
-# --- presets ---------------------------------------------------------------------------------------------------------------
+# --- presets --------------------------------------------------------------------------------------
 
 BEYOND_THE_PAPER = {
     "network": {"num_frequencies": 0},

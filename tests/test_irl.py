@@ -56,7 +56,7 @@ def network_logits(network, x):
     return np.asarray(network.logits(tf.constant(standardised(x))), np.float64)
 
 
-# --- start -----------------------------------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------
 
 
 def test_problem_holds_the_demonstrations_in_random_order():
@@ -121,7 +121,7 @@ def test_virl_with_the_initial_policy_as_prior_starts_where_eim_does():
     np.testing.assert_allclose(evaluate(eim.reward, GRID), mixture_log_prob(eim.policy, GRID))
 
 
-# --- one iteration against the table, with a network that is handed in -----------------------------------------------------
+# --- one iteration against the table, with a network that is handed in ----------------------------
 
 
 class RecordingFitter:
@@ -290,7 +290,7 @@ def test_info_reports_the_policys_last_step(recorded):
     assert all(info.sample_seconds >= 0.0 and info.training_seconds >= 0.0 for info in infos)
 
 
-# --- whole runs with real networks -----------------------------------------------------------------------------------------
+# --- whole runs with real networks ----------------------------------------------------------------
 
 
 def advance(problem, state, method, hparams, num_steps, fitter=None):
@@ -371,7 +371,7 @@ def test_a_step_leaves_its_state_alone(finished):
     assert state_bytes(state) == before
 
 
-# --- options beyond the paper ------------------------------------------------------------------------------------------------
+# --- options beyond the paper ---------------------------------------------------------------------
 
 
 class FixedLossFitter(RecordingFitter):
@@ -459,7 +459,7 @@ def test_without_min_gain_nothing_is_dropped():
     assert (info.dropped, bool(state.stopped), int(state.reward.networks.count)) == (0, False, 1)
 
 
-# --- the proposal where q*_0 is an EM mixture -------------------------------------------------------------------------------
+# --- the proposal where q*_0 is an EM mixture -----------------------------------------------------
 
 
 def test_auto_proposes_from_the_mixture_that_the_reward_starts_from():
@@ -481,7 +481,7 @@ def test_else_the_proposal_is_the_kernels(estimator, prior):
     assert (problem.prior is None) == (prior != "mixture")
 
 
-# --- the average with an EM mixture ----------------------------------------------------------------------------------------
+# --- the average with an EM mixture ---------------------------------------------------------------
 
 
 def averaged(**loop):

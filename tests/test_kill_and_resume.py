@@ -186,9 +186,8 @@ def test_killed_runs_end_with_the_same_bytes(task, method, whole, tmp_path):
             ] += 1
         assert running.end() == 0, running.log.read_text(encoding="utf-8")
         same_content(out, expected.out)
-    print(
-        f"\n{task} {method}: {sum(phases.values())} kills in {chains} runs ({phases}); all bytes equal"
-    )
+    kills = sum(phases.values())
+    print(f"\n{task} {method}: {kills} kills in {chains} runs ({phases}); all bytes equal")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])

@@ -54,10 +54,8 @@ def test_200_iterations():
     # The stack has its full size from the start; a copy of it more or less is what may come and go.
     stack = sum(tf.size(a).numpy() * a.dtype.size for a in tf.nest.flatten(networks))
     growth = memory[-1] - memory[20]
-    print(
-        f"\nmemory after 20 and {ITERATIONS} iterations: {memory[20] / 2**20:.0f} and {memory[-1] / 2**20:.0f} MiB;",
-        end=" ",
-    )
+    early, late = (f"{used / 2**20:.0f}" for used in (memory[20], memory[-1]))
+    print(f"\nmemory after 20 and {ITERATIONS} iterations: {early} and {late} MiB;", end=" ")
     print(f"the stack of networks has {stack / 2**20:.1f} MiB")
     assert growth < 2 * stack + 10 * 2**20
 

@@ -38,7 +38,7 @@ def gaussian_kl(mean_1, covariance_1, mean_2, covariance_2):
     )
 
 
-# --- I-projection -------------------------------------------------------------------------------------------------------
+# --- I-projection ---------------------------------------------------------------------------------
 
 
 def test_i_projection_of_gaussians_is_the_closed_form():
@@ -109,7 +109,7 @@ def test_normalised_on_the_grid():
     np.testing.assert_array_equal(normalise_on_grid([-np.inf, 0.0]), [-np.inf, 0.0])
 
 
-# --- grid ---------------------------------------------------------------------------------------------------------------
+# --- grid -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.05, 0.5])
@@ -144,7 +144,7 @@ def test_the_papers_grid_has_100_points_a_side():
     )
 
 
-# --- reported numbers ---------------------------------------------------------------------------------------------------
+# --- reported numbers -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_best_final_and_their_mean(series, best, final):
     assert all(type(value) is float for value in found.values())
 
 
-# --- distance of a policy from a density with a bounded support -----------------------------------------------------------
+# --- distance of a policy from a density with a bounded support -----------------------------------
 
 
 @pytest.mark.parametrize("log_normaliser", [0.0, 6.1, -3.0])
@@ -251,7 +251,7 @@ def test_policy_distance_is_a_function_of_its_seed_and_made_of_floats():
     assert all(type(value) is float for value in first)
 
 
-# --- covered modes --------------------------------------------------------------------------------------------------------
+# --- covered modes --------------------------------------------------------------------------------
 
 
 def test_covered_modes_by_hand():
@@ -292,7 +292,7 @@ def test_covered_modes_do_not_depend_on_the_order():
     np.testing.assert_array_equal(covered_modes(modes, 32, 0.03), expected)
 
 
-# --- contrast -------------------------------------------------------------------------------------------------------------
+# --- contrast -------------------------------------------------------------------------------------
 
 
 def slow_contrast(high, low):

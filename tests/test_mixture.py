@@ -46,7 +46,7 @@ def check_valid(mixture, k, d):
     assert (np.diagonal(scale_trils, axis1=1, axis2=2) > 0.0).all()
 
 
-# --- densities ----------------------------------------------------------------------------------------------------------
+# --- densities ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("k", "d"), SHAPES)
@@ -135,7 +135,7 @@ def test_log_prob_gradient_against_finite_differences():
         np.testing.assert_allclose(gradient[:, column], numeric, atol=1e-7)
 
 
-# --- samples ------------------------------------------------------------------------------------------------------------
+# --- samples --------------------------------------------------------------------------------------
 
 
 def test_sample_ids_are_the_components_the_samples_came_from():
@@ -200,7 +200,7 @@ def test_entropy_of_one_gaussian(d):
     assert abs(float(mixture.entropy(n, SEED)) - exact) < SIGMAS * np.sqrt(0.5 * d / n)
 
 
-# --- Gaussians and starts -----------------------------------------------------------------------------------------------
+# --- Gaussians and starts -------------------------------------------------------------------------
 
 
 def test_gaussian_has_the_given_moments():

@@ -90,7 +90,7 @@ def test_append_stores_the_network_exactly():
         np.testing.assert_array_equal(new, old)
 
 
-# --- gradients ----------------------------------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -141,7 +141,7 @@ def test_compiled_with_xla_gives_the_same_sum_and_gradient():
     np.testing.assert_allclose(found, gradient(stack.sum_logits, POINTS, upstream), atol=2e-5)
 
 
-# --- compiled once ------------------------------------------------------------------------------------------------------
+# --- compiled once --------------------------------------------------------------------------------
 
 
 def test_evaluation_is_traced_once_however_many_networks_and_points(monkeypatch):

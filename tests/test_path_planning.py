@@ -52,7 +52,7 @@ def importance_sample(dim, n=50_000, goal_variance=GOAL_VARIANCE):
     )
 
 
-# --- normaliser ---------------------------------------------------------------------------------------------------------
+# --- normaliser -----------------------------------------------------------------------------------
 
 GOALS = [
     (0.8, 1e-3, 1e-3),
@@ -124,7 +124,7 @@ def test_the_normaliser_of_a_narrow_goal_is_its_limit():
     assert abs(PathPlanning(2, goal_variance=1e-6).log_normaliser - limit) < 1e-3
 
 
-# --- density and modes --------------------------------------------------------------------------------------------------
+# --- density and modes ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_walks_outside_the_box_or_off_the_lines_belong_to_no_mode(task, bad):
     np.testing.assert_array_equal(task.modes_of(x), -1)
 
 
-# --- draws --------------------------------------------------------------------------------------------------------------
+# --- draws ----------------------------------------------------------------------------------------
 
 
 def test_draws_end_near_the_goal_and_most_belong_to_modes(task, draws):
@@ -320,7 +320,7 @@ def test_the_tests_have_power(draws):
     )
 
 
-# --- collisions ---------------------------------------------------------------------------------------------------------
+# --- collisions -----------------------------------------------------------------------------------
 
 
 def test_collisions_are_the_references(blocked):
@@ -401,7 +401,7 @@ def test_open_modes_are_the_paths_that_miss_every_disc(blocked):
         assert is_open == (min(gaps) > 0.0)
 
 
-# --- tasks with obstacles -----------------------------------------------------------------------------------------------
+# --- tasks with obstacles -------------------------------------------------------------------------
 
 
 def test_the_task_itself_stays_without_obstacles(task, draws):
@@ -545,7 +545,7 @@ def test_obstacles_that_leave_nothing_to_draw_are_an_error(monkeypatch):
         task.exact_samples(1, seed=0)
 
 
-# --- -inf where a path collides -----------------------------------------------------------------------------------------
+# --- -inf where a path collides -------------------------------------------------------------------
 
 
 def test_log_prob_is_minus_infinity_exactly_where_a_path_collides(task, blocked):
@@ -607,7 +607,7 @@ def test_gradients_beside_obstacles_are_those_without(task, blocked, jit_compile
     assert np.isfinite(found).all()
 
 
-# --- a share of blocked paths -------------------------------------------------------------------------------------------
+# --- a share of blocked paths ---------------------------------------------------------------------
 
 
 def nearest_blocked_share(num_steps, share):
@@ -706,7 +706,7 @@ def test_discs_that_leave_no_path_are_refused(task, radius):
         task.with_blocked_share(0.33, 0, radius)
 
 
-# --- what is refused ----------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_steps", [1, 3, 5, 7, 9])

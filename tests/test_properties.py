@@ -70,7 +70,7 @@ def explore(check, examples, outcomes=("worked", "refused"), **strategies):
     assert set(seen) == set(outcomes)
 
 
-# --- what is tried ----------------------------------------------------------------------------------------------------------
+# --- what is tried --------------------------------------------------------------------------------
 
 SCALES = st.floats(-12.0, 12.0).map(lambda exponent: 10.0**exponent)
 KINDS = {
@@ -127,7 +127,7 @@ def assert_valid(mixture: Mixture):
     assert (np.triu(trils, 1) == 0.0).all()
 
 
-# --- arguments ----------------------------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 def test_any_array_is_checked():
@@ -169,7 +169,7 @@ def test_any_number_is_checked():
     explore(check, 300, value=ANYTHING | numbers)
 
 
-# --- hyperparameters -----------------------------------------------------------------------------------------------------------
+# --- hyperparameters ------------------------------------------------------------------------------
 
 YAML_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12),
@@ -308,7 +308,7 @@ def test_any_file_is_read_or_refused(tmp_path):
     )
 
 
-# --- densities -----------------------------------------------------------------------------------------------------------------
+# --- densities ------------------------------------------------------------------------------------
 
 # Few shapes: TensorFlow traces its functions anew for each.
 SHAPES = [(4, 1), (30, 2), (60, 5), (60, 50)]
@@ -392,14 +392,14 @@ def test_rewards_of_any_points():
     explore(check, 200, x=arrays | st.just([[1.0, 2.0]]) | ANYTHING | st.just([[1.0], [1.0, 2.0]]))
 
 
-# --- the policy's steps --------------------------------------------------------------------------------------------------------
+# --- the policy's steps ---------------------------------------------------------------------------
 
 K, D, SAMPLES = 2, 2, 12
 
 
 @pytest.fixture(scope="module")
 def steps():
-    """Three steps towards  slope^T x - 1/2 x^T curvature x  where x_0 < edge, -inf or NaN beyond."""
+    """3 steps towards  slope^T x - 1/2 x^T curvature x  where x_0 < edge, -inf or NaN beyond."""
 
     def run(policy, curvature, slope, edge, outside, kl_bound, ridge):
         def target(x):
@@ -513,7 +513,7 @@ def test_fit_policy():
     )
 
 
-# --- the whole -----------------------------------------------------------------------------------------------------------------
+# --- the whole ------------------------------------------------------------------------------------
 
 OPTIONS = {
     "training": {
@@ -571,7 +571,7 @@ def test_fit():
     )
 
 
-# --- tasks ----------------------------------------------------------------------------------------------------------------------
+# --- tasks ----------------------------------------------------------------------------------------
 
 
 def check_task(task, in_support=True):
@@ -621,7 +621,7 @@ def test_walks():
     )
 
 
-# --- measures ------------------------------------------------------------------------------------------------------------------
+# --- measures -------------------------------------------------------------------------------------
 
 LOGS = st.floats(-1e12, 1e12) | st.just(-np.inf) | st.floats(-5.0, 5.0)
 
@@ -676,7 +676,7 @@ def test_contrast_and_coverage():
     )
 
 
-# --- the command line ----------------------------------------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
 SET = st.one_of(

@@ -32,7 +32,7 @@ def gradient(reward, x):
     return tape.gradient(values, x).numpy()
 
 
-# --- values -------------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("base_scale", [0.0, 0.5, 1.0])
@@ -205,7 +205,7 @@ def test_gradient_is_that_of_base_and_networks(reward, networks, points):
     )
 
 
-# --- truncate -----------------------------------------------------------------------------------------------------------
+# --- truncate -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
@@ -228,7 +228,7 @@ def test_truncate_takes_numpy_integers(reward, points, integer):
     np.testing.assert_array_equal(reward.truncate(integer(2))(points), reward.truncate(2)(points))
 
 
-# --- values at fixed points ---------------------------------------------------------------------------------------------------
+# --- values at fixed points -----------------------------------------------------------------------
 
 
 def grown(reward, points):
@@ -286,7 +286,7 @@ def test_a_reward_that_does_not_go_on_from_the_one_before_is_evaluated_from_its_
         assert not np.array_equal(values(other), values(reward))
 
 
-# --- files --------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def saved(reward, folder):
@@ -407,7 +407,7 @@ def test_code_in_a_file_is_refused_and_not_executed(tmp_path, monkeypatch, suffi
     assert not marker.exists()
 
 
-# --- as a density for samplers ------------------------------------------------------------------------------------------
+# --- as a density for samplers --------------------------------------------------------------------
 
 
 def test_hamiltonian_monte_carlo_takes_it_as_a_target(reward):

@@ -36,7 +36,7 @@ def contents(path):
     return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
-# --- open ---------------------------------------------------------------------------------------------------------------
+# --- open -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["run", "deep/below/run"])
@@ -163,7 +163,7 @@ def test_versions_name_what_results_depend_on():
     assert {"python", "tensorflow", "tensorflow-probability", "keras", "numpy"} <= set(versions())
 
 
-# --- iterations ---------------------------------------------------------------------------------------------------------
+# --- iterations -----------------------------------------------------------------------------------
 
 
 def test_record_keeps_two_checkpoints_and_all_rows(tmp_path):
@@ -241,7 +241,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
         folder.latest_state(make_state())
 
 
-# --- result -------------------------------------------------------------------------------------------------------------
+# --- result ---------------------------------------------------------------------------------------
 
 
 def test_the_result_comes_back_and_marks_the_run_finished(tmp_path, networks, points):
@@ -277,7 +277,7 @@ def test_half_a_result_is_not_finished(tmp_path, networks, missing):
     assert not folder.finished
 
 
-# --- damaged checkpoints and other processes ------------------------------------------------------------------------------
+# --- damaged checkpoints and other processes ------------------------------------------------------
 
 
 def damage(path):
@@ -321,7 +321,10 @@ def test_only_damaged_checkpoints_are_one_clear_error(tmp_path):
 
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     folder = recorded(tmp_path)
-    code = "import sys, virl_tf.run_folder as r\nwith r.RunFolder(sys.argv[1]).locked(): print('in', flush=True); input()"
+    code = (
+        "import sys, virl_tf.run_folder as r\n"
+        "with r.RunFolder(sys.argv[1]).locked(): print('in', flush=True); input()"
+    )
     other = subprocess.Popen(
         [sys.executable, "-c", code, str(folder.path)],
         stdin=subprocess.PIPE,

@@ -53,7 +53,7 @@ TABLE_3 = {
 }
 
 
-# --- size of the target --------------------------------------------------------------------------------------------------
+# --- size of the target ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_unknown_task_names_the_nearest():
         make_specification(task="gridwalker")
 
 
-# --- hyperparameters -----------------------------------------------------------------------------------------------------
+# --- hyperparameters ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_presets_go_over_the_column_then_the_file_then_single_assignments(tmp_pa
     )  # the file, and the assignment over it
 
 
-# --- names ---------------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 def test_names_tell_runs_apart():

@@ -78,7 +78,7 @@ def assert_one_error(result: tuple[int, str, str], message: str) -> None:
     assert message in error
 
 
-# --- arguments ------------------------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,10 @@ def test_another_configuration_is_one_clear_error(tune, tmp_path):
 
 
 def test_help_answers_without_tensorflow():
-    code = "import sys; from experiments.cli import app; app(standalone_mode=False); print('tensorflow' in sys.modules)"
+    code = (
+        "import sys; from experiments.cli import app; app(standalone_mode=False); "
+        "print('tensorflow' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code, "tune", "--help"], capture_output=True, text=True, cwd=ROOT
     )
@@ -155,7 +158,7 @@ def test_help_answers_without_tensorflow():
     assert done.stdout.strip().endswith("False")
 
 
-# --- what is shown --------------------------------------------------------------------------------------------------------
+# --- what is shown --------------------------------------------------------------------------------
 
 
 def shown(study: optuna.Study, trials: int) -> str:
@@ -208,7 +211,7 @@ def test_parameters_in_one_line():
     assert describe({"a": 0.000381, "b": True, "log2 c": -24}) == "a 0.000381, b True, log2 c -24"
 
 
-# --- whole studies --------------------------------------------------------------------------------------------------------
+# --- whole studies --------------------------------------------------------------------------------
 
 
 def digest(folder: Path) -> dict[str, str]:

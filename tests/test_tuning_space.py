@@ -98,7 +98,7 @@ def flat(sections: dict) -> dict:
     }
 
 
-# --- what is searched ----------------------------------------------------------------------------------------------------
+# --- what is searched -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("study", ALL, ids=name_of)
@@ -138,7 +138,7 @@ def test_starred_values_stay_as_published_in_every_run(study):
             assert values[name] == float(value.rstrip("*")), name
 
 
-# --- values --------------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 def assert_in_table_1(values: dict) -> None:
@@ -213,7 +213,7 @@ def test_parameters_give_back_the_values_they_came_from(study):
         assert suggest(optuna.trial.FixedTrial(parameters), searched(*study)) == overrides
 
 
-# --- the published column ------------------------------------------------------------------------------------------------
+# --- the published column -------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("error")  # Optuna only warns of an enqueued value that is out of range

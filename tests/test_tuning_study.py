@@ -107,7 +107,7 @@ def ask(study: optuna.Study) -> optuna.Trial:
         return study.ask()
 
 
-# --- the trials of a study ------------------------------------------------------------------------------------------------
+# --- the trials of a study ------------------------------------------------------------------------
 
 
 def test_a_study_begins_with_the_published_column_and_ends_with_as_many_trials_as_asked_for(
@@ -158,7 +158,7 @@ def test_the_value_of_a_trial_is_the_mean_over_its_seeds(monkeypatch, sqlite, tm
     assert sorted(path.name for path in tmp_path.glob("0*")) == ["0000-s3", "0000-s4"]
 
 
-# --- what goes wrong in a run ---------------------------------------------------------------------------------------------
+# --- what goes wrong in a run ---------------------------------------------------------------------
 
 BAD_RUNS = {
     "nan on the way": (
@@ -313,7 +313,7 @@ def test_failures_in_a_row_are_counted_past_trials_that_were_not_needed(
         work(SPECIFICATION, sqlite, 3, tmp_path, 0)
 
 
-# --- a study is what its command says -------------------------------------------------------------------------------------
+# --- a study is what its command says -------------------------------------------------------------
 
 CHANGES = {
     "seeds": ({"seeds": (0, 1)}, "seeds"),
@@ -419,7 +419,7 @@ def test_two_commands_may_make_the_same_study_at_once(kind, request, tmp_path):
             command.communicate(timeout=30)
 
 
-# --- storages -------------------------------------------------------------------------------------------------------------
+# --- storages -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_a_server_that_refuses_is_one_clear_error(postgres):
         assert "\n" not in str(caught.value)
 
 
-# --- trials that were given up --------------------------------------------------------------------------------------------
+# --- trials that were given up --------------------------------------------------------------------
 
 
 def test_a_released_trial_is_done_next_with_its_parameters_in_its_folder(url, tmp_path):
@@ -544,7 +544,7 @@ def test_a_trial_that_never_had_a_heartbeat_is_not_waited_for_forever(sqlite, tm
     assert published_trial(study).params == published_parameters(SPECIFICATION)
 
 
-# --- workers that die -----------------------------------------------------------------------------------------------------
+# --- workers that die -----------------------------------------------------------------------------
 
 
 def fake(
@@ -675,7 +675,7 @@ def stop(processes: list[subprocess.Popen]) -> None:
         process.wait()
 
 
-# --- a database server that goes away -------------------------------------------------------------------------------------
+# --- a database server that goes away -------------------------------------------------------------
 
 
 @pytest.fixture

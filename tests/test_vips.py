@@ -52,7 +52,7 @@ def wavy(x):
     return 2.0 * tf.sin(x[:, 0]) - 0.3 * x[:, 1] ** 2 + tf.cos(x[:, 0] * x[:, 1])
 
 
-# --- one step --------------------------------------------------------------------------------------------------------------
+# --- one step -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_components", [1, 3])
@@ -103,7 +103,7 @@ def test_other_seeds_draw_other_samples():
     assert not np.array_equal(first.means, second.means)
 
 
-# --- EIM's M-step is a VIPS step -------------------------------------------------------------------------------------------
+# --- EIM's M-step is a VIPS step ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("component", [0, 1, 2])
@@ -152,7 +152,7 @@ def test_nothing_moves_without_a_phi():
     assert float(info.elbo) == pytest.approx(0.0, abs=1e-12)
 
 
-# --- many steps ------------------------------------------------------------------------------------------------------------
+# --- many steps -----------------------------------------------------------------------------------
 
 TARGET = gaussian(np.array([3.0, -1.0]), np.array([[0.5, 0.3], [0.3, 1.0]]))
 LOG_NORMALISER = 2.5
@@ -229,7 +229,7 @@ def test_elbo_never_exceeds_the_log_normaliser():
     assert np.exp(logsumexp(policy.log_weights)) == pytest.approx(1.0)
 
 
-# --- targets with holes ----------------------------------------------------------------------------------------------------
+# --- targets with holes ---------------------------------------------------------------------------
 
 
 def boxed(target, half_width):
@@ -322,7 +322,7 @@ def test_a_policy_without_any_finite_value_stays():
         np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
-# --- improve ---------------------------------------------------------------------------------------------------------------
+# --- improve --------------------------------------------------------------------------------------
 
 
 def test_improve_is_traced_once_while_the_reward_grows():
@@ -363,7 +363,7 @@ def test_default_number_of_samples(dim, expected):
     assert samples_per_component(tiny.hparams().policy, dim) == 12
 
 
-# --- samples used again ------------------------------------------------------------------------------------------------------
+# --- samples used again ---------------------------------------------------------------------------
 
 
 def pool_of(policy, past_policy, num_past=2, num_samples=4000):

@@ -84,7 +84,7 @@ def indices(mask):
     return set(np.flatnonzero(mask).tolist())
 
 
-# --- measures of a policy ------------------------------------------------------------------------------------------------
+# --- measures of a policy -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("modes", [{0}, {3, 17, 30}, set(range(32))], ids=len)
@@ -158,7 +158,7 @@ def test_measures_are_a_function_of_the_seed(walker):
     assert first["kl"] != other["kl"]
 
 
-# --- obstacles -----------------------------------------------------------------------------------------------------------
+# --- obstacles ------------------------------------------------------------------------------------
 
 
 def test_walks_that_collide_are_outside_and_never_good(paths, blocked):
@@ -198,7 +198,7 @@ def test_a_policy_on_blocked_paths_only_is_infinitely_far(paths, blocked):
     assert (measures["outside_share"], measures["good_fraction"]) == (1.0, 0.0)
 
 
-# --- modes found and lost by inference -----------------------------------------------------------------------------------
+# --- modes found and lost by inference ------------------------------------------------------------
 
 
 def inference_on(task, trained, folder, seed=SEED):
@@ -256,10 +256,8 @@ def test_new_and_lost_modes_are_those_of_the_sets(
     assert summary["true_reward"]["modes_covered"] == 2
     assert summary["true_reward"]["new_modes"] == len({0, 5} - known)
     assert summary["good_fraction"] == 1.0
-    assert (
-        f"{covered} of 32 modes covered, {new} of them new to the training policy, {lost} of its lost"
-        in sentence
-    )
+    modes = f"{covered} of 32 modes covered, {new} of them new to the training policy"
+    assert f"{modes}, {lost} of its lost" in sentence
     assert "obstacles" not in summary
 
 
@@ -364,7 +362,7 @@ def test_the_average_reward_is_the_mean(walker, count):
     )
 
 
-# --- rewards at modes and random points ----------------------------------------------------------------------------------
+# --- rewards at modes and random points -----------------------------------------------------------
 
 
 def test_rewards_are_normalised_together():
@@ -449,7 +447,7 @@ def test_random_points_fill_the_appendix_box(walker):
     assert not np.isin(x, random_points(walker, SEED + 1)).any()
 
 
-# --- arrays for the figures ----------------------------------------------------------------------------------------------
+# --- arrays for the figures -----------------------------------------------------------------------
 
 
 def test_walks_are_written_with_their_rewards(walker, tmp_path):
@@ -505,7 +503,7 @@ def test_walks_are_the_same_bytes_when_written_again(walker, tmp_path):
     ).read_bytes()
 
 
-# --- the experiment ------------------------------------------------------------------------------------------------------
+# --- the experiment -------------------------------------------------------------------------------
 
 
 def config_of(task, **options):
@@ -613,7 +611,7 @@ def test_inference_with_obstacles_knows_all_modes_of_the_training_policy(tmp_pat
     assert summary["obstacles"]["centers"] == task.obstacles.centers.tolist()
 
 
-# --- runs that may be averaged -------------------------------------------------------------------------------------------
+# --- runs that may be averaged --------------------------------------------------------------------
 
 
 def summaries(folder, *options):

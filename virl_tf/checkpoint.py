@@ -89,9 +89,8 @@ class _Arrays(dict[str, np.ndarray]):
         self.path = path
 
     def __missing__(self, name: str) -> np.ndarray:
-        raise InputError(
-            f"{self.path} holds no {name!r}, but {sorted(self)}: it is another file than its name says."
-        )
+        held = f"holds no {name!r}, but {sorted(self)}"
+        raise InputError(f"{self.path} {held}: it is another file than its name says.")
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -164,7 +163,8 @@ def load_policy(path: Path | str) -> Mixture:
     """Read a mixture written by `save_policy`. Raises InputError if the file is not one."""
     arrays = load_arrays(Path(path))
     if set(arrays) != set(Mixture._fields):
+        wanted = sorted(Mixture._fields)
         raise InputError(
-            f"{path} is not a policy: it holds {sorted(arrays)}, a policy holds {sorted(Mixture._fields)}."
+            f"{path} is not a policy: it holds {sorted(arrays)}, a policy holds {wanted}."
         )
     return check_mixture(f"{path} is not a policy", [arrays[name] for name in Mixture._fields])

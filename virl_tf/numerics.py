@@ -65,8 +65,9 @@ def compiled(function: Callable[..., Any], *specs: Any, jit_compile: bool = True
     """
     if jit_compile and free_memory_maps() < MAPS_OF_A_PROGRAM:
         raise InputError(
-            "this process has compiled so many programs that the system would end it at the next one; go on in a new process, "
-            "or allow more memory maps: sysctl -w vm.max_map_count=262144."
+            "this process has compiled so many programs that the system would end it at the next "
+            "one; go on in a new process, or allow more memory maps: "
+            "sysctl -w vm.max_map_count=262144."
         )
     return tf.function(function, autograph=False, jit_compile=jit_compile).get_concrete_function(
         *specs

@@ -2,9 +2,9 @@
 
 config.yaml     what identifies the run, and the versions it ran with
 metrics.csv     a row per iteration
-timings.csv the CPU seconds of each iteration (apart, because they differ between identical runs)
-checkpoints/ the last two states reward.keras, policy.npz the result; their presence marks a
-finished run
+timings.csv     the CPU seconds of each iteration: apart, because they differ between identical runs
+checkpoints/    the last two states
+reward.keras, policy.npz    the result; their presence marks a finished run
 """
 
 import contextlib
@@ -112,15 +112,16 @@ class RunFolder:
         made_by = (self._content.get("versions") or {}).get("virl_tf")
         if made_by is not None and made_by != versions().get("virl_tf"):
             raise InputError(
-                f"{self.path} was made by virl_tf {made_by}; use that version, or give another folder."
+                f"{self.path} was made by virl_tf {made_by}; "
+                "use that version, or give another folder."
             )
         different = differences(self.config, config)
         if different:
-            shown = "; ".join(different[:4]) + (
-                f"; and {len(different) - 4} more" if len(different) > 4 else ""
-            )
+            more = f"; and {len(different) - 4} more" if len(different) > 4 else ""
+            shown = "; ".join(different[:4]) + more
             raise InputError(
-                f"{self.path} holds a run with another configuration ({shown}). Give another folder."
+                f"{self.path} holds a run with another configuration ({shown}). "
+                "Give another folder."
             )
 
     @property
@@ -143,7 +144,7 @@ class RunFolder:
         """Whether the result is there."""
         return (self.path / "reward.keras").is_file() and (self.path / "policy.npz").is_file()
 
-    # --- iterations -----------------------------------------------------------------------------------------------------
+    # --- iterations -------------------------------------------------------------------------------
 
     def record(self, state: State, row: Mapping[str, Any]) -> None:
         """Store one iteration: its row, then the state after it.
@@ -208,7 +209,8 @@ class RunFolder:
             except DamagedFileError as error:
                 if not checkpoints:
                     raise InputError(
-                        f"{error} No checkpoint before it is whole; give another folder to start anew."
+                        f"{error} No checkpoint before it is whole; "
+                        "give another folder to start anew."
                     ) from error
                 warnings.warn(f"{error} Going back to the checkpoint before it.", stacklevel=2)
         return None
@@ -229,7 +231,8 @@ class RunFolder:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
                     raise InputError(
-                        f"another process is working on the run in {self.path}; wait for it or stop it."
+                        f"another process is working on the run in {self.path}; "
+                        "wait for it or stop it."
                     ) from error
             yield
 
@@ -238,7 +241,8 @@ class RunFolder:
         metrics, timings = self._table("metrics.csv"), self._table("timings.csv")
         if list(metrics["t"]) != list(timings["t"]):
             raise InputError(
-                f"metrics.csv and timings.csv in {self.path} hold different iterations: one of them is damaged."
+                f"metrics.csv and timings.csv in {self.path} hold different iterations: "
+                "one of them is damaged."
             )
         return metrics.merge(timings, on="t")
 
@@ -259,7 +263,7 @@ class RunFolder:
             raise InputError(f"{self.path / name} is not a table of iterations.")
         return frame
 
-    # --- result ---------------------------------------------------------------------------------------------------------
+    # --- result -----------------------------------------------------------------------------------
 
     def write_result(self, reward: Reward, policy: Mixture) -> None:
         """Write reward.keras and policy.npz; the run is finished then.
@@ -276,8 +280,8 @@ class RunFolder:
             yield
         except OSError as error:
             raise InputError(
-                f"cannot write to {self.path}: {error.strerror or error}. What was finished before is kept: the same call "
-                "continues once that is solved."
+                f"cannot write to {self.path}: {error.strerror or error}. "
+                "What was finished before is kept: the same call continues once that is solved."
             ) from error
 
     def reward(self) -> Reward:

@@ -17,7 +17,7 @@ class InputError(ValueError):
 
 
 def closest(name: str, valid: Iterable[str]) -> str:
-    """What to say about an unknown name: the nearest valid one where there is one, and all of them."""
+    """What to say about an unknown name: the nearest valid one, if any is near, and all of them."""
     valid = sorted(valid)
     near = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -105,7 +105,8 @@ def check_demonstrations(demonstrations: Any) -> np.ndarray:
         raise InputError(f"demonstrations must be 2-D [N, D], got {x.ndim}-D with shape {x.shape}.")
     if 0 in x.shape:
         raise InputError(
-            f"demonstrations are empty: shape {x.shape}; allowed is [N, D] with D >= 1 and N >= D + 2."
+            f"demonstrations are empty: shape {x.shape}; "
+            "allowed is [N, D] with D >= 1 and N >= D + 2."
         )
     n, d = x.shape
     if n < d + 2:
@@ -117,8 +118,8 @@ def check_demonstrations(demonstrations: Any) -> np.ndarray:
         row, column = np.argwhere(~finite)[0]
         bad = int((~finite).any(axis=1).sum())
         raise InputError(
-            f"demonstrations hold NaN or infinities in {bad} of {n} rows (first: row {row}, column {column}); "
-            "allowed are finite numbers."
+            f"demonstrations hold NaN or infinities in {bad} of {n} rows "
+            f"(first: row {row}, column {column}); allowed are finite numbers."
         )
     # A constant column may still show a spread of a few rounding errors, so the bound is relative
     # to the values' size.
@@ -135,7 +136,8 @@ def check_demonstrations(demonstrations: Any) -> np.ndarray:
     if extreme.size:
         i = extreme[0]
         raise InputError(
-            f"demonstrations: column {i} holds numbers up to {largest[i]:.3g} with a standard deviation of {spread[i]:.3g}; "
-            f"allowed are numbers up to {_LARGEST:g} and standard deviations from {1.0 / _LARGEST:g}. Change its unit."
+            f"demonstrations: column {i} holds numbers up to {largest[i]:.3g} with a standard "
+            f"deviation of {spread[i]:.3g}; allowed are numbers up to {_LARGEST:g} and standard "
+            f"deviations from {1.0 / _LARGEST:g}. Change its unit."
         )
     return x

@@ -40,7 +40,7 @@ NETWORKS = (
 
 
 def training(repeats: int) -> list[Row]:
-    """One epoch of phi, per step of 250 + 250 points, against `keras.Model.fit` on the same data."""
+    """One epoch of phi, per step of 250 + 250 points, beside `keras.Model.fit` on the same data."""
     rows, n, dim = [], 8000, 2
     data = np.random.default_rng(0).normal(size=(2, n, dim)).astype("float32")
     experts, samples = (LogitData(tf.constant(x), tf.zeros(n), tf.ones(n)) for x in data)
@@ -114,7 +114,7 @@ def _gradient(reward: Reward, x: tf.Tensor) -> tf.Tensor:
 
 
 def reward(repeats: int) -> list[Row]:
-    """The cumulative reward of 4 x 256 networks at 4,000 points, and its gradient, for growing T."""
+    """The cumulative reward of T networks (4 x 256) at 4,000 points, and its gradient."""
     rows, points, dim = [], 4000, 2
     x = tf.random.stateless_normal([points, dim], [1, 2], dtype=DENSITY)
     forward = forward_gflop(4, 256, dim, points)

@@ -103,7 +103,7 @@ def _help_seconds() -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-# --- in processes of their own ----------------------------------------------------------------------------------------------
+# --- in processes of their own --------------------------------------------------------------------
 
 
 def whole_run(method: str, preset: str, started: float) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _timed_run(spec: Specification) -> tuple[dict[str, list[float]], pd.DataFram
 
 
 def counted_gflop(spec: Specification, history: pd.DataFrame) -> dict[str, float]:
-    """Of the networks' matrix products in a run of V-IRL, G-EIM or EIM on the Gaussians, by part."""
+    """Operations of the networks' matrix products in a run on the Gaussians, in GFLOP by part."""
     network, training = spec.hparams.network, spec.hparams.training
     dim, negatives, iterations = 2, spec.hparams.loop.num_negatives, np.arange(len(history))
     held = [max(1, int(training.validation_fraction * n)) for n in (spec.num_train, negatives)]

@@ -101,26 +101,35 @@ STYLE = """
 :root { --ink: #1c1c1c; --soft: #5c5c5c; --line: #d8d8d8; --wash: #f5f6f8; }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1rem; max-width: 62rem; color: var(--ink); background: #fff;
-  font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; overflow-wrap: break-word; }
-h1 { font-size: 1.7rem; line-height: 1.25; } h2 { margin-top: 2.5rem; border-bottom: 2px solid var(--line); }
+  font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
+  overflow-wrap: break-word; }
+h1 { font-size: 1.7rem; line-height: 1.25; }
+h2 { margin-top: 2.5rem; border-bottom: 2px solid var(--line); }
 h3 { margin: 2rem 0 .5rem; }
 p, li { max-width: 46rem; } .soft { color: var(--soft); font-size: .9rem; }
-figure { margin: 1rem 0; } img { max-width: 100%; height: auto; } figcaption { color: var(--soft); font-size: .9rem; }
-pre { background: var(--wash); padding: .6rem .8rem; border-radius: .3rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+figure { margin: 1rem 0; } img { max-width: 100%; height: auto; }
+figcaption { color: var(--soft); font-size: .9rem; }
+pre { background: var(--wash); padding: .6rem .8rem; border-radius: .3rem;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
 code { font: .85em/1.4 ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
-table { border-collapse: collapse; margin: .8rem 0; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); }
+table { border-collapse: collapse; margin: .8rem 0; width: 100%;
+  font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .6rem .3rem 0;
+  border-bottom: 1px solid var(--line); }
 table.many { font-size: .75rem; } .many th, .many td { padding-right: .35rem; }
 th { border-bottom: 2px solid var(--soft); } td a { white-space: nowrap; }
 @media (min-width: 40.01rem) { td:first-child code { white-space: nowrap; } }
-.verdict { display: inline-block; padding: 0 .45rem; border-radius: .3rem; border: 1px solid; white-space: nowrap; }
+.verdict { display: inline-block; padding: 0 .45rem; border-radius: .3rem; border: 1px solid;
+  white-space: nowrap; }
 .holds { color: #0b6b2e; } .fails { color: #a3180d; } .open { color: #76520a; }
 nav ul { columns: 2; padding-left: 1.2rem; }
 @media (max-width: 40rem) {
-  figure { overflow-x: auto; } img.wide { max-width: none; width: 44rem; } figcaption { position: sticky; left: 0; }
+  figure { overflow-x: auto; } img.wide { max-width: none; width: 44rem; }
+  figcaption { position: sticky; left: 0; }
   nav ul { columns: 1; } thead { position: absolute; left: -9999px; }
   table, tbody, tr, td { display: block; width: 100%; }
-  tr { border: 1px solid var(--line); border-radius: .3rem; margin: 0 0 .6rem; padding: .3rem .6rem; }
+  tr { border: 1px solid var(--line); border-radius: .3rem; margin: 0 0 .6rem;
+    padding: .3rem .6rem; }
   td { display: flex; gap: .8rem; justify-content: space-between; border: 0; padding: .15rem 0; }
   td::before { content: attr(data-label); color: var(--soft); flex: 0 0 38%; }
   td > span { flex: 1 1 auto; min-width: 0; text-align: right; }
@@ -130,8 +139,10 @@ nav ul { columns: 2; padding-left: 1.2rem; }
 }
 @media print {
   html { font-size: 10pt; }
-  body { max-width: none; padding: 0; } nav { display: none; } a { color: inherit; text-decoration: none; }
-  h2, h3 { break-after: avoid; } figure, tr, pre { break-inside: avoid; } .verdict, pre { border: 1px solid var(--line); }
+  body { max-width: none; padding: 0; } nav { display: none; }
+  a { color: inherit; text-decoration: none; }
+  h2, h3 { break-after: avoid; } figure, tr, pre { break-inside: avoid; }
+  .verdict, pre { border: 1px solid var(--line); }
 }
 """
 
@@ -147,6 +158,5 @@ def page(title: str, *content: object) -> Markup:
             element("style", Markup(STYLE)),
         )
     )
-    return Markup(
-        f"<!doctype html>\n{element('html', element('head', head), element('body', *content), lang='en')}\n"
-    )
+    document = element("html", element("head", head), element("body", *content), lang="en")
+    return Markup(f"<!doctype html>\n{document}\n")

@@ -142,7 +142,7 @@ class PathPlanning(GridWalker):
             "the obstacles (or a very small goal_variance) leave almost no path to draw."
         )
 
-    # --- obstacles: unknown to the demonstrations, known to whoever uses the recovered reward -------------------------------
+    # --- obstacles: unknown to the demonstrations, known to whoever uses the recovered reward -----
 
     def with_obstacles(self, centers: Any, radii: Any) -> "PathPlanning":
         """The same task with discs in the way.
@@ -177,7 +177,8 @@ class PathPlanning(GridWalker):
         task.obstacles = Obstacles(centers, radii)
         if not task.open_modes.any():
             raise InputError(
-                f"the obstacles block every one of the {len(self.mode_centers)} paths; leave at least one open."
+                f"the obstacles block every one of the {len(self.mode_centers)} paths; "
+                "leave at least one open."
             )
         return task
 
@@ -213,7 +214,8 @@ class PathPlanning(GridWalker):
         distance = np.where(blocked < 1.0, np.abs(blocked - share), np.inf).round(9)
         if not np.isfinite(distance.min()):
             raise InputError(
-                f"any disc of radius {radius} blocks every one of the {len(self.mode_centers)} paths."
+                f"any disc of radius {radius} blocks every one of the "
+                f"{len(self.mode_centers)} paths."
             )
         rng = np.random.default_rng(split_seed(check_seed(seed), 0, "obstacles").astype(np.uint32))
         chosen = choices[rng.choice(np.flatnonzero(distance == distance.min()))]
@@ -243,7 +245,7 @@ class PathPlanning(GridWalker):
 
 
 def _meets(waypoints: tf.Tensor, obstacles: Obstacles) -> tf.Tensor:
-    """Whether any segment comes closer to a centre than its radius: [..., d + 1, 2] -> [...] bool."""
+    """Whether a segment comes closer to a centre than its radius: [..., d + 1, 2] -> [...] bool."""
     start, step = (
         waypoints[..., :-1, None, :],
         (waypoints[..., 1:, :] - waypoints[..., :-1, :])[..., None, :],

@@ -71,7 +71,8 @@ class PlanarRobot:
         distances = np.hypot(*self.goals.T)
         if not ((distances > 0.0) & (distances < self.dim)).all():
             raise InputError(
-                f"goals must lie between the origin and the arm's length {self.dim}; got distances {distances}."
+                f"goals must lie between the origin and the arm's length {self.dim}; "
+                f"got distances {distances}."
             )
         self.prior_std = check_positive("prior_std", prior_std)
         self.likelihood_std = check_positive("likelihood_std", likelihood_std)
