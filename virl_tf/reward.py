@@ -198,8 +198,8 @@ def _identity(reward: Reward, count: int) -> list[np.ndarray]:
     whatever T.
     """
     last = reward.networks.network(count - 1) if count else ()
-    rest = reward._replace(networks=())
-    return [np.asarray(array) for array in tf.nest.flatten((rest, last))]
+    rest = reward._asdict() | {"networks": last}
+    return [np.asarray(array) for array in tf.nest.flatten(rest)]
 
 
 @functools.cache
