@@ -21,6 +21,7 @@ from experiments.benchmark.timing import (
 from experiments.specification import published_column
 from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData, rows_per_batch
 from virl_tf.discriminator.network import build_network
+from virl_tf.features import Features
 from virl_tf.hparams import Hparams, default_hparams
 from virl_tf.kde import Kde
 from virl_tf.mixture import empty_mixture, gaussian, standard_normal_start
@@ -92,11 +93,11 @@ def reward_of(count: int, layers: int = 4, size: int = 256, dim: int = 2, seed: 
         tf.constant(rng.normal(size=(count, *shape)) / np.sqrt(size), NETWORK) for shape in shapes
     )
     stack = NetworkStack(FrozenNetwork(*arrays), tf.constant(count))
-    zeros, ones = tf.zeros([dim], DENSITY), tf.ones([dim], DENSITY)
-    plain = tf.zeros([dim, 0], NETWORK)
-    base, scale = gaussian(np.zeros(dim), np.eye(dim)), tf.constant(1.0, DENSITY)
-    nothing = tf.constant(0.0, DENSITY)
-    return Reward(base, scale, stack, zeros, ones, plain, empty_mixture(dim), nothing)
+    shift, scale = tf.zeros([dim], DENSITY), tf.ones([dim], DENSITY)
+    features = Features(shift, scale, tf.zeros([dim, 0], NETWORK))
+    base = gaussian(np.zeros(dim), np.eye(dim))
+    one, nothing = tf.constant(1.0, DENSITY), tf.constant(0.0, DENSITY)
+    return Reward(base, one, stack, features, empty_mixture(dim), nothing)
 
 
 def _value(reward: Reward, x: tf.Tensor) -> np.ndarray:
