@@ -1,6 +1,4 @@
-"""A user's demonstrations from .npy, .npz, .csv or .parquet: a table of numbers, or one sentence
-about what is wrong with it.
-"""
+"""A user's demonstrations from .npy, .npz, .csv or .parquet, or one sentence on what is wrong."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -84,9 +82,9 @@ def _read_npz(path: Path, array: str | None) -> np.ndarray:
             f"{path} holds several arrays ({', '.join(sorted(arrays))}); "
             "choose one with --array NAME."
         )
-    return arrays[
-        next(iter(arrays)) if array is None else check_choice(f"array in {path}", array, arrays)
-    ]
+    if array is None:
+        return next(iter(arrays.values()))
+    return arrays[check_choice(f"array in {path}", array, arrays)]
 
 
 def _frame_of(x: np.ndarray, path: Path) -> pd.DataFrame:
@@ -116,18 +114,22 @@ def _read_csv(path: Path) -> pd.DataFrame:
         raise InputError(f"{path} is not a .csv file of numbers: {str(error).strip()}.") from error
     if header is None:
         names = _cells(comment, separator)  # np.savetxt puts a "#" before the line of names
-        frame.columns = pd.Index(
-            names if len(names) == frame.shape[1] else [f"x{i}" for i in range(frame.shape[1])]
-        )
-    elif str(frame.columns[0]).startswith("Unnamed:") and frame.iloc[:, 0].equals(
-        pd.Series(range(len(frame)))
-    ):
+        if len(names) != frame.shape[1]:
+            names = [f"x{i}" for i in range(frame.shape[1])]
+        frame.columns = pd.Index(names)
+    elif _counts_rows(frame):
         shown = ",".join(str(name) for name in frame.columns[1:])
         raise InputError(
             f"{path}: the first column has no name and counts the rows; "
             f"leave it out with --columns {shown}"
         )
     return frame
+
+
+def _counts_rows(frame: pd.DataFrame) -> bool:
+    """Whether the first column has no name and holds 0, 1, 2, ..., as pandas writes its index."""
+    unnamed = str(frame.columns[0]).startswith("Unnamed:")
+    return unnamed and frame.iloc[:, 0].equals(pd.Series(range(len(frame))))
 
 
 def _first_lines(path: Path) -> tuple[str, str]:
@@ -147,16 +149,12 @@ def _cells(line: str, separator: str) -> list[str]:
 
 
 def _is_data(cells: list[str]) -> bool:
-    """Whether the first line holds numbers, not names: 0, 1, 2, ... are the names pandas gives to
-    columns without any.
-    """
+    """Whether the first line holds numbers, not names (0, 1, 2, ... are pandas's own names)."""
     return all(_is_number(cell) for cell in cells) and cells != [str(i) for i in range(len(cells))]
 
 
 def _is_number(cell: str) -> bool:
-    """Whether a cell of the first line is data ("nan" and "inf" are, an empty cell is too) and not
-    a name.
-    """
+    """Whether a cell of the first line is data, not a name; "nan", "inf" and "" are data."""
     try:
         float(cell.strip().strip('"') or "nan")
     except ValueError:
@@ -179,10 +177,8 @@ def _chosen(frame: pd.DataFrame, columns: Sequence[str] | None, path: Path) -> p
     frame = frame.rename(columns=str)
     if columns is None:
         return frame
-    names = list(
-        dict.fromkeys(check_choice(f"column of {path}", name, frame.columns) for name in columns)
-    )
-    return frame[names]
+    names = [check_choice(f"column of {path}", name, frame.columns) for name in columns]
+    return frame[list(dict.fromkeys(names))]
 
 
 def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
@@ -195,9 +191,8 @@ def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
     x = np.column_stack([_numbers(frame[name], path) for name in names])
     finite = np.isfinite(x)
     if not finite.all():
-        bad = ", ".join(
-            repr(name) for name, good in zip(names, finite.all(axis=0), strict=True) if not good
-        )
+        whole = finite.all(axis=0)
+        bad = ", ".join(repr(name) for name, good in zip(names, whole, strict=True) if not good)
         rows = _rows(~finite.all(axis=1))
         raise InputError(
             f"{path}: missing values, NaN or infinities in {rows} (column {bad}); "

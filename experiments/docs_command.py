@@ -15,15 +15,12 @@ MODULES = ("virl_tf", "virl_tf.tasks", "virl_tf.hparams", "virl_tf.methods", "vi
 # name.
 SPECIFICATION = [*(module for module in MODULES if module != "virl_tf.tasks"), r"!virl_tf\.fit$"]
 
-EMPTY = (
-    "Alias for field number",
-    "Create new instance of",
-)  # what Python itself says of named tuples
+# What Python itself says of named tuples.
+EMPTY = ("Alias for field number", "Create new instance of")
 
 
 def write_reference(out: Path) -> None:
-    """One HTML page for each of `MODULES` into the folder `out`, with a search box; nothing in them
-    needs a network.
+    """One HTML page for each of `MODULES` into `out`, with a search box, for use offline.
 
     Raises:
         InputError: pdoc is not installed, or `out` cannot be written.

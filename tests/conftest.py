@@ -34,13 +34,34 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments import specification
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork, empty_stack
-from virl_tf.numerics import DENSITY, NETWORK
+from virl_tf.numerics import DENSITY, NETWORK, compiled
 from virl_tf.reward import Reward
+from virl_tf.vips import vips
 
 from . import postgres as postgresql
+
+# The files of whole runs and commands, the longest first. Workers take whole files: a long one
+# that comes last would leave all but one of them idle.
+LONGEST = ["test_cli", "test_readme", "test_recipes", "test_properties", "test_path_planning"]
+LONGEST += ["test_cli_walks", "test_irl", "test_fit", "test_sweep", "test_tuning_study"]
+LONGEST += ["test_disk", "test_fit_command", "test_grid_walker", "test_event_files"]
+
+
+def pytest_configure(config):
+    """The order below, not pytest-xdist's, in which the files with most tests come first."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the longest files where several workers share the tests."""
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: ranks.get(item.path.stem, len(LONGEST)))
 
 
 def make_mixture(num_components=3, dim=2, seed=0):
@@ -102,6 +123,30 @@ def make_state(t=1, num_components=3, num_weights=2):
     reward = make_reward([make_network(seed=i) for i in range(min(t, 3))])
     weights = tuple(np.full((2, 3), float(t + i), np.float32) for i in range(num_weights))
     return State(t, make_mixture(num_components, seed=t), reward, weights)
+
+
+@contextlib.contextmanager
+def quick_runs():
+    """Runs take a fraction of their seconds: plain graphs instead of XLA's programs, little data.
+
+    For runs so small that compilation and the slice sampling of thousands of demonstrations are
+    most of their time, and of which files, messages and names are checked, not the last digits.
+    """
+    few = {"demonstrations": {"train": 400, "test": 100}}
+    whole = specification.read_preset
+    vips._compiled_improve.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(specification, "read_preset", lambda preset: {**whole(preset), **few})
+        patch.setitem(compiled.__kwdefaults__, "jit_compile", False)
+        yield
+    vips._compiled_improve.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """`quick_runs` for a module: pytestmark = pytest.mark.usefixtures("quick")."""
+    with quick_runs():
+        yield
 
 
 @pytest.fixture

@@ -17,21 +17,14 @@ import typer
 import yaml
 
 from experiments import cli
+from tests import tiny
+from tests.conftest import quick_runs
 
 ROOT = Path(__file__).parent.parent
 # The smallest run that goes through everything; its numbers mean nothing.
-TINY = [
-    *("--preset", "smoke", "--modes", "5", "--components", "2"),
-    *(
-        "--set",
-        "network.layer_size=8",
-        "--set",
-        "training.num_epochs=2",
-        "--set",
-        "loop.num_iterations=3",
-    ),
-    *("--set", "loop.num_negatives=500", "--set", "policy.update_steps=2"),
-]
+TINY = ["--preset", "smoke", "--modes", "5", "--components", "2"]
+TINY += tiny.set_words("network.layer_size=8", "training.num_epochs=2", "loop.num_iterations=3")
+TINY += tiny.set_words("loop.num_negatives=500", "policy.update_steps=2")
 
 
 def experiments(*arguments: str | Path, check: int = 0) -> subprocess.CompletedProcess:
@@ -64,7 +57,8 @@ def test_run_writes_the_documented_files(call, method, finished, tmp_path):
     out = finished
     if method != "virl":
         out = tmp_path / "run"
-        assert call("run", "gaussians", "--method", method, *TINY, "--out", out)[0] == 0
+        with quick_runs():
+            assert call("run", "gaussians", "--method", method, *TINY, "--out", out)[0] == 0
     for name in (
         "config.yaml",
         "metrics.csv",
@@ -99,7 +93,7 @@ def test_run_again_leaves_a_finished_run_alone(call, finished):
     assert digest(finished) == before
 
 
-def test_a_killed_run_continues_and_ends_with_the_same_numbers(finished, tmp_path):
+def test_a_killed_run_continues_and_ends_with_the_same_numbers(call, finished, tmp_path):
     out = tmp_path / "killed"
     command = [sys.executable, "-m", "experiments", "run", "gaussians", *TINY, "--out", str(out)]
     process = subprocess.Popen(
@@ -111,25 +105,16 @@ def test_a_killed_run_continues_and_ends_with_the_same_numbers(finished, tmp_pat
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (out / "summary.json").is_file()
-    experiments("run", "gaussians", *TINY, "--out", out)
+    assert call("run", "gaussians", *TINY, "--out", out)[0] == 0
     for name in ("metrics.csv", "policy.npz", "grid.npz", "demonstrations.npz"):
         assert (out / name).read_bytes() == (finished / name).read_bytes(), name
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     out = tmp_path / "stopped"
-    long = ("--set", "loop.num_iterations=2000")  # the signal must not come after the end
-    command = [
-        sys.executable,
-        "-m",
-        "experiments",
-        "run",
-        "gaussians",
-        *TINY,
-        *long,
-        "--out",
-        str(out),
-    ]
+    long = tiny.set_words("loop.num_iterations=2000")  # the signal must not come after the end
+    command = [sys.executable, "-m", "experiments", "run", "gaussians", *TINY, *long]
+    command += ["--out", str(out)]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
@@ -219,12 +204,8 @@ def test_infer_and_figures_from_result_files(call, finished, tmp_path):
     status, _, error = call("figure", "5", finished, "--out", tmp_path)
     assert status == 2
     assert "python -m experiments infer" in error
-    assert (
-        call("infer", finished, "--components", "3", "--fixed", "--steps", "5", "--samples", "10")[
-            0
-        ]
-        == 0
-    )
+    options = ["--components", "3", "--fixed", "--steps", "5", "--samples", "10"]
+    assert call("infer", finished, *options)[0] == 0
     summary = json.loads((finished / "inference" / "summary.json").read_text())
     assert np.isfinite(summary["i_projection"]["inference_policy"]["reported"])
     for number in ("2a", "5"):

@@ -3,34 +3,26 @@ and what is refused.
 """
 
 import json
+import pickle
 import shutil
 
 import pandas as pd
 import pytest
 
-from experiments import specification
 from experiments.result_files import columns_of, write_results
 from experiments.units import units_of
+from tests import tiny
 from tests.test_cli import digest
 from virl_tf.checkpoint import load_arrays
 from virl_tf.run_folder import RunFolder
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 # The smallest runs that go through everything; their numbers mean nothing.
-OVERRIDES = [
-    *(
-        "network.layer_size=8",
-        "network.batch_norm=false",
-        "training.num_epochs=2",
-        "kde.bandwidth=0.3",
-    ),
-    *(
-        "policy.update_steps=2",
-        "policy.start=samples",
-        "loop.num_iterations=3",
-        "loop.num_negatives=500",
-    ),
-]
-TINY = ["--preset", "smoke", *(word for override in OVERRIDES for word in ("--set", override))]
+OVERRIDES = ["network.layer_size=8", "network.batch_norm=false", "training.num_epochs=2"]
+OVERRIDES += ["kde.bandwidth=0.3", "policy.update_steps=2", "policy.start=samples"]
+OVERRIDES += ["loop.num_iterations=3", "loop.num_negatives=500"]
+TINY = ["--preset", "smoke", *tiny.set_words(*OVERRIDES)]
 FEW_STEPS = ["--fixed", "--steps", "10", "--samples", "20"]
 MEASURES = {"negative_elbo", "kl", "outside_share", "modes_covered", "good_fraction"}
 MODES = {"num_modes", "open_modes", "training_modes", "new_modes", "lost_modes"}
@@ -50,18 +42,6 @@ def make_run(call, out, task, *options):
 def same_files(one, other, names):
     for name in names:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_demonstrations():
-    """The presets with 500 demonstrations: slice sampling of thousands would take most of the time
-    here.
-    """
-    whole = specification.read_preset
-    with pytest.MonkeyPatch.context() as patch:
-        few = {"demonstrations": {"train": 400, "test": 100}}
-        patch.setattr(specification, "read_preset", lambda preset: {**whole(preset), **few})
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -84,17 +64,8 @@ def eim(call, folder):
 @pytest.fixture(scope="module")
 def longer(call, folder):
     """Seven steps."""
-    return make_run(
-        call,
-        folder / "longer",
-        "grid_walker",
-        "--steps",
-        "7",
-        "--method",
-        "eim",
-        "--components",
-        "4",
-    )
+    options = ["--steps", "7", "--method", "eim", "--components", "4"]
+    return make_run(call, folder / "longer", "grid_walker", *options)
 
 
 @pytest.fixture(scope="module")
@@ -204,9 +175,8 @@ def test_a_killed_run_continues_and_ends_with_the_same_numbers(call, eim, tmp_pa
         "overview.pdf",
     ):
         (out / name).unlink()
-    (
-        out / "checkpoints" / "state-00003.npz"
-    ).unlink()  # killed between the row of the last iteration and its checkpoint
+    # Killed between the row of the last iteration and its checkpoint.
+    (out / "checkpoints" / "state-00003.npz").unlink()
     lines = (out / "metrics.csv").read_text().splitlines()
     (out / "metrics.csv").write_text("\n".join([*lines[:-1], lines[-1].replace("1", "7")]) + "\n")
     make_run(call, out, "grid_walker", "--steps", "3", "--method", "eim")
@@ -310,15 +280,20 @@ SWEEP = ["sweep", "grid_walker", *TINY, "--workers", "1"]
 
 @pytest.fixture(scope="module")
 def swept(call, folder, walker, eim, inferred):
-    """A smoke sweep that finds V-IRL's and EIM's runs done; G-EIM's is left to a worker."""
+    """A smoke sweep that finds V-IRL's and EIM's runs done, and G-EIM's as a worker does it.
+
+    In this process; that sweeps start workers is tested in test_sweep.py.
+    """
     out = folder / "sweep"
     RunFolder.open(out, {"sweep": "grid_walker", "preset": "smoke", "overrides": OVERRIDES})
     for unit in units_of("grid_walker", "smoke", OVERRIDES):
-        if unit.spec.method != "geim":
+        if unit.spec.method == "geim":
+            pickle.loads(pickle.dumps(unit)).execute(out / unit.name)  # noqa: S301 (as Dask does)
+            assert unit.finished(out / unit.name)
+        else:
             shutil.copytree(walker if unit.spec.method == "virl" else eim, out / unit.name)
-            shutil.copytree(
-                inferred, out / unit.name / "inference", dirs_exist_ok=True
-            )  # only its presence counts
+            # Only the presence of an inference counts.
+            shutil.copytree(inferred, out / unit.name / "inference", dirs_exist_ok=True)
     status, shown, error = call(*SWEEP, "--out", out)
     assert status == 0, shown + error
     assert "3 of 3 units finished" in " ".join(shown.split())

@@ -17,6 +17,8 @@ from tests.test_cli import TINY
 from virl_tf import InputError, fit, load
 from virl_tf.run_folder import RunFolder
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 CONFIG = {"method": "virl", "seed": 0}
 ITERATIONS = 4
 STATES = [make_state(t) for t in range(ITERATIONS + 1)]
@@ -186,7 +188,7 @@ def test_a_full_disk_is_reported_and_the_run_continues_when_there_is_room(small_
 
 
 def test_a_full_disk_is_one_line_on_the_command_line(small_disk, call):
-    fill(small_disk, 40 * 1024)  # enough for config.yaml, not for the demonstrations
+    fill(small_disk, 8 * 1024)  # enough for config.yaml, not for the demonstrations
     status, _, error = call("run", "gaussians", *TINY, "--out", small_disk / "run")
     assert status == 2
     assert error.startswith("error: [Errno 28] No space left on device")
@@ -220,6 +222,13 @@ def test_a_read_only_disk_is_reported_and_can_be_read(small_disk, call):
 # --- folders that go away, and two processes ------------------------------------------------------
 
 
+def fit_into(path, evaluate=None, **loop):
+    """A tiny run of EIM in the folder `path`."""
+    hparams = tiny.overrides(loop=loop)
+    options = {"num_components": 2, "hparams": hparams, "directory": path, "evaluate": evaluate}
+    return fit(tiny.demonstrations(), "eim", **options)
+
+
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_folder_removed_during_the_run_is_reported(tmp_path, at):
     path = tmp_path / "run"
@@ -230,69 +239,38 @@ def test_a_folder_removed_during_the_run_is_reported(tmp_path, at):
         return {}
 
     with pytest.raises(InputError, match=r"run.*No such file or directory"):
-        fit(
-            tiny.demonstrations(),
-            "eim",
-            num_components=2,
-            hparams=tiny.overrides(),
-            directory=path,
-            evaluate=remove,
-        )
+        fit_into(path, remove)
     assert not path.exists()
 
 
-def test_a_second_process_is_refused_and_changes_nothing(tmp_path, call):
+def test_a_second_process_is_refused_and_changes_nothing(tmp_path):
     path = tmp_path / "run"
-    first = fit(
-        tiny.demonstrations(),
-        "eim",
-        num_components=2,
-        hparams=tiny.overrides(loop={"num_iterations": 1}),
-        directory=path,
-    )
-    for name in (
-        "reward.keras",
-        "policy.npz",
-    ):  # as if the first process had not come to its end yet
+    first = fit_into(path, num_iterations=1)
+    # As if the first process had not come to its end yet.
+    for name in ("reward.keras", "policy.npz"):
         (path / name).unlink()
     before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
     # A lock belongs to an open file, so this process stands for the first one.
-    with (
-        RunFolder(path).locked(),
-        pytest.raises(InputError, match="another process is working on the run in"),
-    ):
-        fit(
-            tiny.demonstrations(),
-            "eim",
-            num_components=2,
-            hparams=tiny.overrides(loop={"num_iterations": 1}),
-            directory=path,
-        )
+    refused = pytest.raises(InputError, match="another process is working on the run in")
+    with RunFolder(path).locked(), refused:
+        fit_into(path, num_iterations=1)
     assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
-    again = fit(
-        tiny.demonstrations(),
-        "eim",
-        num_components=2,
-        hparams=tiny.overrides(loop={"num_iterations": 1}),
-        directory=path,
-    )
+    again = fit_into(path, num_iterations=1)
     np.testing.assert_array_equal(again.policy.means, first.policy.means)
 
 
 def test_a_second_command_is_refused_in_one_line(tmp_path, call):
     fill_at = tmp_path / "run"
+
+    def stopped(*_, **__):
+        raise InputError("stopped here")
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "experiments.runs.run",
-            lambda *_, **__: (_ for _ in ()).throw(InputError("stopped here")),
-        )
-        assert (
-            call("run", "gaussians", *TINY, "--out", fill_at)[0] == 2
-        )  # the folder and its demonstrations
+        patch.setattr("experiments.runs.run", stopped)
+        # The folder and its demonstrations.
+        assert call("run", "gaussians", *TINY, "--out", fill_at)[0] == 2
     with RunFolder(fill_at).locked():
         status, _, error = call("run", "gaussians", *TINY, "--out", fill_at)
     assert status == 2
-    assert (
-        error
-        == f"error: another process is working on the run in {fill_at}; wait for it or stop it.\n"
-    )
+    message = f"another process is working on the run in {fill_at}; wait for it or stop it."
+    assert error == f"error: {message}\n"

@@ -1,5 +1,6 @@
 """Event files: what TensorBoard reads of a run, whole and resumed."""
 
+import shutil
 import sys
 
 import numpy as np
@@ -12,6 +13,8 @@ from tests import tiny
 from tests.conftest import make_mixture, make_state
 from virl_tf import irl
 from virl_tf.event_files import DEPTH, EventFiles, component_divergences, drop_steps, heat_map
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def events(folder):
@@ -55,6 +58,24 @@ def fit(folder, evaluate=None, demonstrations=None, **options):
 def finished(tmp_path_factory):
     folder, policies = tmp_path_factory.mktemp("run"), []
     return folder, fit(folder, stop_at(None, policies)), policies
+
+
+@pytest.fixture(scope="module")
+def unwatched(tmp_path_factory):
+    """The same run without saying anything of event files."""
+    folder, options = tmp_path_factory.mktemp("unwatched"), {"evaluate": stop_at(None)}
+    options |= {"num_components": 3, "hparams": tiny.overrides()}
+    virl_tf.fit(tiny.demonstrations(), directory=folder, **options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """The same run, stopped in its third iteration: to be copied."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.raises(KeyboardInterrupt):
+        fit(folder, stop_at(2))
+    return folder
 
 
 def test_every_number_of_the_history_is_there_once_per_step(finished):
@@ -137,9 +158,8 @@ def test_images_are_pngs_and_for_two_dimensions_only(finished, tmp_path):
     }
 
 
-def test_a_stopped_run_goes_on_without_gap_or_repetition(finished, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        fit(tmp_path, stop_at(2))
+def test_a_stopped_run_goes_on_without_gap_or_repetition(finished, stopped, tmp_path):
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     assert sorted(series(tmp_path / "tensorboard", "policy/elbo")) == [0, 1]
     fit(tmp_path)
     assert len(list((tmp_path / "tensorboard").iterdir())) == 2
@@ -158,21 +178,15 @@ def test_a_stopped_run_goes_on_without_gap_or_repetition(finished, tmp_path):
     assert {(t, s): v for t, s, v in found} == expected
 
 
-def test_steps_that_are_done_again_are_removed_first(tmp_path):
-    fit(tmp_path)
-    for file in ("reward.keras", "policy.npz", "checkpoints/state-00004.npz"):
-        (
-            tmp_path / file
-        ).unlink()  # back to the state after two of four steps, as after a damaged checkpoint
-    (tmp_path / "checkpoints" / "state-00003.npz").unlink()
+def test_steps_that_are_done_again_are_removed_first(finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     drop_steps(tmp_path / "tensorboard", 2)
     assert sorted(series(tmp_path / "tensorboard", "policy/elbo")) == [0, 1]
     assert sorted(series(tmp_path / "tensorboard", "reward")) == [0, 1]
 
 
-def test_a_record_cut_short_by_a_kill_does_not_stop_the_run(finished, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        fit(tmp_path, stop_at(2))
+def test_a_record_cut_short_by_a_kill_does_not_stop_the_run(stopped, tmp_path):
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     file = next((tmp_path / "tensorboard").iterdir())
     file.write_bytes(file.read_bytes()[:-7])
     fit(tmp_path)
@@ -188,17 +202,15 @@ def test_files_without_anything_to_drop_are_left_alone(finished):
     } == before
 
 
-def test_off_by_default_and_refused_without_a_folder(tmp_path):
-    fit(tmp_path, tensorboard=False)
-    assert not (tmp_path / "tensorboard").exists()
+def test_off_by_default_and_refused_without_a_folder(unwatched):
+    assert not (unwatched / "tensorboard").exists()
     with pytest.raises(virl_tf.InputError, match="directory="):
         virl_tf.fit(tiny.demonstrations(), num_components=2, tensorboard=True)
 
 
-def test_watching_changes_nothing(finished, tmp_path):
-    fit(tmp_path, tensorboard=False)
+def test_watching_changes_nothing(finished, unwatched):
     for name in ("metrics.csv", "policy.npz"):
-        assert (tmp_path / name).read_bytes() == (finished[0] / name).read_bytes()
+        assert (unwatched / name).read_bytes() == (finished[0] / name).read_bytes()
 
 
 def test_files_are_written_without_the_tensorboard_package(tmp_path, monkeypatch):

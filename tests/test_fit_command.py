@@ -15,26 +15,12 @@ from experiments.figures import style
 from tests import tiny
 from tests.conftest import make_mixture, make_reward
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 # The smallest run that goes through everything; its numbers mean nothing.
-TINY = [
-    *(
-        "--set",
-        "network.num_layers=2",
-        "--set",
-        "network.layer_size=8",
-        "--set",
-        "training.num_epochs=2",
-    ),
-    *(
-        "--set",
-        "loop.num_iterations=2",
-        "--set",
-        "loop.num_negatives=500",
-        "--set",
-        "policy.update_steps=2",
-    ),
-    *("--set", "kde.bandwidth=0.3", "--set", "policy.start=samples"),
-]
+TINY = tiny.set_words("network.num_layers=2", "network.layer_size=8", "training.num_epochs=2")
+TINY += tiny.set_words("loop.num_iterations=2", "loop.num_negatives=500", "kde.bandwidth=0.3")
+TINY += tiny.set_words("policy.update_steps=2", "policy.start=samples")
 
 
 def clusters(n, dim, seed=0):
@@ -170,17 +156,8 @@ def test_bad_input_is_one_clear_error(call, tmp_path, arguments, message):
 )
 def test_other_dimensions_and_methods(call, tmp_path, dim, method):
     np.savez(tmp_path / "x.npz", a=clusters(60, dim), b=np.zeros(3))
-    options = [
-        "--array",
-        "a",
-        "--method",
-        method,
-        "--components",
-        "2",
-        "--held-out",
-        "0",
-        "--no-tensorboard",
-    ]
+    options = ["--array", "a", "--method", method, "--components", "2", "--held-out", "0"]
+    options += ["--no-tensorboard"]
     status, shown, error = call(
         "fit", tmp_path / "x.npz", *options, *TINY, "--out", tmp_path / "out"
     )

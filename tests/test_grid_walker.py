@@ -8,7 +8,7 @@ from scipy.stats import chisquare, ks_2samp, kstest
 
 from tests.reference import walks as reference
 from virl_tf import InputError
-from virl_tf.tasks import GridWalker
+from virl_tf.tasks import GridWalker, slice_sampling
 
 SPACING, VARIANCE = 0.8, 1e-3  # the paper's
 N = 8000
@@ -461,7 +461,8 @@ def test_every_allowed_number_of_steps_works(num_steps):
     assert np.mean(task.modes_of(x) == modes) > 0.9
 
 
-def test_demonstrations_of_ten_steps_are_near_the_modes():
+def test_demonstrations_of_ten_steps_are_near_the_modes(monkeypatch):
+    monkeypatch.setattr(slice_sampling, "_BLOCK", 100)  # chains: no more than are asked for
     task = GridWalker(10)
     x = task.demonstrations(100, seed=0)
     assert x.shape == (100, 10)

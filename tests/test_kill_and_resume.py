@@ -20,6 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from tests import tiny
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
@@ -28,15 +30,9 @@ MOST_IN_A_ROW = 5  # kills of one run, before it may end
 TASKS = {"gaussians": ["--modes", "5"], "grid_walker": ["--steps", "3"]}
 METHODS = ["virl", "geim", "eim"]
 ITERATIONS = 40
-OVERRIDES = [
-    *(
-        "network.layer_size=8",
-        "network.batch_norm=false",
-        "training.num_epochs=2",
-        "kde.bandwidth=0.3",
-    ),
-    *("policy.update_steps=2", f"loop.num_iterations={ITERATIONS}", "loop.num_negatives=500"),
-]
+OVERRIDES = ["network.layer_size=8", "network.batch_norm=false", "training.num_epochs=2"]
+OVERRIDES += ["kde.bandwidth=0.3", "policy.update_steps=2", "loop.num_negatives=500"]
+OVERRIDES += [f"loop.num_iterations={ITERATIONS}"]
 BOTH = pytest.mark.parametrize(
     ("task", "method"), [(task, method) for task in TASKS for method in METHODS]
 )
@@ -81,21 +77,8 @@ class Whole(NamedTuple):
 
 def start(task: str, method: str, out: Path, number: int = 0) -> Running:
     log = out.parent / f"{out.name}-{number}.log"
-    settings = [word for override in OVERRIDES for word in ("--set", override)]
-    command = [
-        "run",
-        task,
-        *TASKS[task],
-        "--method",
-        method,
-        "--preset",
-        "smoke",
-        "--components",
-        "2",
-        *settings,
-        "--out",
-        str(out),
-    ]
+    command = ["run", task, *TASKS[task], "--method", method, "--preset", "smoke"]
+    command += ["--components", "2", *tiny.set_words(*OVERRIDES), "--out", str(out)]
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "experiments", *command], cwd=ROOT, stdout=file, stderr=file

@@ -66,11 +66,9 @@ WIDE_GOALS = [(0.8, 1e-3, goal_variance) for goal_variance in (0.1, 1.0, 10.0, 1
 
 @pytest.mark.parametrize(("spacing", "variance", "goal_variance"), GOALS + WIDE_GOALS)
 def test_the_normaliser_of_two_steps_is_the_integral_over_a_grid(spacing, variance, goal_variance):
-    axis = np.linspace(-np.pi, np.pi, 1200, endpoint=False)  # the trapezoidal rule on two circles
-    integral = (
-        reference.density_table([axis] * 2, spacing, variance, goal_variance).sum()
-        * (axis[1] - axis[0]) ** 2
-    )
+    axis = np.linspace(-np.pi, np.pi, 800, endpoint=False)  # the trapezoidal rule on two circles
+    table = reference.density_table([axis] * 2, spacing, variance, goal_variance)
+    integral = table.sum() * (axis[1] - axis[0]) ** 2
     task = PathPlanning(2, spacing=spacing, variance=variance, goal_variance=goal_variance)
     np.testing.assert_allclose(task.log_normaliser, np.log(integral), atol=1e-6)
 
@@ -148,7 +146,7 @@ def test_log_prob_is_the_references(num_steps, spacing, variance, goal_variance)
 
 
 def test_the_density_integrates_to_one():
-    axis = np.linspace(-np.pi, np.pi, 1200, endpoint=False)
+    axis = np.linspace(-np.pi, np.pi, 800, endpoint=False)
     x = np.stack(np.meshgrid(axis, axis), axis=-1)
     density = np.exp(
         PathPlanning(2, spacing=0.7, variance=3e-3, goal_variance=0.02).log_prob(x).numpy()
@@ -663,14 +661,15 @@ def test_seeds_choose_among_all_obstacles_that_are_equally_good():
     _, choices = nearest_blocked_share(4, 0.5)
     assert len(choices) > 1
     task = PathPlanning(4)
-    found = [
-        task.with_blocked_share(0.5, seed).obstacles.centers.round(6) + 0.0
-        for seed in range(12 * len(choices))
-    ]
+    wanted, found = set(map(frozenset, choices)), set()
     # Each of k choices is missed by 12 k seeds with probability e^-12.
-    assert {frozenset(map(tuple, centers.tolist())) for centers in found} == set(
-        map(frozenset, choices)
-    )
+    for seed in range(12 * len(choices)):
+        centers = task.with_blocked_share(0.5, seed).obstacles.centers.round(6) + 0.0
+        found.add(frozenset(map(tuple, centers.tolist())))
+        assert found <= wanted
+        if found == wanted:
+            break
+    assert found == wanted
 
 
 def test_small_discs_block_the_same_paths():

@@ -35,6 +35,8 @@ from virl_tf.numerics import DENSITY, compiled
 from virl_tf.validation import check_demonstrations, check_integer, check_positive, check_seed
 from virl_tf.vips.vips import vips_steps
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 MANY = int(os.environ.get("VIRL_TF_EXAMPLES", "1"))
 
 
@@ -414,9 +416,8 @@ def steps():
 
     policy = Mixture(*(tf.TensorSpec(shape, DENSITY) for shape in ([K], [K, D], [K, D, D])))
     scalar = tf.TensorSpec([], DENSITY)
-    return compiled(
-        run, policy, tf.TensorSpec([D, D], DENSITY), tf.TensorSpec([D], DENSITY), *[scalar] * 4
-    )
+    specs = [tf.TensorSpec([D, D], DENSITY), tf.TensorSpec([D], DENSITY), *[scalar] * 4]
+    return compiled(run, policy, *specs, jit_compile=True)  # as runs have it
 
 
 def test_vips_steps(steps):
@@ -479,6 +480,7 @@ def test_fit_policy():
             TARGETS[target],
             dim,
             components,
+            search={"num_rounds": 2, "steps_per_round": 2} if MANY == 1 else True,
             num_steps=2,
             samples_per_component=SAMPLES,
             jit_compile=False,

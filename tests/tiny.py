@@ -30,6 +30,11 @@ def overrides(**sections: dict) -> dict:
     }
 
 
+def set_words(*assignments: str) -> list[str]:
+    """Assignments as the command line takes them: --set, the first one, --set, ..."""
+    return [word for assignment in assignments for word in ("--set", assignment)]
+
+
 def demonstrations(n: int = 60, seed: int = 0) -> np.ndarray:
     """Two clusters in 2-D with unequal scales, [n, 2]."""
     rng = np.random.default_rng(seed)

@@ -1,5 +1,4 @@
-"""virl_tf: Versatile Inverse Reinforcement Learning via Cumulative Rewards, in TensorFlow, Keras
-and TFP.
+"""Versatile Inverse Reinforcement Learning via Cumulative Rewards in TensorFlow, Keras, TFP.
 
 >>> import virl_tf
 >>> result = virl_tf.fit(demonstrations, method="virl", num_components=10, seed=0)

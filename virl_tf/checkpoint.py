@@ -18,19 +18,8 @@ from virl_tf.validation import InputError, check_unpacked_size
 
 # What reading a damaged .npz file raises. RuntimeError: its header asks for a password or an
 # unknown compression; MemoryError: for an impossible shape; TypeError: it is an .npy file.
-_DAMAGED = (
-    *(
-        OSError,
-        ValueError,
-        TypeError,
-        EOFError,
-        KeyError,
-        AttributeError,
-        RuntimeError,
-        MemoryError,
-    ),
-    *(zipfile.BadZipFile, zlib.error),
-)
+_WRONG_CONTENT = (ValueError, TypeError, EOFError, KeyError, AttributeError, RuntimeError)
+_DAMAGED = (OSError, *_WRONG_CONTENT, MemoryError, zipfile.BadZipFile, zlib.error)
 FORMAT = 3  # of State files; a file of another format is refused
 
 
@@ -39,8 +28,9 @@ class DamagedFileError(InputError):
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """Call `write` on a temporary file beside `path`, then rename it: a reader sees the old file or
-    the new one, never a part.
+    """Call `write` on a temporary file beside `path`, then rename it.
+
+    A reader sees the old file or the new one, never a part.
     """
     try:
         with tempfile.NamedTemporaryFile(
@@ -53,15 +43,13 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
                 os.chmod(file.name, 0o644)
                 os.replace(file.name, path)
             except BaseException:
-                with contextlib.suppress(
-                    OSError
-                ):  # the folder may be gone or read-only: what happened first is what counts
+                # The folder may be gone or read-only: what happened first is what counts.
+                with contextlib.suppress(OSError):
                     os.unlink(file.name)
                 raise
     except OSError as error:
-        if (
-            error.errno is not None and error.filename is None
-        ):  # a full disk does not say whose write failed
+        # A full disk does not say whose write failed.
+        if error.errno is not None and error.filename is None:
             error.filename = str(path)
         raise
 
@@ -73,12 +61,8 @@ def write_text(path: Path, text: str) -> None:
 
 def save_arrays(path: Path, arrays: dict[str, Any]) -> None:
     """Write named arrays to an .npz file atomically. The same arrays give the same bytes."""
-    write_atomically(
-        path,
-        lambda file: np.savez(
-            file, allow_pickle=False, **{k: np.asarray(v) for k, v in arrays.items()}
-        ),
-    )
+    plain = {name: np.asarray(array) for name, array in arrays.items()}
+    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **plain))
 
 
 class _Arrays(dict[str, np.ndarray]):
@@ -117,10 +101,8 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
 
 def save_state(path: Path, state: State) -> None:
     """Write a `State`."""
-    leaves = tf.nest.flatten(state)
-    save_arrays(
-        path, {"format": FORMAT, **{f"array_{i:03d}": leaf for i, leaf in enumerate(leaves)}}
-    )
+    leaves = {f"array_{i:03d}": leaf for i, leaf in enumerate(tf.nest.flatten(state))}
+    save_arrays(path, {"format": FORMAT, **leaves})
 
 
 def load_state(path: Path, template: State) -> State:
@@ -134,9 +116,8 @@ def load_state(path: Path, template: State) -> State:
         raise InputError(f"{path} is not a checkpoint of format {FORMAT}.")
     wanted = tf.nest.flatten(template)
     found = [arrays[name] for name in sorted(arrays)]
-    if [(np.shape(a), a.dtype) for a in found] != [
-        (np.shape(a), np.asarray(a).dtype) for a in wanted
-    ]:
+    kinds = [(np.shape(a), np.asarray(a).dtype) for a in wanted]
+    if [(np.shape(a), a.dtype) for a in found] != kinds:
         raise InputError(
             f"{path} belongs to a run with other shapes (method, components or network)."
         )
@@ -147,11 +128,9 @@ def load_state(path: Path, template: State) -> State:
 def _like(template: Any, array: np.ndarray) -> Any:
     if isinstance(template, int):
         return int(array)
-    return (
-        tf.constant(array, template.dtype)
-        if tf.is_tensor(template)
-        else array.astype(template.dtype)
-    )
+    if tf.is_tensor(template):
+        return tf.constant(array, template.dtype)
+    return array.astype(template.dtype)
 
 
 def save_policy(path: Path, policy: Mixture) -> None:

@@ -52,9 +52,8 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
-        with contextlib.suppress(
-            importlib.metadata.PackageNotFoundError
-        ):  # virl_tf run from a checkout that is not installed
+        # virl_tf may run from a checkout that is not installed.
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found
 
@@ -62,12 +61,11 @@ def versions() -> dict[str, str]:
 def differences(old: Any, new: Any, name: str = "") -> list[str]:
     """'key: old -> new' for every leaf in which two nested mappings differ."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        keys = [*old, *(key for key in new if key not in old)]
-        return [
-            d
-            for key in keys
-            for d in differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
-        ]
+        found: list[str] = []
+        for key in [*old, *(key for key in new if key not in old)]:
+            inner = f"{name}.{key}" if name else str(key)
+            found += differences(old.get(key), new.get(key), inner)
+        return found
     return [] if old == new else [f"{name}: {old!r} there, {new!r} now"]
 
 
@@ -91,9 +89,8 @@ class RunFolder:
         text = to_yaml({"config": _plain(config), "versions": versions()})
         try:
             # Hidden files are what a kill in the middle of an atomic write leaves behind.
-            if folder.path.is_dir() and any(
-                not entry.name.startswith(".") for entry in folder.path.iterdir()
-            ):
+            found = folder.path.iterdir() if folder.path.is_dir() else ()
+            if any(not entry.name.startswith(".") for entry in found):
                 folder._check_same(yaml.safe_load(text)["config"])
             else:
                 folder.path.mkdir(parents=True, exist_ok=True)
@@ -158,10 +155,9 @@ class RunFolder:
             self._record(state, row)
 
     def _record(self, state: State, row: Mapping[str, Any]) -> None:
-        timings = {
-            key: value for key, value in row.items() if key == "t" or key.endswith("_seconds")
-        }
-        metrics = {key: value for key, value in row.items() if key == "t" or key not in timings}
+        timed = {key for key in row if key.endswith("_seconds")}
+        timings = {key: value for key, value in row.items() if key == "t" or key in timed}
+        metrics = {key: value for key, value in row.items() if key not in timed}
         self._append("metrics.csv", metrics, state.t - 1)
         self._append("timings.csv", timings, state.t - 1)
         (self.path / "checkpoints").mkdir(exist_ok=True)
@@ -170,9 +166,7 @@ class RunFolder:
             old.unlink()
 
     def _append(self, name: str, row: Mapping[str, Any], before: int) -> None:
-        """Put `row` behind the first `before` rows; rows of iterations that are now done again are
-        dropped.
-        """
+        """Put `row` behind the first `before` rows; later ones are of iterations done again."""
         path, text, rows = self.path / name, io.StringIO(), []
         writer = csv.DictWriter(text, list(row), lineterminator="\n")
         writer.writeheader()
@@ -196,8 +190,7 @@ class RunFolder:
         return sorted((self.path / "checkpoints").glob("state-*.npz"))
 
     def latest_state(self, template: State) -> State | None:
-        """The newest checkpoint that is whole, or None if there is none yet; warns of a damaged
-        one.
+        """The newest whole checkpoint, None if there is none yet; warns of a damaged one.
 
         Raises:
             InputError: all checkpoints are damaged, or they belong to a run with other shapes.
@@ -217,8 +210,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from working on this run; the lock goes with the process, however it
-        ends.
+        """Keep other processes from this run; the lock ends with the process, however it ends.
 
         Raises:
             InputError: another process works on it.
@@ -248,11 +240,9 @@ class RunFolder:
 
     def seconds(self) -> float:
         """CPU seconds of the iterations done so far."""
-        return (
-            float(self._table("timings.csv").drop(columns="t").to_numpy().sum())
-            if self._checkpoints()
-            else 0.0
-        )
+        if not self._checkpoints():
+            return 0.0
+        return float(self._table("timings.csv").drop(columns="t").to_numpy().sum())
 
     def _table(self, name: str) -> pd.DataFrame:
         try:
@@ -294,9 +284,7 @@ class RunFolder:
 
 
 def save_reward(path: Path, reward: Reward) -> None:
-    """Write `reward.as_keras()` atomically, without the dates that Keras puts into it: equal
-    rewards are equal files.
-    """
+    """Write `reward.as_keras()` atomically, without Keras's dates: equal rewards, equal files."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".reward-") as directory:
         dated, undated = Path(directory) / "reward.keras", Path(directory) / "undated.keras"
         reward.as_keras().save(dated)

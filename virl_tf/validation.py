@@ -44,11 +44,9 @@ def check_integer(what: str, value: Any, low: int, high: int | None = None) -> i
 
 def check_positive(what: str, value: Any) -> float:
     """Return `value` as a float if it is a finite number > 0, else raise `InputError`."""
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(
-        value, bool
-    )
+    numeric = isinstance(value, (int, float, np.integer, np.floating))
     try:
-        checked = float(value) if number else np.nan
+        checked = float(value) if numeric and not isinstance(value, bool) else np.nan
     except OverflowError:  # an int beyond the floats
         checked = np.inf
     if not 0.0 < checked < np.inf:
@@ -67,8 +65,7 @@ MOST_UNPACKED = 64 * 2**20
 
 
 def check_unpacked_size(path: Path) -> None:
-    """Refuse a zip file that would unpack to more than its own size and than `MOST_UNPACKED`,
-    before anything is unpacked.
+    """Refuse, before unpacking, a zip file larger inside than itself and `MOST_UNPACKED`.
 
     Raises:
         InputError: a zip bomb. Also `zipfile.BadZipFile` and `OSError`: not a zip file, or one that

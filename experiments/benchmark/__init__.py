@@ -1,3 +1,1 @@
-"""Times and counts: what each part costs, how far it is from the machine's ceiling, and how public
-peers do beside it.
-"""
+"""Times and counts: what each part costs, and how far it is from the machine's ceiling."""

@@ -62,8 +62,7 @@ def benchmark(
     peer_seconds: float | None = None,
     only: str = "",
 ) -> None:
-    """Measure the named parts, one after the other; if none is named, all of them, `peers` only if
-    asked for.
+    """Measure the named parts, one after the other; without names all, `peers` if asked for.
 
     Raises:
         InputError: an unknown part or preset, numbers out of range, or peers that are not
@@ -100,9 +99,8 @@ def benchmark(
                     row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
                 _report(console, row)
                 rows.append(row)
-                write(
-                    rows, out, settings
-                )  # after each row: a later one may fail, and policies with peers take hours
+                # After each row: a later one may fail, and policies with peers take hours.
+                write(rows, out, settings)
     console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
 
 
@@ -148,9 +146,8 @@ def write(rows: list[Row], out: Path, settings: Mapping[str, Any]) -> None:
 
 def machine() -> str:
     """Processor and cores."""
-    lines = (
-        Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
-    )
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.processor()}, {len(names)} cores"
 
@@ -182,10 +179,11 @@ def markdown(rows: list[Row]) -> str:
     table = pd.DataFrame(rows)
     keys = ["part", "case", "who"]
     numbers = [column for column in COLUMNS if column in table and column not in keys]
-    medians = (
-        table.groupby(keys, sort=False)[numbers].median().reset_index().rename(columns=COLUMNS)
-    )
-    rounded = medians.map(
-        lambda v: ("" if np.isnan(v) else f"{v:.4g}") if isinstance(v, float) else v
-    )
-    return to_markdown(rounded)
+    medians = table.groupby(keys, sort=False)[numbers].median().reset_index()
+
+    def shown(value: Any) -> Any:
+        if not isinstance(value, float):
+            return value
+        return "" if np.isnan(value) else f"{value:.4g}"
+
+    return to_markdown(medians.rename(columns=COLUMNS).map(shown))

@@ -93,12 +93,11 @@ def reward_of(count: int, layers: int = 4, size: int = 256, dim: int = 2, seed: 
         tf.constant(rng.normal(size=(count, *shape)) / np.sqrt(size), NETWORK) for shape in shapes
     )
     stack = NetworkStack(FrozenNetwork(*arrays), tf.constant(count))
-    zero, one = tf.constant(0.0, DENSITY), tf.constant(1.0, DENSITY)
-    features = Features(
-        tf.zeros([dim], DENSITY), tf.ones([dim], DENSITY), tf.zeros([dim, 0], NETWORK)
-    )
+    shift, scale = tf.zeros([dim], DENSITY), tf.ones([dim], DENSITY)
+    features = Features(shift, scale, tf.zeros([dim, 0], NETWORK))
     base = gaussian(np.zeros(dim), np.eye(dim))
-    return Reward(base, one, stack, features, empty_mixture(dim), zero)
+    one, nothing = tf.constant(1.0, DENSITY), tf.constant(0.0, DENSITY)
+    return Reward(base, one, stack, features, empty_mixture(dim), nothing)
 
 
 def _value(reward: Reward, x: tf.Tensor) -> np.ndarray:
@@ -157,9 +156,7 @@ def _step_rows(
 
 
 def kde(repeats: int) -> list[Row]:
-    """Log density of 2,000 points under 8,000 and 100,000 demonstrations, against scipy and
-    scikit-learn.
-    """
+    """Log density of 2,000 points under N demonstrations, beside scipy and scikit-learn."""
     from scipy.stats import gaussian_kde
     from sklearn.neighbors import KernelDensity
 
@@ -227,12 +224,12 @@ def growth(repeats: int) -> list[Row]:
         start, seed = standard_normal_start(k, dim, 0), tf.constant(split_seed(0, 0, "growth"))
         bounds = [tf.constant(v, DENSITY) for v in (0.05, 0.05, 1e-6)]
         target = gaussian(np.ones(dim), np.eye(dim)).log_prob
-        function = compiled(
-            lambda p, s: vips_steps(
-                p, target, s, *bounds, num_steps=5, num_samples=default_samples(dim)
-            )[0],
-            *specs_of((start, seed)),
-        )
+        sizes = {"num_steps": 5, "num_samples": default_samples(dim)}
+
+        def run(policy: Any, seed: Any) -> Any:
+            return vips_steps(policy, target, seed, *bounds, **sizes)[0]
+
+        function = compiled(run, *specs_of((start, seed)))
         return lambda: function(start, seed).means.numpy()
 
     counts = [10, 20, 50, 100]
@@ -246,17 +243,18 @@ def growth(repeats: int) -> list[Row]:
 
 
 def iteration_seconds(n: int) -> float:
-    """CPU seconds of an iteration with n demonstrations: V-IRL 10c of Table 2, a quarter of its
-    epochs, steps and negatives.
+    """CPU seconds of an iteration with n demonstrations.
+
+    V-IRL 10c of Table 2, with a quarter of its epochs, steps and negatives.
     """
     column, base = published_column("gaussians", "virl", 10), default_hparams()
-    hparams = base.override(column).override(
-        {
-            "training": {"num_epochs": base.training.num_epochs // 4},
-            "policy": {"update_steps": column["policy"]["update_steps"] // 4},
-            "loop": {"num_iterations": 4, "num_negatives": base.loop.num_negatives // 4},
-        }
-    )
-    history = virl_tf.fit(RandomGaussians(50, 0).mixture.sample(n, [0, 1]), hparams=hparams).history
+    less = {
+        "training": {"num_epochs": base.training.num_epochs // 4},
+        "policy": {"update_steps": column["policy"]["update_steps"] // 4},
+        "loop": {"num_iterations": 4, "num_negatives": base.loop.num_negatives // 4},
+    }
+    demonstrations = RandomGaussians(50, 0).mixture.sample(n, [0, 1])
+    hparams = base.override(column).override(less)
+    history = virl_tf.fit(demonstrations, hparams=hparams).history
     seconds = history[[f"{part}_seconds" for part in ("sample", "training", "policy")]].sum(axis=1)
     return float(seconds.iloc[1:].median())  # the first one compiles

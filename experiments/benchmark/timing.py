@@ -15,8 +15,7 @@ Row = dict[str, Any]
 def compare(
     candidates: Mapping[str, Callable[[], Any]], repeats: int = 5
 ) -> dict[str, dict[str, float]]:
-    """Median, lowest and highest CPU seconds and median wall seconds of each; the first call of
-    each is not counted.
+    """Median, lowest and highest CPU seconds, median wall seconds; without the first call.
 
     Interleaved, so that what else the machine does meets all of them.
     """
@@ -67,8 +66,9 @@ def rows_of(
 
 
 def ceiling(rows: int = 500, size: int = 256, repeats: int = 5) -> float:
-    """GFLOP per CPU second of float32 matrix products of a training batch with a layer: what this
-    machine can give.
+    """GFLOP per CPU second that this machine can give.
+
+    Of float32 matrix products of a training batch with a layer.
     """
     steps, weights = 400, tf.random.normal([size, size]) * 0.05
 

@@ -1,6 +1,4 @@
-"""Policies on targets whose truth is known, against gmmvi (the VIPS authors' own library) where it
-is installed.
-"""
+"""Policies on targets whose truth is known, beside gmmvi, the VIPS authors' own library."""
 
 import contextlib
 import io
@@ -69,12 +67,10 @@ class Target:
         log_p = np.asarray(self.log_prob(x))
         inside = np.isfinite(log_p)
         # Restricted to the support and normalised there, as in metrics.policy_distance.
-        kl = (
-            float(np.mean((policy.log_prob(x).numpy() - log_p)[inside]) - np.log(inside.mean()))
-            if inside.any()
-            else np.inf
-        )
-        measured = {"kl": kl}
+        measured = {"kl": np.inf}
+        if inside.any():
+            log_ratio = (policy.log_prob(x).numpy() - log_p)[inside]
+            measured["kl"] = float(np.mean(log_ratio) - np.log(inside.mean()))
         if self.modes_of is not None:
             measured["modes"] = int(covered_modes(self.modes_of(x), self.num_modes).sum())
         return measured
@@ -124,10 +120,8 @@ def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
     )
     seconds = time.process_time() - start_cpu
     if search:
-        evaluations = (
-            num_evaluations(k, target.dim, options)
-            + options.final_steps * _final_samples(target) * k
-        )
+        after_search = options.final_steps * _final_samples(target) * k
+        evaluations = num_evaluations(k, target.dim, options) + after_search
     else:
         evaluations = FIXED_STEPS * max(50, 3 * num_coefficients(target.dim)) * k
     who = "virl_tf" if search else "virl_tf, fixed components"
@@ -143,23 +137,19 @@ def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
 
 def seconds_after_tracing(target: Target, seed: int) -> float:
     """CPU seconds of what `fit_policy` does by default, once it is compiled by XLA."""
-    options, start, seeds = (
-        search_hparams(),
-        target.start(seed),
-        tf.constant(split_seed(seed, 0, "search")),
-    )
-    bound, final_bound, ridge = (
-        tf.constant(v, DENSITY) for v in (0.05, options.final_kl_bound, 1e-6)
-    )
+    options, start = search_hparams(), target.start(seed)
+    seeds = tf.constant(split_seed(seed, 0, "search"))
+    values = (0.05, options.final_kl_bound, 1e-6)
+    bound, final_bound, ridge = (tf.constant(value, DENSITY) for value in values)
     final = {"num_steps": options.final_steps, "num_samples": _final_samples(target)}
 
     def run(policy: Mixture, seed: Any) -> Mixture:
         policy, _ = vips_search(policy, target.log_prob, seed, bound, ridge, options)
         return vips_steps(policy, target.log_prob, seed, final_bound, bound, ridge, **final)[0]
 
-    return compare({"": partial(compiled(run, *specs_of((start, seeds))), start, seeds)}, 1)[""][
-        "cpu_seconds"
-    ]
+    fit = compiled(run, *specs_of((start, seeds)))
+    measured = compare({"fit": partial(fit, start, seeds)}, 1)
+    return measured["fit"]["cpu_seconds"]
 
 
 def _final_samples(target: Target) -> int:
@@ -170,8 +160,7 @@ def _final_samples(target: Target) -> int:
 def best_known(
     target: Target, mixture: Mixture, seed: int, found: Mixture, restarts: int = 60
 ) -> Row:
-    """The lowest KL of many long fits of a fixed set to a target that is a mixture with more
-    components than the set has.
+    """The lowest KL of many long fits to a mixture of more components than the set has.
 
     They start at random parts of the target's own components, or at k-means centres of its draws,
     and at `found`.
@@ -192,11 +181,11 @@ def best_known(
             tf.fill([k], tf.constant(-np.log(k), DENSITY)),
             *(tf.gather(a, rows) for a in mixture[1:]),
         )
-        fits.append(
-            fit(
-                part if i % 2 else kmeans_start(x[rng.choice(len(x), 1000, replace=False)], k, i), i
-            )
-        )
+        if i % 2:
+            fits.append(fit(part, i))
+        else:
+            some = x[rng.choice(len(x), 1000, replace=False)]
+            fits.append(fit(kmeans_start(some, k, i), i))
     best = min((target.measure(policy) for policy in fits), key=lambda measured: measured["kl"])
     row = {"who": "best known", "seed": seed, "cpu_seconds": time.process_time() - start_cpu}
     return {**row, "evaluations": len(fits) * 190 * 200 * k, **best}
@@ -208,10 +197,10 @@ def _steps(
     """Compiled steps of a fixed set of components."""
     bounds = [tf.constant(v, DENSITY) for v in (kl_bound, 0.05, 1e-6)]
 
+    sizes = {"num_steps": num_steps, "num_samples": num_samples}
+
     def run(policy: Mixture, seed: Any) -> Mixture:
-        return vips_steps(
-            policy, target.log_prob, seed, *bounds, num_steps=num_steps, num_samples=num_samples
-        )[0]
+        return vips_steps(policy, target.log_prob, seed, *bounds, **sizes)[0]
 
     return compiled(run, *specs_of((start, tf.constant([0, 0]))))
 
@@ -224,8 +213,7 @@ def gmmvi(
     options: Mapping[str, Any] | None = None,
     most_seconds: float = float("inf"),
 ) -> Row:
-    """The same target, start and number of evaluations; gmmvi adds as many components as we may
-    have, and no more.
+    """The same target, start, evaluations and most components for a design of gmmvi.
 
     Args:
         most_seconds: CPU seconds, from the end of the first iteration on (it traces), after which
@@ -349,8 +337,7 @@ def fits(
     peer_seconds: float | None,
     out: Path,
 ) -> Iterator[Row]:
-    """All seeds of a target: with search, with fixed components, and gmmvi at as many evaluations
-    as the search.
+    """All seeds of a target: with search, fixed components, and gmmvi at as many evaluations.
 
     All of gmmvi's designs run on the first seed, and on the others the one that was best there. The
     robot's first policy goes to out/robot.npz, for `figure robot`.
@@ -379,9 +366,8 @@ def fits(
             for design in designs
         }
         yield from ({**case, **row} for row in results.values())
-        designs = tuple(
-            sorted(results, key=lambda design: np.nan_to_num(results[design]["kl"], nan=np.inf))[:1]
-        )
+        distances = {name: np.nan_to_num(row["kl"], nan=np.inf) for name, row in results.items()}
+        designs = tuple(sorted(distances, key=distances.__getitem__)[:1])
 
 
 def save_robot(file: Path, policy: Mixture) -> None:
@@ -394,8 +380,9 @@ def save_robot(file: Path, policy: Mixture) -> None:
 
 
 def steps_beside_gmmvi(num_steps: int = 300) -> list[Row]:
-    """Iterations of a fixed set of components, 100 new evaluations for each of them: time, and KL
-    after as many evaluations.
+    """Iterations of a fixed set of components: time, and KL after as many evaluations.
+
+    100 new evaluations for each component and iteration.
 
     gmmvi: the designs with fixed components and its two estimators, without reuse of samples, which
     would be fewer evaluations.

@@ -1,6 +1,4 @@
-"""Whole runs, each in a process of its own: imports, tracing and compilation count, and the peak of
-memory is the run's.
-"""
+"""Whole runs, each in a process of its own: imports and compilation count, memory is the run's."""
 
 import contextlib
 import io
@@ -82,15 +80,11 @@ def memory(preset: str) -> Row:
 
 
 def _counted(gflop: float, ceiling: float, seconds: float) -> dict[str, float]:
-    """Counted operations, the CPU seconds they would take at the ceiling, and their share; nothing
-    where none were counted.
-    """
+    """Counted operations, their CPU seconds at the ceiling and their share; {} where none are."""
+    if not gflop:
+        return {}
     least = gflop / ceiling
-    return (
-        {"gflop": gflop, "least_seconds": least, "share_of_ceiling": least / seconds}
-        if gflop
-        else {}
-    )
+    return {"gflop": gflop, "least_seconds": least, "share_of_ceiling": least / seconds}
 
 
 def _help_seconds() -> float:
@@ -107,8 +101,7 @@ def _help_seconds() -> float:
 
 
 def whole_run(method: str, preset: str, started: float) -> dict[str, Any]:
-    """The command `run gaussians`: CPU seconds by part, counted operations, memory, and how close
-    the reward came.
+    """The command `run gaussians`: CPU seconds by part, operations, memory, distance.
 
     `started`: time.time() before this process was there.
     """
@@ -155,23 +148,18 @@ def start_up(method: str, preset: str) -> dict[str, Any]:
 
 
 def first_excess(seconds: Sequence[float]) -> float:
-    """What the first iteration costs more than the others let expect, on a line: tracing and
-    compilation.
-    """
+    """Tracing and compilation: the first iteration's seconds above the line of the others."""
     _, expected = np.polyfit(np.arange(1, len(seconds)), seconds[1:], 1)
     return max(0.0, seconds[0] - float(expected))
 
 
 def many_demonstrations(n: int) -> dict[str, float]:
-    """Two iterations of `fit` on n demonstrations in 10 dimensions, with V-IRL's column of Table 2
-    but few epochs.
-    """
+    """Two iterations of `fit` on n demonstrations in 10-D: V-IRL of Table 2, few epochs."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-5.0, 5.0, (10, 10))[rng.integers(10, size=n)] + rng.normal(size=(n, 10))
     hparams = default_hparams().override(published_column("gaussians", "virl", 10))
-    virl_tf.fit(
-        x, hparams=hparams.override({"training": {"num_epochs": 2}, "loop": {"num_iterations": 2}})
-    )
+    few = {"training": {"num_epochs": 2}, "loop": {"num_iterations": 2}}
+    virl_tf.fit(x, hparams=hparams.override(few))
     return {"cpu_seconds": time.process_time(), "peak_gib": peak_gib()}
 
 
@@ -182,9 +170,7 @@ def _specification(method: str, preset: str, *assignments: str) -> Specification
 
 
 def _timed_run(spec: Specification) -> tuple[dict[str, list[float]], pd.DataFrame, dict[str, Any]]:
-    """CPU seconds by part (those of the loop by iteration), history and summary of a run as the
-    command line does it.
-    """
+    """CPU seconds by part (the loop's by iteration), history and summary of a run."""
     experiment = experiment_of(spec.to_config())
     with (
         TemporaryDirectory(prefix="virl_tf-benchmark-") as folder,
@@ -213,10 +199,8 @@ def counted_gflop(spec: Specification, history: pd.DataFrame) -> dict[str, float
     step = training_gflop(network.num_layers, network.layer_size, dim, 2 * batch)
     row = forward_gflop(network.num_layers, network.layer_size, dim, 1)
     epoch = (spec.num_train - held[0]) // batch * step + sum(held) * row
-    cumulative, draws = (
-        spec.method == "virl",
-        samples_per_component(spec.hparams.policy, dim) * spec.components,
-    )
+    cumulative = spec.method == "virl"
+    draws = samples_per_component(spec.hparams.policy, dim) * spec.components
     grid = len(grid_around(np.eye(2)).points)
     networks = iterations + 1 if cumulative else np.ones_like(iterations)  # in the policy's target
     return {
@@ -235,11 +219,6 @@ def peak_gib() -> float:
     status = Path("/proc/self/status")
     if not status.is_file():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return (
-        next(
-            int(line.split()[1])
-            for line in status.read_text().splitlines()
-            if line.startswith("VmHWM")
-        )
-        / 2**20
-    )
+    lines = status.read_text().splitlines()
+    kibibytes = next(line.split()[1] for line in lines if line.startswith("VmHWM"))
+    return int(kibibytes) / 2**20

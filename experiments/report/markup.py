@@ -32,27 +32,24 @@ def join(parts: Iterable[object], separator: str = "") -> Markup:
 
 
 def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
-    """A table that becomes a list of cards where the screen is narrow (each cell knows its column's
-    name).
-    """
+    """A table that becomes a list of cards on a narrow screen: cells know their columns' names."""
     head = element("tr", *(element("th", cell, scope="col") for cell in header))
-    body = [
-        element(
-            "tr",
-            *(
-                element("td", element("span", cell), data_label=str(name))
-                for name, cell in zip(header, row, strict=True)
-            ),
-        )
-        for row in rows
-    ]
+    body = [element("tr", *_labelled_cells(header, row)) for row in rows]
     many = {"class_": "many"} if len(header) > 8 else {}
     return element("table", element("thead", head), element("tbody", *body), **many)
 
 
+def _labelled_cells(header: Sequence[object], row: Sequence[object]) -> list[Markup]:
+    return [
+        element("td", element("span", cell), data_label=str(name))
+        for name, cell in zip(header, row, strict=True)
+    ]
+
+
 def markdown_table(text: str) -> Markup:
-    """The table that `result_files.to_markdown` wrote; columns of one value stand in a line above
-    it, empty ones are left out.
+    """The table that `result_files.to_markdown` wrote.
+
+    Columns of one value stand in a line above it, empty ones are left out.
     """
     header, _, *rows = (
         [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -64,15 +61,12 @@ def markdown_table(text: str) -> Markup:
     shown = [i for i, found in enumerate(values) if i not in same and found != {""}]
     line = ", ".join(f"{header[i]}: {rows[0][i]}" for i in same if rows[0][i])
     above = element("p", line, class_="soft") if line else Markup("")
-    return join(
-        (above, table([header[i] for i in shown], [[row[i] for i in shown] for row in rows]))
-    )
+    cells = [[row[i] for i in shown] for row in rows]
+    return join((above, table([header[i] for i in shown], cells)))
 
 
 def image(path: Path, text: str) -> Markup:
-    """A PNG inside the page; a wide one is not shrunk to a narrow screen but can be pushed sideways
-    there.
-    """
+    """A PNG inside the page; on a narrow screen a wide one is pushed sideways, not shrunk."""
     content = path.read_bytes()
     width, height = struct.unpack(">II", content[16:24])  # of the header, which comes first
     encoded = base64.b64encode(content).decode("ascii")
@@ -88,9 +82,7 @@ def command(*lines: str) -> Markup:
 
 
 def inline(text: str) -> Markup:
-    """Markdown's `code` and **bold**; of a [link](to a file) the text stays, because the page is
-    read without the files.
-    """
+    """Markdown's `code` and **bold**; of a [link](to a file), which is not there, the text."""
     written = html.escape(text)
     written = re.sub(r"\[(.+?)\]\([^)]*\)", r"\1", written)
     written = re.sub(r"`(.+?)`", r"<code>\1</code>", written)

@@ -25,6 +25,4 @@ class Task(Protocol):
         """Log p(x), normalised: [N, D] -> [N], float64."""
 
     def demonstrations(self, n: int, seed: int) -> np.ndarray:
-        """N expert demonstrations [n, D], drawn by elliptical slice sampling as in the paper's
-        appendix.
-        """
+        """N demonstrations [n, D], by elliptical slice sampling as in the paper, or exact."""

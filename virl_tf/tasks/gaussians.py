@@ -1,6 +1,4 @@
-"""The random Gaussian task: a Gaussian mixture, in the paper in 2-D, with m randomly drawn and
-weighted components.
-"""
+"""The random Gaussian task: m randomly drawn and weighted components, in the paper in 2-D."""
 
 from typing import Any
 
@@ -53,12 +51,9 @@ class RandomGaussians:
         self.seed = check_seed(seed)
         self.dim = check_integer("dim", dim, 1)
         self.burn_in = check_integer("burn_in", burn_in, 1)
-        for name, value in {
-            "extent": extent,
-            "spread": spread,
-            "min_variance": min_variance,
-        }.items():
-            check_positive(name, value)
+        check_positive("extent", extent)
+        check_positive("spread", spread)
+        check_positive("min_variance", min_variance)
         rng = np.random.default_rng(split_seed(self.seed, 0, "random Gaussians").astype(np.uint32))
         means = rng.uniform(-extent, extent, (num_modes, dim))
         roots = rng.normal(0.0, spread / np.sqrt(2.0), (num_modes, dim, dim))
@@ -76,8 +71,7 @@ class RandomGaussians:
         return self.mixture.log_prob(tf.cast(x, DENSITY))
 
     def demonstrations(self, n: int, seed: int) -> np.ndarray:
-        """N demonstrations [n, D]: in up to two dimensions, as in the paper, by elliptical slice
-        sampling, else exact.
+        """N demonstrations [n, D]: by elliptical slice sampling if D <= 2, else exact.
 
         The sampler's prior has the target's own first two moments. In more dimensions a chain
         hardly leaves the mode it meets first: at m = 50 and D = 5 the modes' shares have, after 100
@@ -91,20 +85,12 @@ class RandomGaussians:
         weights = tf.exp(self.mixture.log_weights).numpy()
         mean = weights @ self.mode_centers
         centred = self.mode_centers - mean
-        covariance = np.einsum(
-            "k,kij->ij",
-            weights,
-            self.mixture.covariances.numpy() + np.einsum("ki,kj->kij", centred, centred),
-        )
-        return slice_sample(
-            self.mixture.log_prob, gaussian(mean, covariance), n, seed, self.burn_in
-        )
+        around_mean = self.mixture.covariances.numpy() + np.einsum("ki,kj->kij", centred, centred)
+        prior = gaussian(mean, np.einsum("k,kij->ij", weights, around_mean))
+        return slice_sample(self.mixture.log_prob, prior, n, seed, self.burn_in)
 
     def exact_samples(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """N draws [n, D] straight from the mixture, and their components [n]: the oracle the slice
-        sampler is tested against.
-        """
-        x, ids = self.mixture.sample_with_components(
-            n, split_seed(check_seed(seed), 0, "exact samples")
-        )
+        """N exact draws [n, D] and their components [n]: the slice sampler's oracle."""
+        words = split_seed(check_seed(seed), 0, "exact samples")
+        x, ids = self.mixture.sample_with_components(n, words)
         return x.numpy(), ids.numpy()

@@ -1,5 +1,6 @@
-"""The grid walker: d steps of length one in the plane, each given by its absolute angle (appendix
-"Grid Walker").
+"""The grid walker: d steps of length one in the plane, each given by its absolute angle.
+
+It is the paper's (appendix "Grid Walker").
 
 The waypoint after step i is h_i(x) = (sum_{j<=i} cos x_j, sum_{j<=i} sin x_j), and the reward is
 the log likelihood of the waypoints' first coordinates under Gaussians on d equidistant vertical
@@ -30,8 +31,7 @@ _LEAST_VARIANCE = 1e-10  # the quadrature's nodes lie 17 per standard deviation:
 
 
 class GridWalker:
-    """log p(x) = sum_i log N(h_i^x(x); spacing * i, variance) - log Z on [-pi, pi]^d, and -inf
-    outside of it.
+    """log p(x) = sum_i log N(h_i^x(x); spacing * i, variance) - log Z on [-pi, pi]^d, else -inf.
 
     Attributes:
         dim: d, the number of steps.
@@ -117,29 +117,23 @@ class GridWalker:
         within `num_deviations` standard deviations of its line.
         """
         x = self._angles(x)
-        near = tf.reduce_all(
-            tf.abs(self._line_errors(x)) <= num_deviations * np.sqrt(self.variance), axis=-1
-        )
+        reach = num_deviations * np.sqrt(self.variance)
+        near = tf.reduce_all(tf.abs(self._line_errors(x)) <= reach, axis=-1)
         patterns = (x.numpy() > 0.0) @ (1 << np.arange(self.dim))
         return np.where((near & self.contains(x)).numpy(), patterns, -1)
 
     def demonstrations(self, n: int, seed: int) -> np.ndarray:
-        """N demonstrations [n, d] by elliptical slice sampling of p with the pseudo-prior N(0, I)
-        divided out.
-        """
+        """N demonstrations [n, d] by elliptical slice sampling with the pseudo-prior N(0, I)."""
         check_integer("n", n, 1)
         check_seed(seed)
         prior = gaussian(np.zeros(self.dim), np.eye(self.dim))
         return slice_sample(self.log_prob, prior, n, seed, self.burn_in)
 
     def exact_samples(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """N independent draws [n, d] by the recursion of the normaliser, and their sign patterns
-        [n]: the tests' oracle.
-        """
+        """N exact draws [n, d] and their sign patterns [n]: the slice sampler's oracle."""
         check_integer("n", n, 1)
-        rng = np.random.default_rng(
-            split_seed(check_seed(seed), 0, "exact samples").astype(np.uint32)
-        )
+        words = split_seed(check_seed(seed), 0, "exact samples")
+        rng = np.random.default_rng(words.astype(np.uint32))
         x = _recursion(self.dim, self.spacing, self.variance).sample(n, rng)
         return x, (x > 0.0) @ (1 << np.arange(self.dim))
 
@@ -148,9 +142,8 @@ class GridWalker:
         return tf.cumsum(tf.cos(x) - self.spacing, axis=-1)
 
     def _angles(self, x: Any) -> tf.Tensor:
-        x = tf.cast(
-            x if tf.is_tensor(x) else np.asarray(x), DENSITY
-        )  # a list of numbers by TensorFlow would be float32
+        # Not tf.constant: of a list of numbers TensorFlow makes float32.
+        x = tf.cast(x if tf.is_tensor(x) else np.asarray(x), DENSITY)
         if x.shape.rank == 0 or x.shape[-1] != self.dim:
             raise InputError(
                 f"x must have shape [..., {self.dim}], one angle per step; got {tuple(x.shape)}."
@@ -159,8 +152,9 @@ class GridWalker:
 
 
 def num_half_angles(variance: float) -> int:
-    """Cells of the quadrature on half of the circle: 17 per standard deviation of an angle (spacing
-    0.8), however narrow.
+    """Cells of the quadrature on half of the circle.
+
+    17 per standard deviation of an angle (spacing 0.8), however narrow.
     """
     return 1024 * max(1, int(np.ceil(np.sqrt(1e-3 / variance))))
 
@@ -214,15 +208,12 @@ class _Recursion:
         return top[:, 0] + np.log(np.exp(terms - top) @ self.quadrature)
 
     def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """N walks [n, d]: each angle from its density given the waypoint before, by its inverse
-        distribution function.
-        """
+        """N walks [n, d]: each angle by its inverse distribution function given those before."""
         x, errors = np.empty((n, len(self._splines) - 1)), np.zeros(n)
         for i in range(x.shape[1]):
             spline = self._splines[-2 - i]  # V_{i+1}
-            for rows in np.array_split(
-                np.arange(n), -(-n // 1000)
-            ):  # the table of 1,000 walks has 16 MB
+            # The table of 1,000 walks has 16 MB.
+            for rows in np.array_split(np.arange(n), -(-n // 1000)):
                 x[rows, i] = self._draw_angles(self._log_integrand(errors[rows], spline), rng)
             x[:, i] *= rng.choice([-1.0, 1.0], n)
             errors = errors + np.cos(x[:, i]) - self.spacing

@@ -29,8 +29,9 @@ class Obstacles(NamedTuple):
 
 
 class PathPlanning(GridWalker):
-    """The walker with a goal at (spacing * d, 0): C(d, d/2) modes, the walks with as many steps up
-    as down.
+    """The walker with a goal at (spacing * d, 0).
+
+    It has C(d, d/2) modes: the walks with as many steps up as down.
 
     Attributes:
         mode_centers: [C(d, d/2), d].
@@ -64,9 +65,7 @@ class PathPlanning(GridWalker):
         self.goal_variance = check_positive("goal_variance", goal_variance)
         self.obstacles = Obstacles(np.zeros((0, 2)), np.zeros(0))
         ups = (self.mode_centers > 0.0).sum(axis=1)
-        self._patterns = np.flatnonzero(
-            2 * ups == self.dim
-        )  # the walker's modes that reach the goal
+        self._patterns = np.flatnonzero(2 * ups == self.dim)  # that reach the goal
         self.mode_centers = self.mode_centers[self._patterns]
 
     @property
@@ -89,22 +88,19 @@ class PathPlanning(GridWalker):
         )
 
     def log_prob(self, x: Any) -> tf.Tensor:
-        """Log p(x): [..., d] -> [...]; -inf outside [-pi, pi]^d and where a path meets an obstacle
-        (Z stays that without).
-        """
+        """Log p(x): [..., d] -> [...]; -inf outside [-pi, pi]^d and at obstacles (same Z)."""
         return self.avoid_obstacles(super().log_prob)(x)
 
     def modes_of(self, x: Any, num_deviations: float = 4.0) -> np.ndarray:
-        """As the walker's, with the end point within `num_deviations` of the goal: [N, d] -> [N]
-        int, rows of `mode_centers`.
+        """The rows of `mode_centers` or -1: [N, d] -> [N] int.
+
+        As the walker's, and the end point is within `num_deviations` of the goal.
         """
         miss = np.abs(self.waypoints(x)[..., -1, 1].numpy())
         pattern = super().modes_of(x, num_deviations)
         index = np.searchsorted(self._patterns, pattern).clip(max=len(self._patterns) - 1)
-        right = (self._patterns[index] == pattern) & (
-            miss <= num_deviations * np.sqrt(self.goal_variance)
-        )
-        return np.where(right, index, -1)
+        near = miss <= num_deviations * np.sqrt(self.goal_variance)
+        return np.where(near & (self._patterns[index] == pattern), index, -1)
 
     def demonstrations(self, n: int, seed: int) -> np.ndarray:
         """N demonstrations [n, d], exact.
@@ -114,8 +110,7 @@ class PathPlanning(GridWalker):
         return self.exact_samples(n, seed)[0]
 
     def exact_samples(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """N independent draws [n, d], by rejection from the walker's exact sampler, and their modes
-        [n].
+        """N independent draws [n, d] and their modes [n], by rejection from the walker's.
 
         A mode is a row of `mode_centers`; -1 is a walk whose signs do not add up to zero.
 
@@ -183,8 +178,9 @@ class PathPlanning(GridWalker):
         return task
 
     def with_blocked_share(self, share: float, seed: int, radius: float = 0.25) -> "PathPlanning":
-        """The same task with discs on one to three waypoints, chosen at random among the choices
-        that block nearest to `share`.
+        """The same task with discs on one to three waypoints.
+
+        Chosen at random among the choices that block nearest to `share`.
 
         Args:
             share: of the paths, in (0, 1).
@@ -198,15 +194,10 @@ class PathPlanning(GridWalker):
         if check_positive("share of blocked paths", share) >= 1.0:
             raise InputError(f"the share of blocked paths must be between 0 and 1, got {share!r}.")
         radius = check_positive("radius", radius)
-        inner = np.unique(
-            self.waypoints(self.mode_centers)[:, 1:-1].numpy().reshape(-1, 2).round(9), axis=0
-        )
-        blocks = np.stack(
-            [
-                _meets(self.waypoints(self.mode_centers), Obstacles(c[None], np.array([radius])))
-                for c in inner
-            ]
-        )
+        paths = self.waypoints(self.mode_centers)
+        inner = np.unique(paths[:, 1:-1].numpy().reshape(-1, 2).round(9), axis=0)
+        discs = [Obstacles(center[None], np.array([radius])) for center in inner]
+        blocks = np.stack([_meets(paths, disc) for disc in discs])
         choices = [
             rows for count in (1, 2, 3) for rows in itertools.combinations(range(len(inner)), count)
         ]
@@ -231,9 +222,7 @@ class PathPlanning(GridWalker):
         return _meets(self.waypoints(x), self.obstacles)
 
     def avoid_obstacles(self, log_prob: Callable[[Any], tf.Tensor]) -> Callable[[Any], tf.Tensor]:
-        """`log_prob` (of a recovered reward, say) with -inf wherever the path meets an obstacle:
-        what to hand to `fit_policy`.
-        """
+        """`log_prob` with -inf wherever the path meets an obstacle: for `fit_policy`."""
         if not len(self.obstacles.radii):
             return log_prob
 
@@ -246,22 +235,20 @@ class PathPlanning(GridWalker):
 
 def _meets(waypoints: tf.Tensor, obstacles: Obstacles) -> tf.Tensor:
     """Whether a segment comes closer to a centre than its radius: [..., d + 1, 2] -> [...] bool."""
-    start, step = (
-        waypoints[..., :-1, None, :],
-        (waypoints[..., 1:, :] - waypoints[..., :-1, :])[..., None, :],
-    )
+    start = waypoints[..., :-1, None, :]
+    step = (waypoints[..., 1:, :] - waypoints[..., :-1, :])[..., None, :]
     to_center = tf.constant(obstacles.centers, DENSITY) - start
-    along = tf.clip_by_value(
-        tf.reduce_sum(to_center * step, axis=-1, keepdims=True), 0.0, 1.0
-    )  # steps have length one
+    projected = tf.reduce_sum(to_center * step, axis=-1, keepdims=True)
+    along = tf.clip_by_value(projected, 0.0, 1.0)  # steps have length one
     distance = tf.norm(to_center - along * step, axis=-1)
     return tf.reduce_any(distance < tf.constant(obstacles.radii, DENSITY), axis=[-2, -1])
 
 
 @functools.lru_cache(maxsize=32)
 def _log_normaliser(num_steps: int, spacing: float, variance: float, goal_variance: float) -> float:
-    """Log Z = log of the walker's Z times E[N(h_d^y; 0, goal_variance)], by Fourier's inversion in
-    the second coordinate.
+    """Log Z by Fourier's inversion in the second coordinate.
+
+    Z is the walker's times E[N(h_d^y; 0, goal_variance)].
 
     The walker's recursion with exp(i w sin x) put under the integral gives U^w_0(0) = Z E[exp(i w
     h_d^y)], which is real because the task is symmetric; then Z_goal = 1/pi int_0^inf U^w_0(0)
@@ -284,23 +271,20 @@ def _log_normaliser(num_steps: int, spacing: float, variance: float, goal_varian
     for first in range(0, int(9.0 / deviation / step) + 1, 128):
         frequencies = step * np.arange(first, first + 128)
         waves = np.cos(frequencies * np.sin(angles)[:, None])  # [angles, W]
-        values = np.ones(
-            (len(errors), len(frequencies))
-        )  # U_i as a function of the error e: [errors, W]
+        values = np.ones((len(errors), len(frequencies)))  # U_i(e): [errors, W]
         for _ in range(num_steps):
             spline, before = CubicSpline(errors, values), np.empty_like(values)
             for row, error in enumerate(errors):
                 after = error + np.cos(angles) - spacing
                 near = np.abs(after) <= errors[-1]
-                weights = quadrature[near] * np.exp(
-                    -0.5 * after[near] ** 2 / variance - 0.5 * (LOG_2PI + np.log(variance))
+                log_density = -0.5 * after[near] ** 2 / variance - 0.5 * (
+                    LOG_2PI + np.log(variance)
                 )
+                weights = quadrature[near] * np.exp(log_density)
                 before[row] = weights @ (waves[near] * spline(after[near]))
             values = before
         terms = values[len(errors) // 2] * np.exp(-0.5 * goal_variance * frequencies**2)
         total += terms.sum() - (0.5 * terms[0] if first == 0 else 0.0)
-        if (
-            np.abs(terms).max() < 1e-14 * total
-        ):  # beyond, U has died out: h_d^y has a smooth density
+        if np.abs(terms).max() < 1e-14 * total:  # U has died out: h_d^y has a smooth density
             break
     return float(np.log(total * step / np.pi))

@@ -1,5 +1,4 @@
-"""The planar robot of the VIPS papers: an arm of links of length one that reaches for one of
-several goals.
+"""The planar robot of the VIPS papers: an arm of unit links that reaches for one of the goals.
 
 The joint angles x are relative, so link i points in direction x_1 + ... + x_i. A Gaussian prior
 keeps the arm smooth, and the end effector e(x) must lie at a goal:
@@ -21,11 +20,10 @@ from virl_tf.numerics import DENSITY, LOG_2PI, split_seed
 from virl_tf.validation import InputError, check_integer, check_positive, check_seed
 
 GOALS = ((7.0, 0.0), (0.0, 7.0), (-7.0, 0.0), (0.0, -7.0))
-_TURNS = np.arange(
-    -1, 2
-)  # whole turns of the first joint: beyond them its prior N(0, 1) has 1e-20 of its mass
-# M: of 1.0, 1.2, 1.5, 1.8 and 2.2 the one with the largest effective sample size, 0.8 % of the
-# proposals
+# Whole turns of the first joint: beyond them its prior N(0, 1) has 1e-20 of its mass.
+_TURNS = np.arange(-1, 2)
+# Of 1.0, 1.2, 1.5, 1.8 and 2.2 the one with the largest effective sample size: 0.8 % of the
+# proposals.
 _WIDER = 1.5
 _PROPOSED = 200_000
 
@@ -61,12 +59,8 @@ class PlanarRobot:
         """
         self.dim = check_integer("num_links", num_links, 2)
         self.goals = np.asarray(goals, float)
-        if (
-            self.goals.ndim != 2
-            or self.goals.shape[1] != 2
-            or not len(self.goals)
-            or not np.isfinite(self.goals).all()
-        ):
+        pairs = self.goals.ndim == 2 and self.goals.shape[1] == 2
+        if not pairs or not len(self.goals) or not np.isfinite(self.goals).all():
             raise InputError(f"goals must be points [G, 2], got shape {self.goals.shape}.")
         distances = np.hypot(*self.goals.T)
         if not ((distances > 0.0) & (distances < self.dim)).all():
@@ -79,29 +73,21 @@ class PlanarRobot:
 
     @property
     def prior_stds(self) -> np.ndarray:
-        """[D], the prior's standard deviations: one for the first joint, `prior_std` for the
-        others.
-        """
+        """[D], the prior's standard deviations: 1 for the first joint, then `prior_std`."""
         return np.array([1.0] + [self.prior_std] * (self.dim - 1))
 
     @property
     def mode_centers(self) -> np.ndarray:
-        """[G, D]: for each goal the arm bent evenly that reaches it, turned there by its first
-        joint.
-        """
+        """[G, D]: for each goal the evenly bent arm that reaches it."""
         return _even_arms(self.dim, self.goals)
 
     @property
     def log_normaliser(self) -> float:
-        """Log Z = log of the integral of exp R, by importance sampling (-10.61 by default; standard
-        error 0.01).
-        """
+        """Log of the integral of exp R, by importance sampling (-10.61 by default, error 0.01)."""
         return self._calibration[0]
 
     def joints(self, x: Any) -> tf.Tensor:
-        """Positions of the joints and, last, the end effector: [..., D] -> [..., D + 1, 2]; the
-        first is the origin.
-        """
+        """Joints from the origin to the end effector: [..., D] -> [..., D + 1, 2]."""
         directions = tf.cumsum(self._angles(x), axis=-1)
         steps = tf.stack([tf.cos(directions), tf.sin(directions)], axis=-1)
         return tf.concat([tf.zeros_like(steps[..., :1, :]), tf.cumsum(steps, axis=-2)], axis=-2)
@@ -110,16 +96,11 @@ class PlanarRobot:
         """R(x): [..., D] -> [...], float64. Raises InputError for another last axis."""
         x = self._angles(x)
         stds = tf.constant(self.prior_stds, DENSITY)
-        log_prior = -tf.reduce_sum(
-            0.5 * (x / stds) ** 2 + tf.math.log(stds) + 0.5 * LOG_2PI, axis=-1
-        )
+        surprise = 0.5 * (x / stds) ** 2 + tf.math.log(stds) + 0.5 * LOG_2PI
+        log_prior = -tf.reduce_sum(surprise, axis=-1)
         distances = tf.reduce_min(self._goal_distances(x), axis=-1)
-        return (
-            log_prior
-            - 0.5 * (distances / self.likelihood_std) ** 2
-            - LOG_2PI
-            - 2.0 * np.log(self.likelihood_std)
-        )
+        log_scale = 2.0 * np.log(self.likelihood_std)
+        return log_prior - 0.5 * (distances / self.likelihood_std) ** 2 - LOG_2PI - log_scale
 
     def log_prob(self, x: Any) -> tf.Tensor:
         """Log p(x), normalised: [..., D] -> [...], float64.
@@ -129,9 +110,7 @@ class PlanarRobot:
         return self.reward(x) - tf.constant(self.log_normaliser, DENSITY)
 
     def goals_of(self, x: Any, num_deviations: float = 4.0) -> np.ndarray:
-        """The goal each arm's end effector is at, within `num_deviations` standard deviations, or
-        -1: [N, D] -> [N] int.
-        """
+        """The goal within `num_deviations` of each arm's end effector, or -1: [N, D] -> [N] int."""
         distances = self._goal_distances(self._angles(x)).numpy()
         near = distances.min(axis=-1) <= num_deviations * self.likelihood_std
         return np.where(near, distances.argmin(axis=-1), -1)
@@ -142,9 +121,8 @@ class PlanarRobot:
         Not by slice sampling as in the paper's own tasks: a chain does not leave its goal.
         """
         check_integer("n", n, 1)
-        rng = np.random.default_rng(
-            split_seed(check_seed(seed), 0, "exact samples").astype(np.uint32)
-        )
+        words = split_seed(check_seed(seed), 0, "exact samples")
+        rng = np.random.default_rng(words.astype(np.uint32))
         bound = self._calibration[1]
         drawn: list[np.ndarray] = []
         while sum(map(len, drawn)) < n:
@@ -154,13 +132,11 @@ class PlanarRobot:
 
     @property
     def _calibration(self) -> tuple[float, float]:
-        return _calibrate(
-            self.dim, tuple(map(tuple, self.goals)), self.prior_std, self.likelihood_std
-        )
+        goals = tuple(map(tuple, self.goals))
+        return _calibrate(self.dim, goals, self.prior_std, self.likelihood_std)
 
     def _propose(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Arms x [n, D] that end where the likelihood says, and exp R(x) over their density [n],
-        with mean Z.
+        """Arms x [n, D] that end at goals, and exp R(x) over their density [n], with mean Z.
 
         The end e is drawn around a goal, and all joints but the first and a middle one from a prior
         that is wider by _WIDER. Bent there, the two halves of the arm must span |e|, for which
@@ -169,33 +145,29 @@ class PlanarRobot:
         """
         middle = self.dim // 2
         goals = rng.integers(len(self.goals), size=n)
-        end = self.goals[goals] @ np.array([1.0, 1j]) + self.likelihood_std * (
-            rng.normal(size=(n, 2)) @ np.array([1.0, 1j])
-        )
+        noise = rng.normal(size=(n, 2)) @ np.array([1.0, 1j])
+        end = self.goals[goals] @ np.array([1.0, 1j]) + self.likelihood_std * noise
         x = rng.normal(0.0, _WIDER * self.prior_std, (n, self.dim))
         x[:, [0, middle]] = 0.0
         directions = np.exp(1j * np.cumsum(x, axis=1))
         a, b = directions[:, :middle].sum(axis=1), directions[:, middle:].sum(axis=1)
-        cosine = (np.abs(end) ** 2 - np.abs(a) ** 2 - np.abs(b) ** 2) / (
-            2.0 * np.abs(a) * np.abs(b)
-        )
+        spanned = np.abs(end) ** 2 - np.abs(a) ** 2 - np.abs(b) ** 2
+        cosine = spanned / (2.0 * np.abs(a) * np.abs(b))
         bend = np.arccos(np.clip(cosine, -1.0, 1.0)) * rng.choice([-1.0, 1.0], n)
         bent = a + np.abs(b) * a / np.abs(a) * np.exp(1j * bend)
 
         log_ratio = -0.5 * (1.0 - _WIDER**-2) * np.sum((x / self.prior_std) ** 2, axis=1)
         log_ratio += (self.dim - 2) * np.log(_WIDER)
-        x[:, middle] = np.angle(
-            np.exp(1j * bend) * a * np.conj(b)
-        )  # the joint's angle, in the turn that its prior could reach
+        # The joint's angle, in the turn that its prior could reach.
+        x[:, middle] = np.angle(np.exp(1j * bend) * a * np.conj(b))
         turned = np.angle(end * np.conj(bent))[:, None] + 2.0 * np.pi * _TURNS
         # The prior N(0, 1) of the first joint chooses the turn.
         first = np.cumsum(np.exp(-0.5 * turned**2 - 0.5 * LOG_2PI), axis=1)
         chosen = np.sum(rng.uniform(size=(n, 1)) * first[:, -1:] > first, axis=1)
         x[:, 0] = turned[np.arange(n), chosen]
         area = np.abs(a) * np.abs(b) * np.abs(np.sin(bend))
-        log_ratio -= (
-            0.5 * (x[:, middle] / self.prior_std) ** 2 + np.log(self.prior_std) + 0.5 * LOG_2PI
-        )
+        bent_surprise = 0.5 * (x[:, middle] / self.prior_std) ** 2
+        log_ratio -= bent_surprise + np.log(self.prior_std) + 0.5 * LOG_2PI
         with np.errstate(divide="ignore"):
             weights = 2.0 * len(self.goals) * first[:, -1] * np.exp(log_ratio) / area
         return x, np.where(np.abs(cosine) < 1.0, weights, 0.0)
@@ -225,9 +197,7 @@ def _calibrate(
 
 
 def _even_arms(dim: int, goals: np.ndarray) -> np.ndarray:
-    """[G, D]: all joints but the first at one angle, found by bisection, and the first turned
-    towards the goal.
-    """
+    """[G, D]: all joints but the first at one angle, by bisection; the first turns to the goal."""
     arms = np.zeros((len(goals), dim))
     for row, goal in zip(arms, goals, strict=True):
         low, high = 0.0, 2.0 * np.pi / dim  # straight; closed to a polygon, whose end is the origin

@@ -1,6 +1,4 @@
-"""Demonstrations by elliptical slice sampling ("drawn from the ground truth reward ... using
-Elliptical Slice Sampling").
-"""
+"""Demonstrations by elliptical slice sampling, as in the paper."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,9 +29,8 @@ def slice_sample(
             out of the likelihood.
         seed: of the whole call. Draw i is the same for every n > i.
     """
-    seeds = [
-        tf.constant(split_seed(seed, block, "slice sampling")) for block in range(-(-n // _BLOCK))
-    ]
+    blocks = range(-(-n // _BLOCK))
+    seeds = [tf.constant(split_seed(seed, block, "slice sampling")) for block in blocks]
     draw = compiled(lambda seed: _draw_block(log_prob, prior, seed, burn_in), specs_of(seeds[0]))
     return np.concatenate([draw(block).numpy() for block in seeds])[:n]
 
