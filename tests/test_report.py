@@ -114,7 +114,7 @@ def test_numbers_are_those_of_the_results_with_their_intervals(committed):
 
 
 def test_deviations_and_defaults_are_there_with_their_sources(committed):
-    _, points = sources.readme_section(sources.DEVIATIONS)
+    _, points = sources.deviations()
     assert len(points) >= 8
     for point in points:
         assert squeezed(re.sub(r"`|\*\*", "", point)) in squeezed(committed[1].text)
