@@ -275,7 +275,9 @@ def stray_rows(text: str) -> list[str]:
     What is written as code, or names an equation, a figure or a table of the paper, is no number.
     """
     text = re.sub(r"```.*?```", "", BLOCK.sub("", text), flags=re.DOTALL)
-    names = r"`[^`]*`|\]\([^)]*\)|\b(Eq\.|Equation|Figures?|Tables?|Algorithm) \d\w?(( and|,) \d\w?)*"
+    names = (
+        r"`[^`]*`|\]\([^)]*\)|\b(Eq\.|Equation|Figures?|Tables?|Algorithm) \d\w?(( and|,) \d\w?)*"
+    )
     rows = [line for line in text.splitlines() if line.startswith("|")]
     return [row for row in rows if re.search(r"(?<!\w)\d", re.sub(names, "", row))]
 
