@@ -65,7 +65,8 @@ def chosen(frame: pd.DataFrame, where: Settings, file: str) -> pd.DataFrame:
     """
     for column, value in where.items():
         if column not in frame:
-            raise InputError(f"{file} has no column {column!r}; it has {', '.join(frame)}.")
+            names = ", ".join(map(str, frame))
+            raise InputError(f"{file} has no column {column!r}; it has {names}.")
         frame = frame[frame[column] == value]
     return frame
 

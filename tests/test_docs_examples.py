@@ -345,6 +345,14 @@ def test_pages_are_short_and_their_lines_fit(name):
     assert [line for line in lines if len(line) > 100 and not line.startswith("|")] == []
 
 
+def test_every_fault_has_a_test():
+    page = PAGES["docs/when-something-goes-wrong.md"]
+    _, _, *rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(rows) >= 12
+    for row in rows:
+        assert re.search(r"`(test_\w+|tests/test_\w+\.py)`[^|]*\|$", row), row
+
+
 def test_the_documentation_is_short():
     text = "\n".join(PAGES[name] for name in ORDER if name != "CONTRIBUTING.md")
     rows = [line for line in without_code(text).splitlines() if not line.startswith("|")]

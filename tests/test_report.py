@@ -186,7 +186,7 @@ def test_it_is_built_from_the_folder_that_is_given_the_same_bytes_each_time(
     assert "Claims Grid walker no runs: 5 claims not tested" in page.text
 
 
-# --- with made-up results -----------------------------------------------------------------------------------------------
+# --- with made-up results -------------------------------------------------------------------------
 
 
 def gaussian_rows(modes, seeds, preset="paper", value=0.25):
