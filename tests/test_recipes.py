@@ -164,7 +164,7 @@ def test_a_new_task_and_a_new_method(trained, methods):
     assert names["bare"].config["method"] == "virl_bare"
     assert not names["row"].fusion
     assert not names["row"].importance_weights
-    history = names["bare"].history
+    history = names["bare"].history[:3]  # its iterations; pooling, which follows, has other draws
     np.testing.assert_allclose(
         history["effective_sample_size"], history["num_negatives"], rtol=1e-9
     )  # every weight is one
