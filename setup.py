@@ -43,7 +43,7 @@ setup(
         "tensorboard": [
             "tensorboard>=2.20"
         ],  # to look at the event files; TensorFlow alone writes them
-        "gymnasium": ["gymnasium>=1.0"],  # the README's recipe for trajectories
+        "gymnasium": ["gymnasium>=1.0"],  # the recipe for trajectories
         "browser": ["playwright>=1.50"],  # the test of the report in a headless Chromium
         "docs": ["pdoc>=15"],  # `python -m experiments docs`
         "postgres": ["psycopg[binary]>=3.2"],  # studies in a PostgreSQL database

@@ -602,6 +602,20 @@ def docs_command(
     write_reference(out)
 
 
+@app.command("doc-tables")
+def doc_tables_command(
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; fail where text and results differ.")
+    ] = False,
+) -> None:
+    """The tables of README.md and docs/, made from the committed results."""
+    import virl_tf  # noqa: F401
+    from experiments.doc_tables import update
+
+    for name in update(check):
+        print(f"wrote {name}")
+
+
 REPEAT_SECONDS = 10.0
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.doc_tables import find_pages
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -82,36 +84,27 @@ def test_lock_file_pins_every_dependency():
     )
     text = re.search(r"install_requires=\[(.*)\]", (ROOT / "setup.py").read_text(), re.DOTALL)[1]
     # Extras that a user adds; their tests are skipped without them.
-    text = re.sub(r'"(parquet|tensorboard|gymnasium|browser|bench)": \[.*?\]', "", text)
+    text = re.sub(r'"(parquet|tensorboard|gymnasium|browser|bench)": \[[^\]]*\]', "", text)
     wanted = re.findall(r'"([A-Za-z0-9_.-]+)(?:>=[^"]*)?"(?!:)', text)
     assert {"tensorflow", "tf-keras", "distributed", "pytest"} <= set(wanted)
     assert {name.lower() for name in wanted} <= {name.lower() for name in pinned}
 
 
-def test_readme_names_only_files_that_exist():
-    text = (ROOT / "README.md").read_text()
-    names = re.findall(r"`((?:virl_tf|hparams|tests|experiments)/[\w./-]+)`", text) + re.findall(
-        r"\]\(([\w./-]+)\)", text
-    )
+@pytest.fixture(scope="module")
+def documentation():
+    """README, docs/ and CONTRIBUTING in one text."""
+    paths = [*find_pages(), ROOT / "CONTRIBUTING.md"]
+    return "".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+def test_documentation_names_only_files_that_exist(documentation):
+    names = re.findall(r"`((?:virl_tf|hparams|tests|experiments)/[\w./-]+)`", documentation)
     assert len(names) > 10
-    missing = [name for name in names if not (ROOT / name).exists()]
-    assert missing == []
+    assert [name for name in names if not (ROOT / name).exists()] == []
 
 
-def test_readme_names_only_tests_that_exist():
+def test_documentation_names_only_tests_that_exist(documentation):
     tests = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "README.md").read_text()))
+    named = set(re.findall(r"`(test_\w+)`", documentation))
     assert len(named) > 10
     assert {name for name in named if f"def {name}(" not in tests} == set()
-
-
-@pytest.mark.slow
-def test_readme_python_example_runs(tmp_path):
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
-    assert "virl_tf.fit(" in code
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "reward.keras").is_file()
-    assert (tmp_path / "runs" / "mine" / "policy.npz").is_file()

@@ -114,7 +114,7 @@ def test_numbers_are_those_of_the_results_with_their_intervals(committed):
 
 
 def test_deviations_and_defaults_are_there_with_their_sources(committed):
-    _, points = sources.readme_section(sources.DEVIATIONS)
+    _, points = sources.deviations()
     assert len(points) >= 8
     for point in points:
         assert squeezed(re.sub(r"`|\*\*", "", point)) in squeezed(committed[1].text)
@@ -186,7 +186,7 @@ def test_it_is_built_from_the_folder_that_is_given_the_same_bytes_each_time(
     assert "Claims Grid walker no runs: 5 claims not tested" in page.text
 
 
-# --- with made-up results -----------------------------------------------------------------------------------------------
+# --- with made-up results -------------------------------------------------------------------------
 
 
 def gaussian_rows(modes, seeds, preset="paper", value=0.25):
@@ -356,7 +356,7 @@ def test_markup_escapes_everything_else():
         markup.table(["a", "b"], [["only one"]])
 
 
-# --- in a browser -------------------------------------------------------------------------------------------------------
+# --- in a browser ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -384,8 +384,10 @@ def stored(committed, tmp_path_factory):
     return path
 
 
-TOO_WIDE = """() => [...document.querySelectorAll('td, pre, figure, img.square, p, li, h1, h2, h3')]
-    .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"""
+TOO_WIDE = """() => [
+    ...document.querySelectorAll('td, pre, figure, img.square, p, li, h1, h2, h3')]
+    .filter(e => e.getBoundingClientRect().right > innerWidth + 1)
+    .map(e => e.outerHTML.slice(0, 80))"""
 
 
 @pytest.mark.slow
@@ -407,11 +409,13 @@ def test_it_renders_in_chromium(browser, stored, width):
     assert page.evaluate(TOO_WIDE) == []
     # On a phone a wide picture is not shrunk to nothing but scrolls in its figure.
     widths = page.evaluate(
-        "[...document.querySelectorAll('img.wide')].map(image => image.getBoundingClientRect().width)"
+        "[...document.querySelectorAll('img.wide')]"
+        ".map(image => image.getBoundingClientRect().width)"
     )
     assert min(widths) >= 600
     smallest = page.evaluate(
-        "Math.min(...[...document.querySelectorAll('td')].map(e => parseFloat(getComputedStyle(e).fontSize)))"
+        "Math.min(...[...document.querySelectorAll('td')]"
+        ".map(e => parseFloat(getComputedStyle(e).fontSize)))"
     )
     assert smallest >= 12
     labels = page.evaluate(

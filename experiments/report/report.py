@@ -272,8 +272,8 @@ def _study_values(path: Path) -> Markup:
 
 
 def deviations() -> Markup:
-    """The README's list, and every default with its source."""
-    before, points = sources.readme_section(sources.DEVIATIONS)
+    """The documentation's list, and every default with its source."""
+    before, points = sources.deviations()
     header = sources.file_header(sources.DIRECTORY / "defaults.yaml")
     rows = [
         [

@@ -1,5 +1,5 @@
-"""Open choices and deviations, read from where they are written down: the README and the comments
-of hparams/*.yaml.
+"""Open choices and deviations, read from where they are written down: a marked block of
+docs/from-the-paper-to-the-code.md and the comments of hparams/*.yaml.
 """
 
 import re
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from virl_tf.hparams import DIRECTORY, read_yaml
 from virl_tf.validation import InputError
 
-README = Path(__file__).parent.parent.parent / "README.md"
-DEVIATIONS = "What differs from the paper, and what it leaves open"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "from-the-paper-to-the-code.md"
+BLOCK = re.compile(r"^<!-- deviations -->\n(.*?)^<!-- end -->", re.DOTALL | re.MULTILINE)
 
 
 class Default(NamedTuple):
@@ -21,22 +21,19 @@ class Default(NamedTuple):
     source: str
 
 
-def readme_section(title: str) -> tuple[str, list[str]]:
-    """(text before the list, the list's points) of a section of the README.
+def deviations() -> tuple[str, list[str]]:
+    """(text before the list, the list's points) of the page's block `deviations`.
 
-    Raises InputError if there is no such section.
+    Raises InputError if there is no such page or block.
     """
-    if not README.is_file():
+    if not PAGE.is_file():
         raise InputError(
-            "the report needs a checkout of the repository: README.md is not beside the package."
+            f"the report needs a checkout of the repository: docs/{PAGE.name} is not beside the "
+            "package."
         )
-    found = re.search(
-        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)",
-        README.read_text(encoding="utf-8"),
-        re.DOTALL | re.MULTILINE,
-    )
+    found = BLOCK.search(PAGE.read_text(encoding="utf-8"))
     if found is None:
-        raise InputError(f"{README} has no section {title!r}.")
+        raise InputError(f"{PAGE} has no block <!-- deviations --> ... <!-- end -->.")
     before, *points = re.split(r"^- ", found[1], flags=re.MULTILINE)
     return " ".join(before.split()), [" ".join(point.split()) for point in points]
 

@@ -1,5 +1,5 @@
-"""Every command in the README is run: here, made small by options put behind it, or by CI, whose
-script holds the set-up.
+"""Every command of the documentation is run: here, made small by options put behind it, or by CI,
+whose script holds the set-up. Links lead somewhere.
 """
 
 import re
@@ -10,19 +10,35 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import typer
 
 import virl_tf
 from experiments.cli import app
-from experiments.figures.figure_2b import LABELS
+from experiments.doc_tables import find_pages
 from experiments.tuning.study import StudySpecification
 
 from . import postgres
 
 ROOT = Path(__file__).parent.parent
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+# In the order in which their commands are run: each goes on from those before it.
+ORDER = (
+    "README.md",
+    "docs/usage.md",
+    "docs/own-demonstrations.md",
+    "docs/paper-experiments.md",
+    "docs/beyond-the-paper.md",
+    "docs/studies.md",
+    "docs/benchmarks.md",
+    "docs/recipes.md",
+    "docs/when-something-goes-wrong.md",
+    "docs/from-the-paper-to-the-code.md",
+    "docs/decisions.md",
+    "docs/index.md",
+    "CONTRIBUTING.md",
+)
+PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ORDER}
+TEXT = "\n".join(PAGES.values())
 EXPERIMENTS = "python -m experiments "
 TINY = [
     *(
@@ -67,6 +83,7 @@ SMALL = {
     "claims": [],
     "report": [],
     "docs": [],
+    "doc-tables": ["--check"],
     "benchmark": ["steps", "--repeats", "1"],
 }
 
@@ -156,6 +173,7 @@ def test_other_commands_are_those_of_ci_extras_and_tests():
             ) or command in (
                 "pip install optuna-dashboard",
                 "source .venv/bin/activate",
+                "ruff format .",
             ), command
 
 
@@ -207,67 +225,49 @@ def test_pytest_and_tensorboard_take_what_they_are_given(tmp_path):
             assert done.returncode == 0, done.stderr
 
 
-# Rows of the README's table of the Gaussians -> (stage, method, components) in results.csv.
-INFERENCE = {
-    "inference": "new policy of m components on that reward",
-    "inference_search": "the same with components that come and go",
-}
-GAUSSIAN_ROWS = {
-    f"{label} {components}c, {what}": (stage, method, components)
-    for method, label in LABELS.items()
-    for components in (1, 10)
-    for stage, what in {
-        "training": "recovered reward",
-        **({"training_policy": "policy"} if method != "eim" else {}),
-        **(INFERENCE if method != "eim" and components == 10 else {}),
-    }.items()
-} | {
-    "KDE alone, bandwidth 0.215": ("reference", "kde", 0),
-    "KDE alone, held-out bandwidth": ("reference", "kde_held_out", 0),
-    "EM, m components": ("reference", "em", 0),
-    "EM, 10 components": ("reference", "em_10c", 0),
-    "EM, components by BIC": ("reference", "em_bic", 0),
-    "best possible 1c": ("reference", "best_1c", 0),
-    "best possible 10c": ("reference", "best_10c", 0),
-}
+def python_blocks(name):
+    """The Python blocks of a page."""
+    return re.findall(r"^```python\n(.*?)^```", PAGES[name], re.DOTALL | re.MULTILINE)
 
 
-def gaussian_cell(frame, modes, stage, method, components):
-    """'0.050 (0.043 - 0.059)': mean, lowest and highest over the seeds."""
-    keys = {"modes": modes, "stage": stage, "method": method, "components": components}
-    rows = frame[np.logical_and.reduce([frame[name] == value for name, value in keys.items()])]
-    values, diverged = rows["reported"], int((rows["status"] == "diverged").sum())
-    if not len(values):
-        return "not run"
-    few = f", {len(values)} of 3 seeds" if len(values) < 3 else ""
-    return f"{values.mean():.3f} ({values.min():.3f} - {values.max():.3f}){few}{f', {diverged} diverged' if diverged else ''}"
-
-
-def test_the_table_of_the_gaussians_is_that_of_the_results():
-    frame = pd.read_csv(ROOT / "experiments" / "results" / "gaussians" / "results.csv")
-    for label, key in GAUSSIAN_ROWS.items():
-        cells = [gaussian_cell(frame, modes, *key) for modes in (5, 20, 50)]
-        assert f"| {label} | {' | '.join(cells)} |" in TEXT
-
-
-def python_block(containing):
-    """The one Python block of the README with these words."""
-    (block,) = [
-        block
-        for block in re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
-        if containing in block
-    ]
-    return block
+def test_every_page_is_tested():
+    assert {path.relative_to(ROOT).as_posix() for path in find_pages()} | {"CONTRIBUTING.md"} == {
+        *PAGES
+    }
 
 
 def test_every_python_block_is_run_by_a_test():
-    blocks = re.findall(r"^```python\n", TEXT, re.MULTILINE)
-    recipes = re.search(r"^## Recipes\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)[1].count(
-        "```python\n"
-    )  # tests/test_recipes.py
-    here = [python_block(words) for words in ("SLURMCluster", "load_reward(")]
-    # Recipes are run by tests/test_recipes.py, one block by `test_readme_python_example_runs`.
-    assert len(blocks) == recipes + len(here) + 1
+    blocks = {name: len(python_blocks(name)) for name in PAGES if python_blocks(name)}
+    recipes = blocks.pop("docs/recipes.md")  # tests/test_recipes.py
+    assert recipes > 5
+    assert blocks == {"README.md": 1, "docs/usage.md": 2, "docs/paper-experiments.md": 1}
+
+
+def run_block(block, folder):
+    """Run a block in a process of its own, as a user does."""
+    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_runs(tmp_path):
+    (block,) = python_blocks("README.md")
+    assert len([line for line in block.splitlines() if line]) <= 15
+    run_block(block, tmp_path)
+    assert np.isfinite(np.loadtxt(tmp_path / "rewards.csv")).all()
+    assert (tmp_path / "runs" / "mine" / "policy.npz").is_file()
+
+
+@pytest.mark.slow
+def test_the_example_of_usage_runs(tmp_path):
+    run_block(python_blocks("docs/usage.md")[0], tmp_path)
+    assert (tmp_path / "reward.keras").is_file()
+    assert (tmp_path / "runs" / "mine" / "policy.npz").is_file()
+
+
+def test_the_pretrained_rewards_are_loaded_as_the_page_says(tmp_path):
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    run_block(python_blocks("docs/usage.md")[1], tmp_path)
 
 
 SBATCH = """#!/bin/sh
@@ -285,7 +285,7 @@ def test_the_slurm_cluster_asks_for_jobs_with_single_threaded_workers(tmp_path, 
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     names = {}
     try:
-        exec(python_block("SLURMCluster"), names)
+        exec(python_blocks("docs/paper-experiments.md")[0], names)
         cluster = names["cluster"]
         cluster.sync(cluster._correct_state)
         scripts = [path.read_text() for path in tmp_path.glob("job-*")]
@@ -300,3 +300,75 @@ def test_the_slurm_cluster_asks_for_jobs_with_single_threaded_workers(tmp_path, 
     finally:
         if "cluster" in names:
             names["cluster"].close()
+
+
+# --- what the pages are ---------------------------------------------------------------------------
+
+
+def without_code(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(text):
+    """Of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", without_code(text), re.MULTILINE)
+    words = [re.sub(r"[^\w\- ]", "", title.lower()) for title in titles]
+    return {title.replace(" ", "-") for title in words}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_to_files_and_headings_that_exist(name):
+    folder = (ROOT / name).parent
+    links = re.findall(r"\]\(([^)\s]+)\)", without_code(PAGES[name]))
+    for link in links:
+        if link.startswith(("http://", "https://")):
+            continue
+        target, _, anchor = link.partition("#")
+        path = (folder / target).resolve() if target else ROOT / name
+        assert path.exists(), link
+        if anchor:
+            assert anchor in anchors(path.read_text(encoding="utf-8")), link
+
+
+def test_every_page_is_linked_from_the_readme_and_the_index():
+    for start in ("README.md", "docs/index.md"):
+        linked = {Path(link).name for link in re.findall(r"\]\(([^)#]+)", PAGES[start])}
+        missing = {Path(name).name for name in PAGES} - linked - {"README.md", "index.md"}
+        assert not missing, start
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_are_short_and_their_lines_fit(name):
+    most = {"README.md": 150, "CONTRIBUTING.md": 120}.get(name, 300)
+    assert len(PAGES[name].splitlines()) <= most
+    lines = without_code(PAGES[name]).splitlines()
+    assert [line for line in lines if len(line) > 100 and not line.startswith("|")] == []
+
+
+def test_every_fault_has_a_test():
+    page = PAGES["docs/when-something-goes-wrong.md"]
+    _, _, *rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(rows) >= 12
+    for row in rows:
+        assert re.search(r"`(test_\w+|tests/test_\w+\.py)`[^|]*\|$", row), row
+
+
+def test_the_documentation_is_short():
+    text = "\n".join(PAGES[name] for name in ORDER if name != "CONTRIBUTING.md")
+    rows = [line for line in without_code(text).splitlines() if not line.startswith("|")]
+    assert len(" ".join(rows).split()) <= 6_000
+
+
+def test_the_readme_has_one_table_of_at_most_twelve_rows():
+    rows = [line for line in PAGES["README.md"].splitlines() if line.startswith("|")]
+    assert 3 <= len(rows) - 2 <= 12
+
+
+def test_decisions_that_comments_name_are_there():
+    entries = anchors(PAGES["docs/decisions.md"])
+    named = set()
+    for path in (ROOT / "hparams").glob("*.yaml"):
+        comments = re.sub(r"\n *# ", " ", path.read_text(encoding="utf-8"))
+        named |= set(re.findall(r"decisions\.md: ([\w-]+)", comments))
+    assert len(named) > 10
+    assert named <= entries

@@ -1,0 +1,316 @@
+"""`python -m experiments doc-tables`: the tables of README.md and docs/, made from result files.
+
+A page holds a table between `<!-- table: NAME -->` and `<!-- end -->`; docs/tables.yaml says what
+stands in it. A table there has `rows` and `columns`, {title: settings}. The settings of a cell are
+those of the table, its column and its row together; where two say something the row's counts, and
+of `where` each column's:
+
+file: a results.csv or benchmark.json below experiments/results.
+where: {column of the file: value}; the rows of the file that the cell is made from.
+value: the column whose values are shown; of a list, the first one that has any.
+show: how (`SHOWS`); default mean.
+digits, times, unit: decimals, a factor, and what stands behind the number.
+than, of: for `below` and `ratio`: a `where` put over the cell's, for what is compared with.
+
+Text of `file`, `where`, `than` and `of` may hold {name} of another setting. `rows` may also be
+{each: COLUMN, where: ...}: a row for every value of a column of the file. `corner` is the title of
+the first column.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.result_files import bootstrap_interval
+from virl_tf.checkpoint import write_text
+from virl_tf.hparams import read_yaml
+from virl_tf.validation import InputError
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "experiments" / "results"
+BLOCK = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
+SETTINGS = ("file", "where", "value", "show", "digits", "times", "unit", "than", "of")
+DIVERGED = "diverged"
+
+Settings = dict[str, Any]
+
+
+# --- from files to cells --------------------------------------------------------------------------
+
+
+@cache
+def read_frame(path: Path) -> pd.DataFrame:
+    """The rows of a results.csv or benchmark.json.
+
+    Raises InputError with the file's name if it cannot be read.
+    """
+    try:
+        if path.suffix == ".json":
+            return pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))["rows"])
+        return pd.read_csv(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"cannot read {path}: {error}.") from error
+
+
+def chosen(frame: pd.DataFrame, where: Settings, file: str) -> pd.DataFrame:
+    """The rows with these values.
+
+    Raises InputError for a column that the file does not have.
+    """
+    for column, value in where.items():
+        if column not in frame:
+            names = ", ".join(map(str, frame))
+            raise InputError(f"{file} has no column {column!r}; it has {names}.")
+        frame = frame[frame[column] == value]
+    return frame
+
+
+def cell(settings: Settings) -> str:
+    """The text of one cell; empty where the file has no such value."""
+    settings = _filled(settings)
+    missing = [name for name in ("file", "value") if name not in settings]
+    if missing:
+        raise InputError(f"a cell needs {' and '.join(missing)}.")
+    frame = read_frame(RESULTS / settings["file"])
+    rows = chosen(frame, settings.get("where", {}), settings["file"])
+    rows, column = _with_values(rows, settings["value"])
+    if rows.empty:
+        return ""
+    name = settings.get("show", "mean")
+    if name not in SHOWS:
+        raise InputError(f"show: {name!r} is none of {', '.join(SHOWS)}.")
+    text = SHOWS[name](rows, column, settings)
+    diverged = int((rows["status"] == DIVERGED).sum()) if "status" in rows else 0
+    return f"{text}, {diverged} diverged" if diverged else text
+
+
+def _filled(settings: Settings) -> Settings:
+    """Settings with the {names} in their texts replaced."""
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: fill(part) for key, part in value.items()}
+        return value.format(**settings) if isinstance(value, str) else value
+
+    texts = ("file", "where", "than", "of")
+    return {key: fill(value) if key in texts else value for key, value in settings.items()}
+
+
+def _with_values(rows: pd.DataFrame, value: str | list[str]) -> tuple[pd.DataFrame, str]:
+    """The rows that have a value, and the name of its column."""
+    names = [value] if isinstance(value, str) else value
+    for name in names:
+        found = rows[rows[name].notna()] if name in rows else rows[:0]
+        if len(found):
+            return found, name
+    return rows[:0], names[0]
+
+
+def _numbers(rows: pd.DataFrame, column: str, settings: Settings) -> np.ndarray:
+    return rows[column].to_numpy(float) * settings.get("times", 1.0)
+
+
+def _written(number: float, settings: Settings) -> str:
+    return f"{number:,.{settings.get('digits', 3)}f}{settings.get('unit', '')}"
+
+
+def _mean(rows: pd.DataFrame, column: str, settings: Settings) -> str:
+    return _written(_numbers(rows, column, settings).mean(), settings)
+
+
+def _median(rows: pd.DataFrame, column: str, settings: Settings) -> str:
+    return _written(float(np.median(_numbers(rows, column, settings))), settings)
+
+
+def _range(rows: pd.DataFrame, column: str, settings: Settings) -> str:
+    """Mean (lowest - highest)."""
+    numbers = _numbers(rows, column, settings)
+    low, high = (_written(bound, settings) for bound in (numbers.min(), numbers.max()))
+    return f"{_written(numbers.mean(), settings)} ({low} - {high})"
+
+
+def _interval(rows: pd.DataFrame, column: str, settings: Settings) -> str:
+    """Mean [95 % bootstrap interval]."""
+    numbers = _numbers(rows, column, settings)
+    low, high = (_written(bound, settings) for bound in bootstrap_interval(numbers))
+    return f"{_written(numbers.mean(), settings)} [{low}, {high}]"
+
+
+def _extent(rows: pd.DataFrame, column: str, settings: Settings) -> str:
+    """Lowest - highest, or the one number that both are."""
+    numbers = _numbers(rows, column, settings)
+    low, high = (_written(bound, settings) for bound in (numbers.min(), numbers.max()))
+    return low if low == high else f"{low} - {high}"
+
+
+def _count(rows: pd.DataFrame, column: str, settings: Settings) -> str:
+    """Of rows."""
+    return str(len(rows))
+
+
+def _compared(settings: Settings, name: str) -> pd.DataFrame:
+    """The rows that a cell is compared with."""
+    where = settings.get("where", {}) | settings[name]
+    frame = read_frame(RESULTS / settings["file"])
+    return chosen(frame, where, settings["file"])
+
+
+def _below(rows: pd.DataFrame, column: str, settings: Settings) -> str:
+    """On how many seeds the value is below the other one."""
+    here = rows.set_index("seed")[column]
+    other = _compared(settings, "than").set_index("seed")[column]
+    pairs = pd.concat([here, other], axis=1, join="inner").dropna().to_numpy()
+    return f"{(pairs[:, 0] < pairs[:, 1]).sum()} of {len(pairs)}"
+
+
+def _ratio(rows: pd.DataFrame, column: str, settings: Settings) -> str:
+    """Mean in units of the other rows' mean."""
+    other = _compared(settings, "of")[column].mean()
+    return _written(_numbers(rows, column, settings).mean() / other, settings)
+
+
+SHOWS: dict[str, Callable[[pd.DataFrame, str, Settings], str]] = {
+    "mean": _mean,
+    "median": _median,
+    "range": _range,
+    "interval": _interval,
+    "extent": _extent,
+    "count": _count,
+    "below": _below,
+    "ratio": _ratio,
+}
+
+
+# --- from cells to tables -------------------------------------------------------------------------
+
+
+def read_tables(path: Path = ROOT / "docs" / "tables.yaml") -> dict[str, Settings]:
+    """What stands in which table."""
+    tables = read_yaml(path)
+    for name, table in tables.items():
+        unknown = set(table) - {*SETTINGS, "corner", "rows", "columns", "names"}
+        if unknown or not {"rows", "columns"} <= set(table):
+            raise InputError(f"{path}, table {name!r}: needs rows and columns, not {unknown}.")
+    return tables
+
+
+def markdown(name: str, tables: dict[str, Settings]) -> str:
+    """One table, lines with their ends.
+
+    Raises:
+        InputError: no such table, or one of its rows or columns is in no file: it was renamed.
+    """
+    if name not in tables:
+        raise InputError(f"no table {name!r} in docs/tables.yaml; it has {', '.join(tables)}.")
+    table = tables[name]
+    shared = {key: value for key, value in table.items() if key in SETTINGS}
+    columns: dict[str, Settings] = table["columns"]
+    lines = [[table.get("corner", ""), *columns]]
+    try:
+        for title, row in _rows(table, shared):
+            cells = [cell(_joined(shared, column, row)) for column in columns.values()]
+            if not any(cells):
+                raise InputError(f"the results have nothing for the row {title!r}.")
+            lines.append([title, *cells])
+    except (InputError, KeyError) as error:
+        raise InputError(f"table {name!r}: {error}") from error
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _rows(table: Settings, shared: Settings) -> Iterator[tuple[str, Settings]]:
+    """(title, settings) of each row."""
+    rows = table["rows"]
+    if "each" not in rows:
+        yield from rows.items()
+        return
+    first = next(iter(table["columns"].values()))
+    settings = _filled(_joined(shared, first, rows))
+    frame = read_frame(RESULTS / settings["file"])
+    for value in chosen(frame, rows.get("where", {}), settings["file"])[rows["each"]].unique():
+        yield f"`{value}`", {"where": {rows["each"]: value}}
+
+
+def _joined(shared: Settings, column: Settings, row: Settings) -> Settings:
+    where = shared.get("where", {}) | column.get("where", {}) | row.get("where", {})
+    return {**shared, **column, **row, "where": where}
+
+
+# --- from tables to pages -------------------------------------------------------------------------
+
+
+def find_pages(root: Path = ROOT) -> list[Path]:
+    """README.md and docs/*.md.
+
+    Raises InputError outside of a checkout of the repository.
+    """
+    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    if not pages[0].is_file() or len(pages) == 1:
+        raise InputError(f"no README.md and docs/ in {root}: this needs a checkout.")
+    return pages
+
+
+def rewritten(text: str, tables: dict[str, Settings]) -> tuple[str, str]:
+    """A page with its tables made anew, and the name of the first one that was another before."""
+    differs: list[str] = []
+
+    def made(found: re.Match[str]) -> str:
+        name, before = found.groups()
+        now = markdown(name, tables)
+        if now != before:
+            differs.append(name)
+        return f"<!-- table: {name} -->\n{now}<!-- end -->"
+
+    return BLOCK.sub(made, text), next(iter(differs), "")
+
+
+def stray_rows(text: str) -> list[str]:
+    """Rows of Markdown tables outside of blocks that hold a number.
+
+    What is written as code, or names an equation, a figure or a table of the paper, is no number.
+    """
+    text = re.sub(r"```.*?```", "", BLOCK.sub("", text), flags=re.DOTALL)
+    names = (
+        r"`[^`]*`|\]\([^)]*\)|\b(Eq\.|Equation|Figures?|Tables?|Algorithm) \d\w?(( and|,) \d\w?)*"
+    )
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return [row for row in rows if re.search(r"(?<!\w)\d", re.sub(names, "", row))]
+
+
+def update(check: bool, root: Path = ROOT) -> list[str]:
+    """Write the tables into the pages; returns the names of the pages that were changed.
+
+    Args:
+        check: write nothing.
+        root: the folder of README.md and docs/.
+
+    Raises:
+        InputError: a block whose name is unknown, numbers in a table outside of a block, results
+            that cannot be read, or, with `check`, the first table that is not that of the results.
+    """
+    tables = read_tables(root / "docs" / "tables.yaml")
+    changed = []
+    for path in find_pages(root):
+        text = path.read_text(encoding="utf-8")
+        name = path.relative_to(root).as_posix()
+        if stray := stray_rows(text):
+            raise InputError(f"{name}: a table with numbers is in no block: {stray[0]}")
+        try:
+            new, differs = rewritten(text, tables)
+        except InputError as error:
+            raise InputError(f"{name}, {error}") from error
+        if differs and check:
+            raise InputError(
+                f"{name}: table {differs!r} is not that of the results; "
+                "`python -m experiments doc-tables` writes it."
+            )
+        if differs:
+            write_text(path, new)
+            changed.append(name)
+    return changed
