@@ -9,7 +9,7 @@ from setuptools import find_packages, setup
 setup(
     name="virl_tf",
     version="0.1.0",
-    description="Versatile Inverse Reinforcement Learning via Cumulative Rewards (V-IRL) in TensorFlow, Keras and TFP",
+    description="Versatile Inverse Reinforcement Learning via Cumulative Rewards (V-IRL)",
     long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
@@ -26,6 +26,7 @@ setup(
         "tf-keras>=2.21",  # TFP does not import without it; the networks here are Keras 3
         "keras>=3.12",
         "h5py>=3.14",
+        "jaxtyping>=0.3",  # shapes of arrays as checked text
         "numpy>=2.0",
         "pandas>=2.2",
         "PyYAML>=6.0",
@@ -40,9 +41,7 @@ setup(
     extras_require={
         "cluster": ["distributed>=2025.5", "dask-jobqueue>=0.9"],
         "parquet": ["pyarrow>=18"],  # demonstrations from .parquet files
-        "tensorboard": [
-            "tensorboard>=2.20"
-        ],  # to look at the event files; TensorFlow alone writes them
+        "tensorboard": ["tensorboard>=2.20"],  # to look at the event files
         "gymnasium": ["gymnasium>=1.0"],  # the recipe for trajectories
         "browser": ["playwright>=1.50"],  # the test of the report in a headless Chromium
         "docs": ["pdoc>=15"],  # `python -m experiments docs`

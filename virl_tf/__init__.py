@@ -17,7 +17,6 @@ from virl_tf import (
 from virl_tf.fit import PolicyResult, Result, fit, fit_policy, load
 from virl_tf.hparams import Hparams, load_hparams
 from virl_tf.mixture import Mixture
-from virl_tf.near_data import stay_near
 from virl_tf.reward import Reward
 from virl_tf.reward_file import load_reward
 from virl_tf.validation import InputError
@@ -42,6 +41,5 @@ __all__ = [
     "load",
     "load_hparams",
     "load_reward",
-    "stay_near",
     "tasks",
 ]

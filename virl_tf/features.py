@@ -1,4 +1,4 @@
-"""What the networks see of a point: its standardised coordinates, and random Fourier features of them."""
+"""What networks see of a point: standardised coordinates and random Fourier features of them."""
 
 from typing import NamedTuple
 
@@ -52,10 +52,10 @@ def draw_frequencies(
     """Random frequencies [D, F] in radians per standard deviation of the demonstrations x [N, D].
 
     A kernel estimate's best bandwidth is Silverman's factor times the width of what the density is
-    made of. So the held-out bandwidth tells that width, l, and frequencies ~ N(0, (frequency_scale /
-    (D l))^2) stand for smooth functions of that scale: their features' inner products approximate a
-    Gaussian kernel (Rahimi and Recht 2007). With D because a wave that runs through many coordinates
-    changes with each of them.
+    made of. So the held-out bandwidth tells that width, l, and frequencies ~ N(0,
+    (frequency_scale / (D l))^2) stand for smooth functions of that scale: their features' inner
+    products approximate a Gaussian kernel (Rahimi and Recht 2007). With D because a wave that runs
+    through many coordinates changes with each of them.
 
     Args:
         bandwidth: [D], the held-out one where p~ has it already; None: it is sought here.

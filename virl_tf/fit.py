@@ -147,7 +147,7 @@ def fit(
     check_seed(seed)
     if tensorboard and directory is None:
         raise InputError("tensorboard=True needs a directory to write into; give directory=.")
-    values = resolve_hparams(hparams, method)
+    values = resolve_hparams(hparams, row)
     config = {
         "method": method,
         "num_components": int(num_components),
@@ -181,16 +181,14 @@ def check_num_components(num_components: Any, num_demonstrations: int) -> int:
 
 
 def resolve_hparams(
-    hparams: Hparams | Mapping[str, Any] | str | Path | None, method: str
+    hparams: Hparams | Mapping[str, Any] | str | Path | None, method: Method
 ) -> Hparams:
-    """A full `Hparams` from whatever `fit` accepts; None: the default of `fit` and of `python -m
-    experiments fit`.
-    """
+    """A full `Hparams` from whatever `fit` accepts."""
     if isinstance(hparams, Hparams):
-        return default_hparams(method).override(hparams.to_dict())
+        return default_hparams(method.family).override(hparams.to_dict())
     if isinstance(hparams, (str, Path)):
-        return load_hparams(hparams, method)
-    return own_data_hparams(method).override({} if hparams is None else hparams)
+        return load_hparams(hparams, method.family)
+    return own_data_hparams(method.family).override({} if hparams is None else hparams)
 
 
 def run(

@@ -1,4 +1,4 @@
-"""The fusion mu_t = 0.5 q~_t + 0.5 p~ of policy and density estimate: what negatives are drawn from."""
+"""The fusion mu_t = 0.5 q~_t + 0.5 p~ of policy and density estimate, from which negatives come."""
 
 from typing import Any, NamedTuple
 

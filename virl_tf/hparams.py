@@ -425,13 +425,9 @@ def apply_preset(values: Hparams, overrides: Mapping[str, Any], family: str) -> 
     )
 
 
-def own_data_hparams(method: str = "virl") -> Hparams:
-    """What `virl_tf.fit` and `experiments fit` start from: the defaults with the preset `best` over
-    them.
-    """
-    return apply_preset(
-        default_hparams(method), read_preset("best")["hparams"], method.split("_")[0]
-    )
+def own_data_hparams(family: str = "virl") -> Hparams:
+    """What `virl_tf.fit` and `experiments fit` start from: the defaults, over them `best`."""
+    return apply_preset(default_hparams(family), read_preset("best")["hparams"], family)
 
 
 @functools.cache
@@ -439,12 +435,15 @@ def _defaults() -> dict[str, Any]:
     return read_yaml(DIRECTORY / "defaults.yaml")
 
 
-def default_hparams(method: str = "virl") -> Hparams:
-    """`defaults.yaml` for a method: the common values, then those its `methods` section gives for
-    this one.
+def default_hparams(family: str = "virl") -> Hparams:
+    """`defaults.yaml` for a method: the common values, then those of its `methods` section.
+
+    Args:
+        family: "virl", "geim" or "eim" (`Method.family`).
     """
     values = dict(_defaults())
     per_method = values.pop("methods")
+    check_choice("method family", family, ("virl", *per_method))
     values.pop("search")
     source = "hparams/defaults.yaml"
     missing = [
@@ -455,7 +454,6 @@ def default_hparams(method: str = "virl") -> Hparams:
     ]
     if missing:
         raise InputError(f"{source}: no value for {', '.join(missing)}.")
-    family = method.split("_")[0]  # an ablation takes the values of its method
     hparams = Hparams(
         **{s: t(**_checked(t, s, values.pop(s), source)) for s, t in SECTIONS.items()}
     )
@@ -485,12 +483,10 @@ def search_hparams(overrides: Mapping[str, Any] | None = None) -> SearchHparams:
     return values
 
 
-def load_hparams(path: Path | str, method: str = "virl") -> Hparams:
-    """`own_data_hparams` of `method` with the values of the YAML file `path`, {section: {key:
-    value}}, put over them.
-    """
+def load_hparams(path: Path | str, family: str = "virl") -> Hparams:
+    """`own_data_hparams`, over them the values of the YAML file `path`, {section: {key: value}}."""
     content = read_yaml(path)
-    return own_data_hparams(method).override({} if content is None else content, str(path))
+    return own_data_hparams(family).override({} if content is None else content, str(path))
 
 
 def published(task: str, column: str) -> dict[str, dict[str, Any]]:

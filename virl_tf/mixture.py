@@ -111,16 +111,15 @@ def check_mixture(what: str, arrays: Any) -> Mixture:
         k, d = found.means.shape
         shapes = [a.shape for a in found] == [(k,), (k, d), (k, d, d)]
         if shapes and all(a.dtype == np.float64 and np.isfinite(a).all() for a in found):
-            triangular = (np.triu(found.scale_trils, 1) == 0.0).all() and (
-                np.diagonal(found.scale_trils, 0, 1, 2) > 0.0
-            ).all()
-            if triangular and abs(np.exp(found.log_weights).sum() - 1.0) < 1e-6:
+            lower = (np.triu(found.scale_trils, 1) == 0.0).all()
+            positive = (np.diagonal(found.scale_trils, 0, 1, 2) > 0.0).all()
+            if lower and positive and abs(np.exp(found.log_weights).sum() - 1.0) < 1e-6:
                 return Mixture(*(tf.constant(a, DENSITY) for a in found))
     except (TypeError, ValueError):  # not three arrays
         pass
     raise InputError(
-        f"{what}: expected finite float64 log_weights [K] of sum one, means [K, D], scale_trils [K, D, D], lower triangular with "
-        "positive diagonals."
+        f"{what}: expected finite float64 log_weights [K] of sum one, means [K, D], scale_trils "
+        "[K, D, D], lower triangular with positive diagonals."
     )
 
 

@@ -1,4 +1,4 @@
-"""The cumulative reward R(x) = log q*_0(x) + sum_i phi_i(x) (Eq. 2), as a value: arrays, no closures."""
+"""The cumulative reward R(x) = log q*_0(x) + sum_i phi_i(x) (Eq. 2), as a value: arrays only."""
 
 import functools
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ class Reward(NamedTuple):
         base_scale: 0 leaves the base out (G-EIM).
         networks: the stack of phi_i.
         features: what the networks see of a point.
-        mixture: an EM mixture of the demonstrations, with which a reward may be pooled at the end of
-            a run; else without components.
+        mixture: an EM mixture of the demonstrations, with which a reward may be pooled at the end
+            of a run; else without components.
         mixture_scale: 0 leaves the mixture out, as in the paper.
     """
 

@@ -1,4 +1,4 @@
-"""`reward.keras` -> `Reward`, reading arrays only: nothing that a file describes is built or run."""
+"""`reward.keras` -> `Reward`, reading arrays only: nothing that a file describes is built."""
 
 import io
 import json

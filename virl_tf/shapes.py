@@ -1,4 +1,4 @@
-"""Shapes as checked text: `Float64[Array, "K D"]` is a float64 tensor or array of K rows and D columns."""
+"""Shapes as checked text: `Float64[Array, "K D"]` is a float64 array of K rows and D columns."""
 
 import numpy as np
 import tensorflow as tf
