@@ -11,9 +11,12 @@ from virl_tf.validation import InputError
 # What a user calls, and what such calls take or return. Other modules are documented where they
 # stand.
 MODULES = ("virl_tf", "virl_tf.tasks", "virl_tf.hparams", "virl_tf.methods", "virl_tf.metrics")
-# pdoc comes to tasks by itself, and would take the function `virl_tf.fit` for the module of this
-# name.
-SPECIFICATION = [*(module for module in MODULES if module != "virl_tf.tasks"), r"!virl_tf\.fit$"]
+# pdoc comes to tasks by itself, and would take the functions `virl_tf.fit` and `virl_tf.fit_policy`
+# for the modules of these names.
+SPECIFICATION = [
+    *(module for module in MODULES if module != "virl_tf.tasks"),
+    r"!virl_tf\.fit(_policy)?$",
+]
 
 # What Python itself says of named tuples.
 EMPTY = ("Alias for field number", "Create new instance of")

@@ -14,8 +14,7 @@ import virl_tf
 from experiments.result_files import check_same_task
 from experiments.tasks import experiment_of
 from virl_tf.checkpoint import load_arrays, save_policy, write_text
-from virl_tf.fit import spread_start
-from virl_tf.hparams import search_hparams
+from virl_tf.fit_policy import FINAL_STEPS, spread_start
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed
 from virl_tf.run_folder import RunFolder, write_json
@@ -61,7 +60,7 @@ def infer(
             FIXED_STEPS if steps is None else steps,
             FIXED_SAMPLES if samples is None else samples,
         )
-    steps = search_hparams().final_steps if steps is None else check_integer("--steps", steps, 1)
+    steps = FINAL_STEPS if steps is None else check_integer("--steps", steps, 1)
     if samples is not None:
         check_integer("--samples", samples, 4)
     check_seed(seed)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from experiments.specification import Specification
 from virl_tf import metrics
-from virl_tf.fit import fit_policy
+from virl_tf.fit_policy import fit_policy
 from virl_tf.hparams import published
 from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture, bic_mixture, em_mixture, kmeans_start

@@ -37,7 +37,7 @@ def quick(
     )
 
 
-# --- what is fitted -------------------------------------------------------------------------------
+# --- what is fitted -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_operations_without_xla():
         quick(in_python, jit_compile=True)
 
 
-# --- rewards as targets ---------------------------------------------------------------------------
+# --- rewards as targets -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +229,7 @@ def test_the_dimension_of_a_reward_is_checked(reward):
         quick(reward, 3)
 
 
-# --- bad input ------------------------------------------------------------------------------------
+# --- bad input ----------------------------------------------------------------------------------
 
 BAD_TARGETS = {
     "no function": (3.0, "function"),

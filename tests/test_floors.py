@@ -11,7 +11,7 @@ PACKAGE = ROOT / "virl_tf"
 # A module imports only from lower floors or, in its own folder, from modules to its left on the
 # same floor.
 FLOORS = [
-    ["_quiet_import", "validation", "hparams", "numerics"],
+    ["_quiet_import", "shapes", "validation", "hparams", "numerics"],
     ["mixture", "network_stack"],
     ["kde", "fusion", "reward", "importance", "near_data", "tasks.base", "tasks.slice_sampling"],
     [
@@ -28,7 +28,7 @@ FLOORS = [
     ["methods"],
     ["irl", "metrics", "checkpoint"],
     ["observers", "event_files", "run_folder"],
-    ["fit"],
+    ["fit_policy", "fit"],
     [""],  # virl_tf/__init__.py
 ]
 PLACES = {

@@ -5,7 +5,14 @@ import pytest
 import tensorflow as tf
 
 from virl_tf import numerics
-from virl_tf.numerics import bisect_decreasing, from_network, numpy_seed, split_seed, to_network
+from virl_tf.numerics import (
+    bisect_decreasing,
+    from_network,
+    numpy_seed,
+    repeat,
+    split_seed,
+    to_network,
+)
 from virl_tf.validation import InputError
 
 SEEDS = [0, 1, 2, 2**31 - 1, 2**32, 2**32 + 1, 2**63 - 1]
@@ -116,3 +123,21 @@ def test_memory_maps_are_not_counted_where_the_system_does_not(monkeypatch):
 
     monkeypatch.setattr(numerics.Path, "read_text", missing)
     assert numerics.free_memory_maps() == float("inf")
+
+
+@pytest.mark.parametrize("first", [2, tf.constant(2)])
+def test_repeat_counts_on_from_its_first_number_and_is_traced_once(first):
+    traces = []
+
+    def body(i, state):
+        traces.append(i)
+        total, product = state
+        return total + i, product * i
+
+    found = tf.function(lambda: repeat(3, body, (tf.constant(10), tf.constant(1)), first))()
+    assert [int(v) for v in found] == [10 + 2 + 3 + 4, 2 * 3 * 4]
+    assert len(traces) == 1
+
+
+def test_repeating_nothing_changes_nothing():
+    assert int(repeat(0, lambda i, state: state + 1, tf.constant(7))) == 7

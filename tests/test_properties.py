@@ -33,7 +33,7 @@ from virl_tf.methods import METHODS
 from virl_tf.mixture import Mixture, kmeans_start, moments, samples_start
 from virl_tf.numerics import DENSITY, compiled
 from virl_tf.validation import check_demonstrations, check_integer, check_positive, check_seed
-from virl_tf.vips.vips import vips_steps
+from virl_tf.vips.vips import StepOptions, vips_steps
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -411,7 +411,12 @@ def steps():
             return tf.where(x[:, 0] < edge, values, outside)
 
         return vips_steps(
-            policy, target, [3, 4], kl_bound, kl_bound, ridge, num_steps=3, num_samples=SAMPLES
+            policy,
+            target,
+            [3, 4],
+            StepOptions(kl_bound, kl_bound, ridge),
+            num_steps=3,
+            num_samples=SAMPLES,
         )
 
     policy = Mixture(*(tf.TensorSpec(shape, DENSITY) for shape in ([K], [K, D], [K, D, D])))

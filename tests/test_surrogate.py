@@ -53,17 +53,6 @@ def test_noisy_rewards_give_the_least_squares_fit(dim):
         np.testing.assert_allclose(b[o], expected_b, atol=1e-7)
 
 
-def test_a_weight_of_two_is_a_row_twice():
-    z, rewards = draws(2, 2, samples=20), np.random.default_rng(3).normal(size=(2, 20))
-    weights = np.ones((2, 20))
-    weights[:, 4], weights[:, 7] = 2.0, 0.0
-    rows = [i for i in range(20) if i != 7] + [4]
-    found = fit_quadratic(*map(tf.constant, (z, rewards, np.float64(1e-6), weights)))
-    expected = fit(z[:, rows], rewards[:, rows], 1e-6)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-9)
-
-
 def test_curvature_is_symmetric():
     z = draws(2, 3)
     a, _ = fit(z, np.cos(z).prod(axis=-1))

@@ -128,7 +128,7 @@ def test_components_are_updated_independently():
             np.testing.assert_allclose(all_of_them[o], one[0], rtol=1e-9, atol=1e-12)
 
 
-# --- weights --------------------------------------------------------------------------------------
+# --- weights ------------------------------------------------------------------------------------
 
 
 def new_weights(log_weights, gains, bound):

@@ -13,11 +13,10 @@ from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.vips import vips
 from virl_tf.vips.vips import (
     VipsHistory,
-    _pool,
     default_samples,
-    draw_past,
     improve,
     samples_per_component,
+    step_options,
     vips_step,
     vips_steps,
 )
@@ -30,7 +29,7 @@ def constants(*values):
 
 
 def step(policy, target, num_samples=40, bounds=(0.05, 0.02), ridge=1e-13, seed=SEED):
-    return vips_step(policy, target, seed, *constants(*bounds, ridge), num_samples)[:2]
+    return vips_step(policy, target, seed, step_options(*bounds, ridge), num_samples)[:2]
 
 
 def draws(policy, num_samples, seed=SEED):
@@ -52,7 +51,7 @@ def wavy(x):
     return 2.0 * tf.sin(x[:, 0]) - 0.3 * x[:, 1] ** 2 + tf.cos(x[:, 0] * x[:, 1])
 
 
-# --- one step -------------------------------------------------------------------------------------
+# --- one step -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_components", [1, 3])
@@ -103,7 +102,7 @@ def test_other_seeds_draw_other_samples():
     assert not np.array_equal(first.means, second.means)
 
 
-# --- EIM's M-step is a VIPS step ------------------------------------------------------------------
+# --- EIM's M-step is a VIPS step ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("component", [0, 1, 2])
@@ -152,7 +151,7 @@ def test_nothing_moves_without_a_phi():
     assert float(info.elbo) == pytest.approx(0.0, abs=1e-12)
 
 
-# --- many steps -----------------------------------------------------------------------------------
+# --- many steps ---------------------------------------------------------------------------------
 
 TARGET = gaussian(np.array([3.0, -1.0]), np.array([[0.5, 0.3], [0.3, 1.0]]))
 LOG_NORMALISER = 2.5
@@ -162,7 +161,7 @@ LOG_NORMALISER = 2.5
 def compiled_steps(policy, seed):
     target = lambda x: TARGET.log_prob(x) + LOG_NORMALISER  # noqa: E731
     return vips_steps(
-        policy, target, seed, *constants(0.3, 0.3, 1e-9), num_steps=30, num_samples=50
+        policy, target, seed, step_options(0.3, 0.3, 1e-9), num_steps=30, num_samples=50
     )
 
 
@@ -191,7 +190,12 @@ def test_compiled_and_eager_steps_agree(monkeypatch):
 
     def steps(policy):
         return vips_steps(
-            policy, target.log_prob, SEED, *constants(0.05, 0.05, 1e-6), num_steps=3, num_samples=20
+            policy,
+            target.log_prob,
+            SEED,
+            step_options(0.05, 0.05, 1e-6),
+            num_steps=3,
+            num_samples=20,
         )
 
     eager, compiled = steps(policy), tf.function(steps, jit_compile=True)(policy)
@@ -211,7 +215,7 @@ def test_elbo_never_exceeds_the_log_normaliser():
             policy,
             log_target,
             SEED,
-            *constants(0.1, 0.1, 1e-9),
+            step_options(0.1, 0.1, 1e-9),
             num_steps=25,
             num_samples=num_samples,
         )
@@ -229,7 +233,7 @@ def test_elbo_never_exceeds_the_log_normaliser():
     assert np.exp(logsumexp(policy.log_weights)) == pytest.approx(1.0)
 
 
-# --- targets with holes ---------------------------------------------------------------------------
+# --- targets with holes -------------------------------------------------------------------------
 
 
 def boxed(target, half_width):
@@ -262,7 +266,7 @@ def test_the_policy_stays_within_the_support(half_width, num_components, seed, s
     @tf.function
     def steps(policy):
         return vips_steps(
-            policy, target, SEED, *constants(0.2, 0.2, 1e-6), num_steps=60, num_samples=40
+            policy, target, SEED, step_options(0.2, 0.2, 1e-6), num_steps=60, num_samples=40
         )
 
     policy, history = steps(make_mixture(num_components, seed=seed))
@@ -322,7 +326,7 @@ def test_a_policy_without_any_finite_value_stays():
         np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
-# --- improve --------------------------------------------------------------------------------------
+# --- improve ------------------------------------------------------------------------------------
 
 
 def test_improve_is_traced_once_while_the_reward_grows():
@@ -346,7 +350,7 @@ def test_improve_runs_the_steps_the_hparams_ask_for(monkeypatch):
     policy, reward = make_mixture(3), make_reward([make_network(seed=i) for i in range(2)])
     found, history = improve(policy, reward, SEED, settings)
     expected, _ = vips_steps(
-        policy, reward.log_prob, SEED, *constants(0.2, 0.01, 0.01), num_steps=3, num_samples=12
+        policy, reward.log_prob, SEED, step_options(0.2, 0.01, 0.01), num_steps=3, num_samples=12
     )
     assert history.elbo.shape == (3,)
     for a, b in zip(found, expected, strict=True):
@@ -361,60 +365,3 @@ def test_default_number_of_samples(dim, expected):
         == expected
     )
     assert samples_per_component(tiny.hparams().policy, dim) == 12
-
-
-# --- samples used again ---------------------------------------------------------------------------
-
-
-def pool_of(policy, past_policy, num_past=2, num_samples=4000):
-    """New draws of `policy` with those that `past_policy` made: the points [K, N, D] and what
-    `_pool` says of them.
-    """
-    k, d = policy.means.shape
-    past = draw_past(past_policy, wavy, SEED, num_past, num_samples)
-    x = policy.means[:, None] + tf.einsum(
-        "kij,ksj->ksi", policy.scale_trils, draws(policy, num_samples)
-    )
-    values = tf.reshape(wavy(tf.reshape(x, [-1, d])), [k, num_samples])
-    both, z, log_own, weights = _pool(policy, past, x, values)
-    return tf.reshape(both.points, [k, -1, d]), z, log_own, weights
-
-
-def test_draws_of_the_same_component_weigh_the_same():
-    policy = make_mixture(3)
-    points, z, log_own, weights = pool_of(policy, policy, num_samples=20)
-    np.testing.assert_allclose(weights, 1.0, atol=1e-12)
-    for o in range(3):
-        np.testing.assert_allclose(
-            log_own[o], policy.component_log_prob(points[o])[:, o], atol=1e-10
-        )
-        np.testing.assert_allclose(
-            policy.means[o] + z[o].numpy() @ policy.scale_trils[o].numpy().T, points[o], atol=1e-10
-        )
-
-
-def test_weighted_means_are_those_under_the_present_component():
-    policy = make_mixture(3)
-    past = policy._replace(means=policy.means + 0.5, scale_trils=1.3 * policy.scale_trils)
-    points, _, _, weights = pool_of(policy, past)
-    mean = tf.reduce_mean(weights[..., None] * points, axis=1)
-    error = np.abs((mean - policy.means).numpy()) / np.sqrt(
-        np.diagonal(covariances(policy), 0, 1, 2)
-    )
-    assert error.max() < 5.0 / np.sqrt(4000)  # the new draws alone have 1 / sqrt(4000)
-
-
-@pytest.mark.parametrize("distance", [1e2, 1e50])
-def test_a_past_that_is_far_away_counts_for_nothing(distance):
-    policy = make_mixture(2)
-    _, _, _, weights = pool_of(
-        policy, policy._replace(means=policy.means + distance), num_samples=10
-    )
-    np.testing.assert_allclose(weights[:, :20], 0.0, atol=1e-300)
-    np.testing.assert_allclose(weights[:, 20:], 3.0, atol=1e-12)
-    past = draw_past(policy._replace(means=policy.means + distance), wavy, SEED, 2, 10)
-    new, info, drawn = vips_step(policy, wavy, SEED, *constants(0.05, 0.02, 1e-6), 10, past)
-    assert all(np.isfinite(a).all() for a in (*new, *info))
-    np.testing.assert_array_equal(
-        drawn.past.points[:, 1], drawn.points
-    )  # the oldest went, the newest came

@@ -28,7 +28,8 @@ from experiments.tasks.walks import (
 from tests.conftest import make_network, make_reward
 from virl_tf import InputError
 from virl_tf.checkpoint import load_arrays, save_policy
-from virl_tf.fit import PolicyResult, Result
+from virl_tf.fit import Result
+from virl_tf.fit_policy import PolicyResult
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY

@@ -14,7 +14,8 @@ from virl_tf import (
     methods,
     tasks,
 )
-from virl_tf.fit import PolicyResult, Result, fit, fit_policy, load
+from virl_tf.fit import Result, fit, load
+from virl_tf.fit_policy import PolicyResult, fit_policy
 from virl_tf.hparams import Hparams, load_hparams
 from virl_tf.mixture import Mixture
 from virl_tf.reward import Reward

@@ -82,6 +82,22 @@ def numpy_seed(seed: int, iteration: int, purpose: str) -> int:
     return int(split_seed(seed, iteration, purpose)[0]) & 0x7FFFFFFF
 
 
+def repeat(
+    times: int, body: Callable[[tf.Tensor, Any], Any], state: Any, first: tf.Tensor | int = 0
+) -> Any:
+    """The state, of any structure, after `state = body(i, state)` for `times` i from `first` on.
+
+    A loop in the graph: `body` is traced once.
+    """
+    _, state = tf.while_loop(
+        lambda i, _: i < first + times,
+        lambda i, state: (i + 1, body(i, state)),
+        (tf.convert_to_tensor(first), state),
+        maximum_iterations=times,
+    )
+    return state
+
+
 def bisect_decreasing(
     f: Callable[[tf.Tensor], tf.Tensor], low: tf.Tensor, high: tf.Tensor, steps: int = 60
 ) -> tf.Tensor:

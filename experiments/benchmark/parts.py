@@ -29,7 +29,7 @@ from virl_tf.network_stack import FrozenNetwork, NetworkStack
 from virl_tf.numerics import DENSITY, NETWORK, compiled, specs_of, split_seed
 from virl_tf.reward import CumulativeValues, Reward, evaluate
 from virl_tf.tasks import GridWalker, RandomGaussians, Task
-from virl_tf.vips.vips import default_samples, vips_steps
+from virl_tf.vips.vips import default_samples, step_options, vips_steps
 
 NETWORKS = (
     (4, 256, 0.0, False),
@@ -145,10 +145,10 @@ def _step_rows(
 ) -> list[Row]:
     steps = 20 if k * num_samples < 20_000 else 3
     start, seed = standard_normal_start(k, dim, 0), tf.constant([0, 1])
-    bounds = [tf.constant(v, DENSITY) for v in (0.05, 0.05, 1e-6)]
+    options = step_options(0.05, 0.05, 1e-6)
 
     def run(policy: Any, seed: Any) -> Any:
-        return vips_steps(policy, target, seed, *bounds, num_steps=steps, num_samples=num_samples)
+        return vips_steps(policy, target, seed, options, num_steps=steps, num_samples=num_samples)
 
     function = compiled(run, *specs_of((start, seed)))
     measured = compare({"virl_tf": lambda: function(start, seed)[0].means.numpy()}, repeats)
@@ -222,12 +222,12 @@ def growth(repeats: int) -> list[Row]:
 
     def steps_at(k: int, dim: int) -> Callable[[], Any]:
         start, seed = standard_normal_start(k, dim, 0), tf.constant(split_seed(0, 0, "growth"))
-        bounds = [tf.constant(v, DENSITY) for v in (0.05, 0.05, 1e-6)]
+        options = step_options(0.05, 0.05, 1e-6)
         target = gaussian(np.ones(dim), np.eye(dim)).log_prob
         sizes = {"num_steps": 5, "num_samples": default_samples(dim)}
 
         def run(policy: Any, seed: Any) -> Any:
-            return vips_steps(policy, target, seed, *bounds, **sizes)[0]
+            return vips_steps(policy, target, seed, options, **sizes)[0]
 
         function = compiled(run, *specs_of((start, seed)))
         return lambda: function(start, seed).means.numpy()

@@ -15,17 +15,16 @@ import tensorflow as tf
 
 from experiments.benchmark.timing import Row, compare, in_a_process
 from virl_tf.checkpoint import save_arrays
-from virl_tf.fit import FIXED_STEPS, fit_policy
+from virl_tf.fit_policy import fit_policy, step_defaults
 from virl_tf.hparams import search_hparams
 from virl_tf.metrics import covered_modes
 from virl_tf.mixture import Mixture, kmeans_start, standard_normal_start
 from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.tasks import GridWalker, PlanarRobot, RandomGaussians
 from virl_tf.validation import InputError
-from virl_tf.vips.adaptive import num_evaluations
+from virl_tf.vips.adaptive import budget_of
 from virl_tf.vips.adaptive import search as vips_search
-from virl_tf.vips.surrogate import num_coefficients
-from virl_tf.vips.vips import vips_steps
+from virl_tf.vips.vips import step_options, vips_steps
 
 SAMPLES = 20_000
 TIMES_OURS = 20.0  # the CPU seconds a peer may take
@@ -113,17 +112,16 @@ def _always(target: Target, seed: int) -> Target:
 
 def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
     """`fit_policy` with its defaults: its measures, and the policy."""
-    options, k = search_hparams(), target.components
+    k = target.components
     start_cpu = time.process_time()
     fitted = fit_policy(
         target.log_prob, target.dim, k, seed=seed, search=search, initial_policy=target.start(seed)
     )
     seconds = time.process_time() - start_cpu
+    own = step_defaults(target.dim, after_search=search)
+    evaluations = own.num_steps * own.samples_per_component * k
     if search:
-        after_search = options.final_steps * _final_samples(target) * k
-        evaluations = num_evaluations(k, target.dim, options) + after_search
-    else:
-        evaluations = FIXED_STEPS * max(50, 3 * num_coefficients(target.dim)) * k
+        evaluations += budget_of(k, target.dim, search_hparams()).evaluations
     who = "virl_tf" if search else "virl_tf, fixed components"
     row = {
         "who": who,
@@ -137,24 +135,24 @@ def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
 
 def seconds_after_tracing(target: Target, seed: int) -> float:
     """CPU seconds of what `fit_policy` does by default, once it is compiled by XLA."""
-    options, start = search_hparams(), target.start(seed)
+    start = target.start(seed)
     seeds = tf.constant(split_seed(seed, 0, "search"))
-    values = (0.05, options.final_kl_bound, 1e-6)
-    bound, final_bound, ridge = (tf.constant(value, DENSITY) for value in values)
-    final = {"num_steps": options.final_steps, "num_samples": _final_samples(target)}
+    own = step_defaults(target.dim, after_search=True)
+    options = step_options(own.kl_bound, 0.05, 1e-6)
 
     def run(policy: Mixture, seed: Any) -> Mixture:
-        policy, _ = vips_search(policy, target.log_prob, seed, bound, ridge, options)
-        return vips_steps(policy, target.log_prob, seed, final_bound, bound, ridge, **final)[0]
+        policy, _ = vips_search(policy, target.log_prob, seed, options, search_hparams())
+        return vips_steps(
+            policy,
+            target.log_prob,
+            seed,
+            options,
+            num_steps=own.num_steps,
+            num_samples=own.samples_per_component,
+        )[0]
 
-    fit = compiled(run, *specs_of((start, seeds)))
-    measured = compare({"fit": partial(fit, start, seeds)}, 1)
-    return measured["fit"]["cpu_seconds"]
-
-
-def _final_samples(target: Target) -> int:
-    """Of `fit_policy`'s steps after a search."""
-    return max(50, 4 * num_coefficients(target.dim))
+    function = compiled(run, *specs_of((start, seeds)))
+    return compare({"": partial(function, start, seeds)}, 1)[""]["cpu_seconds"]
 
 
 def best_known(
@@ -195,12 +193,12 @@ def _steps(
     target: Target, start: Mixture, num_steps: int, num_samples: int, kl_bound: float
 ) -> Any:
     """Compiled steps of a fixed set of components."""
-    bounds = [tf.constant(v, DENSITY) for v in (kl_bound, 0.05, 1e-6)]
+    options = step_options(kl_bound, 0.05, 1e-6)
 
     sizes = {"num_steps": num_steps, "num_samples": num_samples}
 
     def run(policy: Mixture, seed: Any) -> Mixture:
-        return vips_steps(policy, target.log_prob, seed, *bounds, **sizes)[0]
+        return vips_steps(policy, target.log_prob, seed, options, **sizes)[0]
 
     return compiled(run, *specs_of((start, tf.constant([0, 0]))))
 

@@ -14,7 +14,8 @@ from rich.table import Table
 from experiments.tasks.base import average_reward, has_diverged
 from virl_tf import metrics
 from virl_tf.checkpoint import load_policy, save_arrays
-from virl_tf.fit import Evaluate, Result, fit_policy, spread_start
+from virl_tf.fit import Evaluate, Result
+from virl_tf.fit_policy import fit_policy, spread_start
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed, split_seed

@@ -1,3 +1,1 @@
-"""Variational Inference by Policy Search: trust-region updates of a Gaussian mixture towards an
-unnormalised log density.
-"""
+"""Variational Inference by Policy Search: a Gaussian mixture moves towards exp(log p*)."""

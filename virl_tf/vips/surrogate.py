@@ -1,59 +1,61 @@
-"""The quadratic surrogate of each component's reward: R(mean + L z) ~ c + b^T z - 1/2 z^T A z, for
-all components at once.
+"""The quadratic surrogate of each component's reward, for all components at once.
+
+R(mean + L z) ~ c + b^T z - 1/2 z^T A z.
 """
 
 import numpy as np
 import tensorflow as tf
 
 from virl_tf.numerics import DENSITY, solve_positive_definite
+from virl_tf.shapes import Array, Float64
 
 
 def num_coefficients(dim: int) -> int:
-    """1 + D + D (D + 1) / 2."""
+    """M = 1 + D + D (D + 1) / 2."""
     return 1 + dim + dim * (dim + 1) // 2
 
 
 def fit_quadratic(
-    z: tf.Tensor, rewards: tf.Tensor, ridge: tf.Tensor, weights: tf.Tensor | None = None
-) -> tuple[tf.Tensor, tf.Tensor]:
+    z: Float64[Array, "K S D"], rewards: Float64[Array, "K S"], ridge: Float64[Array, ""]
+) -> tuple[Float64[Array, "K D D"], Float64[Array, "K D"]]:
     """Least squares in whitened coordinates, with rewards standardised per component.
 
     Whitening makes the features nearly orthogonal and standardising makes `ridge` free of units;
     the result is scaled back.
 
     Args:
-        z: [K, S, D] float64, x = mean + L z.
-        rewards: [K, S] float64, finite.
-        ridge: [] float64, added to the mean squares of the features.
-        weights: [K, S] float64 of mean one; None: all one.
+        z: of the points x = mean + L z.
+        rewards: finite.
+        ridge: added to the mean squares of the features.
 
     Returns:
-        A [K, D, D] symmetric, b [K, D].
+        A, symmetric, and b.
     """
     dim, num_samples = z.shape[-1], z.shape[-2]
     rows, columns = np.tril_indices(dim)
-    quadratic = tf.gather(z, rows, axis=-1) * tf.gather(z, columns, axis=-1)
-    features = tf.concat([tf.ones_like(z[..., :1]), z, quadratic], axis=-1)  # [K, S, M]
+    products = tf.gather(z, rows, axis=-1) * tf.gather(z, columns, axis=-1)  # z_i z_j, i >= j
+    features = tf.concat([tf.ones_like(z[..., :1]), z, products], axis=-1)  # [K, S, M]
 
-    def average(values: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_mean(
-            values if weights is None else weights * values, axis=-1, keepdims=True
-        )
-
-    mean = average(rewards)
-    scale = tf.sqrt(average((rewards - mean) ** 2))
-    weighted = features if weights is None else weights[..., None] * features
+    mean = tf.reduce_mean(rewards, axis=-1, keepdims=True)
+    scale = tf.sqrt(tf.reduce_mean((rewards - mean) ** 2, axis=-1, keepdims=True))
     standardised = tf.math.divide_no_nan(rewards - mean, scale)
-    gram = tf.matmul(weighted, features, transpose_a=True) / num_samples
+
+    gram = tf.matmul(features, features, transpose_a=True) / num_samples
     gram += ridge * tf.eye(num_coefficients(dim), dtype=DENSITY)
-    moment = tf.matmul(weighted, standardised[..., None], transpose_a=True) / num_samples
-    theta = solve_positive_definite(gram, moment[..., 0]) * scale
+    moment = tf.matmul(features, standardised[..., None], transpose_a=True) / num_samples
+    theta = solve_positive_definite(gram, moment[..., 0]) * scale  # [K, M]
 
     b = theta[..., 1 : 1 + dim]
-    # theta_ij z_i z_j with i >= j is -1/2 z^T A z with A_ii = -2 theta_ii and A_ij = A_ji =
-    # -theta_ij.
+    a = tf.matmul(theta[..., 1 + dim :], tf.constant(_curvatures(dim)))
+    return tf.reshape(a, [-1, dim, dim]), b
+
+
+def _curvatures(dim: int) -> np.ndarray:
+    """What each coefficient theta_ij, i >= j, adds to A: [D (D + 1) / 2, D D].
+
+    theta_ij z_i z_j = -1/2 z^T A z with A_ii = -2 theta_ii and A_ij = A_ji = -theta_ij.
+    """
+    rows, columns = np.tril_indices(dim)
     lower = np.zeros((len(rows), dim, dim))
     lower[np.arange(len(rows)), rows, columns] = 1.0
-    symmetric = -(lower + lower.transpose(0, 2, 1)).reshape(len(rows), dim * dim)
-    a = tf.reshape(tf.matmul(theta[..., 1 + dim :], tf.constant(symmetric)), [-1, dim, dim])
-    return a, b
+    return -(lower + lower.transpose(0, 2, 1)).reshape(len(rows), dim * dim)

@@ -1,5 +1,4 @@
-"""Closed-form updates under KL bounds (information-theoretic trust regions), for all components at
-once.
+"""Updates under KL bounds (information-theoretic trust regions), for all components at once.
 
 Both maximise E_q[R] + H(q) subject to KL(q || q_old) <= bound. With the multiplier eta >= 0 of the
 bound the solution is q ~ exp((R + eta log q_old) / (1 + eta)); eta is the smallest that satisfies
@@ -12,42 +11,46 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from virl_tf.numerics import DENSITY, bisect_decreasing, cholesky
+from virl_tf.shapes import Array, Bool, Float64
 
 
 class ComponentStep(NamedTuple):
-    """The new component in the whitened coordinates of the old one: x = mean_old + L_old z, z ~
-    N(mean, tril tril^T).
+    """New components in the whitened coordinates of the old ones.
+
+    x = mean_old + L_old z with z ~ N(mean, tril tril^T).
     """
 
-    mean: tf.Tensor  # [K, D]
-    tril: tf.Tensor  # [K, D, D], lower triangular
-    kl: tf.Tensor  # [K], KL(new || old)
-    eta: tf.Tensor  # [K], 0 where the bound is not active
+    mean: Float64[Array, "K D"]
+    tril: Float64[Array, "K D D"]  # lower triangular
+    kl: Float64[Array, " K"]  # KL(new || old)
+    eta: Float64[Array, " K"]  # 0 where the bound is not active
 
 
-def update_components(a: tf.Tensor, b: tf.Tensor, kl_bound: tf.Tensor) -> ComponentStep:
+def update_components(
+    a: Float64[Array, "K D D"], b: Float64[Array, "K D"], kl_bound: Float64[Array, "..."]
+) -> ComponentStep:
     """argmax_q E_q[b^T z - 1/2 z^T A z] + H(q) s.t. KL(q || N(0, I)) <= kl_bound.
 
     The precision is (A + eta I) / (1 + eta) and the mean (A + eta I)^{-1} b. In the eigenbasis of A
     everything is elementwise, so one decomposition serves all values of eta.
 
     Args:
-        a: [K, D, D] symmetric, of any signature.
-        b: [K, D].
-        kl_bound: [] > 0.
+        a: symmetric, of any signature.
+        b: the slope.
+        kl_bound: [] or [K], > 0.
     """
     curvature, basis = tf.linalg.eigh(a)  # [K, D], [K, D, D]
     slope = tf.linalg.matvec(basis, b, transpose_a=True)
 
     def solution(eta: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and precision in the eigenbasis."""
         damped = curvature + eta[:, None]
-        return slope / damped, damped / (1.0 + eta[:, None])  # mean, precision in the eigenbasis
+        return slope / damped, damped / (1.0 + eta[:, None])
 
     def kl(eta: tf.Tensor) -> tf.Tensor:
         mean, precision = solution(eta)
-        return 0.5 * tf.reduce_sum(
-            1.0 / precision + mean**2 - 1.0 + tf.math.log(precision), axis=-1
-        )
+        terms = 1.0 / precision + mean**2 - 1.0 + tf.math.log(precision)
+        return 0.5 * tf.reduce_sum(terms, axis=-1)
 
     # Below `least` the precision is not positive. The upper end satisfies the bound: there
     # |precision - 1| and |mean| are both below sqrt(bound) / 2 or 1/2.
@@ -56,27 +59,25 @@ def update_components(a: tf.Tensor, b: tf.Tensor, kl_bound: tf.Tensor) -> Compon
     most = least + 1.0 + 2.0 * size * (1.0 + tf.math.rsqrt(kl_bound))
     positive = tf.reduce_min(curvature, axis=-1) > 0.0
     eta = _smallest_eta(kl, least, most, kl_bound, positive)
+
     mean, precision = solution(eta)
-    rooted = basis * tf.math.rsqrt(precision)[:, None, :]  # covariance = rooted rooted^T
-    tril = cholesky(tf.matmul(rooted, rooted, transpose_b=True))
+    root = basis * tf.math.rsqrt(precision)[:, None, :]  # covariance = root root^T
+    tril = cholesky(tf.matmul(root, root, transpose_b=True))
     return ComponentStep(tf.linalg.matvec(basis, mean), tril, kl(eta), eta)
 
 
 def update_weights(
-    log_weights: tf.Tensor, gains: tf.Tensor, kl_bound: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """argmax_w sum_o w_o R(o) + H(w) s.t.
-
-    KL(w || w_old) <= kl_bound, with R(o) = log w_old(o) + gains(o).
+    log_weights: Float64[Array, " K"], gains: Float64[Array, " K"], kl_bound: Float64[Array, ""]
+) -> tuple[Float64[Array, " K"], Float64[Array, ""]]:
+    """argmax_w sum_o w_o R(o) + H(w) s.t. KL(w || w_old) <= kl_bound.
 
     Args:
-        log_weights: [K], log w_old.
-        gains: [K], E_{q(x|o)}[log p*(x) - log q(x)], so that R(o) = E[log p* + log q(o|x)] +
-            H(q(x|o)).
-        kl_bound: [] > 0.
+        log_weights: log w_old.
+        gains: R(o) - log w_old(o) = E_{q(x|o)}[log p*(x) - log q(x)].
+        kl_bound: > 0.
 
     Returns:
-        log w [K] and KL(w || w_old) [].
+        log w and KL(w || w_old).
     """
 
     def solution(eta: tf.Tensor) -> tf.Tensor:
@@ -88,24 +89,26 @@ def update_weights(
 
     # KL <= spread^2 / (8 (1 + eta)^2) (Hoeffding), so the upper end satisfies the bound.
     spread = tf.reduce_max(gains) - tf.reduce_min(gains)
+    least = tf.zeros([1], DENSITY)
     most = (1.0 + spread * tf.math.rsqrt(kl_bound))[None]
-    eta = _smallest_eta(kl, tf.zeros([1], DENSITY), most, kl_bound, tf.constant([True]))
+    eta = _smallest_eta(kl, least, most, kl_bound, tf.constant([True]))
     return solution(eta)[0], kl(eta)[0]
 
 
 def _smallest_eta(
     kl: Callable[[tf.Tensor], tf.Tensor],
-    least: tf.Tensor,
-    most: tf.Tensor,
-    kl_bound: tf.Tensor,
-    positive: tf.Tensor,
-) -> tf.Tensor:
-    """The smallest eta in (least, most] with kl(eta) <= kl_bound; exactly 0 where that holds at 0
-    (needs `positive`).
+    least: Float64[Array, " K"],
+    most: Float64[Array, " K"],
+    kl_bound: Float64[Array, "..."],
+    positive: Bool[Array, " K"],
+) -> Float64[Array, " K"]:
+    """The smallest eta in (least, most] with kl(eta) <= kl_bound.
+
+    Exactly 0 where that holds at 0, for which eta = 0 has to be allowed (`positive`).
     """
-    inactive = positive & (kl(tf.where(positive, tf.zeros_like(most), most)) <= kl_bound)
+    zero = tf.zeros_like(most)
+    inactive = positive & (kl(tf.where(positive, zero, most)) <= kl_bound)
     low = tf.math.log(1e-13 * (1.0 + least))
-    log_excess = bisect_decreasing(
-        lambda s: kl(least + tf.exp(s)) - kl_bound, low, tf.math.log(most - least)
-    )
-    return tf.where(inactive, tf.zeros_like(most), least + tf.exp(log_excess))
+    high = tf.math.log(most - least)
+    log_excess = bisect_decreasing(lambda s: kl(least + tf.exp(s)) - kl_bound, low, high)
+    return tf.where(inactive, zero, least + tf.exp(log_excess))

@@ -1,9 +1,25 @@
-"""VIPS with a fixed number of components: N trust-region steps of a mixture towards exp(target), in
-one compiled call.
+"""VIPS with a fixed number of components: trust-region steps of a mixture towards p*.
 
-For every component VIPS maximises E_{q(x|o)}[log p*(x) + log q~(o|x)] + H(q(x|o)) with the
-responsibilities log q~(o|x) of the current mixture, a lower bound of -KL(q || p*) that is tight at
-the current mixture (arenz2018). The same draws serve the components and the weights.
+The mixture q(x) = sum_o w_o q(x|o) is to minimise KL(q || p*), of which log p* is known up to a
+constant. As log q(x) = log w_o + log q(x|o) - log q(o|x),
+
+    -KL(q || p*) = sum_o w_o (E_{q(x|o)}[log p*(x) + log q(o|x)] + H(q(x|o))) + H(w).
+
+The responsibilities log q(o|x) tie the components together. Those of the mixture q~ that a step
+starts from, log q~(o|x), are lower by E_{q(x)}[KL(q(o|x) || q~(o|x))] >= 0, and the same at q = q~.
+With them in their place we have a lower bound, tight at q~ (arenz2018):
+
+    -KL(q || p*) >= sum_o w_o (E_{q(x|o)}[R_o(x)] + H(q(x|o))) + H(w),                        (1)
+    R_o(x) = log p*(x) + log q~(o|x).
+
+It falls apart into a problem for each component and one for the weights,
+
+    max_{q(x|o)} E_{q(x|o)}[R_o(x)] + H(q(x|o))    s.t. KL(q(x|o) || q~(x|o)) <= kl_bound,
+    max_w        sum_o w_o R(o) + H(w)             s.t. KL(w || w~) <= weight_kl_bound,
+
+where R(o) = E_{q~(x|o)}[R_o(x)] + H(q~(x|o)) = log w~_o + E_{q~(x|o)}[log p*(x) - log q~(x)]. The
+same draws serve both. With log p* = log q_t + phi_t, (1) is what the paper's Eq. 1 minimises, with
+the sign changed: hence EIM's M-step is a step of VIPS.
 """
 
 import functools
@@ -14,29 +30,50 @@ import tensorflow as tf
 
 from virl_tf.hparams import PolicyHparams
 from virl_tf.mixture import Mixture
-from virl_tf.numerics import DENSITY, compiled, specs_of
+from virl_tf.numerics import DENSITY, compiled, repeat, specs_of
 from virl_tf.reward import Reward
+from virl_tf.shapes import Array, Bool, Float64, Int32
 from virl_tf.vips.surrogate import fit_quadratic, num_coefficients
-from virl_tf.vips.trust_region import update_components, update_weights
+from virl_tf.vips.trust_region import ComponentStep, update_components, update_weights
 
 Target = Callable[[tf.Tensor], tf.Tensor]
+"""log p*(x) + const, [N, D] -> [N]; what is not finite is outside of its support."""
+
+
+class StepOptions(NamedTuple):
+    """What a step may do, float64."""
+
+    kl_bound: Float64[Array, "..."]  # [], or [K]: a bound of each component's own
+    weight_kl_bound: Float64[Array, ""]
+    ridge: Float64[Array, ""]  # of the surrogate's regression, in units of the rewards' variance
+
+
+def step_options(kl_bound: float, weight_kl_bound: float, ridge: float) -> StepOptions:
+    """The numbers as tensors."""
+    return StepOptions(*(tf.constant(v, DENSITY) for v in (kl_bound, weight_kl_bound, ridge)))
 
 
 class VipsHistory(NamedTuple):
-    """One value per step, [num_steps] float64, about the mixture the step started from."""
+    """One value per step, about the mixture the step started from."""
 
-    elbo: Any  # sum_o w_o E_{q(x|o)}[log p*(x) - log q~(x)], at most log of the target's integral
-    component_kl: Any  # largest KL(new || old) of a component
-    weight_kl: Any  # KL of the weights
-    effective_components: Any  # exp(H(w))
-    rejected: Any  # share of samples where the target was not finite
+    elbo: Float64[Array, "*steps"]  # E_{q~}[log p*(x) - log q~(x)] <= log of the integral of p*
+    component_kl: Float64[Array, "*steps"]  # largest KL(new || old) of a component
+    weight_kl: Float64[Array, "*steps"]  # KL of the weights
+    effective_components: Float64[Array, "*steps"]  # exp(H(w))
+    rejected: Float64[Array, "*steps"]  # share of draws where the target was not finite
 
 
-def default_samples(dim: int) -> int:
-    """Samples per component and step when not given: three for each coefficient of the surrogate,
-    at least 50.
-    """
-    return max(50, 3 * num_coefficients(dim))
+class Draws(NamedTuple):
+    """What a step evaluated."""
+
+    points: Float64[Array, "K S D"]
+    values: Float64[Array, "K S"]  # log p* there, as the target gave it
+    gains: Float64[Array, " K"]  # E_{q~(x|o)}[log p*(x) - log q~(x)]
+
+
+def default_samples(dim: int, per_coefficient: int = 3) -> int:
+    """Samples per component and step: so many per coefficient of the surrogate; at least 50."""
+    return max(50, per_coefficient * num_coefficients(dim))
 
 
 def samples_per_component(hparams: PolicyHparams, dim: int) -> int:
@@ -44,234 +81,182 @@ def samples_per_component(hparams: PolicyHparams, dim: int) -> int:
     return hparams.samples_per_component or default_samples(dim)
 
 
+def empty_history(num_steps: int) -> VipsHistory:
+    """Zeros, to be filled by `record`."""
+    return VipsHistory(*(tf.zeros([num_steps], DENSITY) for _ in VipsHistory._fields))
+
+
+def record(history: VipsHistory, step: Int32[Array, ""], row: VipsHistory) -> VipsHistory:
+    """The history with the values of one step in their places."""
+    return tf.nest.map_structure(
+        lambda column, value: tf.tensor_scatter_nd_update(column, [[step]], [value]), history, row
+    )
+
+
 def vips_steps(
     policy: Mixture,
     target: Target,
-    seed: Any,
-    kl_bound: Any,
-    weight_kl_bound: Any,
-    ridge: Any,
+    seed: Int32[Array, "2"],
+    options: StepOptions,
     *,
     num_steps: int,
     num_samples: int,
-    first_step: Any = 0,
+    first_step: Int32[Array, ""] | int = 0,
 ) -> tuple[Mixture, VipsHistory]:
     """`num_steps` updates of `policy` towards exp(target).
 
     Not compiled: `improve` and `fit_policy` compile it.
 
     Args:
-        target: log p*(x) + const, float64 [N, D] -> [N]. Values that are not finite (outside its
-            support) count as lower than all others.
-        seed: stateless, int32 [2].
-        kl_bound, weight_kl_bound, ridge: [] float64.
-        num_steps, num_samples: static; samples are per component and step.
-        first_step: [] int32, the number of steps done before: 2 + 3 steps are the same as 5.
+        target: values that are not finite count as lower than all others.
+        seed: stateless.
+        num_samples: draws per component and step.
+        first_step: the number of steps done before: 2 + 3 steps are the same as 5.
     """
 
-    def body(step: tf.Tensor, policy: Mixture, history: VipsHistory) -> Any:
-        step_seed = tf.random.fold_in(seed, first_step + step)
-        policy, info, _ = vips_step(
-            policy, target, step_seed, kl_bound, weight_kl_bound, ridge, num_samples
-        )
-        history = tf.nest.map_structure(
-            lambda h, v: tf.tensor_scatter_nd_update(h, [[step]], [v]), history, info
-        )
-        return step + 1, policy, history
+    def step(i: tf.Tensor, state: tuple[Mixture, VipsHistory]) -> tuple[Mixture, VipsHistory]:
+        policy, history = state
+        step_seed = tf.random.fold_in(seed, first_step + i)
+        policy, row, _ = vips_step(policy, target, step_seed, options, num_samples)
+        return policy, record(history, i, row)
 
-    policy = Mixture(*(tf.convert_to_tensor(a, DENSITY) for a in policy))
-    empty = VipsHistory(*(tf.zeros([num_steps], DENSITY) for _ in VipsHistory._fields))
-    state = (tf.constant(0), policy, empty)
-    _, policy, history = tf.while_loop(
-        lambda i, *_: i < num_steps, body, state, maximum_iterations=num_steps
-    )
-    return policy, history
-
-
-class Past(NamedTuple):
-    """The draws of the last P steps, and the Gaussians they came from."""
-
-    points: Any  # [K, P, S, D]
-    values: Any  # [K, P, S]
-    means: Any  # [K, P, D]
-    inverses: Any  # [K, P, D, D], of the Cholesky factors
-    log_normalisers: Any  # [K, P]
-
-
-def draw_past(policy: Mixture, target: Target, seed: Any, num_past: int, num_samples: int) -> Past:
-    """As if the last `num_past` steps had changed nothing."""
-    k, d = policy.means.shape
-    z = tf.random.stateless_normal([k, num_past * num_samples, d], seed, dtype=DENSITY)
-    x = policy.means[:, None] + tf.einsum("kij,ksj->ksi", policy.scale_trils, z)
-    values = tf.cast(target(tf.reshape(x, [-1, d])), DENSITY)
-    about = (policy.means, _inverses(policy), policy.log_normalisers())
-    shape = [k, num_past, num_samples]
-    return Past(
-        tf.reshape(x, [*shape, d]),
-        tf.reshape(values, shape),
-        *(tf.repeat(a[:, None], num_past, axis=1) for a in about),
-    )
-
-
-def _inverses(policy: Mixture) -> tf.Tensor:
-    return tf.linalg.triangular_solve(policy.scale_trils, tf.eye(policy.dim, dtype=DENSITY))
-
-
-def _pool(
-    policy: Mixture, past: Past, points: tf.Tensor, values: tf.Tensor
-) -> tuple[Past, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """New draws [K, S, D] together with the past: all of them, z [K, N, D], log q(x|o) [K, N] and
-    weights of mean one [K, N].
-
-    The weights are q(x|o) over the mixture of the Gaussians that drew component o's points. The
-    present one is among them, so no weight exceeds P + 1 times another's share however far the past
-    has gone.
-    """
-    new = Past(points, values, policy.means, _inverses(policy), policy.log_normalisers())
-    both = Past(
-        *(tf.concat([old, now[:, None]], axis=1) for old, now in zip(past, new, strict=True))
-    )
-    k, d = policy.means.shape
-    x = tf.reshape(both.points, [k, 1, -1, d])
-    z = tf.matmul(x - both.means[:, :, None], both.inverses, transpose_b=True)  # [K, P + 1, N, D]
-    log_q = -0.5 * tf.reduce_sum(z * z, axis=-1) - both.log_normalisers[:, :, None]
-    log_own = log_q[:, -1]
-    weights = 1.0 / (
-        1.0 + tf.reduce_sum(tf.exp(tf.minimum(log_q[:, :-1] - log_own[:, None], 700.0)), axis=1)
-    )
-    return both, z[:, -1], log_own, weights / tf.reduce_mean(weights, axis=1, keepdims=True)
-
-
-class Draws(NamedTuple):
-    """What a step evaluated."""
-
-    points: Any  # [K, S, D]
-    values: Any  # [K, S], log p* there, as the target gave it
-    gains: Any  # [K], E_{q(x|o)}[log p*(x) - log q~(x)]
-    past: Any = ()  # for the next step, where samples are used again
+    policy = Mixture(*(tf.convert_to_tensor(array, DENSITY) for array in policy))
+    return repeat(num_steps, step, (policy, empty_history(num_steps)))
 
 
 def vips_step(
     policy: Mixture,
     target: Target,
-    seed: Any,
-    kl_bound: Any,
-    weight_kl_bound: Any,
-    ridge: Any,
+    seed: Int32[Array, "2"],
+    options: StepOptions,
     num_samples: int,
-    past: Any = (),
 ) -> tuple[Mixture, VipsHistory, Draws]:
-    """One update of all components and of the weights.
-
-    Args:
-        kl_bound: [], or [K] for a bound of each component's own.
-        past: draws to use again, beside `num_samples` new ones; () for none.
-    """
+    """One update of all components and of the weights; its row of the history; what it drew."""
     k, d = policy.means.shape
-    z = tf.random.stateless_normal([k, num_samples, d], seed, dtype=DENSITY)
-    x = tf.reshape(
-        policy.means[:, None] + tf.einsum("kij,ksj->ksi", policy.scale_trils, z), [-1, d]
-    )
-    values = new_values = tf.reshape(tf.cast(target(x), DENSITY), [k, num_samples])
-    points = tf.reshape(x, [k, num_samples, d])
-    weights = None
-    if past:
-        both, z, log_own, weights = _pool(policy, past, points, values)
-        x, values = tf.reshape(both.points, [-1, d]), tf.reshape(both.values, [k, -1])
-        past = Past(*(a[:, 1:] for a in both))
-    else:  # log q(x|o) of the component drawn from
-        log_own = -0.5 * tf.reduce_sum(z**2, axis=-1) - policy.log_normalisers()[:, None]
-    log_target, alive, rejected = _floor(values)
-    log_policy = tf.reshape(policy.log_prob(x), [k, -1])
-    log_responsibility = policy.log_weights[:, None] + log_own - log_policy
+    z, points = draw_from_each(policy, num_samples, seed)
+    x = tf.reshape(points, [-1, d])
+    values = tf.reshape(tf.cast(target(x), DENSITY), [k, num_samples])
+    log_target, alive, rejected = _floored(values)
 
-    a, b = fit_quadratic(z, log_target + log_responsibility, ridge, weights)
-    # A component that saw no finite value, or whose surrogate is not finite, stays where it is.
-    valid = (
-        alive
-        & tf.reduce_all(tf.math.is_finite(a), axis=[1, 2])
-        & tf.reduce_all(tf.math.is_finite(b), axis=1)
-    )
-    a = tf.where(valid[:, None, None], a, tf.eye(d, dtype=DENSITY))
-    b = tf.where(valid[:, None], b, tf.zeros_like(b))
-    move = update_components(a, b, kl_bound)
-    gains = tf.reduce_mean(
-        (log_target - log_policy) * (1.0 if weights is None else weights), axis=1
-    )
-    # ... and gains no weight: its gain is at most the lowest of the others.
-    least = tf.reduce_min(tf.where(alive, gains, gains.dtype.max))
-    gains = tf.where(
-        alive, gains, tf.where(tf.reduce_any(alive), tf.minimum(gains, least), tf.zeros_like(gains))
-    )
-    log_weights, weight_kl = update_weights(policy.log_weights, gains, weight_kl_bound)
+    log_component = -0.5 * tf.reduce_sum(z**2, axis=-1) - policy.log_normalisers()[:, None]
+    log_policy = tf.reshape(policy.log_prob(x), [k, num_samples])
+    log_responsibility = policy.log_weights[:, None] + log_component - log_policy
+    rewards = log_target + log_responsibility  # R_o(x)
 
+    move = _move_components(z, rewards, alive, options)
+    gains = _gains(log_target - log_policy, alive)
+    log_weights, weight_kl = update_weights(policy.log_weights, gains, options.weight_kl_bound)
     new = Mixture(
         log_weights,
         policy.means + tf.linalg.matvec(policy.scale_trils, move.mean),
         tf.matmul(policy.scale_trils, move.tril),
     )
+
     weights = tf.exp(policy.log_weights)
-    info = VipsHistory(
+    entropy = -tf.reduce_sum(tf.math.multiply_no_nan(policy.log_weights, weights))
+    row = VipsHistory(
         elbo=tf.reduce_sum(weights * gains),
         component_kl=tf.reduce_max(move.kl),
         weight_kl=weight_kl,
-        effective_components=tf.exp(
-            -tf.reduce_sum(tf.math.multiply_no_nan(policy.log_weights, weights))
-        ),
+        effective_components=tf.exp(entropy),
         rejected=rejected,
     )
-    return new, info, Draws(points, new_values, gains, past)
+    return new, row, Draws(points, values, gains)
+
+
+def draw_from_each(
+    policy: Mixture, num_samples: int, seed: Int32[Array, "2"]
+) -> tuple[Float64[Array, "K S D"], Float64[Array, "K S D"]]:
+    """S draws of every component: z ~ N(0, I) and x = mean_o + L_o z."""
+    k, d = policy.means.shape
+    z = tf.random.stateless_normal([k, num_samples, d], seed, dtype=DENSITY)
+    return z, policy.means[:, None] + tf.einsum("kij,ksj->ksi", policy.scale_trils, z)
+
+
+def _move_components(
+    z: Float64[Array, "K S D"],
+    rewards: Float64[Array, "K S"],
+    alive: Bool[Array, " K"],
+    options: StepOptions,
+) -> ComponentStep:
+    """The components' steps, in the whitened coordinates of each.
+
+    One that saw no finite value, or whose surrogate is not finite, stays where it is.
+    """
+    a, b = fit_quadratic(z, rewards, options.ridge)
+    finite_a = tf.reduce_all(tf.math.is_finite(a), axis=[1, 2])
+    finite_b = tf.reduce_all(tf.math.is_finite(b), axis=1)
+    valid = alive & finite_a & finite_b
+    # A = I and b = 0 are the surrogate of log N(0, I), which asks for no step.
+    a = tf.where(valid[:, None, None], a, tf.eye(z.shape[-1], dtype=DENSITY))
+    b = tf.where(valid[:, None], b, tf.zeros_like(b))
+    return update_components(a, b, options.kl_bound)
+
+
+def _gains(log_ratios: Float64[Array, "K S"], alive: Bool[Array, " K"]) -> Float64[Array, " K"]:
+    """E_{q~(x|o)}[log p*(x) - log q~(x)].
+
+    That of a component that saw no finite value is at most the lowest of the others, so that it
+    gains no weight.
+    """
+    gains = tf.reduce_mean(log_ratios, axis=1)
+    lowest = tf.reduce_min(tf.where(alive, gains, gains.dtype.max))
+    of_others = tf.where(tf.reduce_any(alive), tf.minimum(gains, lowest), tf.zeros_like(gains))
+    return tf.where(alive, gains, of_others)
 
 
 # Nats by which a point outside the target's support lies below everything seen, beyond the range of
 # what was seen. A floor at the lowest value itself has infinite mass, and a component runs away
-# over it. M: with 10, between 93 and 99 % of the draws stay in a box of half-width 1 or 3 in 2 and
-# 5 dimensions; with 0, 0.1 % of them.
+# over it: with 0 nearly all draws leave a box, with 10 nearly none.
 _OUTSIDE = 10.0
 
 
-def _floor(log_target: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Give values that are not finite a finite floor: [K, S] -> [K, S], the rows with any finite
-    value [K], share replaced [].
+def _floored(
+    values: Float64[Array, "K S"],
+) -> tuple[Float64[Array, "K S"], Bool[Array, " K"], Float64[Array, ""]]:
+    """Values with a floor in place of those that are not finite.
+
+    Returns:
+        The values, which components have any finite one, and the share of those replaced.
     """
-    finite = tf.math.is_finite(log_target)
+    finite = tf.math.is_finite(values)
     alive = tf.reduce_any(finite, axis=-1)
-    highest = tf.reduce_max(tf.where(finite, log_target, log_target.dtype.min))
-    lowest = tf.reduce_min(tf.where(finite, log_target, log_target.dtype.max))
-    floor = tf.where(
-        tf.reduce_any(alive), lowest - (highest - lowest) - _OUTSIDE, tf.zeros_like(lowest)
-    )
-    return tf.where(finite, log_target, floor), alive, tf.reduce_mean(tf.cast(~finite, DENSITY))
+    highest = tf.reduce_max(tf.where(finite, values, values.dtype.min))
+    lowest = tf.reduce_min(tf.where(finite, values, values.dtype.max))
+    floor = lowest - (highest - lowest) - _OUTSIDE
+    floor = tf.where(tf.reduce_any(alive), floor, tf.zeros_like(lowest))
+    rejected = tf.reduce_mean(tf.cast(~finite, DENSITY))
+    return tf.where(finite, values, floor), alive, rejected
 
 
 @functools.cache
 def _compiled_improve(policy: Mixture, target: Reward, num_steps: int, num_samples: int) -> Any:
-    """The compiled steps for a policy and a reward of these specs."""
+    """The compiled steps for a policy and a reward of these specs.
+
+    By XLA: a step is hundreds of small operations, and fused they take a quarter of the time, which
+    pays for the compilation from the eighth iteration on.
+    """
 
     def steps(
-        policy: Mixture, target: Reward, seed: Any, *bounds: Any
+        policy: Mixture, target: Reward, seed: tf.Tensor, options: StepOptions
     ) -> tuple[Mixture, VipsHistory]:
         return vips_steps(
-            policy, target.log_prob, seed, *bounds, num_steps=num_steps, num_samples=num_samples
+            policy, target.log_prob, seed, options, num_steps=num_steps, num_samples=num_samples
         )
 
-    # XLA: a step is hundreds of small operations, and fused they take a quarter of the time (M, 200
-    # steps of K = 10: 0.13 and 0.52 CPU seconds), so that its 3 seconds of compilation pay from the
-    # eighth iteration on.
-    return compiled(
-        steps, policy, target, tf.TensorSpec([2], tf.int32), *[tf.TensorSpec([], DENSITY)] * 3
-    )
+    seed_spec = tf.TensorSpec([2], tf.int32)
+    options_spec = StepOptions(*[tf.TensorSpec([], DENSITY)] * 3)
+    return compiled(steps, policy, target, seed_spec, options_spec)
 
 
 def improve(
-    policy: Mixture, target: Reward, seed: Any, hparams: PolicyHparams
+    policy: Mixture, target: Reward, seed: Int32[Array, "2"], hparams: PolicyHparams
 ) -> tuple[Mixture, VipsHistory]:
-    """`hparams.update_steps` steps of `policy` towards a reward, compiled once per run however many
-    networks the reward has.
+    """`hparams.update_steps` steps of `policy` towards a reward.
+
+    Compiled once per run, however many networks the reward has.
     """
     num_samples = samples_per_component(hparams, policy.dim)
     steps = _compiled_improve(specs_of(policy), specs_of(target), hparams.update_steps, num_samples)
-    bounds = (
-        tf.constant(v, DENSITY) for v in (hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
-    )
-    return steps(policy, target, tf.constant(seed), *bounds)
+    options = step_options(hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
+    return steps(policy, target, tf.constant(seed), options)

@@ -1,0 +1,89 @@
+"""Records made by real code have the shapes that their annotations promise."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import make_mixture
+from tests.shape_checks import check_record
+from virl_tf.hparams import search_hparams
+from virl_tf.mixture import Mixture
+from virl_tf.numerics import DENSITY, split_seed
+from virl_tf.shapes import Array, Float64, Int32
+from virl_tf.vips import adaptive
+from virl_tf.vips.trust_region import update_components
+from virl_tf.vips.vips import StepOptions, step_options, vips_step, vips_steps
+
+SEED = tf.constant(split_seed(0, 0, "shapes"))
+OPTIONS = step_options(0.05, 0.05, 1e-6)
+
+
+class Pair(NamedTuple):
+    means: Float64[Array, "K D"]
+    ids: Int32[Array, " K"]
+    policy: Mixture | None = None
+
+
+@pytest.mark.parametrize("make", [np.asarray, tf.constant])
+def test_a_record_of_the_promised_shapes_passes(make):
+    check_record(Pair(make(np.zeros((3, 2))), make(np.zeros(3, np.int32))))
+    check_record(Pair(make(np.zeros((1, 5))), make(np.zeros(1, np.int32)), make_mixture(4, 3)))
+
+
+@pytest.mark.parametrize(
+    ("means", "ids", "policy"),
+    [
+        (np.zeros((3, 2)), np.zeros(4, np.int32), None),
+        (np.zeros((3, 2), np.float32), np.zeros(3, np.int32), None),
+        (np.zeros(3), np.zeros(3, np.int32), None),
+        (np.zeros((3, 2)), np.zeros(3, np.int64), None),
+        (np.zeros((3, 2)), [0, 0, 0], None),
+        (np.zeros((3, 2)), np.zeros(3, np.int32), "none"),
+    ],
+)
+def test_any_other_is_refused(means, ids, policy):
+    with pytest.raises(AssertionError, match=r"Pair\.(means|ids|policy)"):
+        check_record(Pair(means, ids, policy))
+
+
+def target(x):
+    return -0.5 * tf.reduce_sum(x**2, axis=1)
+
+
+@pytest.mark.parametrize(("num_components", "dim"), [(1, 1), (3, 2), (2, 5)])
+def test_records_of_a_step(num_components, dim):
+    policy = make_mixture(num_components, dim)
+    for options in (
+        OPTIONS,
+        OPTIONS._replace(kl_bound=tf.fill([num_components], OPTIONS.kl_bound)),
+    ):
+        check_record(options)
+        for record in vips_step(policy, target, SEED, options, 7):
+            check_record(record)
+    _, history = vips_steps(policy, target, SEED, OPTIONS, num_steps=4, num_samples=7)
+    check_record(history)
+    assert history.elbo.shape == (4,)
+
+
+def test_records_of_a_trust_region_step():
+    a, b = tf.eye(3, batch_shape=[2], dtype=DENSITY), tf.ones([2, 3], DENSITY)
+    check_record(update_components(a, b, OPTIONS.kl_bound))
+
+
+def test_records_of_a_search():
+    hparams = search_hparams({"spare_components": 2, "num_rounds": 1, "steps_per_round": 1})
+    budget = adaptive.budget_of(3, 2, hparams)
+    check_record(budget)
+    start = make_mixture(3)
+    points = start.sample(10, SEED)
+    state = adaptive._first_state(start, points, target(points), SEED, budget)
+    check_record(state)
+    assert state.store.points.shape[0] == 10 + budget.slots * adaptive.STORED_DRAWS
+    gap, spread = tf.constant(5.0, DENSITY), tf.eye(2, dtype=DENSITY)
+    exchanged = adaptive._exchange(state, target, SEED, gap, spread, 3)
+    check_record(exchanged)
+    options = StepOptions(exchanged.kl_bounds, OPTIONS.weight_kl_bound, OPTIONS.ridge)
+    _, _, draws = vips_step(exchanged.policy, target, SEED, options, 6)
+    check_record(draws)
