@@ -284,6 +284,7 @@ def test_a_target_that_is_finite_hardly_anywhere_is_survived():
     ("overrides", "message"),
     [
         ({"rounds": 3}, "num_rounds"),
+        ({"reused_steps": 1}, "unknown key 'search.reused_steps'"),
         ({"num_rounds": 0}, "num_rounds"),
         ({"spare_components": 1.5}, "spare_components"),
         ({"samples_per_component": 3}, "samples_per_component"),

@@ -6,6 +6,7 @@ import tensorflow_probability as tfp
 from tests import tiny
 from tests.conftest import make_mixture
 from virl_tf import InputError, fit, fit_policy
+from virl_tf.fit_policy import step_defaults
 from virl_tf.mixture import gaussian
 from virl_tf.vips.vips import VipsHistory
 
@@ -146,6 +147,19 @@ def test_other_seeds_differ_and_uncompiled_fits_repeat():
     first, again, other = (quick(num_components=2, seed=seed).policy for seed in (0, 0, 1))
     assert first.means.numpy().tobytes() == again.means.numpy().tobytes()
     assert not np.array_equal(first.means, other.means)
+
+
+@pytest.mark.parametrize(
+    ("dim", "after_search", "expected"),
+    [
+        (2, False, (300, 50, 0.05)),
+        (5, False, (300, 63, 0.05)),
+        (2, True, (30, 50, 0.005)),
+        (5, True, (30, 84, 0.005)),
+    ],
+)
+def test_steps_after_a_search_are_few_and_small(dim, after_search, expected):
+    assert step_defaults(dim, after_search) == expected
 
 
 def test_initial_policy_is_the_start():
