@@ -1,21 +1,27 @@
 """`python -m experiments ablate`: the preset `best` and what each of its parts gives and costs."""
 
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from virl_tf.checkpoint import load_arrays, write_text
+from virl_tf.hparams import DIRECTORY, read_yaml
+from virl_tf.metrics import grid_around, normalise_on_grid
+from virl_tf.mixture import moments
+from virl_tf.numerics import DENSITY
+from virl_tf.reward import Reward, evaluate
+from virl_tf.run_folder import RunFolder, write_json
+from virl_tf.tasks.slice_sampling import slice_sample
+from virl_tf.validation import InputError, check_choice
+
 import numpy as np
 import pandas as pd
+import tensorflow as tf
 from rich.console import Console
 
-import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
-
-# isort: split
-import tensorflow as tf
-
+from experiments.references import Demonstrated, fit_references
 from experiments.result_files import (
     bootstrap_interval,
     columns_of,
@@ -23,23 +29,13 @@ from experiments.result_files import (
     rows_of,
     to_markdown,
 )
-from experiments.specification import TASKS, make_specification
-from experiments.sweep import execute_sweep
-from experiments.tasks import experiment_of
-from experiments.units import RunUnit, inference_components
-from virl_tf.checkpoint import load_arrays, write_text
-from virl_tf.hparams import DIRECTORY, read_yaml
-from virl_tf.kde import Kde, fit_kde
-from virl_tf.metrics import grid_around, normalise_on_grid
-from virl_tf.mixture import Mixture, bic_mixture, moments
-from virl_tf.numerics import DENSITY, numpy_seed
-from virl_tf.reward import Reward, evaluate
-from virl_tf.run_folder import RunFolder, write_json
-from virl_tf.tasks import RandomGaussians, Task
-from virl_tf.tasks.slice_sampling import slice_sample
-from virl_tf.validation import InputError, check_choice, check_integer
+from experiments.specification import Specification, make_specification
+from experiments.sweep import execute_sweep, local_workers
+from experiments.tasks import describe
+from experiments.units import RunUnit
 
-AWAY = ("far_share", "outside_share")  # mass of the recovered density away from the demonstrations
+FILE = DIRECTORY / "ablations.yaml"
+AWAY = ("far_share", "off_grid_share")  # mass of the recovered density off the demonstrations
 SHOWN = (
     *("reported", "kl", "modes_covered", "good_fraction", "reward_correlation", "collision_share"),
     *(*AWAY, "effective_share", "iterations", "cpu_seconds"),
@@ -64,32 +60,23 @@ class Ablation(RunUnit):
         """Its row of the live table."""
         return self.label
 
-    @property
-    def inferences(self) -> dict[str, dict[str, Any]]:
-        """Of `best` also a policy that stays near the demonstrations."""
-        near = (
-            {"inference_near": {"search": True, "near_data": True}} if self.label == "best" else {}
-        )
-        return {**super().inferences, **near} if self.inference_components else {}
-
     def execute(self, folder: Path) -> None:
-        """Train, infer, draw from the recovered density; with `best` also KDE and EM on the same
-        demonstrations.
+        """Train, infer, draw from the recovered density; with `best` also the task's correlated
+        references.
         """
         super().execute(folder)
-        arrays, task = (
-            load_arrays(folder / "demonstrations.npz"),
-            experiment_of(self.spec.to_config()).task,
-        )
-        train, seed = arrays["train"], self.spec.seed
-        reward, inside = RunFolder(folder).reward(), getattr(task, "contains", None)
-        found: dict[str, Any] = {
-            "far_share": far_share(reward, train, arrays["test"], inside, seed)
-        }
-        if isinstance(task, RandomGaussians) and task.dim == 2:
-            found["outside_share"] = outside_share(reward, train)
+        description, seed = self.spec.description, self.spec.seed
+        task = description.target(self.spec.to_config())
+        arrays = load_arrays(folder / "demonstrations.npz")
+        train, test = arrays["train"], arrays["test"]
+        reward = RunFolder(folder).reward()
+        support = getattr(task, "contains", None)
+        found: dict[str, Any] = {"far_share": far_share(reward, train, test, support, seed)}
+        if (folder / "grid.npz").is_file():
+            found["off_grid_share"] = off_grid_share(reward, train)
         if self.label == "best":
-            found["references"] = references(task, train, arrays["test"], seed)
+            of = Demonstrated(train, seed, task)
+            found["references"] = correlations(description.correlated_references, of, test)
         write_json(folder / "ablation.json", found)
 
     def finished(self, folder: Path) -> bool:
@@ -97,29 +84,19 @@ class Ablation(RunUnit):
         return (folder / "ablation.json").is_file() and super().finished(folder)
 
 
-def references(
-    task: Task, train: np.ndarray, test: np.ndarray, seed: int
+def correlations(
+    names: Sequence[str], of: Demonstrated, test: np.ndarray
 ) -> dict[str, dict[str, float]]:
-    """The correlation with log p on test demonstrations of densities fitted to the same walks,
-    {name: {column: value}}.
-
-    On the Gaussians every run measures its references itself.
+    """The correlation of references' log densities with log p on test demonstrations, {name:
+    {column: value}}.
     """
-    if isinstance(task, RandomGaussians):
-        return {}
-    densities: dict[str, Mixture | Kde] = {
-        "kde_silverman": fit_kde(train, "silverman"),
-        "kde_held_out": fit_kde(train, "held_out", seed=numpy_seed(seed, 0, "bandwidth")),
-        "em_bic": bic_mixture(train, numpy_seed(seed, 0, "EM")),
-    }
-    log_p = task.log_prob(test)
-    log_q = {
-        name: density.log_prob(tf.constant(test, DENSITY)) for name, density in densities.items()
-    }
-    return {
-        name: {"reward_correlation": float(np.corrcoef(values, log_p)[0, 1])}
-        for name, values in log_q.items()
-    }
+    log_p = of.task.log_prob(test)
+    points = tf.constant(test, DENSITY)
+    found = {}
+    for name, density in fit_references(names, of).items():
+        correlation = np.corrcoef(density.log_prob(points), log_p)[0, 1]
+        found[name] = {"reward_correlation": float(correlation)}
+    return found
 
 
 def far_share(
@@ -149,58 +126,62 @@ def far_share(
     return float(np.mean(far > np.quantile(near, 0.999)))
 
 
-def outside_share(reward: Reward, train: np.ndarray) -> float:
-    """Share of the mass of exp(R), in 2-D, outside the evaluation grid: by a grid three times as
-    wide and as high around it.
+def off_grid_share(reward: Reward, train: np.ndarray) -> float:
+    """Share of the mass of exp(R), in 2-D, off the evaluation grid: by a grid three times as wide
+    and as high around it.
     """
-    inner, outer = grid_around(train).axes, grid_around(train, resolution=300, margin=1.15).axes
+    inner = grid_around(train).axes
+    outer = grid_around(train, resolution=300, margin=1.15).axes
     points = np.stack(np.meshgrid(*outer, indexing="ij"), axis=-1).reshape(-1, 2)
     mass = np.exp(normalise_on_grid(evaluate(reward, points)))
-    return float(mass[((points < inner[:, 0]) | (points > inner[:, -1])).any(axis=1)].sum())
+    off_grid = ((points < inner[:, 0]) | (points > inner[:, -1])).any(axis=1)
+    return float(mass[off_grid].sum())
+
+
+def read_rows() -> dict[str, dict[str, Any]]:
+    """hparams/ablations.yaml. Raises InputError for a key that a row cannot have."""
+    rows = read_yaml(FILE)
+    for name, row in rows.items():
+        for key in row:
+            check_choice(f"key of {name} in {FILE.name}", key, ("preset", "method", "hparams"))
+    return rows
 
 
 def ablation_units(
     task: str,
     only: Sequence[str] | None,
     seeds: Sequence[int],
-    modes: int | None,
-    steps: int | None,
-    dim: int | None,
-    rows: int | None = None,
-    assignments: Sequence[str] = (),
     rewards_only: bool = False,
+    **target: Any,
 ) -> list[Ablation]:
-    """Every ablation (or those named in `only`) with every seed; `assignments` are put over all.
+    """Every ablation (or those named in `only`) with every seed.
 
-    Raises InputError.
+    Args:
+        rewards_only: no policy is inferred on them.
+        target: what else `make_specification` takes: size, dimension, rows, and assignments, over
+            which an ablation's own values go.
 
-    `rewards_only`: no policy is inferred on them.
+    Raises:
+        InputError: no such task or ablation, or what the task cannot have.
     """
-    check_choice("task", task, TASKS)
-    changes = read_yaml(DIRECTORY / "ablations.yaml")
-    names = [check_choice("ablation", name, changes) for name in only] if only else list(changes)
+    description = describe(task)
+    rows = read_rows()
+    names = [check_choice("ablation", name, rows) for name in only] if only else list(rows)
     units = []
     for name in names:
-        preset = changes[name].pop("preset", "best")
-        change = [
-            f"{section}.{key}={_text(v)}"
-            for section, keys in changes[name].items()
-            for key, v in keys.items()
-        ]
         for seed in seeds:
-            spec = make_specification(
-                task=task,
-                modes=modes,
-                steps=steps,
-                dim=dim,
-                rows=rows,
-                seed=seed,
-                preset=preset,
-                assignments=[*assignments, *change],
-            )
-            components = 0 if rewards_only else inference_components(task, spec.steps) or spec.modes
+            spec = _specification(rows[name], task=task, seed=seed, **target)
+            components = 0 if rewards_only else description.inference_components(spec.size)
             units.append(Ablation(spec, components, searches=(True,), label=name))
     return units
+
+
+def _specification(row: Mapping[str, Any], **arguments: Any) -> Specification:
+    """The run of a row of ablations.yaml."""
+    preset, method = row.get("preset", "best"), row.get("method", "virl")
+    spec = make_specification(preset=preset, method=method, **arguments)
+    hparams = spec.hparams.override(row.get("hparams", {}), FILE.name)
+    return replace(spec, hparams=hparams)
 
 
 def ablate(
@@ -219,29 +200,24 @@ def ablate(
             failed.
     """
     console, task = Console(), units[0].spec.task
-    workers = check_integer(
-        "--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1
-    )
+    workers = local_workers(workers)
     RunFolder.open(out, {"ablations": task, "overrides": list(assignments)})
     failures = execute_sweep(units, out, scheduler, workers, console)
 
     finished = [unit for unit in units if unit.finished(out / unit.name)]
     rows = [{"ablation": unit.label, **row} for unit in finished for row in _rows(out / unit.name)]
-    results = pd.DataFrame(
-        rows, columns=["ablation", *columns_of(task), "iterations", "effective_share", *AWAY]
-    )
+    columns = ["ablation", *columns_of(task), "iterations", "effective_share", *AWAY]
+    results = pd.DataFrame(rows, columns=columns)
     means = table(results)
     write_text(out / "results.csv", results.to_csv(index=False))
     write_text(out / "table.csv", means.to_csv(index=False))
     write_text(out / "table.md", to_markdown(means))
-    console.print(
-        f"{len(units) - len(failures)} of {len(units)} units finished; {out / 'results.csv'}, {out / 'table.md'}"
-    )
+    shown = f"{out / 'results.csv'}, {out / 'table.md'}"
+    console.print(f"{len(units) - len(failures)} of {len(units)} units finished; {shown}")
     if failures:
         name, error = next(iter(failures.items()))
-        raise InputError(
-            f"{len(failures)} units failed, the first is {name}: {error.strip().splitlines()[-1]}"
-        )
+        last_line = error.strip().splitlines()[-1]
+        raise InputError(f"{len(failures)} units failed, the first is {name}: {last_line}")
 
 
 def table(results: pd.DataFrame) -> pd.DataFrame:
@@ -264,15 +240,13 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Of results.csv, with what only ablations have; of `best` also the references (those of the
     run, then its own).
     """
-    summary, found = (
-        read_summary(folder),
-        json.loads((folder / "ablation.json").read_text(encoding="utf-8")),
-    )
+    summary = read_summary(folder)
+    found = json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
     effective = summary["effective_sample_size"]
     of_training = {
         "iterations": summary["num_iterations"],
-        "effective_share": effective["mean"]
-        / effective["of"],  # of the importance weights, over the iterations
+        # Of the importance weights, over the iterations.
+        "effective_share": effective["mean"] / effective["of"],
         **{name: found[name] for name in AWAY if name in found},
     }
     for row in rows_of(folder):
@@ -286,16 +260,5 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
             if name not in ("reward", "policy")
         }
         for name, values in {**of_run, **found["references"]}.items():
-            yield {
-                **key,
-                "stage": f"reference {name}",
-                "method": name,
-                **values,
-                "status": "finished",
-            }
-
-
-def _text(value: Any) -> str:
-    return (
-        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )
+            stage = f"reference {name}"
+            yield {**key, "stage": stage, "method": name, **values, "status": "finished"}

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from virl_tf.validation import InputError
+
 import numpy as np
 import pandas as pd
 from rich.console import Console
@@ -11,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from experiments.result_files import bootstrap_interval, paired, read_results, sign_flip_test
-from virl_tf.validation import InputError, check_choice
+from experiments.tasks import describe
 
 HOLDS, FAILS, TOO_FEW = "holds", "does not hold", "not enough runs"
 LEVEL = 0.05  # of every test, one-sided
@@ -47,12 +49,16 @@ def _smaller(
     if len(pairs) < FEWEST:
         return Finding(f"{len(pairs)} pairs", TOO_FEW)
     wins = int(np.sum(a < b))
-    numbers = f"{a.mean():.3f} against {b.mean():.3f}, lower in {wins} of {len(pairs)}, p = {sign_flip_test(a - b):.2g}"
+    means = f"{a.mean():.3f} against {b.mean():.3f}"
+    p = sign_flip_test(a - b)
+    numbers = f"{means}, lower in {wins} of {len(pairs)}, p = {p:.2g}"
     return Finding(numbers, _verdict(a - b))
 
 
 def _verdict(differences: np.ndarray) -> str:
-    """Holds or fails where a test decides; undecided means too few runs, until there are `ENOUGH`."""
+    """Holds or fails where a test decides; undecided means too few runs, until there are
+    `ENOUGH`.
+    """
     if sign_flip_test(differences) < LEVEL:
         return HOLDS
     if sign_flip_test(-differences) < LEVEL or len(differences) >= ENOUGH:
@@ -104,7 +110,8 @@ def _less_variance(*keys: tuple[str, str, int]) -> Callable[[pd.DataFrame], Find
                 continue
             p = sign_flip_test(both[:, 0] - both[:, 1])
             numbers.append(
-                f"mean standard deviation {both[:, 0].mean():.3f} against {both[:, 1].mean():.3f} ({key[1]}), p = {p:.2g}"
+                f"mean standard deviation {both[:, 0].mean():.3f} against {both[:, 1].mean():.3f} "
+                f"({key[1]}), p = {p:.2g}"
             )
             verdicts.append(_verdict(both[:, 0] - both[:, 1]))
         return Finding("; ".join(numbers), _worst(verdicts))
@@ -134,7 +141,8 @@ _PAIRED = "sign-flip test on pairs of the same target and seed, one-sided, level
 
 GAUSSIANS = (
     Claim(
-        "V-IRL scales gracefully with the number of modes to be covered, comparing favorably to both baselines.",
+        "V-IRL scales gracefully with the number of modes to be covered, comparing favorably to "
+        "both baselines.",
         _PAIRED + " (10 components, recovered rewards)",
         _all_smaller(("V-IRL - G-EIM", VIRL, GEIM), ("V-IRL - EIM", VIRL, EIM)),
     ),
@@ -157,7 +165,8 @@ GAUSSIANS = (
         ),
     ),
     Claim(
-        "Both methods generate a useful reward function that encodes more information than the policy that is used to "
+        "Both methods generate a useful reward function that encodes more information than the "
+        "policy that is used to "
         "produce it.",
         _PAIRED + " (inference policy against training policy)",
         _all_smaller(
@@ -196,7 +205,8 @@ def _versatile_and_precise(results: pd.DataFrame) -> Finding:
         )
         precise = runs["good_fraction"] >= GOOD
         numbers.append(
-            f"{label}: {runs['modes_covered'].mean():.1f} modes, {100 * runs['good_fraction'].mean():.1f} % good walks, "
+            f"{label}: {runs['modes_covered'].mean():.1f} modes, "
+            f"{100 * runs['good_fraction'].mean():.1f} % good walks, "
             f"both in {int((versatile & precise).sum())} of {len(runs)} runs"
         )
         few = TOO_FEW if len(runs) < 3 else FAILS
@@ -212,7 +222,8 @@ def _mostly_limited(results: pd.DataFrame) -> Finding:
     shares = (runs["new_modes"] / runs["modes_covered"].clip(lower=1)).to_numpy()
     low, high = bootstrap_interval(shares)
     numbers = (
-        f"{runs['modes_covered'].mean():.1f} modes covered, {runs['new_modes'].mean():.1f} of them new; "
+        f"{runs['modes_covered'].mean():.1f} modes covered, {runs['new_modes'].mean():.1f} of them "
+        "new; "
         f"share of new ones {shares.mean():.2f} [{low:.2f}, {high:.2f}]"
     )
     return Finding(numbers, HOLDS if high <= FEW else FAILS if low > FEW else TOO_FEW)
@@ -257,16 +268,19 @@ def _walks(results: pd.DataFrame, stage: str, method: str) -> pd.DataFrame:
 GRID_WALKER = (
     Claim(
         "We find that the sampling policies for both V-IRL and G-EIM are versatile and precise.",
-        f"every policy covers at least {MOST:.0%} as many modes as it has components, with at least {GOOD:.0%} good walks",
+        f"every policy covers at least {MOST:.0%} as many modes as it has components, with at "
+        f"least {GOOD:.0%} good walks",
         _versatile_and_precise,
     ),
     Claim(
-        "... the inference policy of G-EIM is mostly limited to behaviors that were found during the training ...",
+        "... the inference policy of G-EIM is mostly limited to behaviors that were found during "
+        "the training ...",
         f"95 % bootstrap interval of the share of new modes below {FEW:.0%}",
         _mostly_limited,
     ),
     Claim(
-        "... the recovered reward of V-IRL allows for previously unexplored modes to be found by the inference policy.",
+        "... the recovered reward of V-IRL allows for previously unexplored modes to be found by "
+        "the inference policy.",
         _PAIRED + " (new modes, V-IRL against G-EIM)",
         _more(INFERRED, "new_modes", "new modes"),
     ),
@@ -283,7 +297,8 @@ GRID_WALKER = (
         ),
     ),
     Claim(
-        "... G-EIM clearly prefers explored modes, failing to distinguish between [random points] and unexplored ones.",
+        "... G-EIM clearly prefers explored modes, failing to distinguish between [random points] "
+        "and unexplored ones.",
         _PAIRED + " (AUC of explored against unexplored centers; 0.5 is no preference)",
         _more(TRAINED, "explored_unexplored_auc", "AUC explored against unexplored", sign=-1.0),
     ),
@@ -291,16 +306,17 @@ GRID_WALKER = (
 
 PATH_PLANNING = (
     Claim(
-        "V-IRL reconstructs a versatile reward function that allows for good solutions even when some paths are obstructed.",
+        "V-IRL reconstructs a versatile reward function that allows for good solutions even when "
+        "some paths are obstructed.",
         _PAIRED
-        + " (open paths found with obstacles, and those new to the training policy; V-IRL against G-EIM)",
+        + " (open paths found with obstacles, and those new to the training policy; V-IRL against "
+        "G-EIM)",
         _each(
             _more(OBSTRUCTED, "modes_covered", "open paths found"),
             _more(OBSTRUCTED, "new_modes", "new open paths"),
         ),
     ),
 )
-CLAIMS = {"gaussians": GAUSSIANS, "grid_walker": GRID_WALKER, "path_planning": PATH_PLANNING}
 
 
 def print_claims(task: str, results: Path | Sequence[Path]) -> None:
@@ -310,7 +326,7 @@ def print_claims(task: str, results: Path | Sequence[Path]) -> None:
     Raises:
         InputError: unknown task, no results there, or results of another task.
     """
-    claims = CLAIMS[check_choice("task", task, CLAIMS)]
+    claims = describe(task).claims()
     frame = read_results(results, task)
     found = sorted(frame["task"].unique())
     if found != [task]:

@@ -6,14 +6,18 @@ TensorFlow is imported inside the commands, so that `--help` answers at once.
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from experiments.tasks import descriptions, names
+from experiments.tasks.description import TaskDescription
+
 app = typer.Typer(
-    help="Experiments of 'Versatile Inverse Reinforcement Learning via Cumulative Rewards' (V-IRL).",
+    help="Experiments of 'Versatile Inverse Reinforcement Learning via Cumulative Rewards' "
+    "(V-IRL).",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,7 +43,23 @@ RunFolders = Annotated[
 ]
 
 
-Task = Annotated[str, typer.Argument(help="gaussians, grid_walker or path_planning.")]
+def _by_task(text: Callable[[TaskDescription], object]) -> str:
+    """Something of every task, for --help."""
+    return ", ".join(f"{task.name}: {text(task)}" for task in descriptions())
+
+
+def _size_help(option: str, text: str = "{what}; default {default}") -> str:
+    tasks = [task for task in descriptions() if task.size_option == option]
+    what = {task.size_text: None for task in tasks}
+    default = ", ".join(f"{task.default_size} ({task.name})" for task in tasks)
+    return text.format(what=", ".join(what), default=default) + "."
+
+
+Task = Annotated[str, typer.Argument(help=", ".join(names()) + ".")]
+Modes = Annotated[int | None, typer.Option(help=_size_help("modes"))]
+Steps = Annotated[int | None, typer.Option(help=_size_help("steps"))]
+DEFAULT_PRESETS = _by_task(lambda task: task.default_preset)
+DEFAULT_SIZES = _by_task(lambda task: task.default_size)
 
 
 @app.command("run")
@@ -49,12 +69,8 @@ def run_command(
         str, typer.Option(help="virl, geim, eim, or an ablation, e.g. virl_no_kde.")
     ] = "virl",
     components: Annotated[int, typer.Option(help="Components of the policy.")] = 10,
-    modes: Annotated[
-        int | None, typer.Option(help="gaussians: components m of the target mixture; default 50.")
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Walks: steps d; default 5 (grid_walker), 6 (path_planning).")
-    ] = None,
+    modes: Modes = None,
+    steps: Steps = None,
     dim: Annotated[
         int | None, typer.Option(help="gaussians: dimension D; default 2, the paper's.")
     ] = None,
@@ -66,8 +82,8 @@ def run_command(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="smoke (seconds), quick (minutes), paper (the published hyperparameters) or best (beyond the paper). Default: "
-            "quick for gaussians, paper for walks."
+            help="smoke (seconds), quick (minutes), paper (the published hyperparameters) or best "
+            f"(beyond the paper). Default: {DEFAULT_PRESETS}."
         ),
     ] = None,
     hparams: Annotated[
@@ -88,7 +104,6 @@ def run_command(
 
     Continues a stopped run, leaves a finished one alone.
     """
-    import virl_tf  # noqa: F401  (before anything that imports TensorFlow: it keeps the log lines off the screen)
     from experiments.runs import execute
     from experiments.specification import make_specification
 
@@ -153,7 +168,6 @@ def fit_command(
 
     Continues a stopped run, leaves a finished one alone.
     """
-    import virl_tf  # noqa: F401
     from experiments.fit_command import fit_file
 
     with _interruptible():
@@ -183,13 +197,6 @@ def infer_command(
             help="Add and prune components first, or keep one set of them as in the paper.",
         ),
     ] = True,
-    near_data: Annotated[
-        bool,
-        typer.Option(
-            "--near-data",
-            help="Keep the policy near the demonstrations: for rewards in many dimensions.",
-        ),
-    ] = False,
     steps: Annotated[
         int | None,
         typer.Option(help="Trust-region steps; default: 400 if fixed, 30 after a search."),
@@ -211,27 +218,25 @@ def infer_command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Default: inference/, inference_near/ or obstacles/ in the (first) run's folder.",
+            help="Default: inference/ or obstacles/ in the (first) run's folder.",
         ),
     ] = None,
 ) -> None:
     """Fit a newly initialised policy to the reward of a run, or to the average reward of several
     runs on the same task.
     """
-    import virl_tf  # noqa: F401
     from experiments.inference import infer
 
-    out = out or runs[0] / (
-        ("inference" if obstacles is None else "obstacles") + ("_near" if near_data else "")
+    infer(
+        runs,
+        components,
+        search=search,
+        steps=steps,
+        samples=samples,
+        seed=seed,
+        obstacles=obstacles,
+        out=out or runs[0] / ("inference" if obstacles is None else "obstacles"),
     )
-    options: dict[str, Any] = {
-        "search": search,
-        "near_data": near_data,
-        "steps": steps,
-        "samples": samples,
-        "seed": seed,
-    }
-    infer(runs, components, **options, obstacles=obstacles, out=out)
 
 
 @app.command("sweep")
@@ -240,16 +245,21 @@ def sweep_command(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="smoke (minutes), quick or paper (gaussians: half a day, walks: an hour, on 2 cores)."
+            help="smoke (minutes), quick or paper (gaussians: half a day, walks: an hour, on 2 "
+            "cores)."
         ),
     ] = None,
     modes: Annotated[
         str | None,
-        typer.Option(metavar="M,M,...", help="gaussians: target modes instead of the preset's."),
+        typer.Option(
+            metavar="M,M,...", help=_size_help("modes", "{what}, instead of the preset's")
+        ),
     ] = None,
     steps: Annotated[
         str | None,
-        typer.Option(metavar="D,D,...", help="Walks: numbers of steps instead of the preset's."),
+        typer.Option(
+            metavar="D,D,...", help=_size_help("steps", "{what}, instead of the preset's")
+        ),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="S,S,...", help="Seeds instead of the preset's.")
@@ -305,10 +315,8 @@ def ablate_command(
     seeds: Annotated[
         str, typer.Option(metavar="S,S,...", help="Seeds of every ablation.")
     ] = "100,101,102",
-    modes: Annotated[
-        int | None, typer.Option(help="gaussians: components m of the target mixture; default 50.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Walks: steps d.")] = None,
+    modes: Modes = None,
+    steps: Steps = None,
     dim: Annotated[int | None, typer.Option(help="gaussians: dimension D; default 2.")] = None,
     rows: Rows = None,
     rewards_only: Annotated[
@@ -329,15 +337,22 @@ def ablate_command(
 
     What is finished is skipped.
     """
-    import virl_tf  # noqa: F401
     from experiments.ablation_command import ablate, ablation_units
     from experiments.sweep_command import parse_integers
 
-    names = None if only is None else [name.strip() for name in only.split(",")]
+    labels = None if only is None else [name.strip() for name in only.split(",")]
     with _interruptible():
         chosen = parse_integers("--seeds", seeds) or []
         units = ablation_units(
-            task, names, chosen, modes, steps, dim, rows, set_ or [], rewards_only
+            task,
+            labels,
+            chosen,
+            rewards_only,
+            modes=modes,
+            steps=steps,
+            dim=dim,
+            rows=rows,
+            assignments=set_ or [],
         )
         ablate(units, set_ or [], scheduler, workers, out or Path("ablations") / task)
 
@@ -351,14 +366,11 @@ def tune_command(
         int, typer.Option(help="Stop when so many trials are complete or pruned.")
     ] = 100,
     size: Annotated[
-        int | None,
-        typer.Option(help="gaussians: target modes, default 50; walks: steps, default 5 or 6."),
+        int | None, typer.Option(help=f"Of the target. Default: {DEFAULT_SIZES}.")
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(
-            help="Budget of a trial: smoke, quick or paper. Default: quick for gaussians, paper for walks."
-        ),
+        typer.Option(help=f"Budget of a trial: smoke, quick or paper. Default: {DEFAULT_PRESETS}."),
     ] = None,
     seeds: Annotated[
         str | None,
@@ -369,7 +381,8 @@ def tune_command(
         str | None,
         typer.Option(
             metavar="URL",
-            help="sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE; default: study.db in --out.",
+            help="sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE; default: "
+            "study.db in --out.",
         ),
     ] = None,
     scheduler: Annotated[
@@ -389,7 +402,6 @@ def tune_command(
 
     The same command continues it.
     """
-    import virl_tf  # noqa: F401
     from experiments.tuning.tune_command import tune
 
     with _interruptible():
@@ -409,12 +421,8 @@ def tune_command(
         )
 
 
-Preset = Annotated[
-    str | None, typer.Option(help="The study's; default: quick for gaussians, paper for walks.")
-]
-Size = Annotated[
-    int | None, typer.Option(help="The study's; default: 50 for gaussians, 5 or 6 for walks.")
-]
+Preset = Annotated[str | None, typer.Option(help=f"The study's; default: {DEFAULT_PRESETS}.")]
+Size = Annotated[int | None, typer.Option(help=f"The study's; default: {DEFAULT_SIZES}.")]
 Storage = Annotated[
     str | None,
     typer.Option(metavar="URL", help="The study's; default: study.db in studies/ and its name."),
@@ -423,7 +431,10 @@ Storage = Annotated[
 
 @app.command("compare")
 def compare_command(
-    task: Annotated[str, typer.Argument(help="gaussians or grid_walker.")],
+    task: Annotated[
+        str,
+        typer.Argument(help=", ".join(task.name for task in descriptions() if task.compared) + "."),
+    ],
     seeds: Annotated[
         str | None,
         typer.Option(metavar="S,S,...", help="Seeds tuning never saw; default 100,101,102."),
@@ -451,7 +462,6 @@ def compare_command(
     """Published against best found hyperparameters of every column that has a study, on fresh
     seeds.
     """
-    import virl_tf  # noqa: F401
     from experiments.tuning.compare import compare
 
     with _interruptible():
@@ -482,7 +492,6 @@ def study_plots_command(
     ] = None,
 ) -> None:
     """Optimisation history, importances, slices and contours of a study."""
-    import virl_tf  # noqa: F401
     from experiments.tuning.study_plots import study_plots
 
     study_plots(task, method, components, preset=preset, size=size, storage=storage, out=out)
@@ -496,7 +505,6 @@ def claims_command(
     ],
 ) -> None:
     """What the paper says about a task's results, the numbers that speak to it, and a verdict."""
-    import virl_tf  # noqa: F401
     from experiments.claims import print_claims
 
     print_claims(task, results)
@@ -515,7 +523,8 @@ def benchmark_command(
         bool,
         typer.Option(
             "--peers",
-            help="vips: gmmvi beside ours (pip install 'virl_tf\\[bench]'); without PART also peers.",
+            help="vips: gmmvi beside ours (pip install 'virl_tf\\[bench]'); without PART also "
+            "peers.",
         ),
     ] = False,
     peer_seconds: Annotated[
@@ -555,8 +564,8 @@ def figure_command(
         list[Path],
         typer.Argument(
             metavar="RESULTS...",
-            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4: sweeps; 7: a sweep; robot: a benchmark; "
-            "ablations: folders of `ablate`.",
+            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4: sweeps; 7: a "
+            "sweep; robot: a benchmark; ablations: folders of `ablate`.",
         ),
     ],
     inference: Annotated[
@@ -567,7 +576,6 @@ def figure_command(
     ),
 ) -> None:
     """Redraw a figure of the paper from result files alone."""
-    import virl_tf  # noqa: F401
     from experiments.figures import draw
 
     draw(number, runs, inference, out)
@@ -582,8 +590,9 @@ def report_command(
         Path, typer.Option(metavar="DIR", help="Folder of results; default: the committed ones.")
     ] = Path(__file__).parent / "results",
 ) -> None:
-    """One self-contained HTML page: each figure, table and claim of the paper with ours beside it."""
-    import virl_tf  # noqa: F401
+    """One self-contained HTML page: each figure, table and claim of the paper with ours
+    beside it.
+    """
     from experiments.report.report import write_report
 
     write_report(results, out)
@@ -596,7 +605,6 @@ def docs_command(
     ),
 ) -> None:
     """The API reference as HTML pages, from the docstrings (extra `docs`)."""
-    import virl_tf  # noqa: F401
     from experiments.docs_command import write_reference
 
     write_reference(out)

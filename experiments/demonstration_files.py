@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import pandas as pd
-
 from virl_tf.checkpoint import DamagedFileError, load_arrays
 from virl_tf.validation import InputError, check_choice, check_demonstrations
+
+import numpy as np
+import pandas as pd
 
 MOST_NAMED = 5  # rows that an error names
 

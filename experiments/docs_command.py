@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from virl_tf.validation import InputError
+
+from rich.console import Console
 
 # What a user calls, and what such calls take or return. Other modules are documented where they
 # stand.

@@ -8,15 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import pandas as pd
-import tensorflow as tf
-from rich.console import Console
-from rich.table import Table
-
 import virl_tf
-from experiments.demonstration_files import Demonstrations, load_demonstrations
-from experiments.specification import parse_assignment
 from virl_tf import metrics
 from virl_tf.checkpoint import save_arrays
 from virl_tf.fit import Result, resolve_hparams
@@ -36,6 +28,15 @@ from virl_tf.validation import (
     check_integer,
     check_seed,
 )
+
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+
+from experiments.demonstration_files import Demonstrations, load_demonstrations
+from experiments.specification import parse_assignment
 
 CANDIDATES = (
     1,
@@ -300,7 +301,9 @@ def summarise(
 
 
 def log_normaliser(reward: Reward, proposal: Fusion, seed: int) -> tuple[float, float]:
-    """Log of the integral of exp(R) by importance sampling, and the effective number of its draws."""
+    """Log of the integral of exp(R) by importance sampling, and the effective number of its
+    draws.
+    """
     x = proposal.sample(NORMALISER_DRAWS, split_seed(seed, 0, "normaliser"))
     log_w = (reward(x) - proposal.log_prob(x)).numpy()
     total = np.logaddexp.reduce(log_w)
@@ -330,12 +333,14 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
     rows = summary["rows"]
     if rows["repeated"]:
         console.print(
-            f"[yellow]{rows['repeated']} rows repeat another[/yellow]: a density of repeated points has spikes on them."
+            f"[yellow]{rows['repeated']} rows repeat another[/yellow]: a density of repeated "
+            "points has spikes on them."
         )
     if summary["components_scores"]:
         scores = ", ".join(f"{k}: {score:.3f}" for k, score in summary["components_scores"].items())
         console.print(
-            f"components {summary['components']}, {summary['components_reason']} (mean log-likelihood {scores})",
+            f"components {summary['components']}, {summary['components_reason']} (mean "
+            f"log-likelihood {scores})",
             soft_wrap=True,
         )
     size = summary["effective_sample_size"]
@@ -345,13 +350,15 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
         else ""
     )
     console.print(
-        f"last iteration: held-out loss {summary['validation_loss']:.4f}, of the best constant {summary['chance_loss']:.4f}"
+        f"last iteration: held-out loss {summary['validation_loss']:.4f}, of the best constant "
+        f"{summary['chance_loss']:.4f}"
         f"{nothing_more}, effective sample size {size['final']:.0f} of {size['of']}",
         soft_wrap=True,
     )
     if exponent := summary["mixture_exponent"]:
         console.print(
-            f"the reward: {1.0 - exponent:.2f} x the sum of discriminators + {exponent:.2f} x the log density of an EM mixture"
+            f"the reward: {1.0 - exponent:.2f} x the sum of discriminators + {exponent:.2f} x the "
+            "log density of an EM mixture"
         )
     if not summary["held_out_log_likelihood"]:
         console.print(f"no rows were held out ({rows['train']} in all), so there is no score")
@@ -377,7 +384,8 @@ def snippet(out: Path) -> str:
     return (
         "import virl_tf\n"
         f"result = virl_tf.load({str(out)!r})  # reward.keras, policy.npz and the history\n"
-        "print(result.reward(result.policy.distribution.sample(3)))  # log density, up to a constant, of 3 draws of the policy"
+        "print(result.reward(result.policy.distribution.sample(3)))  # log density, up to a "
+        "constant, of 3 draws of the policy"
     )
 
 

@@ -3,22 +3,23 @@ several.
 """
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from rich.console import Console
-
-import virl_tf
-from experiments.result_files import check_same_task
-from experiments.tasks import experiment_of
-from virl_tf.checkpoint import load_arrays, save_policy, write_text
-from virl_tf.fit_policy import FINAL_STEPS, spread_start
+from virl_tf.checkpoint import save_policy, write_text
+from virl_tf.fit_policy import FINAL_STEPS, PolicyResult, fit_policy, spread_start
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed
+from virl_tf.reward import Reward
 from virl_tf.run_folder import RunFolder, write_json
-from virl_tf.validation import check_integer, check_seed
+from virl_tf.validation import InputError, check_integer, check_seed
+
+from rich.console import Console
+
+from experiments.evaluation.base import Inference
+from experiments.result_files import check_same_task
+from experiments.tasks import describe, descriptions, experiment_of
+from experiments.tasks.description import TaskDescription
 
 FIXED_STEPS, FIXED_SAMPLES = 400, 100
 EVALUATE_EVERY = 50  # steps; the paper evaluates inference policies "at their best iteration"
@@ -29,7 +30,6 @@ def infer(
     components: int,
     *,
     search: bool = True,
-    near_data: bool = False,
     steps: int | None = None,
     samples: int | None = None,
     seed: int = 0,
@@ -43,7 +43,6 @@ def infer(
     Args:
         search: components are added and pruned first; without it their set is fixed, as in the
             paper.
-        near_data: the policy stays near the runs' demonstrations (`virl_tf.stay_near`).
         steps, samples: of the components' own steps; None: 400 of 100 samples for a fixed set,
             `fit_policy`'s after a search.
         obstacles: the share of path planning's paths that discs block, which the reward does not
@@ -55,67 +54,83 @@ def infer(
     """
     console = Console(quiet=quiet)
     check_integer("--components", components, 1)
-    if not search:
-        steps, samples = (
-            FIXED_STEPS if steps is None else steps,
-            FIXED_SAMPLES if samples is None else samples,
-        )
-    steps = FINAL_STEPS if steps is None else check_integer("--steps", steps, 1)
-    if samples is not None:
-        check_integer("--samples", samples, 4)
+    steps, samples = _steps_and_samples(search, steps, samples)
     check_seed(seed)
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
-    demonstrations = (
-        [load_arrays(run / "demonstrations.npz")["train"] for run in runs] if near_data else []
-    )
-    inference = experiment_of(RunFolder(runs[0]).config).inference(runs, rewards, obstacles)
+    inference = _inference(runs, rewards, obstacles)
     config = {
         "runs": [run.name for run in runs],
         "components": components,
         "steps": steps,
         "samples": samples,
         "seed": seed,
+        **({"search": True} if search else {}),
+        **({} if obstacles is None else {"blocked_share": obstacles}),
     }
-    config |= {name: True for name, on in (("search", search), ("near_data", near_data)) if on}
-    if obstacles is not None:
-        config["blocked_share"] = obstacles
     RunFolder.open(out, config)
     if (out / "summary.json").is_file():
         console.print(f"{out}: finished before; nothing to do.")
         return
 
-    target: Callable[[Any], Any] = inference.log_prob
-    if near_data:
-        target = virl_tf.stay_near(target, np.concatenate(demonstrations))
+    start = time.process_time()
+    with console.status(f"fitting {components} components to the reward of {len(runs)} run(s)"):
+        fitted, evaluations = _fit(inference, rewards[0], config)
+    seconds = time.process_time() - start
+    save_policy(out / "policy.npz", fitted.policy)
+    write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
+    found, sentence = inference.finish(out, fitted.policy, evaluations, search)
+    summary = {**config, **found, "evaluations": evaluations, "cpu_seconds": seconds}
+    write_json(out / "summary.json", summary)
+    console.print(f"{sentence}; in {out}", highlight=False)
+
+
+def _steps_and_samples(
+    search: bool, steps: int | None, samples: int | None
+) -> tuple[int, int | None]:
+    """Of the components' own steps."""
+    if steps is None:
+        steps = FINAL_STEPS if search else FIXED_STEPS
+    if samples is None and not search:
+        samples = FIXED_SAMPLES
+    check_integer("--steps", steps, 1)
+    return steps, None if samples is None else check_integer("--samples", samples, 4)
+
+
+def _inference(runs: list[Path], rewards: list[Reward], obstacles: float | None) -> Inference:
+    """What the task infers on the average of the rewards."""
+    config = RunFolder(runs[0]).config
+    if obstacles is not None and not _has_obstacles(describe(config["task"])):
+        takers = " and ".join(task.name for task in descriptions() if _has_obstacles(task))
+        raise InputError(f"--obstacles is for {takers}; these are runs of {config['task']}.")
+    return experiment_of(config).inference(runs, rewards, obstacles)
+
+
+def _has_obstacles(description: TaskDescription) -> bool:
+    return any(share is not None for share in description.inference_stages.values())
+
+
+def _fit(
+    inference: Inference, reward: Reward, config: dict[str, Any]
+) -> tuple[PolicyResult, list[dict[str, float]]]:
+    """The new policy, and what is measured of it on the way."""
+    components, steps, seed = config["components"], config["steps"], config["seed"]
     evaluations: list[dict[str, float]] = []
 
     def measure(done: int, policy: Mixture) -> None:
         evaluations.append({"step": done, **inference.measure(policy)})
 
-    start = time.process_time()
-    with console.status(f"fitting {components} components to the reward of {len(runs)} run(s)"):
-        fitted = virl_tf.fit_policy(
-            target,
-            rewards[0].dim,
-            components,
-            search=search,
-            support=inference.support,
-            seed=seed,
-            num_steps=steps,
-            samples_per_component=samples,
-            initial_policy=spread_start(
-                rewards[0], components, numpy_seed(seed, 0, "initial policy")
-            ),
-            callback=measure,
-            callback_every=EVALUATE_EVERY if steps % EVALUATE_EVERY == 0 else steps,
-        )
-    seconds = time.process_time() - start
-    save_policy(out / "policy.npz", fitted.policy)
-    write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
-    found, sentence = inference.finish(out, fitted.policy, evaluations, search)
-    write_json(
-        out / "summary.json",
-        {**config, **found, "evaluations": evaluations, "cpu_seconds": seconds},
+    fitted = fit_policy(
+        inference.log_prob,
+        reward.dim,
+        components,
+        search=config.get("search", False),
+        support=inference.support,
+        seed=seed,
+        num_steps=steps,
+        samples_per_component=config["samples"],
+        initial_policy=spread_start(reward, components, numpy_seed(seed, 0, "initial policy")),
+        callback=measure,
+        callback_every=EVALUATE_EVERY if steps % EVALUATE_EVERY == 0 else steps,
     )
-    console.print(f"{sentence}; in {out}", highlight=False)
+    return fitted, evaluations

@@ -1,31 +1,102 @@
-"""What a recovered reward has to beat: the KDE it is given, EM on the same demonstrations, the best
-policies of a given size.
+"""What a recovered reward has to beat: densities fitted to the same demonstrations without any
+discriminator, and the best policies of a given size.
 """
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from virl_tf import metrics
+from virl_tf.fit_policy import fit_policy
+from virl_tf.kde import Kde, fit_kde
+from virl_tf.mixture import Mixture, bic_mixture, em_mixture, kmeans_start
+from virl_tf.numerics import DENSITY, numpy_seed
+from virl_tf.problem import density_estimate
+from virl_tf.run_folder import RunFolder, write_json
+from virl_tf.tasks import Task
 
 import numpy as np
 import tensorflow as tf
 
 from experiments.specification import Specification
-from virl_tf import metrics
-from virl_tf.fit_policy import fit_policy
-from virl_tf.hparams import published
-from virl_tf.kde import Kde, fit_kde
-from virl_tf.mixture import Mixture, bic_mixture, em_mixture, kmeans_start
-from virl_tf.numerics import DENSITY, numpy_seed
-from virl_tf.run_folder import RunFolder, write_json
-from virl_tf.tasks import RandomGaussians
+from experiments.tasks import describe
+
+LABELS = {
+    "kde": "KDE, the run's bandwidth",
+    "kde_silverman": "KDE, Silverman's bandwidth",
+    "kde_held_out": "KDE, held-out bandwidth",
+    "em_policy": "EM, components of the policy",
+    "em_bic": "EM, components by BIC",
+    "em_target": "EM, components of the target",
+    "best_1c": "best possible, 1 component",
+    "best_10c": "best possible, 10 components",
+}
+OF_RUNS = ("kde", "kde_silverman", "kde_held_out", "em_policy", "em_bic", "em_target")
+OF_SWEEPS = tuple(LABELS)
+SWEEP_COMPONENTS = 10  # "of the policy", where runs of several policies share the references
 
 
-def best_possible(task: RandomGaussians, x: np.ndarray, num_components: int, seed: int) -> Mixture:
+@dataclass(frozen=True)
+class Demonstrated:
+    """What references are fitted to.
+
+    Attributes:
+        x: demonstrations [N, D].
+        seed: of the fits.
+        task: the target.
+        components: of the policy.
+        run_density: the density estimate p~ that the run itself has, for the reference `kde`.
+    """
+
+    x: np.ndarray
+    seed: int
+    task: Task
+    components: int = SWEEP_COMPONENTS
+    run_density: Kde | Mixture | None = None
+    _mixtures: dict[int, Mixture] = field(default_factory=dict)
+
+    def em(self, components: int) -> Mixture:
+        """The EM mixture of a size, fitted once."""
+        if components not in self._mixtures:
+            em_seed = numpy_seed(self.seed, 0, "EM")
+            self._mixtures[components] = em_mixture(self.x, components, em_seed)
+        return self._mixtures[components]
+
+
+def _of_the_run(of: Demonstrated) -> Mixture | Kde:
+    assert of.run_density is not None
+    return of.run_density
+
+
+def _held_out(of: Demonstrated) -> Kde:
+    return fit_kde(of.x, "held_out", seed=numpy_seed(of.seed, 0, "bandwidth"))
+
+
+FITS: dict[str, Callable[[Demonstrated], Mixture | Kde]] = {
+    "kde": _of_the_run,
+    "kde_silverman": lambda of: fit_kde(of.x, "silverman"),
+    "kde_held_out": _held_out,
+    "em_policy": lambda of: of.em(of.components),
+    "em_bic": lambda of: bic_mixture(of.x, numpy_seed(of.seed, 0, "EM")),
+    "em_target": lambda of: of.em(min(len(of.task.mode_centers), len(of.x))),
+    "best_1c": lambda of: best_possible(of.task, of.x, 1, of.seed),
+    "best_10c": lambda of: best_possible(of.task, of.x, 10, of.seed),
+}
+
+
+def fit_references(names: Iterable[str], of: Demonstrated) -> dict[str, Mixture | Kde]:
+    """The densities of these names."""
+    return {name: FITS[name](of) for name in names}
+
+
+def best_possible(task: Task, x: np.ndarray, num_components: int, seed: int) -> Mixture:
     """The reverse-KL optimum of a mixture of this size, as VIPS on the true density finds it from a
     k-means start.
     """
     start = kmeans_start(x, num_components, numpy_seed(seed, 0, "initial policy"))
     fitted = fit_policy(
         task.log_prob,
-        2,
+        task.dim,
         num_components,
         search=False,  # from k-means centres of the data no mode is missed
         seed=seed,
@@ -37,33 +108,19 @@ def best_possible(task: RandomGaussians, x: np.ndarray, num_components: int, see
 
 
 def execute_references(spec: Specification, folder: Path) -> None:
-    """Write the I-projection of every reference for one target into summary.json."""
-    RunFolder.open(
-        folder,
-        {
-            "references": {
-                key: spec.to_config()[key] for key in ("modes", "task_seed", "seed", "num_train")
-            }
-        },
-    )
-    task = RandomGaussians(spec.modes, spec.task_seed)
+    """Write the I-projection of every reference for one target in 2-D into summary.json."""
+    config = spec.to_config()
+    identity = {key: config[key] for key in ("modes", "task_seed", "seed", "num_train")}
+    RunFolder.open(folder, {"references": identity})
+    task = describe(spec.task).target(config)
     x = task.demonstrations(spec.num_train + spec.num_test, spec.seed)[: spec.num_train]
+    run_density = density_estimate(x, spec.hparams, spec.seed)
+    of = Demonstrated(x, spec.seed, task, min(SWEEP_COMPONENTS, len(x)), run_density)
     points = tf.constant(metrics.grid_around(x).points, DENSITY)
-    log_p, seed = task.log_prob(points), spec.seed
-    densities: dict[str, Mixture | Kde] = {
-        "kde": fit_kde(x, published("gaussians", "virl_10c")["kde"]["bandwidth"]),
-        "kde_held_out": fit_kde(x, "held_out", seed=numpy_seed(seed, 0, "bandwidth")),
-        "em": em_mixture(x, min(spec.modes, len(x)), numpy_seed(seed, 0, "EM")),
-        "em_10c": em_mixture(x, 10, numpy_seed(seed, 0, "EM")),
-        "em_bic": bic_mixture(x, numpy_seed(seed, 0, "EM")),
-        "best_1c": best_possible(task, x, 1, seed),
-        "best_10c": best_possible(task, x, 10, seed),
-    }
+    log_p = task.log_prob(points)
     distances = {
         name: metrics.i_projection(density.log_prob(points), log_p)
-        for name, density in densities.items()
+        for name, density in fit_references(OF_SWEEPS, of).items()
     }
-    write_json(
-        folder / "summary.json",
-        {"modes": spec.modes, "seed": seed, "preset": spec.preset, "i_projection": distances},
-    )
+    key = {name: config[name] for name in ("task", "modes", "seed", "preset")}
+    write_json(folder / "summary.json", {**key, "i_projection": distances})

@@ -1,15 +1,18 @@
 """Result files: what a run's summary says, the tidy table of a sweep, and its statistics."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from virl_tf.checkpoint import write_text
+from virl_tf.validation import InputError
 
 import numpy as np
 import pandas as pd
 
-from virl_tf.checkpoint import write_text
-from virl_tf.validation import InputError
+from experiments.tasks import describe, names
+from experiments.tasks.description import TaskDescription
 
 RUN = ["task", "method", "components", "modes", "seed", "preset", "stage"]  # what identifies a row
 COLUMNS = [
@@ -17,31 +20,10 @@ COLUMNS = [
     *("best", "final", "reported", "cpu_seconds", "status"),
 ]
 
-# Further columns of the walks' tables. `best`, `final` and `reported` are the policy's negative
-# ELBO there.
-WALK_COLUMNS = [
-    *(
-        "kl",
-        "good_fraction",
-        "open_modes",
-        "modes_covered",
-        "new_modes",
-        "lost_modes",
-        "true_reward_modes",
-    ),
-    *(
-        "collision_share",
-        "reward_correlation",
-        "unexplored_above_random",
-        "unexplored_random_auc",
-        "explored_unexplored_auc",
-    ),
-]
-
 
 def columns_of(task: str) -> list[str]:
     """The columns of a task's results.csv."""
-    return COLUMNS if task == "gaussians" else [*COLUMNS, *WALK_COLUMNS]
+    return [*COLUMNS, *describe(task).columns]
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -50,10 +32,21 @@ def read_summary(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(
-            f"{folder} has no summary.json: it is not a finished run. Run its command to the end first."
+            f"{folder} has no summary.json: it is not a finished run. Run its command to the end "
+            "first."
         ) from error
     except (OSError, ValueError) as error:
         raise InputError(f"{folder / 'summary.json'} cannot be read: {error}.") from error
+
+
+def value_at(summary: Mapping[str, Any], place: str) -> Any:
+    """The value at a place with dots, e.g. contrast.unexplored_random.auc; None if there is
+    none.
+    """
+    value: Any = summary
+    for key in place.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def check_same_task(runs: list[Path]) -> None:
@@ -61,9 +54,7 @@ def check_same_task(runs: list[Path]) -> None:
     tasks = []
     for run in runs:
         summary = read_summary(run)
-        keys = (
-            ("task", "modes", "task_seed") if summary["task"] == "gaussians" else ("task", "steps")
-        )
+        keys = ("task", *describe(summary["task"]).same_target)
         tasks.append({key: summary[key] for key in keys})
     for run, task in zip(runs, tasks, strict=True):
         if task != tasks[0]:
@@ -76,110 +67,73 @@ def check_same_task(runs: list[Path]) -> None:
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     """The rows of results.csv that one unit of a sweep gives.
 
-    Stages: `training` is the recovered reward, `training_policy` its policy, `inference` the new
-    policy on the reward (`inference_search`: with components that come and go, `inference_near`:
-    also kept near the demonstrations), `reference` a density that is no method of the paper's.
+    Stages: `training` is the recovered reward (of walks, the policy it was recovered with),
+    `training_policy` its policy, `inference` and what else the task infers the new policy on the
+    reward (`..._search`: with components that come and go), `reference` a density that is no method
+    of the paper's.
     """
     summary = read_summary(folder)
-    if folder.name.startswith("references"):
-        key = {
-            "task": "gaussians",
-            "components": 0,
-            "modes": summary["modes"],
-            "seed": summary["seed"],
-            "preset": summary["preset"],
-        }
-        distances = summary["i_projection"].items()
-        return [
-            {
-                **key,
-                "method": name,
-                "stage": "reference",
-                "best": v,
-                "final": v,
-                "reported": v,
-                "status": "finished",
-            }
-            for name, v in distances
-        ]
-    key = {
-        name: summary[name] for name in ("task", "method", "components", "modes", "seed", "preset")
-    }
-    if summary["task"] != "gaussians":
-        return _walk_rows(folder, summary, key)
-    distances = summary["i_projection"]
-    seconds = {"cpu_seconds": summary["cpu_seconds"]["process"], "status": summary["status"]}
+    if "method" not in summary:
+        return _reference_rows(summary)
+    description = describe(summary["task"])
+    key = {name: summary[name] for name in RUN if name != "stage"}
     rows = [
-        {**key, "stage": "training", **distances["reward"], **seconds},
-        {**key, "stage": "training_policy", **distances["policy"], **seconds},
+        {
+            **key,
+            "stage": stage,
+            **value_at(summary, place),
+            "cpu_seconds": summary["cpu_seconds"]["process"],
+            "status": summary["status"],
+            **_further_columns(summary, description),
+        }
+        for stage, place in description.training_places.items()
     ]
-    for stage in ("inference", "inference_search", "inference_near"):
+    stages = [
+        f"{stage}{kind}" for kind in ("", "_search") for stage in description.inference_stages
+    ]
+    for stage in stages:
         if (folder / stage / "summary.json").is_file():
-            inference = read_summary(folder / stage)
-            inferred = inference["i_projection"]["inference_policy"]
-            rows.append(
-                {
-                    **key,
-                    "stage": stage,
-                    **inferred,
-                    "cpu_seconds": inference["cpu_seconds"],
-                    "status": "finished",
-                }
-            )
+            rows.append({**key, **_inference_row(read_summary(folder / stage), stage, description)})
     return rows
 
 
-def _walk_rows(folder: Path, summary: dict[str, Any], key: dict[str, Any]) -> list[dict[str, Any]]:
-    """A walk's training policy, and the policies inferred on its reward without and with obstacles
-    (stage `obstacles`).
-
-    Policies found with components that come and go have the stages `inference_search` and
-    `obstacles_search`.
-    """
-    contrast = summary["contrast"]
-    training = {
-        "open_modes": summary["num_modes"],
-        "reward_correlation": summary["reward_correlation"],
-        "unexplored_above_random": contrast["unexplored_random"]["above_best"],
-        "unexplored_random_auc": contrast["unexplored_random"]["auc"],
-        "explored_unexplored_auc": contrast["explored_unexplored"]["auc"],
-        "cpu_seconds": summary["cpu_seconds"]["process"],
-        "status": summary["status"],
+def _inference_row(
+    found: Mapping[str, Any], stage: str, description: TaskDescription
+) -> dict[str, Any]:
+    values = value_at(found, description.inference_place)
+    finite = np.isfinite(values["final"])  # of a walk: it is not, if none is in the support
+    return {
+        "stage": stage,
+        **values,
+        "cpu_seconds": found["cpu_seconds"],
+        "status": "finished" if finite else "diverged",
+        **_further_columns(found, description),
     }
-    rows = [{**key, "stage": "training", **summary["objective"], **training, **_present(summary)}]
-    for stage in (
-        "inference",
-        "obstacles",
-        "inference_search",
-        "obstacles_search",
-        "inference_near",
-    ):
-        if (folder / stage / "summary.json").is_file():
-            found = read_summary(folder / stage)
-            status = (
-                "finished" if np.isfinite(found["objective"]["final"]) else "diverged"
-            )  # no walk in the support
-            extra = {"true_reward_modes": found["true_reward"]["modes_covered"], "status": status}
-            rows.append(
-                {
-                    **key,
-                    "stage": stage,
-                    "cpu_seconds": found["cpu_seconds"],
-                    **found["objective"],
-                    **extra,
-                    **_present(found),
-                }
-            )
-    return rows
 
 
-def _present(summary: dict[str, Any]) -> dict[str, Any]:
-    return {name: summary[name] for name in WALK_COLUMNS if name in summary}
+def _further_columns(summary: Mapping[str, Any], description: TaskDescription) -> dict[str, Any]:
+    found = {}
+    for column, places in description.columns.items():
+        values = [value_at(summary, place) for place in places]
+        present = [value for value in values if value is not None]
+        if present:
+            found[column] = present[0]
+    return found
 
 
-def read_results(paths: Path | Sequence[Path], task: str = "gaussians") -> pd.DataFrame:
-    """The rows of results.csv of one or several sweeps of `task`; each path is the file or its
-    folder.
+def _reference_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
+    key |= {"components": 0, "stage": "reference", "status": "finished"}
+    return [
+        {**key, "method": name, "best": value, "final": value, "reported": value}
+        for name, value in summary["i_projection"].items()
+    ]
+
+
+def read_results(paths: Path | Sequence[Path], task: str = "TASK") -> pd.DataFrame:
+    """The rows of results.csv of one or several sweeps; each path is the file or its folder.
+
+    `task`: what an error tells to sweep.
 
     Raises:
         InputError: one is not there or not a table of this version, or two hold the same run: which
@@ -191,7 +145,8 @@ def read_results(paths: Path | Sequence[Path], task: str = "gaussians") -> pd.Da
     if len(repeated):
         names = " ".join(str(value) for value in repeated.iloc[0][RUN])
         raise InputError(
-            f"{len(repeated)} rows stand in more than one of {', '.join(map(str, paths))}: {names} ..."
+            f"{len(repeated)} rows stand in more than one of {', '.join(map(str, paths))}: {names} "
+            "..."
         )
     return frame
 
@@ -203,17 +158,18 @@ def _read_table(path: Path, task: str) -> pd.DataFrame:
             f"no results in {path}; make them with: python -m experiments sweep {task} --out {path}"
         )
     frame = pd.read_csv(file)
-    if list(frame.columns) not in (COLUMNS, [*COLUMNS, *WALK_COLUMNS]):
+    if list(frame.columns) not in [columns_of(name) for name in names()]:
         raise InputError(
-            f"{file} is not a results table of this version: its columns are {', '.join(frame.columns)}."
+            f"{file} is not a results table of this version: its columns are "
+            f"{', '.join(frame.columns)}."
         )
     return frame
 
 
 def write_results(folders: list[Path], out: Path) -> pd.DataFrame:
-    """Collect the finished units into results.csv."""
+    """Collect the finished units of one task into results.csv."""
     rows = [row for folder in folders for row in rows_of(folder)]
-    frame = pd.DataFrame(rows, columns=columns_of(rows[0]["task"] if rows else "gaussians"))
+    frame = pd.DataFrame(rows, columns=columns_of(rows[0]["task"]) if rows else COLUMNS)
     write_text(out, frame.to_csv(index=False))
     return frame
 
@@ -274,10 +230,10 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
     """Mean, 95 % bootstrap interval and number of seeds of `reported`, by stage, method, components
     and modes.
 
-    For walks also of the measures in `WALK_COLUMNS` (means only).
+    Of the task's further columns the means only.
     """
     rows = []
-    extra = [name for name in WALK_COLUMNS if name in results.columns]
+    extra = [name for name in results.columns if name not in COLUMNS]
     for key, group in results.groupby(["stage", "method", "components", "modes"], sort=True):
         values = group["reported"].to_numpy()
         low, high = bootstrap_interval(values[np.isfinite(values)])

@@ -8,12 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from rich.console import Console
-
-from experiments.result_files import read_summary
-from experiments.specification import Specification
-from experiments.tasks import Experiment, experiment_of
 from virl_tf.checkpoint import load_arrays, save_arrays
 from virl_tf.fit import Evaluate, run
 from virl_tf.irl import State
@@ -21,6 +15,15 @@ from virl_tf.methods import METHODS
 from virl_tf.observers import Observer
 from virl_tf.run_folder import RunFolder, write_json
 from virl_tf.validation import InputError, check_demonstrations
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+from experiments.evaluation.base import Experiment
+from experiments.result_files import read_summary
+from experiments.specification import Specification
+from experiments.tasks import experiment_of
 
 console = Console()
 
@@ -68,25 +71,11 @@ def execute(
         tensorboard=tensorboard,
     )
     experiment.write_arrays(out, train, result)
-    history = result.history
-    trained = history[history["epochs"] > 0]  # the last row may be the pooling's
-    parts = {
-        part: float(history[f"{part}_seconds"].sum()) for part in ("sample", "training", "policy")
-    }
     before = time.process_time()
     measured = experiment.summarise(train, result)
-    parts["summary"] = time.process_time() - before  # references, too
-    summary = {
-        **{key: value for key, value in config.items() if key != "hparams"},
-        **measured,
-        "num_iterations": len(trained),
-        "effective_sample_size": {
-            "of": int(trained["num_negatives"].iloc[-1]),
-            "mean": float(trained["effective_sample_size"].mean()),
-            "final": float(trained["effective_sample_size"].iloc[-1]),
-        },
-        "cpu_seconds": {**parts, "process": time.process_time() - start},
-    }
+    seconds = {"summary": time.process_time() - before}  # references, too
+    seconds["process"] = time.process_time() - start
+    summary = _summary(config, measured, result.history, seconds)
     if progress:  # a sweep does not need hundreds of pictures
         experiment.draw(out, summary)
     write_json(summary_file, summary)  # last: its presence says that all the rest is there
@@ -95,6 +84,31 @@ def execute(
     picture = f"figure: {out / 'overview.png'}   " if progress else ""
     console.print(f"{picture}numbers: {out / 'metrics.csv'}, {summary_file}")
     return summary
+
+
+def _summary(
+    config: dict[str, Any],
+    measured: dict[str, Any],
+    history: pd.DataFrame,
+    seconds: dict[str, float],
+) -> dict[str, Any]:
+    """The content of summary.json."""
+    of_parts = {
+        part: float(history[f"{part}_seconds"].sum()) for part in ("sample", "training", "policy")
+    }
+    trained = history[history["epochs"] > 0]  # the last row may be the pooling's
+    sizes = trained["effective_sample_size"]
+    return {
+        **{key: value for key, value in config.items() if key != "hparams"},
+        **measured,
+        "num_iterations": len(trained),
+        "effective_sample_size": {
+            "of": int(trained["num_negatives"].iloc[-1]),
+            "mean": float(sizes.mean()),
+            "final": float(sizes.iloc[-1]),
+        },
+        "cpu_seconds": {**of_parts, **seconds},
+    }
 
 
 def _timed(evaluate: Evaluate) -> Evaluate:
@@ -124,7 +138,8 @@ def demonstrations(
         (spec.num_test, experiment.task.dim),
     ]:
         raise InputError(
-            f"{path} does not hold the demonstrations of this run; delete it, and they are drawn again."
+            f"{path} does not hold the demonstrations of this run; delete it, and they are drawn "
+            "again."
         )
     return check_demonstrations(train), test
 
@@ -134,6 +149,8 @@ def print_costs(summary: dict[str, Any]) -> None:
     size, seconds = summary["effective_sample_size"], summary["cpu_seconds"]
     console.print(
         f"effective sample size {size['mean']:.0f} of {size['of']} on average; CPU seconds: "
-        f"{seconds['training']:.0f} training, {seconds['policy']:.0f} policy, {seconds['sample']:.0f} sampling, "
-        f"{seconds['summary']:.0f} measuring it and the references, {seconds['process']:.0f} the whole run"
+        f"{seconds['training']:.0f} training, {seconds['policy']:.0f} policy, "
+        f"{seconds['sample']:.0f} sampling, "
+        f"{seconds['summary']:.0f} measuring it and the references, {seconds['process']:.0f} the "
+        "whole run"
     )

@@ -1,8 +1,9 @@
-"""What identifies one run: task, method and hyperparameters, checked before anything is computed."""
+"""What identifies one run: task, method and hyperparameters, checked before anything is
+computed.
+"""
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,16 @@ from virl_tf.hparams import (
     apply_preset,
     default_hparams,
     parse_yaml,
-    published,
     read_preset,
     read_yaml,
 )
 from virl_tf.methods import METHODS
 from virl_tf.validation import InputError, check_choice, check_integer, check_seed
 
-# Task -> the file of its published hyperparameters. The paper has none for path planning, of which
-# the walker is the first half.
-TABLES = {"gaussians": "gaussians", "grid_walker": "grid_walker", "path_planning": "grid_walker"}
-TASKS = tuple(TABLES)
-DEFAULT_PRESETS = {"gaussians": "quick", "grid_walker": "paper", "path_planning": "paper"}
-DEFAULT_STEPS = {"grid_walker": 5, "path_planning": 6}
-DEFAULT_MODES = 50  # of the Gaussians' target
-MAX_MODES, MAX_STEPS, MAX_DIM, MAX_ROWS = 1_000_000, 10, 100, 10_000_000
+from experiments.tasks import describe, descriptions
+from experiments.tasks.description import TaskDescription
+
+MAX_ROWS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -35,9 +31,9 @@ class Specification:
     """One run.
 
     Attributes:
-        modes: of the target; for walks 2^steps or C(steps, steps / 2).
-        steps: d of a walk, 0 for the Gaussians.
-        dim: D of the Gaussians, the steps of a walk.
+        modes: of the target.
+        steps: its size, of tasks that --steps gives the size of; else 0.
+        dim: D.
     """
 
     task: str
@@ -54,20 +50,33 @@ class Specification:
     hparams: Hparams
 
     @property
+    def description(self) -> TaskDescription:
+        """The task's."""
+        return describe(self.task)
+
+    @property
+    def size(self) -> int:
+        """Of the target, as --modes or --steps gives it."""
+        return getattr(self, self.description.size_option)
+
+    @property
     def name(self) -> str:
-        """A folder name, e.g. gaussians-virl-10c-m50-s0-quick or grid_walker-virl-10c-d5-s0-paper."""
-        size = (
-            f"d{self.steps}"
-            if self.steps
-            else f"m{self.modes}" + (f"-D{self.dim}" if self.dim != 2 else "")
-        )
-        target = "" if self.task_seed == self.seed else f"-t{self.task_seed}"
-        rows = (
-            ""
-            if self.num_train == read_preset(self.preset)["demonstrations"]["train"]
-            else f"-n{self.num_train}"
-        )
-        return f"{self.task}-{self.method}-{self.components}c-{size}-s{self.seed}{target}{rows}-{self.preset}"
+        """A folder name, e.g. gaussians-virl-10c-m50-s0-quick or
+        grid_walker-virl-10c-d5-s0-paper.
+        """
+        usual_rows = read_preset(self.preset)["demonstrations"]["train"]
+        parts = [
+            self.task,
+            self.method,
+            f"{self.components}c",
+            f"{self.description.size_letter}{self.size}",
+            f"D{self.dim}" if self.dim != self.description.default_dim(self.size) else "",
+            f"s{self.seed}",
+            f"t{self.task_seed}" if self.task_seed != self.seed else "",
+            f"n{self.num_train}" if self.num_train != usual_rows else "",
+            self.preset,
+        ]
+        return "-".join(part for part in parts if part)
 
     def to_config(self) -> dict[str, Any]:
         """All of it as plain values, as stored in config.yaml."""
@@ -95,92 +104,136 @@ def make_specification(
     Raises:
         InputError: anything unknown or out of range.
     """
-    check_choice("task", task, TASKS)
+    description = describe(task)
     check_choice("method", method, METHODS)
-    preset = DEFAULT_PRESETS[task] if preset is None else preset
+    preset = description.default_preset if preset is None else preset
     budget = read_preset(preset)
-    modes, steps = _size(task, modes, steps)
-    if dim is not None and steps:
-        raise InputError(f"--dim is for gaussians; the dimension of {task} is --steps.")
-    dim = steps or check_integer("--dim", 2 if dim is None else dim, 1, MAX_DIM)
+    size = _size(description, {"modes": modes, "steps": steps})
+    dim = _dimension(description, size, dim)
     check_seed(seed)
-    if task_seed is not None and steps:
-        raise InputError(f"--task-seed is for gaussians; {task} has one target only.")
-    task_seed = seed if task_seed is None else check_seed(task_seed)
+    task_seed = _task_seed(description, seed, task_seed)
     train, test = budget["demonstrations"]["train"], budget["demonstrations"]["test"]
     train = train if rows is None else check_integer("--rows", rows, dim + 2, MAX_ROWS)
     check_integer("--components (at most one per demonstration)", components, 1, train)
 
-    values, family = default_hparams(method), METHODS[method].family
+    values = default_hparams(method)
     if budget.get("published", True):
-        values = values.override(
-            published_column(task, method, components), f"hparams/{TABLES[task]}.yaml"
-        )
-    values = apply_preset(values, budget["hparams"], family)
+        column = published_column(task, method, components)
+        values = values.override(column, f"hparams/{description.table}.yaml")
+    values = apply_preset(values, budget["hparams"], METHODS[method].family)
     if hparams_file is not None:
-        values = values.override(
-            *_user_file(hparams_file, task, column_name(task, method, components))
-        )
+        values = values.override(*_user_file(hparams_file, task, method, components))
     for assignment in assignments:
         values = values.override(parse_assignment(assignment), f"--set {assignment}")
     return Specification(
-        task, modes, steps, task_seed, method, components, seed, preset, train, test, dim, values
+        task=task,
+        modes=description.num_modes(size),
+        steps=size if description.size_option == "steps" else 0,
+        task_seed=task_seed,
+        method=method,
+        components=components,
+        seed=seed,
+        preset=preset,
+        num_train=train,
+        num_test=test,
+        dim=dim,
+        hparams=values,
     )
 
 
-def _user_file(path: Path, task: str, column: str) -> tuple[dict[str, Any], str]:
+def _size(description: TaskDescription, given: Mapping[str, int | None]) -> int:
+    """The target's size, from the options --modes and --steps."""
+    own = description.size_option
+    for option, value in given.items():
+        if option != own and value is not None:
+            takers = " and ".join(d.name for d in descriptions() if d.size_option == option)
+            raise InputError(
+                f"--{option} is for {takers}; the size of a {description.name} target is --{own}."
+            )
+    value = given[own]
+    size = check_integer(
+        f"--{own}",
+        description.default_size if value is None else value,
+        1,
+        description.largest_size,
+    )
+    refusal = description.size_refusal(size)
+    if refusal:
+        raise InputError(f"--{own} of {description.name} {refusal}; got {size}.")
+    return size
+
+
+def _dimension(description: TaskDescription, size: int, dim: int | None) -> int:
+    if dim is None:
+        return description.default_dim(size)
+    if not description.largest_dim:
+        takers = " and ".join(d.name for d in descriptions() if d.largest_dim)
+        fixed = f"the dimension of {description.name} follows from --{description.size_option}"
+        raise InputError(f"--dim is for {takers}; {fixed}.")
+    return check_integer("--dim", dim, 1, description.largest_dim)
+
+
+def _task_seed(description: TaskDescription, seed: int, task_seed: int | None) -> int:
+    if task_seed is None:
+        return seed
+    if not description.has_task_seed:
+        takers = " and ".join(d.name for d in descriptions() if d.has_task_seed)
+        raise InputError(f"--task-seed is for {takers}; {description.name} has one target only.")
+    return check_seed(task_seed)
+
+
+def _user_file(path: Path, task: str, method: str, components: int) -> tuple[dict[str, Any], str]:
     """(overrides, where they stand) of the user's YAML file, or of hparams/tuned/ for the path
     "tuned".
     """
     if str(path) != "tuned":
         overrides = read_yaml(path)
         return {} if overrides is None else overrides, str(path)
-    tuned = DIRECTORY / "tuned" / f"{TABLES[task]}.yaml"
+    tuned = tuned_file(task)
     if not tuned.is_file():
         raise InputError(f"no {tuned}; make it with: python -m experiments compare {task} --write")
     columns = read_yaml(tuned)["columns"]
-    return columns[
-        check_choice(f"column of {tuned} (only these were tuned)", column, columns)
-    ], str(tuned)
+    column = column_name(task, method, components)
+    check_choice(f"column of {tuned} (only these were tuned)", column, columns)
+    return columns[column], str(tuned)
 
 
-def _size(task: str, modes: int | None, steps: int | None) -> tuple[int, int]:
-    """(modes, steps) of the target from the one that the task takes."""
-    if task == "gaussians":
-        if steps is not None:
-            raise InputError(
-                "--steps is for grid_walker and path_planning; the size of a gaussians target is --modes."
-            )
-        return check_integer("--modes", DEFAULT_MODES if modes is None else modes, 1, MAX_MODES), 0
-    if modes is not None:
-        raise InputError(f"--modes is for gaussians; the size of a {task} target is --steps.")
-    steps = check_integer("--steps", DEFAULT_STEPS[task] if steps is None else steps, 1, MAX_STEPS)
-    if task == "grid_walker":
-        return 2**steps, steps
-    if steps % 2:
-        raise InputError(
-            f"--steps of path_planning must be even, for the paths to meet again; got {steps}."
-        )
-    return math.comb(steps, steps // 2), steps
-
-
-def published_column(task: str, method: str, components: int) -> dict[str, dict[str, Any]]:
-    """The overrides of the task's table for a method.
-
-    Table 2 has a column for one component and one for more (10); Table 3 has one per method and
-    none for EIM, for which hparams/grid_walker.yaml holds ours.
-    """
-    return published(TABLES[task], column_name(task, method, components))
+def tuned_file(task: str) -> Path:
+    """Where the values stand that `compare --write` found for a task."""
+    return DIRECTORY / "tuned" / f"{describe(task).table or task}.yaml"
 
 
 def column_name(task: str, method: str, components: int) -> str:
-    """The column's name in its table, e.g. virl_10c (Table 2) or virl (Table 3)."""
-    family = METHODS[method].family
-    return (
-        family
-        if TABLES[task] == "grid_walker"
-        else f"{family}_{'1c' if components == 1 else '10c'}"
-    )
+    """The column's name in the task's table, e.g. virl_10c (Table 2) or virl (Table 3)."""
+    return describe(task).table_column(METHODS[method].family, components)
+
+
+def _table_column(task: str, method: str, components: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(values that the task's table gives for all columns, one column with its stars); both empty
+    for a task without a table.
+
+    The paper has no column for EIM on the grid walker: hparams/grid_walker.yaml holds ours.
+    """
+    description = describe(task)
+    if description.table is None:
+        return {}, {"starred": []}
+    table = read_yaml(DIRECTORY / f"{description.table}.yaml")
+    columns = {**table["columns"], **table.get("ours", {})}
+    name = column_name(task, method, components)
+    check_choice(f"column of hparams/{description.table}.yaml", name, columns)
+    return table["common"], columns[name]
+
+
+def published_column(task: str, method: str, components: int) -> dict[str, dict[str, Any]]:
+    """The overrides of the task's table for a method; {} for a task without a table."""
+    common, column = _table_column(task, method, components)
+    sections = [section for section in {**common, **column} if section != "starred"]
+    return {section: {**common.get(section, {}), **column.get(section, {})} for section in sections}
+
+
+def starred(task: str, method: str, components: int) -> list[str]:
+    """What the paper did not optimise in that column."""
+    return _table_column(task, method, components)[1]["starred"]
 
 
 def parse_assignment(text: str) -> dict[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ wherever it runs next.
 """
 
 import contextlib
+import importlib
 import logging
 import os
 import sys
@@ -15,17 +16,19 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from virl_tf.validation import InputError, check_integer
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from experiments.tasks import modules_elsewhere
 from experiments.units import Unit
-from virl_tf.validation import InputError
 
 # One TensorFlow thread per worker process, so that as many workers as cores do not get in each
 # other's way.
@@ -38,6 +41,17 @@ WORKER_ENVIRONMENT = {
 POLL_SECONDS = 1.0
 ANSWER_SECONDS = 10.0  # until a scheduler counts as one that does not answer
 ALLOWED_WORKER_DEATHS = 5  # of one unit, before it counts as failed
+
+
+def submit(client: Any, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Have a worker call `function`, which finds the tasks there that this process knows."""
+    return client.submit(_with_tasks, modules_elsewhere(), function, *arguments, **options)
+
+
+def _with_tasks(modules: Sequence[str], function: Callable[..., Any], *arguments: Any) -> Any:
+    for name in modules:
+        importlib.import_module(name)
+    return function(*arguments)
 
 
 def execute_unit(unit: Unit, folder: Path) -> str | None:
@@ -62,6 +76,11 @@ def _leave_if_full() -> None:
     numerics = sys.modules.get("virl_tf.numerics")  # without it nothing has been compiled
     if numerics is not None and numerics.free_memory_maps() < 8 * numerics.MAPS_OF_A_PROGRAM:
         os._exit(0)
+
+
+def local_workers(asked: int | None) -> int:
+    """The number of --workers; None: one per core. Raises InputError below 1."""
+    return check_integer("--workers", len(os.sched_getaffinity(0)) if asked is None else asked, 1)
 
 
 @contextlib.contextmanager
@@ -149,9 +168,8 @@ def execute_sweep(
             # A key of its own for every sweep: a cluster that is shared may remember an earlier
             # failure under the same name.
             key, folder = f"{unit.name}-{uuid.uuid4().hex[:8]}", (out / unit.name).absolute()
-            futures[client.submit(execute_unit, unit, folder, key=key, pure=False, priority=-i)] = (
-                unit
-            )
+            options = {"key": key, "pure": False, "priority": -i}
+            futures[submit(client, execute_unit, unit, folder, **options)] = unit
         board = Board(units, done, console)
         pending = set(futures)
         with board:

@@ -1,18 +1,18 @@
 """`python -m experiments sweep`: the units of a task, their execution, and the tidy table."""
 
-import os
 from pathlib import Path
+
+from virl_tf.checkpoint import write_text
+from virl_tf.run_folder import RunFolder
+from virl_tf.validation import InputError
 
 from rich.console import Console
 
-import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
 from experiments.result_files import table, to_markdown, write_results
-from experiments.specification import DEFAULT_PRESETS, TASKS
-from experiments.sweep import execute_sweep
+from experiments.sweep import execute_sweep, local_workers
+from experiments.tasks import describe
+from experiments.tasks.description import TaskDescription
 from experiments.units import units_of
-from virl_tf.checkpoint import write_text
-from virl_tf.run_folder import RunFolder
-from virl_tf.validation import InputError, check_choice, check_integer
 
 
 def sweep(
@@ -40,38 +40,43 @@ def sweep(
             units that failed.
     """
     console = Console()
-    check_choice("task", task, TASKS)
-    workers = check_integer(
-        "--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1
-    )
-    preset = DEFAULT_PRESETS[task] if preset is None else preset
+    description = describe(task)
+    workers = local_workers(workers)
+    preset = description.default_preset if preset is None else preset
     out = out or Path("sweeps") / f"{task}-{preset}"
-    if (steps if task == "gaussians" else modes) is not None:
-        raise InputError(f"{'--steps' if task == 'gaussians' else '--modes'} is not for {task}.")
-    sizes = parse_integers("--modes", modes) or parse_integers("--steps", steps)
+    sizes = _sizes(description, {"modes": modes, "steps": steps})
     units = units_of(task, preset, assignments, sizes, parse_integers("--seeds", seeds), search)
     RunFolder.open(out, {"sweep": task, "preset": preset, "overrides": assignments})
     failures = execute_sweep(units, out, scheduler, workers, console)
-
     finished = [out / unit.name for unit in units if unit.finished(out / unit.name)]
-    results = write_results(finished, out / "results.csv")
-    means = table(results)
-    write_text(out / "table.csv", means.to_csv(index=False))
-    write_text(out / "table.md", to_markdown(means))
-    console.print(
-        f"{len(finished)} of {len(units)} units finished; {out / 'results.csv'}, {out / 'table.md'} and .csv"
-    )
-    write_text(
-        out / "errors.txt", "".join(f"{name}\n{error}\n" for name, error in failures.items())
-    )
+    _write_tables(finished, out)
+    shown = f"{out / 'results.csv'}, {out / 'table.md'} and .csv"
+    console.print(f"{len(finished)} of {len(units)} units finished; {shown}")
+    errors = "".join(f"{name}\n{error}\n" for name, error in failures.items())
+    write_text(out / "errors.txt", errors)
     for name, error in failures.items():
-        console.print(
-            f"[red]FAILED[/red] {name}: {error.strip().splitlines()[-1]}", highlight=False
-        )
+        last_line = error.strip().splitlines()[-1]
+        console.print(f"[red]FAILED[/red] {name}: {last_line}", highlight=False)
     if failures:
         raise InputError(
-            f"{len(failures)} of {len(units)} units failed (see {out / 'errors.txt'}); the same command tries again."
+            f"{len(failures)} of {len(units)} units failed (see {out / 'errors.txt'}); "
+            "the same command tries again."
         )
+
+
+def _sizes(description: TaskDescription, given: dict[str, str | None]) -> list[int] | None:
+    """The sizes asked for with the option that is the task's."""
+    for option, text in given.items():
+        if option != description.size_option and text is not None:
+            raise InputError(f"--{option} is not for {description.name}.")
+    return parse_integers(f"--{description.size_option}", given[description.size_option])
+
+
+def _write_tables(finished: list[Path], out: Path) -> None:
+    """results.csv, table.csv and table.md."""
+    means = table(write_results(finished, out / "results.csv"))
+    write_text(out / "table.csv", means.to_csv(index=False))
+    write_text(out / "table.md", to_markdown(means))
 
 
 def parse_integers(name: str, text: str | None) -> list[int] | None:

@@ -7,15 +7,17 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+from experiments import ablation_command
 from experiments.ablation_command import (
     ablate,
     ablation_units,
+    correlations,
     far_share,
-    outside_share,
-    references,
+    off_grid_share,
     table,
 )
 from experiments.figures import draw
+from experiments.references import Demonstrated
 from tests.conftest import make_reward
 from virl_tf.hparams import own_data_hparams
 from virl_tf.kde import fit_kde
@@ -40,8 +42,6 @@ def units(**changes):
         "only": None,
         "seeds": [3],
         "modes": 5,
-        "steps": None,
-        "dim": None,
     }
     return ablation_units(**{**arguments, **changes})
 
@@ -53,7 +53,27 @@ def test_every_ablation_is_best_with_its_change_alone():
     assert found["no_stop"].hparams == best.override({"loop": {"min_gain": None}})
     assert found["paper"].preset == "paper"
     assert found["paper"].hparams.network.layer_size == 256  # Table 2
-    assert len({spec.hparams for spec in found.values()}) == len(found)
+    methods = ("virl_no_kde", "virl_no_weights", "eim_fusion", "geim_fusion_logit")
+    for method in methods:
+        assert (found[method].preset, found[method].method) == ("paper", method)
+    assert {spec.method for name, spec in found.items() if name not in methods} == {"virl"}
+    assert len({(spec.method, spec.hparams) for spec in found.values()}) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("odd: {hparam: {}}", "key of odd.*hparams"),
+        ("odd: {hparams: {loop: {speed: 1}}}", "ablations.yaml: unknown key 'loop.speed'"),
+        ("odd: {method: virl_kde}", "method.*virl_no_kde"),
+        ("odd: {preset: bst}", "preset.*best"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(row, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation_command, "FILE", tmp_path / "ablations.yaml")
+    (tmp_path / "ablations.yaml").write_text(row)
+    with pytest.raises(InputError, match=message):
+        units()
 
 
 def test_units_have_folders_of_their_own_and_search_in_inference():
@@ -68,14 +88,14 @@ def test_units_have_folders_of_their_own_and_search_in_inference():
 @pytest.mark.parametrize("rewards_only", [False, True])
 def test_policies_are_inferred_unless_only_rewards_are_wanted(rewards_only):
     for task, modes, expected in (
-        ("gaussians", 5, {"inference_search", "inference_near"}),
-        ("path_planning", None, {"inference_search", "obstacles_search", "inference_near"}),
+        ("gaussians", 5, {"inference_search"}),
+        ("path_planning", None, {"inference_search", "obstacles_search"}),
     ):
         best, other = units(
             task=task, modes=modes, only=["best", "silverman"], rewards_only=rewards_only
         )
         assert set(best.inferences) == (set() if rewards_only else expected)
-        assert set(other.inferences) == (set() if rewards_only else expected - {"inference_near"})
+        assert set(other.inferences) == set(best.inferences)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +132,14 @@ def test_far_share_is_the_mass_between_the_demonstrations_modes(between):
 
 
 @pytest.mark.parametrize("far", [0.0, 0.3])
-def test_outside_share_is_the_mass_off_the_evaluation_grid(far):
+def test_off_grid_share_is_the_mass_off_the_evaluation_grid(far):
     rng = np.random.default_rng(0)
     weights = np.array(
         [1.0 - far, max(far, 1e-12)]
     )  # the second lump lies on the enlarged grid, beyond the demonstrations
     means, trils = np.array([[0.0, 0.0], [0.0, 7.0]]), np.array([np.eye(2), 0.5 * np.eye(2)])
     mixture = Mixture(*(tf.constant(a) for a in (np.log(weights), means, trils)))
-    share = outside_share(make_reward([], base=mixture), rng.standard_normal((4000, 2)))
+    share = off_grid_share(make_reward([], base=mixture), rng.standard_normal((4000, 2)))
     assert share == pytest.approx(far, abs=0.005)
 
 
@@ -130,8 +150,9 @@ def test_references_on_walks_are_correlations_with_log_p():
         task.mode_centers[:2][rng.integers(0, 2, 300)] + 0.05 * rng.standard_normal((300, 3))
         for _ in range(2)
     )
-    found = references(task, one, other, 0)
-    assert set(found) == {"kde_silverman", "kde_held_out", "em_bic"}
+    names = ("kde_silverman", "kde_held_out", "em_bic")
+    found = correlations(names, Demonstrated(one, 0, task), other)
+    assert tuple(found) == names
     log_p = task.log_prob(other).numpy()
     expected = np.corrcoef(fit_kde(one, "silverman").log_prob(other), log_p)[0, 1]
     assert found["kde_silverman"] == {"reward_correlation": pytest.approx(expected)}
@@ -158,10 +179,9 @@ def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
         training[["reported", "far_share", "iterations", "effective_share"]].to_numpy(float)
     ).all()
     stages = {
-        f"reference {name}"
-        for name in ("kde_silverman", "kde_held_out", "em_bic", "em_true_components")
+        f"reference {name}" for name in ("kde_silverman", "kde_held_out", "em_bic", "em_target")
     }
-    assert stages | {"inference_search", "inference_near"} <= set(results["stage"])
+    assert stages | {"inference_search"} <= set(results["stage"])
     before = (tmp_path / "out" / "results.csv").read_bytes()
     capsys.readouterr()
     ablate(few, TINY, None, 1, out)
@@ -209,7 +229,7 @@ def test_figure_and_table_of_the_ablations_of_several_tasks(tmp_path):
             "gaussians",
             "training",
             "reported",
-            {"warm_start": [0.2, 0.4], "best": [0.1, 0.1]},
+            {"no_stop": [0.2, 0.4], "best": [0.1, 0.1]},
         ),
         ablations(
             tmp_path / "grid_walker", "grid_walker", "inference_search", "kl", {"best": [0.5, 0.7]}
@@ -237,7 +257,7 @@ def test_figure_and_table_of_the_ablations_of_several_tasks(tmp_path):
         *("0.9 [0.9, 0.9]", *away_and_cost),
     ]
     assert cells[0] == ["best", *best]
-    assert cells[1] == ["warm_start", *("0.3 [0.2, 0.4]", *away_and_cost), *empty, *empty]
+    assert cells[1] == ["no_stop", *("0.3 [0.2, 0.4]", *away_and_cost), *empty, *empty]
     assert cells[2] == [
         "EM, components by BIC",
         *("0.3 [0.3, 0.3]", "", ""),

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from experiments.claims import (
-    CLAIMS,
     ENOUGH,
     FAILS,
     FEWEST,
@@ -20,6 +19,7 @@ from experiments.claims import (
     print_claims,
 )
 from experiments.result_files import columns_of, read_results, table
+from experiments.tasks import describe, names
 from virl_tf.validation import InputError
 
 VERSATILE, LIMITED, UNEXPLORED, BOTH, PREFERS = GRID_WALKER
@@ -232,12 +232,12 @@ def test_claims_are_printed_with_their_verdicts(task, tmp_path, capsys, monkeypa
     results(task=task).to_csv(tmp_path / "results.csv", index=False)
     print_claims(task, tmp_path)
     shown = capsys.readouterr().out
-    assert shown.count("│ holds") == len(CLAIMS[task])
-    for claim in CLAIMS[task]:
+    assert shown.count("│ holds") == len(describe(task).claims())
+    for claim in describe(task).claims():
         assert claim.sentence[:40] in shown
 
 
-@pytest.mark.parametrize(("task", "other"), itertools.permutations(CLAIMS, 2))
+@pytest.mark.parametrize(("task", "other"), itertools.permutations(names(), 2))
 def test_results_of_another_task_are_refused(task, other, tmp_path):
     results(task=other).to_csv(tmp_path / "results.csv", index=False)
     with pytest.raises(InputError, match=f"holds results of {other}, not of {task}"):
@@ -256,7 +256,7 @@ def test_results_of_two_tasks_or_none_are_refused(tmp_path):
         print_claims("grid_walker", tmp_path)
 
 
-@pytest.mark.parametrize("task", CLAIMS)
+@pytest.mark.parametrize("task", names())
 def test_results_are_read_back(task, tmp_path):
     frame = results(task=task)
     frame.to_csv(tmp_path / "results.csv", index=False)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -78,7 +77,7 @@ def test_run_writes_the_documented_files(call, method, finished, tmp_path):
         assert values["best"] == pytest.approx(metrics[column].min())
         assert values["final"] == pytest.approx(metrics[column].iloc[-1])
         assert values["reported"] == pytest.approx((values["best"] + values["final"]) / 2)
-    for reference in ("kde", "kde_silverman", "kde_held_out", "em", "em_bic", "em_true_components"):
+    for reference in ("kde", "kde_silverman", "kde_held_out", "em_policy", "em_bic", "em_target"):
         assert 0 < summary["i_projection"][reference]["reported"] < 20
     stored = yaml.safe_load((out / "config.yaml").read_text())
     assert stored["config"]["hparams"]["network"]["layer_size"] == 8
@@ -212,22 +211,6 @@ def test_infer_and_figures_from_result_files(call, finished, tmp_path):
         assert call("figure", number, finished, "--out", tmp_path)[0] == 0
         for kind in ("png", "pdf"):
             assert (tmp_path / f"figure_{number}.{kind}").stat().st_size > 10_000
-
-
-def test_infer_near_the_data_needs_the_runs_demonstrations(call, finished, tmp_path):
-    options = ["--components", "3", "--fixed", "--near-data", "--steps", "5", "--samples", "10"]
-    assert call("infer", finished, *options)[0] == 0
-    summary = json.loads((finished / "inference_near" / "summary.json").read_text())
-    assert summary["near_data"] is True
-    copy = shutil.copytree(
-        finished,
-        tmp_path / "copy",
-        ignore=shutil.ignore_patterns("demonstrations.npz", "inference*"),
-    )
-    status, _, error = call("infer", copy, *options)
-    assert status == 2
-    assert error == f"error: no file {copy / 'demonstrations.npz'}.\n"
-    assert not (copy / "inference_near").exists()
 
 
 def test_figures_are_the_same_bytes_when_drawn_again(call, finished, tmp_path):

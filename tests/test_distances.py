@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.tasks.distances import GridDistances, SampledDistances, distances_of
+from experiments.evaluation.distances import GridDistances, SampledDistances, distances_of
 from tests.conftest import make_network, make_reward
 from virl_tf.kde import fit_kde
 from virl_tf.mixture import em_mixture, moments

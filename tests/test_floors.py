@@ -1,6 +1,8 @@
 """The house rules that can be read off the source: who imports whom, and what is never used."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,20 +33,56 @@ FLOORS = [
     ["fit_policy", "fit"],
     [""],  # virl_tf/__init__.py
 ]
-PLACES = {
-    module: (floor, i) for floor, modules in enumerate(FLOORS) for i, module in enumerate(modules)
-}
+EXPERIMENT_FLOORS = [
+    ["", "tasks.description", "tasks"],
+    ["result_files", "specification", "demonstration_files", "docs_command"],
+    [
+        *("references", "claims"),
+        *("evaluation", "evaluation.base", "evaluation.contrast", "evaluation.distances"),
+        *("benchmark", "benchmark.timing", "benchmark.vips", "benchmark.parts"),
+    ],
+    [
+        *("figures", "figures.style", "figures.overview", "figures.comparison"),
+        *("figures.demonstrations", "figures.walks", "figures.figure_1", "figures.figure_2a"),
+        *("figures.figure_2b", "figures.figure_3", "figures.figure_4", "figures.figure_5"),
+        *("figures.figure_6", "figures.figure_7", "figures.figure_robot"),
+        "figures.figure_ablations",
+    ],
+    ["evaluation.densities", "evaluation.walks"],
+    ["tasks.gaussians", "tasks.grid_walker", "tasks.path_planning"],
+    ["runs", "inference", "fit_command"],
+    ["units", "sweep", "sweep_command", "ablation_command"],
+    [
+        *("tuning", "tuning.space", "tuning.study", "tuning.compare"),
+        *("tuning.tune_command", "tuning.study_plots"),
+        *("benchmark.whole_run", "benchmark.command"),
+        *("report", "report.markup", "report.sources", "report.results"),
+        *("report.items", "report.report"),
+    ],
+    ["cli"],
+    ["__main__"],
+]
 
 
-def module_name(path):
+def module_name(path, package=PACKAGE):
     """'vips.vips' for virl_tf/vips/vips.py, 'tasks' for virl_tf/tasks/__init__.py, '' for the
     package itself.
     """
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    parts = path.relative_to(package).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+def places_on(floors):
+    return {module: (i, j) for i, floor in enumerate(floors) for j, module in enumerate(floor)}
+
+
+def sources_in(package):
+    return {module_name(path, package): path for path in sorted(package.rglob("*.py"))}
+
+
+PLACES, SOURCES = places_on(FLOORS), sources_in(PACKAGE)
+EXPERIMENTS = sources_in(ROOT / "experiments")
+EXPERIMENT_PLACES = places_on(EXPERIMENT_FLOORS)
 
 
 def imports(tree):
@@ -59,25 +97,25 @@ def imports(tree):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def own_modules(tree):
-    """The modules of virl_tf among the imports: the longest part of each name that is a module."""
+def own_modules(tree, package="virl_tf", sources=SOURCES):
+    """The package's modules among the imports: the longest part of each name that is a module."""
     for name in imports(tree):
         parts = name.split(".")
-        if parts[0] == "virl_tf":
+        if parts[0] == package:
             candidates = [".".join(parts[1:end]) for end in range(len(parts), 0, -1)]
-            yield next(candidate for candidate in candidates if candidate in SOURCES)
+            yield next(candidate for candidate in candidates if candidate in sources)
 
 
-def folder(module):
+def folder(module, sources):
     """Where a module lies: '' or 'vips'. A subpackage lies in itself."""
-    return module if SOURCES[module].name == "__init__.py" else module.rpartition(".")[0]
+    return module if sources[module].name == "__init__.py" else module.rpartition(".")[0]
 
 
-def allowed(importer, imported):
-    (floor, position), (other_floor, other_position) = PLACES[importer], PLACES[imported]
+def allowed(importer, imported, places=PLACES, sources=SOURCES):
+    (floor, position), (other_floor, other_position) = places[importer], places[imported]
     if other_floor != floor:
         return other_floor < floor
-    return folder(importer) == folder(imported) and other_position < position
+    return folder(importer, sources) == folder(imported, sources) and other_position < position
 
 
 def parse(path):
@@ -97,6 +135,55 @@ def test_modules_import_only_from_below(module):
         if not allowed(module, imported)
     ]
     assert not wrong, f"virl_tf.{module} must not import {wrong}"
+
+
+def test_every_module_of_the_experiments_has_a_floor():
+    assert set(EXPERIMENTS) == set(EXPERIMENT_PLACES), "put the new module into EXPERIMENT_FLOORS"
+
+
+@pytest.mark.parametrize("module", EXPERIMENTS)
+def test_experiments_import_only_from_below(module):
+    imported = own_modules(parse(EXPERIMENTS[module]), "experiments", EXPERIMENTS)
+    others = [name for name in imported if name != module]
+    wrong = [n for n in others if not allowed(module, n, EXPERIMENT_PLACES, EXPERIMENTS)]
+    assert not wrong, f"experiments.{module} must not import {wrong}"
+
+
+@pytest.mark.parametrize("module", EXPERIMENTS)
+def test_tensorflow_is_imported_after_virl_tf_which_keeps_it_quiet(module):
+    at_top = ast.Module(parse(EXPERIMENTS[module]).body, [])
+    at_top.body = [node for node in at_top.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    packages = [name.split(".")[0] for name in imports(at_top)]
+    loud = [i for i, name in enumerate(packages) if name in LOUD]
+    assert not loud or "virl_tf" in packages[: loud[0]]
+
+
+LOUD = ("tensorflow", "tensorflow_probability", "keras")
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["sweep"], ["figure"]], ids=str)
+def test_help_is_quick_and_quiet(command):
+    code = (
+        "import sys; from experiments.cli import app\n"
+        f"try: app({[*command, '--help']!r})\n"
+        f"finally: print([name for name in {(*LOUD, 'matplotlib', 'virl_tf')} if name in sys.modules])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert ended.stdout.splitlines()[-1] == "[]"
+    assert ended.stderr == ""
+
+
+def test_no_module_asks_for_a_tasks_name():
+    """What is special to a task stands in its description."""
+    names = {"gaussians", "grid_walker", "path_planning"}
+    for module, path in EXPERIMENTS.items():
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.Compare):
+                sides = [node.left, *node.comparators]
+                compared = {n.value for n in sides if isinstance(n, ast.Constant)}
+                assert not compared & names, f"experiments.{module}, line {node.lineno}"
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
+from experiments.evaluation.walks import write_walks
 from experiments.figures import figure_3, figure_4
 from experiments.figures.overview import apart
 from experiments.result_files import COLUMNS, rows_of
-from experiments.tasks.walks import write_walks
 from virl_tf import InputError
 from virl_tf.mixture import standard_normal_start
 from virl_tf.run_folder import RunFolder, write_json

@@ -15,11 +15,11 @@ import pytest
 import yaml
 from PIL import Image
 
-from experiments.claims import CLAIMS
 from experiments.report import items, markup, sources
 from experiments.report.report import build, write_report
 from experiments.report.results import Results, mean_with_interval, not_run
-from experiments.result_files import COLUMNS, WALK_COLUMNS, bootstrap_interval
+from experiments.result_files import COLUMNS, bootstrap_interval, columns_of
+from experiments.tasks import descriptions
 from virl_tf import InputError
 
 COMMITTED = Path(__file__).parent.parent / "experiments" / "results"
@@ -84,9 +84,9 @@ def test_every_figure_table_and_claim_is_there_with_its_verdict(committed):
     for number in ("1", "2", "3"):
         assert f"table-{number}" in page.ids
     results = Results(COMMITTED)
-    for task, claims in CLAIMS.items():
-        for claim in claims:
-            finding = claim.check(results.tables[task].frame)
+    for task in descriptions():
+        for claim in task.claims():
+            finding = claim.check(results.tables[task.name].frame)
             shown = squeezed(claim.sentence + finding.numbers + finding.verdict + claim.test)
             assert shown in squeezed(page.text), claim.sentence
     for item in items.FIGURES:
@@ -306,7 +306,7 @@ def test_text_in_results_is_never_markup(results):
             ",".join(COLUMNS) + "\nchess" + "," * 11 + "\n",
             r"it holds \['chess'\]",
         ),
-        ("other/results.csv", ",".join([*COLUMNS, *WALK_COLUMNS]) + "\n", r"it holds \[\]"),
+        ("other/results.csv", ",".join(columns_of("grid_walker")) + "\n", r"it holds \[\]"),
         ("other/values.csv", "a,b\n1,2\n", "not a comparison made by"),
         ("other/table.md", "", "table.md is not a table"),
         ("other/table.md", "| a | b |\n| --- | --- |\n| 1 |\n", "table.md is not a table"),

@@ -29,16 +29,9 @@ from experiments.result_files import (
     to_markdown,
 )
 from experiments.sweep import cluster, execute_sweep, execute_unit
-from experiments.units import (
-    BLOCKED,
-    GRIDS,
-    ReferenceUnit,
-    RunUnit,
-    gaussian_units,
-    inference_components,
-    units_of,
-    walk_units,
-)
+from experiments.tasks import describe
+from experiments.tasks.path_planning import BLOCKED
+from experiments.units import ReferenceUnit, RunUnit, units_of
 from virl_tf.validation import InputError
 
 QUIET = Console(quiet=True)
@@ -222,7 +215,7 @@ def test_an_unreachable_scheduler_is_one_clear_error(monkeypatch):
 
 
 def test_paper_grid_is_the_papers():
-    units = gaussian_units("paper", [])
+    units = units_of("gaussians", "paper", [])
     runs = [unit for unit in units if isinstance(unit, RunUnit)]
     assert len(runs) == 3 * 2 * 10 * 5
     assert {unit.spec.modes for unit in runs} == set(range(5, 55, 5))
@@ -233,9 +226,14 @@ def test_paper_grid_is_the_papers():
     }
     assert inferred == {("virl", 10), ("geim", 10)}
     assert all(unit.inference_components in (0, unit.spec.modes) for unit in runs)
-    assert len([unit for unit in gaussian_units("quick", []) if isinstance(unit, RunUnit)]) == 36
-    assert {unit.spec.modes for unit in gaussian_units("paper", [], modes=[7], seeds=[9])} == {7}
-    assert set(GRIDS) == {"smoke", "quick", "paper", "best"}
+    quick = units_of("gaussians", "quick", [])
+    assert len([unit for unit in quick if isinstance(unit, RunUnit)]) == 36
+    assert {unit.spec.modes for unit in units_of("gaussians", "paper", [], [7], [9])} == {7}
+
+
+@pytest.mark.parametrize("task", ["gaussians", "grid_walker", "path_planning"])
+def test_every_preset_has_a_sweep(task):
+    assert set(describe(task).grids) == {"smoke", "quick", "paper", "best"}
 
 
 @pytest.mark.parametrize(
@@ -243,7 +241,7 @@ def test_paper_grid_is_the_papers():
     [("grid_walker", 5, 32, 25), ("path_planning", 6, 20, 20)],
 )
 def test_paper_walks_are_the_papers(task, steps, modes, components):
-    units = walk_units(task, "paper", [])
+    units = units_of(task, "paper", [])
     assert {(unit.spec.method, unit.spec.seed) for unit in units} == set(
         itertools.product(("eim", "virl", "geim"), range(5))
     )
@@ -273,9 +271,7 @@ def test_sizes_and_seeds_of_walks_replace_the_presets(task, preset, sizes, seeds
     assert {unit.spec.preset for unit in units} == {preset}
 
 
-def test_units_are_those_of_the_task():
-    assert units_of("gaussians", "smoke", []) == gaussian_units("smoke", [])
-    assert units_of("path_planning", "smoke", []) == walk_units("path_planning", "smoke", [])
+def test_the_preset_of_a_sweep_is_one_that_there_is():
     with pytest.raises(InputError, match="Allowed: best, paper, quick, smoke"):
         units_of("grid_walker", "fast", [])
 
@@ -291,7 +287,7 @@ def test_units_are_those_of_the_task():
     ],
 )
 def test_inference_has_components_in_proportion_to_the_modes(task, steps, components):
-    assert inference_components(task, steps) == components
+    assert describe(task).inference_components(steps) == components
 
 
 FOLDERS = {
@@ -409,7 +405,7 @@ PAPERS_WORLD = {
     **{("inference", method, 10): value for method, value in {"virl": 0.1, "geim": 0.3}.items()},
     ("reference", "kde", 0): 0.2,
     ("reference", "kde_held_out", 0): 0.06,
-    ("reference", "em", 0): 0.04,
+    ("reference", "em_target", 0): 0.04,
     ("reference", "best_1c", 0): 2.0,
     ("reference", "best_10c", 0): 0.5,
 }

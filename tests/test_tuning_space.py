@@ -11,8 +11,9 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from scipy.stats import kstest
 
 from experiments.specification import published_column
+from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest, to_parameters
-from experiments.tuning.study import StudySpecification, default_size, published_parameters
+from experiments.tuning.study import StudySpecification, published_parameters
 from tests.test_hparams import ROWS, TABLES
 from virl_tf.hparams import default_hparams
 
@@ -73,7 +74,7 @@ def name_of(study: tuple) -> str:
 def specification(
     study: tuple, preset: str = "paper", assignments: tuple = ()
 ) -> StudySpecification:
-    return StudySpecification(*study, default_size(study[0]), preset, (0,), assignments)
+    return StudySpecification(*study, describe(study[0]).default_size, preset, (0,), assignments)
 
 
 def sampled(

@@ -9,10 +9,8 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from experiments.result_files import check_same_task
-from experiments.specification import make_specification
-from experiments.tasks import base, experiment_of, walks
-from experiments.tasks.walks import (
+from experiments.evaluation import base, walks
+from experiments.evaluation.walks import (
     DRAWN,
     MEASURES,
     RANDOM_POINTS,
@@ -25,6 +23,9 @@ from experiments.tasks.walks import (
     reward_contrasts,
     write_walks,
 )
+from experiments.result_files import check_same_task
+from experiments.specification import make_specification
+from experiments.tasks import experiment_of
 from tests.conftest import make_network, make_reward
 from virl_tf import InputError
 from virl_tf.checkpoint import load_arrays, save_policy

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from virl_tf.checkpoint import write_text
+from virl_tf.run_folder import versions, write_json
+from virl_tf.validation import InputError, check_choice, check_integer, check_positive
+
 import numpy as np
 import pandas as pd
 from rich.console import Console
 
-import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
 from experiments.benchmark import parts as part_functions
 from experiments.benchmark import whole_run
 from experiments.benchmark.timing import Row, ceiling
 from experiments.benchmark.vips import TIMES_OURS, steps_beside_gmmvi, vips
 from experiments.result_files import to_markdown
-from virl_tf.checkpoint import write_text
-from virl_tf.run_folder import versions, write_json
-from virl_tf.validation import InputError, check_choice, check_integer, check_positive
 
 PARTS: dict[str, Callable[[int], list[Row]]] = {
     "training": part_functions.training,

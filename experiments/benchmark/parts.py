@@ -5,20 +5,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-import keras
-import numpy as np
-import tensorflow as tf
-
 import virl_tf
-from experiments.benchmark.timing import (
-    Row,
-    compare,
-    exponent,
-    forward_gflop,
-    rows_of,
-    training_gflop,
-)
-from experiments.specification import published_column
 from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData, rows_per_batch
 from virl_tf.discriminator.network import build_network
 from virl_tf.features import Features
@@ -30,6 +17,20 @@ from virl_tf.numerics import DENSITY, NETWORK, compiled, specs_of, split_seed
 from virl_tf.reward import CumulativeValues, Reward, evaluate
 from virl_tf.tasks import GridWalker, RandomGaussians, Task
 from virl_tf.vips.vips import default_samples, step_options, vips_steps
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from experiments.benchmark.timing import (
+    Row,
+    compare,
+    exponent,
+    forward_gflop,
+    rows_of,
+    training_gflop,
+)
+from experiments.specification import published_column
 
 NETWORKS = (
     (4, 256, 0.0, False),

@@ -6,6 +6,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
+from virl_tf.numerics import NETWORK
+
 import numpy as np
 import tensorflow as tf
 
@@ -70,7 +72,7 @@ def ceiling(rows: int = 500, size: int = 256, repeats: int = 5) -> float:
 
     Of float32 matrix products of a training batch with a layer.
     """
-    steps, weights = 400, tf.random.normal([size, size]) * 0.05
+    steps, weights = 400, tf.random.normal([size, size], dtype=NETWORK) * 0.05
 
     @tf.function
     def products(x: tf.Tensor) -> tf.Tensor:
@@ -78,7 +80,7 @@ def ceiling(rows: int = 500, size: int = 256, repeats: int = 5) -> float:
             x = tf.matmul(x, weights)
         return x
 
-    x = tf.random.normal([rows, size])
+    x = tf.random.normal([rows, size], dtype=NETWORK)
     measured = compare({"matmul": lambda: products(x).numpy()}, repeats)["matmul"]
     return steps * 2 * rows * size**2 / measured["cpu_seconds"] / 1e9
 

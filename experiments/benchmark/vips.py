@@ -10,10 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
-from experiments.benchmark.timing import Row, compare, in_a_process
 from virl_tf.checkpoint import save_arrays
 from virl_tf.fit_policy import fit_policy, step_defaults
 from virl_tf.hparams import search_hparams
@@ -25,6 +21,11 @@ from virl_tf.validation import InputError
 from virl_tf.vips.adaptive import budget_of
 from virl_tf.vips.adaptive import search as vips_search
 from virl_tf.vips.vips import step_options, vips_steps
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.benchmark.timing import Row, compare, in_a_process
 
 SAMPLES = 20_000
 TIMES_OURS = 20.0  # the CPU seconds a peer may take

@@ -11,20 +11,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 import virl_tf
-from experiments.benchmark.timing import Row, ceiling, forward_gflop, in_a_process, training_gflop
-from experiments.runs import demonstrations, execute
-from experiments.specification import Specification, make_specification, published_column
-from experiments.tasks import experiment_of
 from virl_tf.discriminator.fit import rows_per_batch
 from virl_tf.hparams import default_hparams
 from virl_tf.metrics import grid_around
 from virl_tf.run_folder import RunFolder
 from virl_tf.tasks import RandomGaussians
 from virl_tf.vips.vips import samples_per_component
+
+import numpy as np
+import pandas as pd
+
+from experiments.benchmark.timing import Row, ceiling, forward_gflop, in_a_process, training_gflop
+from experiments.runs import demonstrations, execute
+from experiments.specification import Specification, make_specification, published_column
+from experiments.tasks import experiment_of
 
 METHODS = ("virl", "geim", "eim")
 LOOP = ("sample", "training", "policy", "evaluation")  # timed in every iteration

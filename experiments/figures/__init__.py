@@ -34,7 +34,8 @@ def draw(number: str, runs: list[Path], inference: Path | None, out: Path) -> No
     taken = FIGURES[check_choice("figure", number, FIGURES)]
     if taken and len(runs) != taken:
         raise InputError(
-            f"figure {number} takes {taken} folder{'s' if taken > 1 else ''} of results, got {len(runs)}."
+            f"figure {number} takes {taken} folder{'s' if taken > 1 else ''} of results, got "
+            f"{len(runs)}."
         )
     if inference is not None and number != "5":
         raise InputError("--inference is for figure 5.")

@@ -4,13 +4,14 @@
 
 from pathlib import Path
 
+from virl_tf.checkpoint import load_policy
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from experiments.figures.style import crosses, ellipses, heat_map, read, save
-from virl_tf.checkpoint import load_policy
 
 MOST_COLUMNS = 6  # of a corner plot
 
@@ -155,7 +156,9 @@ def _label(axes: Axes, row: int, column: int, count: int, columns: list[str]) ->
 
 
 def _draw_training(folder: Path, history: pd.DataFrame) -> None:
-    """Loss of each discriminator on held-out points, and the effective sample size of the weights."""
+    """Loss of each discriminator on held-out points, and the effective sample size of the
+    weights.
+    """
     figure, (loss, size) = plt.subplots(1, 2, figsize=(8.0, 2.8), layout="constrained")
     loss.plot(history["t"], history["validation_loss"], "o-", markersize=3, label="held out")
     loss.plot(history["t"], history["train_loss"], "s-", markersize=3, label="training")

@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
+from virl_tf.run_folder import RunFolder
+from virl_tf.tasks import GridWalker
+from virl_tf.validation import InputError
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from experiments.figures import walks
-from experiments.figures.figure_2b import COLOURS
-from experiments.figures.style import read, save
+from experiments.figures.style import COLOURS, read, save
 from experiments.result_files import read_summary
-from virl_tf.run_folder import RunFolder
-from virl_tf.tasks import GridWalker
-from virl_tf.validation import InputError
 
 DEMONSTRATIONS = 60  # in panel a
 DRAWN = 20  # samples of the single Gaussians
@@ -27,10 +27,11 @@ def draw_figure_1(run: Path, out: Path) -> None:
     likelihood, (c) a Gaussian fitted by the information projection, (d) a policy inferred on
     V-IRL's reward with obstacles in the way.
     """
-    task = walks.walk_task(run, "path_planning")
+    task = walks.walk_task(run, "1")
     if RunFolder(run).config["method"] != "virl":
         raise InputError(
-            f"{run} is not a run of V-IRL; make one with: python -m experiments run path_planning --method virl"
+            f"{run} is not a run of V-IRL; make one with: python -m experiments run path_planning "
+            "--method virl"
         )
     mean, draws = projection(run)
     inferred, obstacles = obstructed(run, len(task.mode_centers))

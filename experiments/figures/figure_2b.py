@@ -11,18 +11,18 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from experiments.figures.style import save
+from experiments.figures.style import COLOURS, LABELS, save
+from experiments.references import LABELS as REFERENCES
 from experiments.result_files import read_results
 
-LABELS = {"virl": "V-IRL", "geim": "G-EIM", "eim": "EIM"}
-COLOURS = {"virl": "C0", "geim": "C1", "eim": "C2"}
-REFERENCES: dict[str, tuple[str, Any]] = {
-    "kde": ("KDE, bandwidth 0.215", ":"),
-    "kde_held_out": ("KDE, held-out bandwidth", "--"),
-    "em": ("EM, m components", "-."),
-    "em_bic": ("EM, components by BIC", (0, (3, 1, 1, 1, 1, 1))),
-    "best_1c": ("best possible 1c", (0, (1, 4))),
-    "best_10c": ("best possible 10c", (0, (5, 4))),
+# The references that are drawn; more would hide the curves.
+DASHES: dict[str, Any] = {
+    "kde": ":",
+    "kde_held_out": "--",
+    "em_target": "-.",
+    "em_bic": (0, (3, 1, 1, 1, 1, 1)),
+    "best_1c": (0, (1, 4)),
+    "best_10c": (0, (5, 4)),
 }
 
 
@@ -36,8 +36,8 @@ def draw_figure_2b(sweeps: Path | Sequence[Path], out: Path) -> None:
         for components, style, marker in ((1, "--", "s"), (10, "-", "o")):
             chosen = select(results, "training", method, components)
             curve(axes, chosen, COLOURS[method], style, marker, f"{label} {components}c")
-    for method, (label, style) in REFERENCES.items():
-        reference(axes, results, method, style, label)
+    for name in DASHES:
+        reference(axes, results, name)
     finish(axes, results, ("training",))
     save(figure, out / "figure_2b")
 
@@ -73,11 +73,11 @@ def curve(
     )
 
 
-def reference(axes: Axes, results: pd.DataFrame, method: str, style: Any, label: str) -> None:
+def reference(axes: Axes, results: pd.DataFrame, name: str) -> None:
     """Thin grey line of the means, with dots, so that a single number of modes shows, too; nothing
     where it was not run.
     """
-    means = select(results, "reference", method, 0).groupby("modes")["reported"].mean()
+    means = select(results, "reference", name, 0).groupby("modes")["reported"].mean()
     if not len(means):
         return
     axes.plot(
@@ -87,8 +87,8 @@ def reference(axes: Axes, results: pd.DataFrame, method: str, style: Any, label:
         color="0.45",
         markersize=3,
         linewidth=0.8,
-        linestyle=style,
-        label=label,
+        linestyle=DASHES[name],
+        label=REFERENCES[name],
         zorder=1,
     )
 

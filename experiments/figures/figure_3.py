@@ -4,13 +4,13 @@ their rewards.
 
 from pathlib import Path
 
+from virl_tf.run_folder import RunFolder
+from virl_tf.validation import InputError
+
 import numpy as np
 
 from experiments.figures import walks
-from experiments.figures.figure_2b import COLOURS, LABELS
-from experiments.figures.style import read, save
-from virl_tf.run_folder import RunFolder
-from virl_tf.validation import InputError
+from experiments.figures.style import COLOURS, LABELS, read, save
 
 
 def draw_figure_3(runs: list[Path], out: Path) -> None:
@@ -25,18 +25,21 @@ def draw_figure_3(runs: list[Path], out: Path) -> None:
     if set(by_method) != {"geim", "virl"}:
         methods = " and ".join(str(RunFolder(run).config.get("method")) for run in runs)
         raise InputError(
-            f"figure 3 needs a run of geim and one of virl (python -m experiments run grid_walker); got {methods}."
+            "figure 3 needs a run of geim and one of virl (python -m experiments run "
+            f"grid_walker); got {methods}."
         )
-    task, other = (walks.walk_task(run, "grid_walker") for run in runs)
+    task, other = (walks.walk_task(run, "3") for run in runs)
     if task.dim != other.dim:
         raise InputError(
-            f"figure 3 needs walks of one length; {runs[0]} has {task.dim} steps, {runs[1]} has {other.dim}."
+            f"figure 3 needs walks of one length; {runs[0]} has {task.dim} steps, {runs[1]} has "
+            f"{other.dim}."
         )
     results = {method: stages(by_method[method]) for method in ("geim", "virl")}
     names = list(results["geim"])
     if list(results["virl"]) != names:
         raise InputError(
-            f"figure 3 needs the same inference for both runs; {runs[0]} and {runs[1]} have different ones."
+            f"figure 3 needs the same inference for both runs; {runs[0]} and {runs[1]} have "
+            "different ones."
         )
 
     rows = 1 if len(names) == 2 else 2
@@ -51,7 +54,8 @@ def draw_figure_3(runs: list[Path], out: Path) -> None:
             panel, task, shown, COLOURS[method], walks.reward_range(*results[method].values())
         )
         panel.set_title(
-            f"{letter}) {LABELS[method]} {name}\n{len(shown['means'])} components, {walks.covered(shown)}"
+            f"{letter}) {LABELS[method]} {name}\n{len(shown['means'])} components, "
+            f"{walks.covered(shown)}"
         )
     target = walks.line("intermediate targets", walks.TARGET, ":", 1.0)
     walks.legend_below(figure, [*walks.policy_entries(), target])
@@ -67,6 +71,7 @@ def stages(run: Path) -> dict[str, dict[str, np.ndarray]]:
             found[f"inference, {kind}"] = read(folder, "walks.npz")
     if len(found) == 1:
         raise InputError(
-            f"no inference result in {run / 'inference'}; make it with: python -m experiments infer {run} --components 25"
+            f"no inference result in {run / 'inference'}; make it with: python -m experiments "
+            f"infer {run} --components 25"
         )
     return found

@@ -5,16 +5,8 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from experiments.figures.figure_2b import (
-    COLOURS,
-    LABELS,
-    REFERENCES,
-    curve,
-    finish,
-    reference,
-    select,
-)
-from experiments.figures.style import save
+from experiments.figures.figure_2b import curve, finish, reference, select
+from experiments.figures.style import COLOURS, LABELS, save
 from experiments.result_files import read_results
 
 CURVES = (
@@ -38,9 +30,8 @@ def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
             chosen = select(results, stage, method, 10)
             if len(chosen):
                 curve(axes, chosen, COLOURS[method], style, marker, f"{LABELS[method]} {label}")
-    for method in ("best_10c", "kde_held_out", "em", "em_bic"):
-        label, dashes = REFERENCES[method]
-        reference(axes, results, method, dashes, label)
+    for name in ("best_10c", "kde_held_out", "em_target", "em_bic"):
+        reference(axes, results, name)
     stages = tuple(stage for stage, *_ in CURVES)
     finish(
         axes, results[results["components"].isin([0, 10]) & (results["method"] != "eim")], stages

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from virl_tf.validation import InputError
+
 import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments.figures.style import crosses, ellipses, heat_map, read, save, task_mixture
 from experiments.result_files import check_same_task
-from virl_tf.validation import InputError
 
 
 def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
@@ -23,7 +24,8 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
     if not (inference / "grid.npz").is_file():
         names = " ".join(str(run) for run in runs)
         raise InputError(
-            f"no inference result in {inference}; make it with: python -m experiments infer {names} --components 30"
+            f"no inference result in {inference}; make it with: python -m experiments infer "
+            f"{names} --components 30"
         )
     # A reward is known up to a constant; each is aligned by its largest value before they are
     # averaged.

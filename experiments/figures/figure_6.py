@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from virl_tf.tasks import GridWalker
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -10,7 +12,6 @@ from matplotlib.patches import Polygon
 
 from experiments.figures import walks
 from experiments.figures.style import save
-from virl_tf.tasks import GridWalker
 
 TARGET = "red"
 FIRST, SECOND = "C0", "C1"  # two walks whose steps differ in their order only
@@ -27,7 +28,7 @@ def draw_figure_6(run: Path, out: Path) -> None:
     """Left the construction (cone, vertical lines, shared waypoints), right 200 demonstrations and
     the target lines.
     """
-    task = walks.walk_task(run, "grid_walker")
+    task = walks.walk_task(run, "6")
     length = task.spacing * task.dim
     # As high as the cone on the last line.
     figure, (left, right) = walks.panel_row(

@@ -3,18 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+from virl_tf.run_folder import RunFolder
+from virl_tf.validation import InputError
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from experiments.evaluation.contrast import normalised_rewards
 from experiments.figures import walks
-from experiments.figures.figure_2b import COLOURS, LABELS
-from experiments.figures.style import read, save
-from experiments.specification import DEFAULT_STEPS
-from experiments.tasks.walks import normalised_rewards
-from virl_tf.run_folder import RunFolder
-from virl_tf.validation import InputError
+from experiments.figures.style import COLOURS, LABELS, read, save
+from experiments.tasks import descriptions
 
 COMPONENTS = 10
 MODE = {"virl": "+", "geim": "x"}
@@ -31,7 +31,7 @@ def draw_figure_7(folder: Path, out: Path) -> None:
     Centres that the training policy covers ("explored") are dark and stand left of the others.
     """
     trials = {method: find_trials(folder, method) for method in MODE}
-    steps = {walks.walk_task(run, "grid_walker").dim for runs in trials.values() for run in runs}
+    steps = {walks.walk_task(run, "7").dim for runs in trials.values() for run in runs}
     figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
     position, ticks, labels = 1.0, [], []
     for method, runs in trials.items():
@@ -59,22 +59,21 @@ def find_trials(folder: Path, method: str) -> list[Path]:
     Raises:
         InputError: there are none.
     """
+    task = next(description for description in descriptions() if "7" in description.figures)
     found: list[tuple[int, int, Path]] = []
     for file in sorted(folder.glob("*/config.yaml")):
         config, run = RunFolder(file.parent).config, file.parent
-        wanted = {"task": "grid_walker", "method": method, "components": COMPONENTS}
+        wanted = {"task": task.name, "method": method, "components": COMPONENTS}
         finished = (run / "summary.json").is_file() and (run / "walks.npz").is_file()
         if finished and all(config.get(key) == value for key, value in wanted.items()):
             found.append((config["steps"], config["seed"], run))
     if not found:
         raise InputError(
-            f"{folder} holds no finished run of grid_walker by {method} with {COMPONENTS} components; "
-            f"make them with: python -m experiments sweep grid_walker --out {folder}"
+            f"{folder} holds no finished run of {task.name} by {method} with {COMPONENTS} "
+            f"components; make them with: python -m experiments sweep {task.name} --out {folder}"
         )
     lengths = {steps for steps, _, _ in found}
-    length = (
-        DEFAULT_STEPS["grid_walker"] if DEFAULT_STEPS["grid_walker"] in lengths else max(lengths)
-    )
+    length = task.default_size if task.default_size in lengths else max(lengths)
     return [run for steps, _, run in sorted(found) if steps == length]
 
 

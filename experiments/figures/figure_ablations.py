@@ -5,6 +5,10 @@ and what it costs.
 from collections.abc import Sequence
 from pathlib import Path
 
+from virl_tf.checkpoint import write_text
+from virl_tf.hparams import DIRECTORY, read_yaml
+from virl_tf.validation import InputError
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -13,33 +17,15 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 
 from experiments.figures.style import save
+from experiments.references import LABELS
 from experiments.result_files import bootstrap_interval, to_markdown
-from virl_tf.checkpoint import write_text
-from virl_tf.hparams import DIRECTORY, read_yaml
-from virl_tf.validation import InputError
+from experiments.tasks import describe
+from experiments.tasks.description import Panel
 
-# Task -> (stage, column, label) of what tells whether the reward is good, and the policy inferred
-# on it.
-WALKS = ("training", "reward_correlation", "correlation of the reward with log p")
-REWARD = {
-    "gaussians": ("training", "reported", "I-projection of the reward"),
-    "grid_walker": WALKS,
-    "path_planning": WALKS,
-}
-POLICY = {
-    "gaussians": ("inference_search", "reported", "I-projection of the policy inferred on it"),
-    "grid_walker": ("inference_search", "kl", "KL of the policy inferred on it"),
-    "path_planning": ("obstacles_search", "kl", "KL of the policy inferred on it, with obstacles"),
-}
-# What a reward has to beat: stage in results.csv -> label.
-REFERENCES = {
-    "reference kde_silverman": "KDE, Silverman's bandwidth",
-    "reference kde_held_out": "KDE, held-out bandwidth",
-    "reference em_bic": "EM, components by BIC",
-    "reference em_true_components": "EM, the true number",
-}
-AWAY = ("training", "far_share", "share of the reward's draws off the data")
-COST = ("training", "cpu_seconds", "CPU seconds of the run")
+# Of `experiments.references`: what a reward has to beat.
+REFERENCES = ("kde_silverman", "kde_held_out", "em_bic", "em_target")
+AWAY = Panel("training", "far_share", "share of the reward's draws off the data")
+COST = Panel("training", "cpu_seconds", "CPU seconds of the run")
 
 
 def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
@@ -55,17 +41,19 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
     found = {name for frame in results for name in frame["ablation"]}
     names = [name for name in read_yaml(DIRECTORY / "ablations.yaml") if name in found]
     stages = {stage for frame in results for stage in frame["stage"]}
-    references = {label: stage for stage, label in REFERENCES.items() if stage in stages}
+    references = {
+        LABELS[name]: f"reference {name}" for name in REFERENCES if f"reference {name}" in stages
+    }
     size = (1.6 + 2.9 * len(folders), 2.0 + 0.72 * (len(names) + len(references)))
     figure, panels = plt.subplots(
         4, len(folders), figsize=size, sharey=True, squeeze=False, layout="constrained"
     )
     columns: dict[str, list[str]] = {"ablation": [*names, *references]}
     for folder, frame, panel in zip(folders, results, panels.T, strict=True):
-        title, task = folder.name.replace("_", " "), frame["task"].iloc[0]
-        for axes, (stage, column, label) in zip(
-            panel, (REWARD[task], POLICY[task], AWAY, COST), strict=True
-        ):
+        title = folder.name.replace("_", " ")
+        description = describe(frame["task"].iloc[0])
+        shown = (*description.ablation_panels, AWAY, COST)
+        for axes, (stage, column, label) in zip(panel, shown, strict=True):
             values = {name: _values(frame, name, stage, column) for name in names}
             measured = any(map(len, values.values()))
             values |= {
@@ -89,7 +77,8 @@ def read_ablations(folder: Path) -> pd.DataFrame:
     file = folder / "results.csv"
     if not file.is_file():
         raise InputError(
-            f"no results in {folder}; make them with: python -m experiments ablate TASK --out {folder}"
+            f"no results in {folder}; make them with: python -m experiments ablate TASK --out "
+            f"{folder}"
         )
     frame = pd.read_csv(file)
     if "ablation" not in frame or not len(frame):
@@ -105,7 +94,7 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
     Logarithmic where a bad ablation would hide the others.
     """
     for row, (name, seeds) in enumerate(values.items()):
-        colour = "C1" if name == "best" else "C7" if name in REFERENCES.values() else "C0"
+        colour = {"best": "C1", **dict.fromkeys(LABELS.values(), "C7")}.get(name, "C0")
         axes.plot(
             seeds,
             np.full(len(seeds), row),

@@ -4,12 +4,21 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from virl_tf.checkpoint import load_policy
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from experiments.figures.style import crosses, ellipses, heat_map, read, save, task_mixture
-from virl_tf.checkpoint import load_policy
+from experiments.figures.style import (
+    crosses,
+    ellipses,
+    has_mixture,
+    heat_map,
+    read,
+    save,
+    task_mixture,
+)
 
 
 def draw_overview(run: Path, references: dict[str, float]) -> None:
@@ -25,7 +34,8 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
         curves(axes, history, references)
         save(figure, run / "overview")
         return
-    grid, target = read(run, "grid.npz"), task_mixture(run)
+    grid = read(run, "grid.npz")
+    target = task_mixture(run) if has_mixture(run) else None
     figure = plt.figure(figsize=(14.5, 3.6), layout="constrained")
     maps, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[3.1, 1.2], wspace=0.03)[0]
     axes = maps.subplots(1, 3)
@@ -36,7 +46,8 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
     ]
     for panel, (title, key, mixture) in zip(axes, panels, strict=True):
         image = heat_map(panel, grid["axes"], grid[key])
-        ellipses(panel, mixture)
+        if mixture is not None:
+            ellipses(panel, mixture)
         panel.set_title(title)
     crosses(axes[0], read(run, "demonstrations.npz")["train"])
     maps.colorbar(image, ax=axes, label="nats below the maximum", shrink=0.85)

@@ -8,6 +8,10 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
+from virl_tf.checkpoint import load_arrays, write_atomically
+from virl_tf.mixture import Mixture
+from virl_tf.validation import InputError
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,10 +19,8 @@ from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from virl_tf.checkpoint import load_arrays, write_atomically
-from virl_tf.mixture import Mixture
-from virl_tf.validation import InputError
-
+LABELS = {"virl": "V-IRL", "geim": "G-EIM", "eim": "EIM"}  # of the paper's methods
+COLOURS = {"virl": "C0", "geim": "C1", "eim": "C2"}
 # Nats below the maximum that a heat map shows; everything lower has the darkest colour.
 DEPTH = 12.0
 # sqrt of the 95 % quantile of chi-square with 2 degrees of freedom: -2 log 0.05.
@@ -40,7 +42,8 @@ def read(run: Path, name: str) -> dict[str, np.ndarray]:
     path = run / name
     if not path.is_file():
         raise InputError(
-            f"{run} has no {name}; give the folder of a finished run (python -m experiments run ...)."
+            f"{run} has no {name}; give the folder of a finished run (python -m experiments run "
+            "...)."
         )
     return load_arrays(path)
 
@@ -104,8 +107,13 @@ def crosses(axes: Axes, x: np.ndarray, n: int = 500) -> None:
     )
 
 
+def has_mixture(run: Path) -> bool:
+    """Whether a run's target is a mixture."""
+    return (run / "task.npz").is_file()
+
+
 def task_mixture(run: Path) -> Mixture:
-    """The target of a run."""
+    """The target of a run, a mixture."""
     arrays = read(run, "task.npz")
     return Mixture(*(arrays[name] for name in Mixture._fields))
 

@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from virl_tf.methods import METHODS
+from virl_tf.run_folder import RunFolder
+from virl_tf.tasks import GridWalker, PathPlanning
+from virl_tf.validation import InputError
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -17,11 +22,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
-from experiments.figures.figure_2b import COLOURS, LABELS
-from experiments.figures.style import read, save
-from virl_tf.run_folder import RunFolder
-from virl_tf.tasks import GridWalker, PathPlanning
-from virl_tf.validation import InputError
+from experiments.figures.style import COLOURS, LABELS, read, save
+from experiments.tasks import describe, descriptions
 
 SHOWN = 200  # demonstrations in a panel, as in Figure 6
 MARGIN = 0.45  # of the panels, around the modes' walks
@@ -41,15 +43,16 @@ CURVES = {
 START, GOAL, TARGET, GRID = "black", "black", "0.55", "0.65"
 
 
-def walk_task(run: Path, *allowed: str) -> GridWalker:
-    """The task of a run. Raises InputError if it is none of `allowed`."""
+def walk_task(run: Path, figure: str) -> GridWalker:
+    """The task of a run. Raises InputError if it is none that the figure is drawn for."""
     config = RunFolder(run).config
+    allowed = [task.name for task in descriptions() if figure in task.figures]
     if config.get("task") not in allowed:
         command = " or ".join(f"python -m experiments run {task}" for task in allowed)
         raise InputError(
             f"{run} has the task {config.get('task')!r}; give a run made by: {command}"
         )
-    return (PathPlanning if config["task"] == "path_planning" else GridWalker)(config["steps"])
+    return describe(config["task"]).target(config)
 
 
 def demonstrations(run: Path, n: int = SHOWN) -> np.ndarray:
@@ -58,7 +61,7 @@ def demonstrations(run: Path, n: int = SHOWN) -> np.ndarray:
     return x[np.random.default_rng(0).choice(len(x), min(n, len(x)), replace=False)]
 
 
-# --- panels -----------------------------------------------------------------------------------------------------------------
+# --- panels ---------------------------------------------------------------------------------------
 
 
 def panel_row(
@@ -184,7 +187,7 @@ def discs(axes: Axes, centers: np.ndarray, radii: np.ndarray) -> None:
     axes.add_collection(PatchCollection(patches, facecolor="0.35", edgecolor="none", zorder=4.0))
 
 
-# --- a policy's walks -------------------------------------------------------------------------------------------------------
+# --- a policy's walks -----------------------------------------------------------------------------
 
 
 def reward_range(*results: dict[str, np.ndarray]) -> tuple[float, float]:
@@ -237,21 +240,21 @@ def darker(colour: str, share: float = 0.4) -> tuple[float, ...]:
     return tuple((1.0 - share) * np.array(to_rgb(colour)))
 
 
-# --- legends ----------------------------------------------------------------------------------------------------------------
+# --- legends --------------------------------------------------------------------------------------
 
 
 def line(
-    label: str, colour: object, style: object = "-", width: float = 1.3, opacity: float = 1.0
+    label: str, colour: Any, style: Any = "-", width: float = 1.3, opacity: float = 1.0
 ) -> Line2D:
     """A line for a legend."""
     return Line2D(
         [], [], color=colour, linestyle=style, linewidth=width, alpha=opacity, label=label
-    )  # type: ignore[arg-type]
+    )
 
 
-def marker(label: str, colour: object, kind: str, size: float = 6.0) -> Line2D:
+def marker(label: str, colour: Any, kind: str, size: float = 6.0) -> Line2D:
     """A marker for a legend."""
-    return Line2D([], [], color=colour, linestyle="none", marker=kind, markersize=size, label=label)  # type: ignore[arg-type]
+    return Line2D([], [], color=colour, linestyle="none", marker=kind, markersize=size, label=label)
 
 
 def policy_entries(colour: str = "0.45") -> list[Line2D]:
@@ -278,16 +281,16 @@ def legend_below(
     )
 
 
-# --- the picture at the end of a run ----------------------------------------------------------------------------------------
+# --- the picture at the end of a run --------------------------------------------------------------
 
 
 def draw_walk_overview(run: Path) -> None:
     """Demonstrations, the policy's walks, and three measures over the iterations: overview.png and
     .pdf in the run's folder.
     """
-    task, walks = walk_task(run, "grid_walker", "path_planning"), read(run, "walks.npz")
-    method = RunFolder(run).config["method"]
-    colour = COLOURS.get(method.split("_")[0], "C3")
+    config, walks = RunFolder(run).config, read(run, "walks.npz")
+    task, method = describe(config["task"]).target(config), config["method"]
+    colour = COLOURS.get(METHODS[method].family, "C3")
     figure, (left, right) = panel_row(
         task, 11.5 if isinstance(task, PathPlanning) else 9.0, title_lines=2, margin=3.3
     )
@@ -298,7 +301,8 @@ def draw_walk_overview(run: Path) -> None:
     left.set_title(f"{len(x)} demonstrations")
     policy_walks(right, task, walks, colour, reward_range(walks))
     right.set_title(
-        f"policy of {LABELS.get(method, method)}\n{len(walks['means'])} components, {covered(walks)}"
+        f"policy of {LABELS.get(method, method)}\n{len(walks['means'])} components, "
+        f"{covered(walks)}"
     )
     legend_below(figure, policy_entries(colour), left=True)
     curves(figure, pd.read_csv(run / "metrics.csv"), colour, len(task.mode_centers))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from experiments.figures.figure_2b import LABELS, REFERENCES
+from experiments.figures.style import LABELS
+from experiments.references import LABELS as REFERENCES
 from experiments.report.markup import Markup, element, table
 from experiments.report.results import Results, Table, mean_with_interval
 from experiments.report.sources import hparams_file
 
 Numbers = Callable[[Table], Markup]
-MORE_REFERENCES = {"em_10c": "EM, 10 components"}  # in the tables, not in the figures
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Figure:
     own_runs: bool = False
 
 
-# --- numbers ------------------------------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
 
 def _rows(
@@ -53,7 +53,7 @@ def _rows(
     )
     for (stage, method, components), rows in groups:
         if stage == "reference":
-            yield MORE_REFERENCES.get(method) or REFERENCES.get(method, (method,))[0], rows
+            yield REFERENCES.get(method, method), rows
         else:
             yield f"{LABELS.get(method, method)} {components}c, {names[stage]}", rows
 
@@ -130,7 +130,7 @@ def walks(**measures: tuple[str, ...]) -> Numbers:
     return numbers
 
 
-# --- figures ------------------------------------------------------------------------------------------------------------
+# --- figures --------------------------------------------------------------------------------------
 
 GAUSSIAN_SWEEP = "python -m experiments sweep gaussians --preset paper --out sweeps/gaussians"
 WALKER_SWEEP = "python -m experiments sweep grid_walker --out sweeps/walker"
@@ -140,8 +140,10 @@ FIGURES = (
     Figure(
         "1",
         "A versatile path-planning task",
-        "Ways from a diamond to a circle: maximum likelihood averages over the modes, the information projection chooses a "
-        "single behaviour, V-IRL's reward allows for good solutions even when some paths are obstructed.",
+        "Ways from a diamond to a circle: maximum likelihood averages over the modes, the "
+        "information projection chooses a "
+        "single behaviour, V-IRL's reward allows for good solutions even when some paths are "
+        "obstructed.",
         (
             (
                 "a) the task, from the diamond to the circle",
@@ -171,7 +173,8 @@ FIGURES = (
     Figure(
         "2a",
         "The random Gaussian task",
-        "A Gaussian mixture with 30 components: heat map of its log density, ellipsoids of 95 % covariance, expert "
+        "A Gaussian mixture with 30 components: heat map of its log density, ellipsoids of 95 % "
+        "covariance, expert "
         "demonstrations as grey crosses.",
         (
             ("30-component mixture", "--modes 30"),
@@ -193,8 +196,10 @@ FIGURES = (
     Figure(
         "2b",
         "Results for different numbers of target components",
-        "I-projection of V-IRL, G-EIM and EIM with 1 and 10 policy components against the number of modes m in {5, 10, ..., 50}, "
-        "five seeds: V-IRL is stable and represents more modes than the baselines with as many components.",
+        "I-projection of V-IRL, G-EIM and EIM with 1 and 10 policy components against the number "
+        "of modes m in {5, 10, ..., 50}, "
+        "five seeds: V-IRL is stable and represents more modes than the baselines with as many "
+        "components.",
         (
             ("numbers of target components", "x axis"),
             ("V-IRL, G-EIM and EIM, 1c and 10c", "six curves: colour by method, dashed for 1c"),
@@ -215,13 +220,16 @@ FIGURES = (
     Figure(
         "3",
         "Grid walker: training and inference",
-        "Walks of five segments of the 10-component training policy and of a 25-component policy inferred on its reward, for "
-        "G-EIM (a, b) and V-IRL (c, d). Only V-IRL's reward extends to modes that were not seen during training.",
+        "Walks of five segments of the 10-component training policy and of a 25-component policy "
+        "inferred on its reward, for "
+        "G-EIM (a, b) and V-IRL (c, d). Only V-IRL's reward extends to modes that were not seen "
+        "during training.",
         (
             ("d = 5 line segments", "five segments from the diamond on"),
             (
                 "a) - d) 10-component sampling, 25-component inference policies",
-                "the same panels, for each method a third with components that come and go; above each: modes covered",
+                "the same panels, for each method a third with components that come and go; above "
+                "each: modes covered",
             ),
             ("component means solid, samples dotted", "the same"),
             ("higher opacity for a higher recovered reward", "one scale for each reward"),
@@ -230,14 +238,16 @@ FIGURES = (
         "grid_walker",
         (
             WALKER_SWEEP,
-            f"python -m experiments figure 3 {WALKER_RUN.format('geim')} {WALKER_RUN.format('virl')}",
+            f"python -m experiments figure 3 {WALKER_RUN.format('geim')} "
+            f"{WALKER_RUN.format('virl')}",
         ),
         walks(training=POLICY, inference=INFERRED, inference_search=INFERRED),
     ),
     Figure(
         "4",
         "Inference on the recovered rewards of the Gaussians",
-        "I-projection of policies with as many components as the target has modes, inferred on the recovered rewards, against "
+        "I-projection of policies with as many components as the target has modes, inferred on the "
+        "recovered rewards, against "
         "that of the 10-component learner policies, for V-IRL and G-EIM.",
         (
             ("'Inference': VIPS with m components on the final recovered reward", "solid curves"),
@@ -249,14 +259,17 @@ FIGURES = (
         "gaussians",
         (GAUSSIAN_SWEEP, "python -m experiments figure 4 sweeps/gaussians"),
         distances("training_policy", "inference", "inference_search"),
-        "Each value is (best + final) / 2, as in Figure 2b; the paper's text takes each policy at its best iteration. The "
+        "Each value is (best + final) / 2, as in Figure 2b; the paper's text takes each policy at "
+        "its best iteration. The "
         "caption speaks of the best and of the final reward; ours is the final one.",
     ),
     Figure(
         "5",
         "Sampling policy, recovered reward and inference policy",
-        "Contours of a) the log density of V-IRL's sampling policy, b) the reward averaged over five runs, c) a 30-component "
-        "policy fitted to b); black ellipsoids of the expert's components (95 %), 500 expert samples as grey crosses.",
+        "Contours of a) the log density of V-IRL's sampling policy, b) the reward averaged over "
+        "five runs, c) a 30-component "
+        "policy fitted to b); black ellipsoids of the expert's components (95 %), 500 expert "
+        "samples as grey crosses.",
         (
             (
                 "contour plots a) - c)",
@@ -271,20 +284,25 @@ FIGURES = (
         ),
         "gaussians",
         (
-            "for s in 0 1 2 3 4; do python -m experiments run gaussians --modes 30 --task-seed 0 --seed $s --preset paper "
+            "for s in 0 1 2 3 4; do python -m experiments run gaussians --modes 30 --task-seed 0 "
+            "--seed $s --preset paper "
             "--out runs/m30-$s; done",
-            "python -m experiments infer runs/m30-0 runs/m30-1 runs/m30-2 runs/m30-3 runs/m30-4 --components 30",
+            "python -m experiments infer runs/m30-0 runs/m30-1 runs/m30-2 runs/m30-3 runs/m30-4 "
+            "--components 30",
             "python -m experiments figure 5 runs/m30-0 runs/m30-1 runs/m30-2 runs/m30-3 runs/m30-4",
         ),
         distances("training", "training_policy", "inference"),
-        "One target for all five runs; the inference policy is fitted to the average of their rewards.",
+        "One target for all five runs; the inference policy is fitted to the average of their "
+        "rewards.",
         own_runs=True,
     ),
     Figure(
         "6",
         "Construction of the grid walker",
-        "Left: turned by 45 degrees, all efficient waypoints of the first half lie on equidistant vertical lines; identical "
-        "steps share waypoints. Right: 200 expert samples for d = 5, one-dimensional Gaussians as red dotted lines.",
+        "Left: turned by 45 degrees, all efficient waypoints of the first half lie on equidistant "
+        "vertical lines; identical "
+        "steps share waypoints. Right: 200 expert samples for d = 5, one-dimensional Gaussians as "
+        "red dotted lines.",
         (
             ("the first half of Figure 1, turned", "dark grid; the second half dashed"),
             ("equidistant vertical lines", "red, dotted, 0.8 apart"),
@@ -301,12 +319,14 @@ FIGURES = (
         "grid_walker",
         (WALKER_SWEEP, f"python -m experiments figure 6 {WALKER_RUN.format('virl')}"),
         lambda _: Markup(""),
-        "A spacing of 0.8 gives a cone of 73.7 degrees, not of the 90 in the text: the numbers rule.",
+        "A spacing of 0.8 gives a cone of 73.7 degrees, not of the 90 in the text: the numbers "
+        "rule.",
     ),
     Figure(
         "7",
         "The recovered rewards at mode centres and at random points",
-        "Normalised rewards of V-IRL and G-EIM, five trials each: V-IRL represents all modes, G-EIM those that its sampling "
+        "Normalised rewards of V-IRL and G-EIM, five trials each: V-IRL represents all modes, "
+        "G-EIM those that its sampling "
         "distribution explored.",
         (
             (
@@ -327,7 +347,7 @@ FIGURES = (
 )
 
 
-# --- tables -------------------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def table_1() -> Markup:
@@ -354,11 +374,12 @@ PUBLISHED_ROWS = {
     "bandwidth": ("kde", "bandwidth"),
     "update steps": ("policy", "update_steps"),
 }
-COLUMN_LABELS = {"virl": "V-IRL", "geim": "G-EIM", "eim": "EIM"}
 
 
 def published(name: str) -> Markup:
-    """Table 2 or 3 from its YAML file, with the paper's stars; X where a method has no such value."""
+    """Table 2 or 3 from its YAML file, with the paper's stars; X where a method has no such
+    value.
+    """
     content = hparams_file(name)
     columns = content["columns"]
     rows = []
@@ -368,10 +389,8 @@ def published(name: str) -> Markup:
             value = column.get(section, {}).get(key, "X")
             cells.append(f"{value}{'*' if f'{section}.{key}' in column['starred'] else ''}")
         rows.append([label, *cells])
-    header = [
-        " ".join([COLUMN_LABELS[column.split("_")[0]], *column.split("_")[1:]])
-        for column in columns
-    ]
+    families = [column.partition("_") for column in columns]
+    header = [f"{LABELS[family]} {size}".strip() for family, _, size in families]
     return table(["", *header], rows)
 
 

@@ -6,11 +6,15 @@ import os
 import platform
 from pathlib import Path
 
+import virl_tf
+from virl_tf.checkpoint import write_text
+from virl_tf.run_folder import versions
+from virl_tf.validation import InputError
+
 import pandas as pd
 from rich.console import Console
 
-import virl_tf
-from experiments.claims import CLAIMS, FAILS, HOLDS, TOO_FEW, Finding
+from experiments.claims import FAILS, HOLDS, TOO_FEW, Finding
 from experiments.report import items, sources
 from experiments.report.markup import (
     Markup,
@@ -24,15 +28,8 @@ from experiments.report.markup import (
     table,
 )
 from experiments.report.results import Results, mean_with_interval, not_run
-from virl_tf.checkpoint import write_text
-from virl_tf.run_folder import versions
-from virl_tf.validation import InputError
+from experiments.tasks import describe, descriptions
 
-TASK_TITLES = {
-    "gaussians": "Random Gaussians",
-    "grid_walker": "Grid walker",
-    "path_planning": "Path planning",
-}
 LOOKS = {HOLDS: "holds", FAILS: "fails", TOO_FEW: "open"}
 WRITTEN_TABLES = (
     "table.md",
@@ -61,7 +58,7 @@ def write_report(results: Path, out: Path) -> None:
 def build(results: Results) -> Markup:
     """The whole page."""
     findings = {
-        task: [claim.check(found.frame) for claim in CLAIMS[task]]
+        task: [claim.check(found.frame) for claim in describe(task).claims()]
         for task, found in results.tables.items()
     }
     sections = {
@@ -87,8 +84,10 @@ def introduction() -> Markup:
     """What this page is."""
     return element(
         "p",
-        "Freymuth, Becker and Neumann (2021) recover a reward from versatile demonstrations as a sum of discriminators (V-IRL). "
-        f"This page puts the results of virl_tf {virl_tf.__version__}, an implementation in TensorFlow, beside every figure, "
+        "Freymuth, Becker and Neumann (2021) recover a reward from versatile demonstrations as a "
+        "sum of discriminators (V-IRL). "
+        f"This page puts the results of virl_tf {virl_tf.__version__}, an implementation in "
+        "TensorFlow, beside every figure, "
         "table and claim of the paper. It is made from result files by ",
         element("code", "python -m experiments report --out report.html"),
         "; intervals are 95 % bootstrap intervals of the mean over n seeds.",
@@ -130,11 +129,12 @@ def glance(results: Results, findings: dict[str, list[Finding]]) -> Markup:
     rows += [
         [_link(f"Table {number}"), title, f"in {file}"] for number, title, file, _ in items.TABLES
     ]
-    for task, claimed in CLAIMS.items():
-        found = findings.get(task, [])
+    for task in descriptions():
+        claimed = task.claims()
+        found = findings.get(task.name, [])
         counts = [f"{verdict}: {sum(f.verdict == verdict for f in found)}" for verdict in LOOKS]
         tally = ", ".join(counts) if found else f"no runs: {len(claimed)} claims not tested"
-        rows.append([element("a", "Claims", href="#claims"), TASK_TITLES[task], tally])
+        rows.append([element("a", "Claims", href="#claims"), task.title, tally])
     return table(["item", "what", "ours"], rows)
 
 
@@ -195,8 +195,9 @@ def _table(number: str, title: str, file: str, build_table: object) -> Markup:
 def claims(findings: dict[str, list[Finding]]) -> Markup:
     """Every sentence that states a result."""
     parts = []
-    for task, tested in CLAIMS.items():
-        found = findings.get(task) or [Finding("no runs", TOO_FEW)] * len(tested)
+    for task in descriptions():
+        tested = task.claims()
+        found = findings.get(task.name) or [Finding("no runs", TOO_FEW)] * len(tested)
         rows = [
             [
                 claim.sentence,
@@ -207,10 +208,10 @@ def claims(findings: dict[str, list[Finding]]) -> Markup:
             for claim, finding in zip(tested, found, strict=True)
         ]
         parts += [
-            element("h3", TASK_TITLES[task]),
+            element("h3", task.title),
             table(["the paper says", "our runs say", "verdict", "test"], rows),
         ]
-        parts.append(command(f"python -m experiments claims {task} FOLDER_OF_THE_SWEEP"))
+        parts.append(command(f"python -m experiments claims {task.name} FOLDER_OF_THE_SWEEP"))
     return join(parts)
 
 

@@ -9,18 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from virl_tf.hparams import read_yaml
+from virl_tf.validation import InputError
+
 import numpy as np
 import pandas as pd
 
 from experiments.figures import draw
 from experiments.result_files import bootstrap_interval, read_results
-from experiments.specification import DEFAULT_STEPS, TASKS
-from experiments.units import GRIDS, WALK_SEEDS
-from virl_tf.hparams import read_yaml
-from virl_tf.methods import PAPER_METHODS
-from virl_tf.validation import InputError
+from experiments.tasks import describe, descriptions, names
 
-DRAWN_FROM_TABLES = {"2b": "gaussians", "4": "gaussians"}  # figures that need results.csv only
+NEED_TABLES_ONLY = ("2b", "4")  # figures that are drawn from results.csv alone
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,8 @@ class Results:
         found = [_read(folder) for folder in self.folders if (folder / "results.csv").is_file()]
         if not found:
             raise InputError(
-                f"{path} holds no results.csv in any of its folders; make one with: python -m experiments sweep"
+                f"{path} holds no results.csv in any of its folders; make one with: python -m "
+                "experiments sweep"
             )
         self.by_folder = {table.folder: table for table in found}
         # Of several tables of a task the one of most runs stands for it.
@@ -81,7 +81,13 @@ class Results:
 
     def has_picture(self, number: str) -> bool:
         """Whether the figure is stored or can be drawn."""
-        return self.picture(number) is not None or DRAWN_FROM_TABLES.get(number) in self.tables
+        return self.picture(number) is not None or self._table_of(number) is not None
+
+    def _table_of(self, number: str) -> Table | None:
+        """From which the figure can be drawn."""
+        tasks = [task.name for task in descriptions() if number in task.figures]
+        tables = [self.tables[task] for task in tasks if task in self.tables]
+        return tables[0] if tables and number in NEED_TABLES_ONLY else None
 
     @contextlib.contextmanager
     def drawn(self, number: str) -> Iterator[Path | None]:
@@ -89,7 +95,7 @@ class Results:
         if it cannot be had.
         """
         stored = self.picture(number)
-        table = self.tables.get(DRAWN_FROM_TABLES.get(number, ""))
+        table = self._table_of(number)
         if stored is not None or table is None:
             yield stored
             return
@@ -112,9 +118,10 @@ class Results:
 def _read(folder: Path) -> Table:
     frame = read_results(folder)
     tasks = sorted(frame["task"].unique())
-    if len(tasks) != 1 or tasks[0] not in TASKS:
+    if len(tasks) != 1 or tasks[0] not in names():
         raise InputError(
-            f"{folder / 'results.csv'} must hold the results of one task of {', '.join(TASKS)}; it holds {tasks}."
+            f"{folder / 'results.csv'} must hold the results of one task of {', '.join(names())}; "
+            f"it holds {tasks}."
         )
     return Table(folder, tasks[0], frame)
 
@@ -140,10 +147,11 @@ def not_run(task: str, table: Table | None) -> str:
     """
     if table is None:
         return "Not run yet."
-    sizes = GRIDS["paper"]["modes"] if task == "gaussians" else (_num_modes(task),)
-    wanted = len(PAPER_METHODS) * (
-        2 * len(GRIDS["paper"]["seeds"]) if task == "gaussians" else len(WALK_SEEDS["paper"])
-    )
+    description = describe(task)
+    grid = description.grids["paper"]
+    sizes = [description.num_modes(size) for size in grid.sizes]
+    kinds = len(description.sweep_methods) * len(description.sweep_components)
+    wanted = kinds * len(grid.seeds)
     done = table.frame[(table.frame["stage"] == "training") & (table.frame["preset"] == "paper")]
     counts = {size: int((done["modes"] == size).sum()) for size in sizes}
     missing = [str(size) for size, count in counts.items() if not count]
@@ -155,10 +163,3 @@ def not_run(task: str, table: Table | None) -> str:
     parts = [f"not run: {', '.join(missing)} modes"] if missing else []
     parts += [f"runs done: {', '.join(fewer)}"] if fewer else []
     return f"Of the full sweep (3 methods, 5 seeds) {'; '.join(parts)}." if parts else ""
-
-
-def _num_modes(task: str) -> int:
-    """Modes of a walk of the paper's length."""
-    from experiments.specification import make_specification
-
-    return make_specification(task=task, steps=DEFAULT_STEPS[task]).modes

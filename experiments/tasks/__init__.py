@@ -1,20 +1,57 @@
-"""What is special to one task in runs, inference and summaries; `experiment_of` finds it by the
-task's name.
+"""The tasks of the experiments, one description each.
+
+A module of this folder with a `DESCRIPTION` is found by itself; one from elsewhere calls
+`register`.
 """
 
+import importlib
+import pkgutil
+from collections.abc import Mapping
 from typing import Any
 
-from experiments.tasks.base import Experiment, Inference
+from experiments.tasks.description import TaskDescription
 
-__all__ = ["Experiment", "Inference", "experiment_of"]
+_TASKS: dict[str, TaskDescription] = {}
 
 
-def experiment_of(config: dict[str, Any]) -> Experiment:
-    """The experiment for a run's configuration (`Specification.to_config`)."""
-    if config["task"] == "gaussians":
-        from experiments.tasks.gaussians import GaussiansExperiment
+def register(description: TaskDescription) -> None:
+    """Make a task known to all commands of this process, and to the workers that it starts."""
+    _TASKS[description.name] = description
 
-        return GaussiansExperiment(config)
-    from experiments.tasks.walks import WalkExperiment
 
-    return WalkExperiment(config)
+def names() -> tuple[str, ...]:
+    """Of all tasks."""
+    return tuple(_TASKS)
+
+
+def descriptions() -> tuple[TaskDescription, ...]:
+    """Of all tasks."""
+    return tuple(_TASKS.values())
+
+
+def describe(name: str) -> TaskDescription:
+    """A task's description. Raises InputError if there is no such task."""
+    if name not in _TASKS:
+        from virl_tf.validation import check_choice  # imports TensorFlow
+
+        check_choice("task", name, _TASKS)
+    return _TASKS[name]
+
+
+def experiment_of(config: Mapping[str, Any]) -> Any:
+    """The `experiments.evaluation.base.Experiment` of a run's configuration."""
+    return describe(config["task"]).experiment(config)
+
+
+def modules_elsewhere() -> list[str]:
+    """The modules that registered tasks from outside of this folder: what a worker has to
+    import.
+    """
+    modules = {description.experiment.__module__ for description in descriptions()}
+    return sorted(name for name in modules if not name.startswith(f"{__name__}."))
+
+
+for _found in pkgutil.iter_modules(__path__):
+    _module = importlib.import_module(f"{__name__}.{_found.name}")
+    if hasattr(_module, "DESCRIPTION"):
+        register(_module.DESCRIPTION)

@@ -1,208 +1,72 @@
-"""The random Gaussian task: I-projections of reward, policy and references."""
+"""Random Gaussian mixtures, the paper's first task."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-import tensorflow as tf
-from rich.console import Console
-from rich.table import Table
+from experiments.tasks.description import Grid, Panel, TaskDescription
 
-from experiments.result_files import read_summary
-from experiments.tasks.base import average_reward, has_diverged
-from experiments.tasks.distances import distances_of
-from virl_tf import metrics
-from virl_tf.checkpoint import load_arrays, save_arrays
-from virl_tf.fit import Evaluate, Result
-from virl_tf.hparams import default_hparams
-from virl_tf.irl import State
-from virl_tf.kde import Kde, fit_kde
-from virl_tf.mixture import Mixture, bic_mixture, em_mixture
-from virl_tf.numerics import DENSITY, numpy_seed
-from virl_tf.problem import density_estimate
-from virl_tf.reward import Reward
-from virl_tf.tasks import RandomGaussians
-from virl_tf.validation import InputError
+PAPER_MODES = tuple(range(5, 55, 5))  # of Figures 2b and 4
+SEEDS = (0, 1, 2, 3, 4)
 
 
-class GaussiansExperiment:
-    """The I-projection of reward and policy, with KDE and EM as references."""
+def _target(config: Mapping[str, Any]) -> Any:
+    from virl_tf.tasks import RandomGaussians
 
-    objective = "i_projection_reward"
-
-    def __init__(self, config: Mapping[str, Any]):
-        """For a run's configuration."""
-        self._config = config
-        self.task = RandomGaussians(config["modes"], config["task_seed"], dim=config.get("dim", 2))
-
-    def evaluator(self, train: np.ndarray, test: np.ndarray) -> Evaluate:
-        """I-projections of reward and policy, and the policy's likelihood of the test
-        demonstrations.
-        """
-        distances = distances_of(self.task, train)
-
-        def measure(state: State) -> dict[str, float]:
-            return {
-                "i_projection_reward": distances.of_reward(state.reward, state.policy),
-                "i_projection_policy": distances.of_density(state.policy),
-                "test_log_likelihood_policy": float(tf.reduce_mean(state.policy.log_prob(test))),
-            }
-
-        return measure
-
-    def write_arrays(self, out: Path, train: np.ndarray, result: Result) -> None:
-        """The target, and in 2-D log densities on the grid."""
-        save_arrays(out / "task.npz", self.task.mixture._asdict())
-        if self.task.dim != 2:
-            return
-        grid = metrics.grid_around(train)
-        points = tf.constant(grid.points, DENSITY)
-        densities = {
-            "log_p": self.task.log_prob(points),
-            "reward": result.reward(points),
-            "log_policy": result.policy.log_prob(points),
-        }
-        save_arrays(out / "grid.npz", {"axes": grid.axes, **densities})
-
-    def summarise(self, train: np.ndarray, result: Result) -> dict[str, Any]:
-        """I-projections (best, final, reported) of the run and of its references."""
-        history, seed, modes = result.history, self._config["seed"], self._config["modes"]
-        hparams = default_hparams(self._config["method"]).override(self._config["hparams"])
-        density = density_estimate(train, hparams, seed)
-        held_out = fit_kde(train, "held_out", "absolute", numpy_seed(seed, 0, "bandwidth"))
-        references: dict[str, Mixture | Kde] = {
-            "kde": density,
-            "kde_silverman": fit_kde(train, "silverman"),
-            "kde_held_out": held_out,
-            "em": em_mixture(train, self._config["components"], numpy_seed(seed, 0, "EM")),
-            "em_bic": bic_mixture(train, numpy_seed(seed, 0, "EM")),
-            "em_true_components": em_mixture(
-                train, min(modes, len(train)), numpy_seed(seed, 0, "EM")
-            ),
-        }
-        distances = distances_of(self.task, train)
-        kernels = {name: kde for name, kde in references.items() if isinstance(kde, Kde)}
-        return {
-            "status": "diverged" if has_diverged(history[self.objective]) else "finished",
-            "dim": self.task.dim,
-            "i_projection": {
-                "reward": metrics.best_final_reported(history["i_projection_reward"]),
-                "policy": metrics.best_final_reported(history["i_projection_policy"]),
-                **{
-                    name: metrics.best_final_reported([distances.of_density(q)])
-                    for name, q in references.items()
-                },
-            },
-            "bandwidth": {name: kde.bandwidth.numpy().tolist() for name, kde in kernels.items()},
-            "worst_over_best": _worst_after_best(history["i_projection_reward"]),
-            "test_log_likelihood_policy": float(history["test_log_likelihood_policy"].iloc[-1]),
-        }
-
-    def draw(self, out: Path, summary: Mapping[str, Any]) -> None:
-        """Heat maps (in 2-D) and curves."""
-        from experiments.figures.overview import draw_overview
-
-        # By value: where the run's bandwidth is the held-out one, one line is enough.
-        labels = {summary["i_projection"][key]["reported"]: label for key, label in _LINES.items()}
-        draw_overview(out, {label: value for value, label in labels.items()})
-
-    def print_summary(self, summary: Mapping[str, Any], console: Console) -> None:
-        """The I-projections as a table."""
-        table = Table(title="I-projection KL(q || p); lower is better")
-        for column in ("density", "best", "final", "reported"):
-            table.add_column(column, justify="left" if column == "density" else "right")
-        rows = {
-            key: label for key, label in _ROWS.items() if key in summary["i_projection"]
-        }  # older runs have not all of them
-        for key, label in rows.items():
-            values = summary["i_projection"][key]
-            table.add_row(
-                label, *(f"{values[column]:.4f}" for column in ("best", "final", "reported"))
-            )
-        console.print(table)
-
-    def inference(
-        self, runs: Sequence[Path], rewards: Sequence[Reward], obstacles: float | None = None
-    ) -> "GaussiansInference":
-        """Inference on the average reward. Raises InputError if obstacles are asked for."""
-        if obstacles is not None:
-            raise InputError("--obstacles is for path_planning; these are runs of gaussians.")
-        return GaussiansInference(self.task, runs, rewards)
+    return RandomGaussians(config["modes"], config["task_seed"], dim=config.get("dim", 2))
 
 
-class GaussiansInference:
-    """How close a new policy comes to the target: on the first run's grid, or from draws where
-    there is none.
-    """
+def _experiment(config: Mapping[str, Any]) -> Any:
+    from experiments.evaluation.densities import DensityExperiment
 
-    def __init__(self, task: RandomGaussians, runs: Sequence[Path], rewards: Sequence[Reward]):
-        """From the files of the runs."""
-        self._runs, self._rewards = runs, rewards
-        self._train = load_arrays(runs[0] / "demonstrations.npz")["train"]
-        self._distances = distances_of(task, self._train)
-
-    def log_prob(self, x: Any) -> Any:
-        """The average reward."""
-        return average_reward(self._rewards, x)
-
-    def measure(self, policy: Mixture) -> dict[str, float]:
-        """The policy's I-projection."""
-        return {"i_projection_policy": self._distances.of_density(policy)}
-
-    support = None
-
-    def finish(
-        self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool
-    ) -> tuple[dict[str, Any], str]:
-        """The policy on the grid; I-projections of it and of the training policies."""
-        distances: dict[str, Any] = {}
-        if policy.dim == 2:
-            grid = metrics.grid_around(self._train)
-            points = tf.constant(grid.points, DENSITY)
-            log_policy = policy.log_prob(points)
-            save_arrays(out / "grid.npz", {"axes": grid.axes, "log_policy": log_policy})
-            distances["inference_policy_to_reward"] = metrics.i_projection(
-                log_policy, self.log_prob(points)
-            )
-        trained = float(
-            np.mean([read_summary(run)["i_projection"]["policy"]["reported"] for run in self._runs])
-        )
-        series = [row["i_projection_policy"] for row in evaluations]
-        distances |= {
-            "inference_policy": metrics.best_final_reported(series),
-            "training_policy": trained,
-        }
-        new = f"{series[-1]:.4f} for the new policy (best {min(series):.4f})"
-        sentence = f"KL to the target: {new}, {trained:.4f} for the training policy"
-        return {"i_projection": distances}, sentence
+    return DensityExperiment(config, _target(config))
 
 
-def _worst_after_best(series: pd.Series) -> float:
-    """The largest value after the best iteration over the best: 1 if nothing got worse again."""
-    values = series.to_numpy()
-    if not np.isfinite(values).any():
-        return float("nan")
-    best = int(np.nanargmin(values))
-    return float(values[best:].max() / values[best])
+def _claims() -> Sequence[Any]:
+    from experiments.claims import GAUSSIANS
+
+    return GAUSSIANS
 
 
-_LINES = {
-    "kde": "KDE, the run's bandwidth",
-    "kde_silverman": "KDE, Silverman's bandwidth",
-    "kde_held_out": "KDE, held-out bandwidth",
-    "em": "EM, the policy's number",
-    "em_bic": "EM, BIC",
-    "em_true_components": "EM, the true number",
-}
-_ROWS = {
-    "reward": "recovered reward",
-    "policy": "policy",
-    "kde": "KDE alone (the run's bandwidth)",
-    "kde_silverman": "KDE alone (Silverman's bandwidth)",
-    "kde_held_out": "KDE alone (held-out bandwidth)",
-    "em": "EM, components of the policy",
-    "em_bic": "EM, components by BIC",
-    "em_true_components": "EM, components of the target",
-}
+DESCRIPTION = TaskDescription(
+    name="gaussians",
+    title="Random Gaussians",
+    target=_target,
+    experiment=_experiment,
+    size_option="modes",
+    size_text="components m of the target mixture",
+    size_letter="m",
+    default_size=50,
+    largest_size=1_000_000,
+    default_dim=lambda size: 2,
+    largest_dim=100,
+    has_task_seed=True,
+    same_target=("modes", "task_seed"),
+    default_preset="quick",
+    table="gaussians",
+    # Table 2 has a column for one component and one for more.
+    table_column=lambda family, components: f"{family}_{'1c' if components == 1 else '10c'}",
+    compared=tuple(
+        (method, components) for method in ("virl", "geim", "eim") for components in (1, 10)
+    ),
+    grids={
+        "paper": Grid(PAPER_MODES, SEEDS),
+        "quick": Grid((5, 20, 50), (0, 1)),
+        "smoke": Grid((5,), (0,)),
+        "best": Grid((10, 30, 50), SEEDS),
+    },
+    sweep_methods=("eim", "geim", "virl"),
+    sweep_components=(10, 1),
+    inferred_methods=("virl", "geim"),
+    has_references=True,
+    objective="i_projection_reward",
+    objective_place="i_projection.reward.reported",
+    objective_label="i_projection reported",
+    training_places={"training": "i_projection.reward", "training_policy": "i_projection.policy"},
+    inference_place="i_projection.inference_policy",
+    claims=_claims,
+    figures=("2a", "2b", "4", "5"),
+    ablation_panels=(
+        Panel("training", "reported", "I-projection of the reward"),
+        Panel("inference_search", "reported", "I-projection of the policy inferred on it"),
+    ),
+)

@@ -3,43 +3,36 @@ seeds; and a study's plots.
 """
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from virl_tf.checkpoint import write_text
+from virl_tf.hparams import to_yaml
+from virl_tf.run_folder import versions
+from virl_tf.validation import InputError, check_choice
 
 import numpy as np
 import optuna
 import pandas as pd
 from rich.console import Console
 
-import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
 from experiments.result_files import bootstrap_interval, read_summary, sign_flip_test, to_markdown
-from experiments.specification import DEFAULT_PRESETS, TABLES, TASKS, column_name, published_column
-from experiments.sweep import execute_sweep
+from experiments.specification import column_name, published_column, tuned_file
+from experiments.sweep import execute_sweep, local_workers
 from experiments.sweep_command import parse_integers
+from experiments.tasks import describe, descriptions
 from experiments.tuning.space import searched, suggest
 from experiments.tuning.study import (
     ENDED,
     StudySpecification,
     best_trial,
-    default_size,
     objective_value,
     open_storage,
 )
 from experiments.units import RunUnit
-from virl_tf.checkpoint import write_text
-from virl_tf.hparams import DIRECTORY, to_yaml
-from virl_tf.run_folder import versions
-from virl_tf.validation import InputError, check_choice, check_integer
 
-COLUMNS = {
-    "gaussians": [
-        (method, components) for method in ("virl", "geim", "eim") for components in (1, 10)
-    ],
-    "grid_walker": [("virl", 10), ("geim", 10)],
-}
 CANDIDATES = ("published", "found")
 FEWEST_FOR_IMPORTANCES = 8  # complete trials
 
@@ -58,7 +51,8 @@ class CandidateUnit(RunUnit):
     @property
     def group(self) -> str:
         """A row per column and candidate."""
-        return f"{column_name(self.spec.task, self.spec.method, self.spec.components)} {self.candidate}"
+        spec = self.spec
+        return f"{column_name(spec.task, spec.method, spec.components)} {self.candidate}"
 
 
 @dataclass(frozen=True)
@@ -90,18 +84,11 @@ def compare(
         InputError: no study of this task there, seeds that tuning saw, or runs that failed.
     """
     console = Console()
-    check_choice("task", task, COLUMNS)
-    workers = check_integer(
-        "--workers", workers if workers is not None else len(os.sched_getaffinity(0)), 1
-    )
+    check_choice("task", task, [known.name for known in descriptions() if known.compared])
+    workers = local_workers(workers)
     fresh = parse_integers("--seeds", seeds) or [100, 101, 102]
     columns = find_columns(task, preset, size, storage)
-    for column in columns:
-        seen = sorted(set(fresh) & set(column.spec.seeds))
-        if seen:
-            raise InputError(
-                f"--seeds {seen}: tuning of {column.name} saw these seeds; give fresh ones."
-            )
+    _check_fresh(fresh, columns)
     out = out or Path("comparisons") / f"{task}-{columns[0].spec.preset}"
     units = [
         CandidateUnit(column.spec.run(seed, column.overrides[candidate]), 0, candidate=candidate)
@@ -111,32 +98,34 @@ def compare(
     ]
     out.mkdir(parents=True, exist_ok=True)
     failures = execute_sweep(units, out / "runs", scheduler, workers, console)
-    values = pd.DataFrame(
-        [
-            {
-                "column": column_name(task, unit.spec.method, unit.spec.components),
-                "candidate": unit.candidate,
-                "seed": unit.spec.seed,
-                **_outcome(out / "runs" / unit.name),
-            }
-            for unit in units
-            if unit.name not in failures
-        ]
-    )
-    write_report(columns, values, out)
+    finished = [unit for unit in units if unit.name not in failures]
+    outcomes = [_outcome(unit, out / "runs" / unit.name) for unit in finished]
+    write_report(columns, pd.DataFrame(outcomes), out)
     if write:
         path = write_tuned(task, columns)
         console.print(f"wrote {path}; use it with --hparams tuned")
     console.print((out / "compare.md").read_text(), markup=False, highlight=False)
     if failures:
-        raise InputError(
-            f"{len(failures)} runs failed, the first with: {next(iter(failures.values())).strip().splitlines()[-1]}"
-        )
+        last_line = next(iter(failures.values())).strip().splitlines()[-1]
+        raise InputError(f"{len(failures)} runs failed, the first with: {last_line}")
 
 
-def _outcome(run: Path) -> dict[str, Any]:
-    summary = read_summary(run)
+def _check_fresh(seeds: Sequence[int], columns: Sequence[Column]) -> None:
+    for column in columns:
+        seen = sorted(set(seeds) & set(column.spec.seeds))
+        if seen:
+            raise InputError(
+                f"--seeds {seen}: tuning of {column.name} saw these seeds; give fresh ones."
+            )
+
+
+def _outcome(unit: CandidateUnit, run: Path) -> dict[str, Any]:
+    """A row of values.csv."""
+    summary, spec = read_summary(run), unit.spec
     return {
+        "column": column_name(spec.task, spec.method, spec.components),
+        "candidate": unit.candidate,
+        "seed": spec.seed,
         "value": objective_value(summary),
         "status": summary["status"],
         "cpu_seconds": summary["cpu_seconds"]["process"],
@@ -151,7 +140,7 @@ def find_columns(
     Raises InputError if none has.
     """
     columns = []
-    for method, components in COLUMNS[task]:
+    for method, components in describe(task).compared:
         study = find_study(task, method, components, preset, size, storage)
         best = best_trial(study) if study is not None else None
         if study is None or best is None:
@@ -171,7 +160,8 @@ def find_columns(
     if not columns:
         where = storage or "studies/"
         raise InputError(
-            f"no study of {task} with a complete trial in {where}; make one: python -m experiments tune {task}"
+            f"no study of {task} with a complete trial in {where}; make one: python -m experiments "
+            f"tune {task}"
         )
     return columns
 
@@ -185,11 +175,10 @@ def find_study(
     storage: str | None,
 ) -> optuna.Study | None:
     """The study of `tune` with the same arguments, or None."""
-    check_choice("task", task, TASKS)
-    preset = DEFAULT_PRESETS[task] if preset is None else preset
-    name = StudySpecification(
-        task, method, components, default_size(task) if size is None else size, preset, (), ()
-    ).name
+    description = describe(task)
+    preset = description.default_preset if preset is None else preset
+    size = description.default_size if size is None else size
+    name = StudySpecification(task, method, components, size, preset, (), ()).name
     file = Path("studies") / name / "study.db"
     if storage is None and not file.is_file():
         return None
@@ -212,7 +201,7 @@ def specification_of(study: optuna.Study) -> StudySpecification:
     )
 
 
-# --- report -------------------------------------------------------------------------------------------------------------------
+# --- report ---------------------------------------------------------------------------------------
 
 
 def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> None:
@@ -312,8 +301,11 @@ def write_tuned(task: str, columns: Sequence[Column]) -> Path:
             "assignments": list(column.spec.assignments),
             "versions": {**versions(), "optuna": optuna.__version__},
         }
-    path = DIRECTORY / "tuned" / f"{TABLES[task]}.yaml"
+    path = tuned_file(task)
     path.parent.mkdir(exist_ok=True)
-    header = f"# Found by `python -m experiments tune {task}`, written by `compare {task} --write`. Loaded by --hparams tuned.\n"
+    header = (
+        f"# Found by `python -m experiments tune {task}`, written by `compare {task} --write`. "
+        "Loaded by --hparams tuned.\n"
+    )
     write_text(path, header + to_yaml(content))
     return path

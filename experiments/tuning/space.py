@@ -10,29 +10,34 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from virl_tf.hparams import SearchParameter, search_space
+from virl_tf.methods import METHODS
+
 import optuna
 
-from experiments.specification import TABLES, column_name, published_column
-from virl_tf.hparams import DIRECTORY, SearchParameter, read_yaml, search_space
-from virl_tf.methods import METHODS
+from experiments.specification import published_column, starred
+from experiments.tasks import describe
 
 # The end of an interval that is open at zero: Optuna's are closed.
 SMALLEST = 1e-9
 
 
 def searched(task: str, method: str, components: int) -> dict[str, SearchParameter]:
-    """The rows of Table 1 that are optimised: all but those of other methods and those that the
-    published column stars.
+    """The rows of Table 1 that are optimised: all but those of other methods, those that the
+    published column stars, and those of parts that the method has not (EIM has no KDE).
     """
-    family, column = METHODS[method].family, published_column(task, method, components)
-    starred = _starred(task, column_name(task, method, components))
-    return {
-        name: row
-        for name, row in search_space().items()
-        if name not in starred
-        and (row.methods is None or family in row.methods)
-        and _has(column, name)
-    }
+    chosen = METHODS[method]
+    fixed = starred(task, method, components)
+    column = published_column(task, method, components)
+    has_table = describe(task).table is not None
+
+    def is_searched(name: str, row: SearchParameter) -> bool:
+        section, key = name.split(".")
+        is_used = key in column.get(section, {}) if has_table else section != "kde" or chosen.fusion
+        is_methods = row.methods is None or chosen.family in row.methods
+        return name not in fixed and is_methods and is_used
+
+    return {name: row for name, row in search_space().items() if is_searched(name, row)}
 
 
 def suggest(trial: optuna.Trial, rows: Mapping[str, SearchParameter]) -> dict[str, dict[str, Any]]:
@@ -86,14 +91,3 @@ def _zero_exponent(row: SearchParameter) -> int | None:
     """The exponent that stands for zero, one below the lowest, where zero is allowed."""
     exponents = row.spec.get("power_of_two_or_zero")
     return int(exponents[0]) - 1 if exponents else None
-
-
-def _starred(task: str, column: str) -> list[str]:
-    table = read_yaml(DIRECTORY / f"{TABLES[task]}.yaml")
-    return {**table["columns"], **table.get("ours", {})}[column]["starred"]
-
-
-def _has(column: Mapping[str, Mapping[str, Any]], name: str) -> bool:
-    """Whether a method has this hyperparameter at all: EIM has no KDE."""
-    section, key = name.split(".")
-    return key in column.get(section, {})

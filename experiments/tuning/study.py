@@ -18,19 +18,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from virl_tf.run_folder import differences
+from virl_tf.validation import InputError
+
 import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from experiments.specification import (
-    DEFAULT_MODES,
-    Specification,
-    make_specification,
-    published_column,
-)
+from experiments.result_files import value_at
+from experiments.specification import Specification, make_specification, published_column
+from experiments.tasks import describe
+from experiments.tasks.description import TaskDescription
 from experiments.tuning.space import searched, suggest, to_parameters
-from virl_tf.run_folder import differences
-from virl_tf.validation import InputError
 
 HEARTBEAT_SECONDS = 10
 GRACE_SECONDS = 40  # without a heartbeat, after which a trial counts as lost
@@ -52,7 +51,7 @@ class StudySpecification:
     task: str
     method: str
     components: int
-    size: int  # m of the Gaussians, d of a walk
+    size: int  # of the target
     preset: str
     seeds: tuple[int, ...]
     assignments: tuple[str, ...]
@@ -60,18 +59,21 @@ class StudySpecification:
     @property
     def name(self) -> str:
         """E.g. gaussians-virl-10c-m50-quick."""
-        letter = "m" if self.task == "gaussians" else "d"
-        return f"{self.task}-{self.method}-{self.components}c-{letter}{self.size}-{self.preset}"
+        size = f"{self.description.size_letter}{self.size}"
+        return f"{self.task}-{self.method}-{self.components}c-{size}-{self.preset}"
+
+    @property
+    def description(self) -> TaskDescription:
+        """The task's."""
+        return describe(self.task)
 
     def run(self, seed: int, overrides: Mapping[str, Mapping[str, Any]]) -> Specification:
         """The run of one trial for one seed: its suggested values over everything else."""
-        gaussians = self.task == "gaussians"
         spec = make_specification(
             task=self.task,
             method=self.method,
             components=self.components,
-            modes=self.size if gaussians else None,
-            steps=None if gaussians else self.size,
+            **self.description.sized(self.size),
             seed=seed,
             preset=self.preset,
             assignments=self.assignments,
@@ -87,10 +89,9 @@ class StudySpecification:
             name: {key: value for key, value in row.spec.items() if key != "description"}
             for name, row in rows.items()
         }
-        objective = "i_projection reported" if self.task == "gaussians" else "negative_elbo"
-        return json.loads(
-            json.dumps({**dataclasses.asdict(self), "space": space, "objective": objective})
-        )
+        attributes = dataclasses.asdict(self)
+        attributes |= {"space": space, "objective": self.description.objective_label}
+        return json.loads(json.dumps(attributes))
 
 
 def published_parameters(spec: StudySpecification) -> dict[str, Any]:
@@ -120,29 +121,12 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
             installed.
     """
     from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
-    from sqlalchemy.pool import NullPool
 
     allowed = "Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
-    if url in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
-        raise InputError(f"--storage {url} is in memory, where no worker sees it. {allowed}")
-    if url.startswith("sqlite:///") and not url.startswith(
-        "sqlite:///file:"
-    ):  # a URI with options names an existing file
-        try:
-            Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"--storage {url}: {error.strerror or error}.") from error
+    _make_folder(url, allowed)
     retry = optuna.storages.RetryHeartbeatStaleTrialCallback(
         max_retry=RETRIES, inherit_intermediate_values=True
     )
-    # Two workers on one SQLite file wait for each other.
-    options: dict[str, Any] = {"connect_args": {"timeout": 60}}
-    if not url.startswith("sqlite"):
-        # A connection each time: a server has few of them (PostgreSQL 100) and a study many
-        # workers, idle for seconds on end; and none is left over that a server's restart broke.
-        options = {"poolclass": NullPool}
-    if url.startswith("postgresql"):
-        options["connect_args"] = {"connect_timeout": CONNECT_SECONDS}
     deadline = time.monotonic() + OPENING_SECONDS
     while True:
         try:
@@ -151,11 +135,12 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
                 heartbeat_interval=HEARTBEAT_SECONDS,
                 grace_period=GRACE_SECONDS,
                 heartbeat_stale_trial_callback=retry,
-                engine_kwargs=options,
+                engine_kwargs=_engine_options(url),
             )
         except ImportError as error:
             raise InputError(
-                f"--storage {url}: its driver is not installed ({error}); for PostgreSQL: pip install 'virl_tf[postgres]'. "
+                f"--storage {url}: its driver is not installed ({error}); for PostgreSQL: pip "
+                "install 'virl_tf[postgres]'. "
                 f"{allowed}"
             ) from error
         except (
@@ -176,6 +161,33 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
             time.sleep(0.2)
 
 
+def _make_folder(url: str, allowed: str) -> None:
+    """Of a SQLite file; InputError if there can be none."""
+    if url in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
+        raise InputError(f"--storage {url} is in memory, where no worker sees it. {allowed}")
+    # A URI with options names an existing file.
+    if not url.startswith("sqlite:///") or url.startswith("sqlite:///file:"):
+        return
+    try:
+        Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--storage {url}: {error.strerror or error}.") from error
+
+
+def _engine_options(url: str) -> dict[str, Any]:
+    """Of SQLAlchemy."""
+    from sqlalchemy.pool import NullPool
+
+    if url.startswith("sqlite"):
+        return {"connect_args": {"timeout": 60}}  # two workers on one file wait for each other
+    # A connection each time: a server has few of them (PostgreSQL 100) and a study many workers,
+    # idle for seconds on end; and none is left over that a server's restart broke.
+    options: dict[str, Any] = {"poolclass": NullPool}
+    if url.startswith("postgresql"):
+        options["connect_args"] = {"connect_timeout": CONNECT_SECONDS}
+    return options
+
+
 def reason_of(error: BaseException) -> str:
     """The first line of what went wrong; Optuna's own error has the database's as its cause."""
     while error.__cause__ is not None and isinstance(error, optuna.exceptions.StorageInternalError):
@@ -186,8 +198,8 @@ def reason_of(error: BaseException) -> str:
 def open_study(
     spec: StudySpecification, storage: optuna.storages.BaseStorage, worker: int = 0
 ) -> optuna.Study:
-    """The study, created with the published column as its first trial, or the one that is there
-    already.
+    """The study, created with the published column (if there is one) as its first trial, or the one
+    that is there already.
 
     Raises:
         InputError: a study of this name exists with another space, objective or configuration; or
@@ -229,9 +241,10 @@ def _open_study(
                 f"the storage holds another study named {spec.name}; give another --storage."
             )
         if time.monotonic() > deadline:
-            study.enqueue_trial(
-                published_parameters(spec), user_attrs={"published": True}, skip_if_exists=True
-            )
+            if spec.description.table is not None:
+                study.enqueue_trial(
+                    published_parameters(spec), user_attrs={"published": True}, skip_if_exists=True
+                )
             study.set_user_attr(
                 "specification", wanted
             )  # last: its presence says that the first trial is there
@@ -240,7 +253,8 @@ def _open_study(
     if found != wanted:
         shown = "; ".join(differences(found, wanted)[:4])
         raise InputError(
-            f"the study {spec.name} exists with another space or objective ({shown}). Give another --storage."
+            f"the study {spec.name} exists with another space or objective ({shown}). Give another "
+            "--storage."
         )
     return study
 
@@ -268,7 +282,6 @@ def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float
             stored with the trial.
     """
     from experiments.runs import execute
-    from experiments.tasks import experiment_of
 
     overrides = suggest(trial, searched(spec.task, spec.method, spec.components))
     frozen = trial.study.get_trials(deepcopy=False)[trial.number]
@@ -277,9 +290,8 @@ def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float
     values: list[float] = []
     for index, seed in enumerate(spec.seeds):
         run = spec.run(seed, overrides)
-        report = _Report(
-            trial, experiment_of(run.to_config()).objective, index * run.hparams.loop.num_iterations
-        )
+        first_step = index * run.hparams.loop.num_iterations
+        report = _Report(trial, spec.description.objective, first_step)
         summary = execute(run, out / f"{number:04d}-s{seed}", progress=False, observers=[report])
         value = objective_value(summary)
         if summary["status"] == "diverged" or not np.isfinite(value):
@@ -309,12 +321,8 @@ class _Report:
 
 
 def objective_value(summary: Mapping[str, Any]) -> float:
-    """What a study minimises, from a run's summary: (best + final) / 2 of the I-projection, or the
-    final negative ELBO.
-    """
-    if summary["task"] == "gaussians":
-        return float(summary["i_projection"]["reward"]["reported"])
-    return float(summary["negative_elbo"])
+    """What a study minimises, from a run's summary."""
+    return float(value_at(summary, describe(summary["task"]).objective_place))
 
 
 def _prune(trial: optuna.Trial, reason: str) -> None:
@@ -338,9 +346,7 @@ def work(
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = open_study(spec, open_storage(url), worker)
-    failed_before = {
-        trial.number for trial in study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
-    }
+    failed_before = _failed(study)
     current = -1
 
     def guarded(trial: optuna.Trial) -> float:
@@ -370,13 +376,15 @@ def work(
                 study.optimize(guarded, n_trials=1, catch=(Exception,))
             except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
                 # This process slept for so long that its trial was given up, and is another's now.
-                if current not in {
-                    trial.number
-                    for trial in study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
-                }:
+                if current not in _failed(study):
                     raise
         else:  # the last ones are under way elsewhere; wait, in case one is lost
             time.sleep(POLL_SECONDS)
+
+
+def _failed(study: optuna.Study) -> set[int]:
+    failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+    return {trial.number for trial in failed}
 
 
 def count(study: optuna.Study, *states: TrialState) -> int:
@@ -466,12 +474,3 @@ def published_trial(study: optuna.Study) -> FrozenTrial | None:
     """The latest trial with the published values that ended (or None)."""
     ended = study.get_trials(deepcopy=False, states=ENDED)
     return next((trial for trial in reversed(ended) if trial.user_attrs.get("published")), None)
-
-
-def default_size(task: str) -> int:
-    """The size the paper optimises for: m = 50 (Gaussians), d = 5 (walker); d = 6 for path
-    planning.
-    """
-    from experiments.specification import DEFAULT_STEPS
-
-    return DEFAULT_STEPS.get(task, DEFAULT_MODES)

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
+from virl_tf.methods import METHODS
+from virl_tf.validation import InputError, check_choice
+
 from experiments.figures.comparison import draw_study
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES, find_study
 from experiments.tuning.study import best_trial, count
-from virl_tf.methods import METHODS
-from virl_tf.validation import InputError, check_choice
 
 
 def study_plots(
@@ -36,6 +36,7 @@ def study_plots(
     complete = count(study, TrialState.COMPLETE)
     if best_trial(study) is None or complete < FEWEST_FOR_IMPORTANCES:
         raise InputError(
-            f"{study.study_name} has {complete} complete trials; plots need at least {FEWEST_FOR_IMPORTANCES}."
+            f"{study.study_name} has {complete} complete trials; plots need at least "
+            f"{FEWEST_FOR_IMPORTANCES}."
         )
     draw_study(study, out or Path("studies") / study.study_name / "plots")

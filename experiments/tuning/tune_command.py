@@ -9,6 +9,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from virl_tf.checkpoint import write_text
+from virl_tf.methods import METHODS
+from virl_tf.validation import InputError, check_choice, check_integer
+
 import optuna
 from optuna.trial import TrialState
 from rich.console import Console, Group
@@ -16,9 +20,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-import virl_tf  # noqa: F401  (before anything that imports TensorFlow)
-from experiments.specification import DEFAULT_PRESETS, TASKS
-from experiments.sweep import cluster
+from experiments import tasks
+from experiments.sweep import cluster, submit
 from experiments.sweep_command import parse_integers
 from experiments.tuning.study import (
     ENDED,
@@ -26,7 +29,6 @@ from experiments.tuning.study import (
     StudySpecification,
     best_trial,
     count,
-    default_size,
     open_storage,
     open_study,
     published_trial,
@@ -34,9 +36,6 @@ from experiments.tuning.study import (
     stop,
     work,
 )
-from virl_tf.checkpoint import write_text
-from virl_tf.methods import METHODS
-from virl_tf.validation import InputError, check_choice, check_integer
 
 
 def tune(
@@ -62,21 +61,20 @@ def tune(
             trials that only fail.
     """
     console = Console()
-    check_choice("task", task, TASKS)
+    description = tasks.describe(task)
     check_choice("method", method, METHODS)
     check_integer("--trials", trials, 1)
     if workers is not None:
         check_integer("--workers", workers, 1)
-    preset = DEFAULT_PRESETS[task] if preset is None else preset
     chosen = tuple(parse_integers("--seeds", seeds) or (0,))
     spec = StudySpecification(
-        task,
-        method,
-        components,
-        default_size(task) if size is None else size,
-        preset,
-        chosen,
-        tuple(assignments),
+        task=task,
+        method=method,
+        components=components,
+        size=description.default_size if size is None else size,
+        preset=description.default_preset if preset is None else preset,
+        seeds=chosen,
+        assignments=tuple(assignments),
     )
     check_integer("--size", spec.size, 1)
     for seed in chosen:
@@ -92,21 +90,29 @@ def tune(
             _work_together(spec, study, url, trials, out, scheduler, workers, console)
     except optuna.exceptions.StorageInternalError as error:
         raise InputError(
-            f"--storage {url} does not answer any more ({reason_of(error)}); what was done is kept, the same command continues."
+            f"--storage {url} does not answer any more ({reason_of(error)}); what was done is "
+            "kept, the same command continues."
         ) from error
+    _report(study, trials, out, console)
+    console.print(f"trials: {out / 'trials.csv'}   database: {url}", highlight=False)
+    if count(study, *ENDED) < trials:
+        raise InputError(
+            "the study was given up after too many failed trials in a row; the last: "
+            f"{_last_failure(study)}"
+        )
+
+
+def _report(study: optuna.Study, trials: int, out: Path, console: Console) -> None:
+    """trials.csv, and what was found on the screen."""
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "trials.csv", study.trials_dataframe(attrs=_COLUMNS).to_csv(index=False))
     console.print(board(study, trials))
-    console.print(f"trials: {out / 'trials.csv'}   database: {url}", highlight=False)
-    if count(study, *ENDED) < trials:
-        failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
-        reasons = [
-            trial.user_attrs["reason"] for trial in failed if "traceback" in trial.user_attrs
-        ]
-        reason = reasons[-1] if reasons else "no trial ran"
-        raise InputError(
-            f"the study was given up after too many failed trials in a row; the last: {reason}"
-        )
+
+
+def _last_failure(study: optuna.Study) -> str:
+    failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+    reasons = [trial.user_attrs["reason"] for trial in failed if "traceback" in trial.user_attrs]
+    return reasons[-1] if reasons else "no trial ran"
 
 
 _COLUMNS = (
@@ -139,26 +145,19 @@ def _work_together(
         ):
             from distributed import KilledWorker
 
-            def submit(worker: int) -> Any:
-                return client.submit(
-                    work,
-                    spec,
-                    url,
-                    trials,
-                    (out / "trials").absolute(),
-                    worker,
-                    command,
-                    pure=False,
-                )
+            def start(worker: int) -> Any:
+                folder = (out / "trials").absolute()
+                arguments = (spec, url, trials, folder, worker, command)
+                return submit(client, work, *arguments, pure=False)
 
-            futures = [submit(worker) for worker in range(workers or len(client.nthreads()))]
+            futures = [start(worker) for worker in range(workers or len(client.nthreads()))]
             while not all(future.done() for future in futures):
                 live.update(board(study, trials))
                 time.sleep(POLL_SECONDS)
                 # A trial that kills its workers is given up by the study, not by Dask.
                 for worker, future in enumerate(futures):
                     if future.status == "error" and isinstance(future.exception(), KilledWorker):
-                        futures[worker] = submit(worker)
+                        futures[worker] = start(worker)
             for future in futures:
                 future.result()
     except KeyboardInterrupt:

@@ -1,18 +1,18 @@
-"""I-projections KL(q || p) on the random Gaussians: on a grid in 2-D, as in the paper; elsewhere
+"""I-projections KL(q || p): on a grid in 2-D, as in the paper; elsewhere, of Gaussian mixtures,
 from draws.
 """
 
 from typing import Protocol
-
-import numpy as np
-import tensorflow as tf
 
 from virl_tf import metrics
 from virl_tf.kde import Kde
 from virl_tf.mixture import Mixture, moments
 from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.reward import CumulativeValues, Reward, evaluate
-from virl_tf.tasks import RandomGaussians
+from virl_tf.tasks import RandomGaussians, Task
+
+import numpy as np
+import tensorflow as tf
 
 DRAWS = 40_000  # of a density, or of the proposal for a reward
 WIDENING = 1.5  # of the wide part of that proposal, against the demonstrations' covariance
@@ -31,7 +31,7 @@ class Distances(Protocol):
 class GridDistances:
     """The paper's numerical I-projection, on the grid around the demonstrations."""
 
-    def __init__(self, task: RandomGaussians, train: np.ndarray):
+    def __init__(self, task: Task, train: np.ndarray):
         """For a target in 2-D and its demonstrations [N, 2]."""
         self._points = tf.constant(metrics.grid_around(train).points, DENSITY)
         self._log_p, self._rewards = task.log_prob(self._points), CumulativeValues(self._points)
@@ -94,6 +94,9 @@ class SampledDistances:
         return float(tf.reduce_mean(density.log_prob(x) - self._task.log_prob(x)))
 
 
-def distances_of(task: RandomGaussians, train: np.ndarray) -> Distances:
+def distances_of(task: Task, train: np.ndarray) -> Distances:
     """The paper's way where it is possible."""
-    return GridDistances(task, train) if task.dim == 2 else SampledDistances(task, train)
+    if task.dim == 2:
+        return GridDistances(task, train)
+    assert isinstance(task, RandomGaussians), "elsewhere than in 2-D draws of the target are needed"
+    return SampledDistances(task, train)

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from rich.console import Console
-
 from virl_tf.fit import Evaluate, Result
 from virl_tf.mixture import Mixture
 from virl_tf.reward import Reward
 from virl_tf.tasks import Task
+
+import numpy as np
+from rich.console import Console
 
 
 class Inference(Protocol):
@@ -41,9 +41,6 @@ class Inference(Protocol):
 class Experiment(Protocol):
     """One task as it is run and measured."""
 
-    # the column of metrics.csv by which the paper compares runs of this task; lower is better
-    objective: str
-
     @property
     def task(self) -> Task:
         """The expert."""
@@ -66,8 +63,9 @@ class Experiment(Protocol):
     def inference(
         self, runs: Sequence[Path], rewards: Sequence[Reward], obstacles: float | None
     ) -> Inference:
-        """Inference on the average of these runs' rewards; `obstacles`: share of the paths to block
-        (path planning only).
+        """Inference on the average of these runs' rewards.
+
+        `obstacles`: share of the modes to block, for tasks with such a stage of inference.
         """
 
 

@@ -6,12 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import numpy as np
-import tensorflow as tf
-from rich.console import Console
-from rich.table import Table
-
-from experiments.tasks.base import average_reward, has_diverged
 from virl_tf import metrics
 from virl_tf.checkpoint import load_policy, save_arrays
 from virl_tf.fit import Evaluate, Result
@@ -21,7 +15,14 @@ from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed, split_seed
 from virl_tf.reward import CumulativeValues, Reward
 from virl_tf.tasks import GridWalker, PathPlanning
-from virl_tf.validation import InputError
+
+import numpy as np
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+
+from experiments.evaluation.base import average_reward, has_diverged
+from experiments.evaluation.contrast import normalised_rewards
 
 LogDensity = Callable[[Any], Any] | Reward
 SAMPLES = (
@@ -35,14 +36,9 @@ RANDOM_POINTS = 100  # of Figure 7, in the box of 1.2 acos(spacing)
 class WalkExperiment:
     """KL(q || p), the modes that policies cover, and the reward at modes and random points."""
 
-    objective = "negative_elbo"
-
-    def __init__(self, config: Mapping[str, Any]):
-        """For a run's configuration."""
-        self._config = config
-        self.task: GridWalker = (PathPlanning if config["task"] == "path_planning" else GridWalker)(
-            config["steps"]
-        )
+    def __init__(self, config: Mapping[str, Any], task: GridWalker):
+        """For a run's configuration and its target."""
+        self._config, self.task = config, task
 
     def evaluator(self, train: np.ndarray, test: np.ndarray) -> Evaluate:
         """The policy's distance, modes and good walks; the reward's correlation with log p on the
@@ -77,12 +73,13 @@ class WalkExperiment:
         """
         history, last = result.history, result.history.iloc[-1]
         _, covered = measure_policy(self.task, result.policy, self._config["seed"])
+        elbos = history["negative_elbo"]
         return {
-            "status": "diverged" if has_diverged(history[self.objective]) else "finished",
+            "status": "diverged" if has_diverged(elbos) else "finished",
             "num_modes": len(self.task.mode_centers),
             **{name: float(last[name]) for name in (*MEASURES, "reward_correlation")},
             "modes_covered": int(last["modes_covered"]),
-            "objective": metrics.best_final_reported(history[self.objective]),
+            "objective": metrics.best_final_reported(elbos),
             "contrast": reward_contrasts(self.task, result.reward, covered, self._config["seed"]),
         }
 
@@ -106,13 +103,11 @@ class WalkExperiment:
     ) -> "WalkInference":
         """Inference on the average reward.
 
-        Raises:
-            InputError: obstacles for the walker, or a share of blocked paths that cannot be.
+        Raises InputError for a share of blocked paths that cannot be.
         """
         task = self.task
         if obstacles is not None:
-            if not isinstance(task, PathPlanning):
-                raise InputError("--obstacles is for path_planning; these are runs of grid_walker.")
+            assert isinstance(task, PathPlanning), "no other description has this stage"
             task = task.with_blocked_share(obstacles, self._config["seed"])
         return WalkInference(task, runs, rewards, self._config["seed"])
 
@@ -187,9 +182,12 @@ class WalkInference:
             }
         num_open = summary["open_modes"]
         sentence = (
-            f"{summary['modes_covered']} of {num_open} {'open ' if _obstructed(self._task) else ''}modes covered, "
-            f"{summary['new_modes']} of them new to the training policy, {summary['lost_modes']} of its lost; "
-            f"{100.0 * summary['good_fraction']:.1f} % good walks; on the true reward {summary['true_reward']['modes_covered']}"
+            f"{summary['modes_covered']} of {num_open} "
+            f"{'open ' if _obstructed(self._task) else ''}modes covered, "
+            f"{summary['new_modes']} of them new to the training policy, {summary['lost_modes']} "
+            "of its lost; "
+            f"{100.0 * summary['good_fraction']:.1f} % good walks; on the true reward "
+            f"{summary['true_reward']['modes_covered']}"
         )
         return summary, sentence
 
@@ -266,15 +264,6 @@ def reward_contrasts(
         "unexplored_random": metrics.contrast(at_modes[~covered], at_random),
         "explored_unexplored": metrics.contrast(at_modes[covered], at_modes[~covered]),
     }
-
-
-def normalised_rewards(
-    at_modes: np.ndarray, at_random: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Both scaled together to [0, 1]; a constant to 0."""
-    together = np.concatenate([at_modes, at_random])
-    low, width = together.min(), np.ptp(together) or 1.0
-    return (at_modes - low) / width, (at_random - low) / width
 
 
 def write_walks(

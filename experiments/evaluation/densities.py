@@ -1,0 +1,179 @@
+"""Densities that can be evaluated everywhere: I-projections of reward, policy and references."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from virl_tf import metrics
+from virl_tf.checkpoint import load_arrays, save_arrays
+from virl_tf.fit import Evaluate, Result
+from virl_tf.hparams import default_hparams
+from virl_tf.irl import State
+from virl_tf.kde import Kde
+from virl_tf.mixture import Mixture
+from virl_tf.numerics import DENSITY
+from virl_tf.problem import density_estimate
+from virl_tf.reward import Reward
+from virl_tf.tasks import RandomGaussians, Task
+
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+
+from experiments.evaluation.base import average_reward, has_diverged
+from experiments.evaluation.distances import distances_of
+from experiments.references import LABELS, OF_RUNS, Demonstrated, fit_references
+from experiments.result_files import read_summary
+
+
+class DensityExperiment:
+    """The I-projection of reward and policy onto a density in 2-D, or onto Gaussian mixtures in any
+    dimension, with KDE and EM as references.
+    """
+
+    def __init__(self, config: Mapping[str, Any], task: Task):
+        """For a run's configuration and its target."""
+        self._config, self.task = config, task
+
+    def evaluator(self, train: np.ndarray, test: np.ndarray) -> Evaluate:
+        """I-projections of reward and policy, and the policy's likelihood of the test
+        demonstrations.
+        """
+        distances = distances_of(self.task, train)
+
+        def measure(state: State) -> dict[str, float]:
+            return {
+                "i_projection_reward": distances.of_reward(state.reward, state.policy),
+                "i_projection_policy": distances.of_density(state.policy),
+                "test_log_likelihood_policy": float(tf.reduce_mean(state.policy.log_prob(test))),
+            }
+
+        return measure
+
+    def write_arrays(self, out: Path, train: np.ndarray, result: Result) -> None:
+        """The target's components, if it has any, and in 2-D log densities on the grid."""
+        if isinstance(self.task, RandomGaussians):
+            save_arrays(out / "task.npz", self.task.mixture._asdict())
+        if self.task.dim != 2:
+            return
+        grid = metrics.grid_around(train)
+        points = tf.constant(grid.points, DENSITY)
+        densities = {
+            "log_p": self.task.log_prob(points),
+            "reward": result.reward(points),
+            "log_policy": result.policy.log_prob(points),
+        }
+        save_arrays(out / "grid.npz", {"axes": grid.axes, **densities})
+
+    def summarise(self, train: np.ndarray, result: Result) -> dict[str, Any]:
+        """I-projections (best, final, reported) of the run and of its references."""
+        history, seed = result.history, self._config["seed"]
+        hparams = default_hparams(self._config["method"]).override(self._config["hparams"])
+        run_density = density_estimate(train, hparams, seed)
+        components = self._config["components"]
+        of = Demonstrated(train, seed, self.task, components, run_density)
+        references = fit_references(OF_RUNS, of)
+        distances = distances_of(self.task, train)
+        kernels = {name: kde for name, kde in references.items() if isinstance(kde, Kde)}
+        rewards, policies = history["i_projection_reward"], history["i_projection_policy"]
+        return {
+            "status": "diverged" if has_diverged(rewards) else "finished",
+            "dim": self.task.dim,
+            "i_projection": {
+                "reward": metrics.best_final_reported(rewards),
+                "policy": metrics.best_final_reported(policies),
+                **{
+                    name: metrics.best_final_reported([distances.of_density(q)])
+                    for name, q in references.items()
+                },
+            },
+            "bandwidth": {name: kde.bandwidth.numpy().tolist() for name, kde in kernels.items()},
+            "worst_over_best": _worst_after_best(rewards),
+            "test_log_likelihood_policy": float(history["test_log_likelihood_policy"].iloc[-1]),
+        }
+
+    def draw(self, out: Path, summary: Mapping[str, Any]) -> None:
+        """Heat maps (in 2-D) and curves."""
+        from experiments.figures.overview import draw_overview
+
+        # By value: where the run's bandwidth is the held-out one, one line is enough.
+        found = summary["i_projection"]
+        labels = {found[name]["reported"]: LABELS[name] for name in OF_RUNS}
+        draw_overview(out, {label: value for value, label in labels.items()})
+
+    def print_summary(self, summary: Mapping[str, Any], console: Console) -> None:
+        """The I-projections as a table."""
+        columns = ("best", "final", "reported")
+        table = Table(title="I-projection KL(q || p); lower is better")
+        table.add_column("density")
+        for column in columns:
+            table.add_column(column, justify="right")
+        labels = {"reward": "recovered reward", "policy": "policy", **LABELS}
+        found = summary["i_projection"]
+        for name in (name for name in labels if name in found):
+            table.add_row(labels[name], *(f"{found[name][column]:.4f}" for column in columns))
+        console.print(table)
+
+    def inference(
+        self, runs: Sequence[Path], rewards: Sequence[Reward], obstacles: float | None = None
+    ) -> "DensityInference":
+        """Inference on the average reward."""
+        return DensityInference(self.task, runs, rewards)
+
+
+class DensityInference:
+    """How close a new policy comes to the target: on the first run's grid, or from draws where
+    there is none.
+    """
+
+    def __init__(self, task: Task, runs: Sequence[Path], rewards: Sequence[Reward]):
+        """From the files of the runs."""
+        self._runs, self._rewards = runs, rewards
+        self._train = load_arrays(runs[0] / "demonstrations.npz")["train"]
+        self._distances = distances_of(task, self._train)
+
+    def log_prob(self, x: Any) -> Any:
+        """The average reward."""
+        return average_reward(self._rewards, x)
+
+    def measure(self, policy: Mixture) -> dict[str, float]:
+        """The policy's I-projection."""
+        return {"i_projection_policy": self._distances.of_density(policy)}
+
+    support = None
+
+    def finish(
+        self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool
+    ) -> tuple[dict[str, Any], str]:
+        """The policy on the grid; I-projections of it and of the training policies."""
+        distances: dict[str, Any] = {}
+        if policy.dim == 2:
+            grid = metrics.grid_around(self._train)
+            points = tf.constant(grid.points, DENSITY)
+            log_policy = policy.log_prob(points)
+            save_arrays(out / "grid.npz", {"axes": grid.axes, "log_policy": log_policy})
+            distances["inference_policy_to_reward"] = metrics.i_projection(
+                log_policy, self.log_prob(points)
+            )
+        trained = float(
+            np.mean([read_summary(run)["i_projection"]["policy"]["reported"] for run in self._runs])
+        )
+        series = [row["i_projection_policy"] for row in evaluations]
+        distances |= {
+            "inference_policy": metrics.best_final_reported(series),
+            "training_policy": trained,
+        }
+        new = f"{series[-1]:.4f} for the new policy (best {min(series):.4f})"
+        sentence = f"KL to the target: {new}, {trained:.4f} for the training policy"
+        return {"i_projection": distances}, sentence
+
+
+def _worst_after_best(series: pd.Series) -> float:
+    """The largest value after the best iteration over the best: 1 if nothing got worse again."""
+    values = series.to_numpy()
+    if not np.isfinite(values).any():
+        return float("nan")
+    best = int(np.nanargmin(values))
+    return float(values[best:].max() / values[best])

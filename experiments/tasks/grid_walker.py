@@ -1,0 +1,86 @@
+"""The grid walker, and what every task of walks has in common with it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.tasks.description import Grid, Panel, TaskDescription
+
+STEPS = 5
+# Of results.csv; `best`, `final` and `reported` are the policy's negative ELBO.
+WALK_COLUMNS = {
+    "kl": ("kl",),
+    "good_fraction": ("good_fraction",),
+    "open_modes": ("open_modes", "num_modes"),  # without obstacles all are open
+    "modes_covered": ("modes_covered",),
+    "new_modes": ("new_modes",),
+    "lost_modes": ("lost_modes",),
+    "true_reward_modes": ("true_reward.modes_covered",),
+    "collision_share": ("collision_share",),
+    "reward_correlation": ("reward_correlation",),
+    "unexplored_above_random": ("contrast.unexplored_random.above_best",),
+    "unexplored_random_auc": ("contrast.unexplored_random.auc",),
+    "explored_unexplored_auc": ("contrast.explored_unexplored.auc",),
+}
+REWARD_PANEL = Panel("training", "reward_correlation", "correlation of the reward with log p")
+
+
+def walk_grids(steps: int, few_steps: int) -> dict[str, Grid]:
+    """The sweeps of walks; `few_steps`: of the preset `smoke`."""
+    seeds = {"paper": range(5), "quick": range(2), "best": range(5)}
+    return {
+        **{preset: Grid((steps,), tuple(chosen)) for preset, chosen in seeds.items()},
+        "smoke": Grid((few_steps,), (0,)),
+    }
+
+
+def _target(config: Mapping[str, Any]) -> Any:
+    from virl_tf.tasks import GridWalker
+
+    return GridWalker(config["steps"])
+
+
+def _experiment(config: Mapping[str, Any]) -> Any:
+    from experiments.evaluation.walks import WalkExperiment
+
+    return WalkExperiment(config, _target(config))
+
+
+def _claims() -> Sequence[Any]:
+    from experiments.claims import GRID_WALKER
+
+    return GRID_WALKER
+
+
+DESCRIPTION = TaskDescription(
+    name="grid_walker",
+    title="Grid walker",
+    target=_target,
+    experiment=_experiment,
+    size_option="steps",
+    size_text="steps d of a walk",
+    size_letter="d",
+    default_size=STEPS,
+    largest_size=10,
+    num_modes=lambda steps: 2**steps,
+    default_dim=lambda steps: steps,
+    same_target=("steps",),
+    default_preset="paper",
+    table="grid_walker",
+    compared=(("virl", 10), ("geim", 10)),
+    grids=walk_grids(STEPS, 3),
+    # The paper infers with 25 components where there are 32 modes; other sizes in proportion.
+    inference_components=lambda steps: max(1, round(25 / 32 * 2**steps)),
+    objective="negative_elbo",
+    objective_place="negative_elbo",
+    objective_label="negative_elbo",
+    training_places={"training": "objective"},
+    inference_place="objective",
+    columns=WALK_COLUMNS,
+    claims=_claims,
+    figures=("3", "6", "7"),
+    ablation_panels=(
+        REWARD_PANEL,
+        Panel("inference_search", "kl", "KL of the policy inferred on it"),
+    ),
+    correlated_references=("kde_silverman", "kde_held_out", "em_bic"),
+)
