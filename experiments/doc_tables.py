@@ -24,13 +24,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from virl_tf.checkpoint import write_text
+from virl_tf.hparams import read_yaml
+from virl_tf.validation import InputError
+
 import numpy as np
 import pandas as pd
 
 from experiments.result_files import bootstrap_interval
-from virl_tf.checkpoint import write_text
-from virl_tf.hparams import read_yaml
-from virl_tf.validation import InputError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"

@@ -30,17 +30,18 @@ import io
 import sys
 from pathlib import Path
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
-from experiments import specification
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork, empty_stack
 from virl_tf.numerics import DENSITY, NETWORK, compiled
 from virl_tf.reward import Reward
 from virl_tf.vips import vips
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments import specification
 
 from . import postgres as postgresql
 

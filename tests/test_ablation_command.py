@@ -2,6 +2,12 @@
 one real smoke run.
 """
 
+from virl_tf.hparams import own_data_hparams
+from virl_tf.kde import fit_kde
+from virl_tf.mixture import Mixture
+from virl_tf.tasks import GridWalker
+from virl_tf.validation import InputError
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,11 +25,6 @@ from experiments.ablation_command import (
 from experiments.figures import draw
 from experiments.references import Demonstrated
 from tests.conftest import make_reward
-from virl_tf.hparams import own_data_hparams
-from virl_tf.kde import fit_kde
-from virl_tf.mixture import Mixture
-from virl_tf.tasks import GridWalker
-from virl_tf.validation import InputError
 
 TINY = [
     *(

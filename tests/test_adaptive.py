@@ -1,10 +1,5 @@
 """VIPS with components that come and go."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
-from tests.conftest import make_mixture
 from virl_tf import InputError, fit_policy
 from virl_tf.hparams import search_hparams
 from virl_tf.mixture import Mixture
@@ -21,6 +16,12 @@ from virl_tf.vips.adaptive import (
     search,
 )
 from virl_tf.vips.vips import step_options
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import make_mixture
 
 SEED = tf.constant([3, 4])
 OPTIONS = step_options(0.05, 0.05, 1e-6)

@@ -6,6 +6,9 @@ import resource
 import sys
 import time
 
+from virl_tf import InputError
+from virl_tf.mixture import Mixture, gaussian
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,8 +17,6 @@ from experiments.benchmark import command, parts, timing, vips, whole_run
 from experiments.benchmark.timing import compare, exponent, rows_of, training_gflop
 from experiments.figures import draw
 from experiments.specification import make_specification
-from virl_tf import InputError
-from virl_tf.mixture import Mixture, gaussian
 
 
 def test_candidates_take_turns_and_the_first_round_is_not_counted():

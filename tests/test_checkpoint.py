@@ -2,11 +2,6 @@ import io
 import os
 import stat
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
-from tests.conftest import make_mixture, make_state
 from virl_tf.checkpoint import (
     load_arrays,
     load_policy,
@@ -18,6 +13,12 @@ from virl_tf.checkpoint import (
     write_text,
 )
 from virl_tf.validation import InputError
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import make_mixture, make_state
 
 
 class Executes:

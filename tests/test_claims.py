@@ -4,6 +4,8 @@ cannot be decided.
 
 import itertools
 
+from virl_tf.validation import InputError
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,7 +22,6 @@ from experiments.claims import (
 )
 from experiments.result_files import columns_of, read_results, table
 from experiments.tasks import describe, names
-from virl_tf.validation import InputError
 
 VERSATILE, LIMITED, UNEXPLORED, BOTH, PREFERS = GRID_WALKER
 (OBSTRUCTED,) = PATH_PLANNING

@@ -6,6 +6,9 @@ import json
 import pickle
 import shutil
 
+from virl_tf.checkpoint import load_arrays
+from virl_tf.run_folder import RunFolder
+
 import pandas as pd
 import pytest
 
@@ -13,8 +16,6 @@ from experiments.result_files import columns_of, write_results
 from experiments.units import units_of
 from tests import tiny
 from tests.test_cli import digest
-from virl_tf.checkpoint import load_arrays
-from virl_tf.run_folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -2,12 +2,13 @@
 
 import sys
 
+from virl_tf import InputError
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from experiments.demonstration_files import load_demonstrations
-from virl_tf import InputError
 
 X = np.random.default_rng(0).normal(size=(30, 2)).round(6)
 LINES = [",".join(map(str, row)) for row in X]

@@ -1,11 +1,5 @@
 import dataclasses
 
-import numpy as np
-import pytest
-from scipy.stats import multivariate_normal
-
-from tests import tiny
-from tests.reference import cross_entropy as reference
 from virl_tf.discriminator.fit import (
     DiscriminatorFitter,
     LogitData,
@@ -15,6 +9,13 @@ from virl_tf.discriminator.fit import (
     weighted_cross_entropy,
 )
 from virl_tf.hparams import default_hparams, own_data_hparams
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from tests import tiny
+from tests.reference import cross_entropy as reference
 
 EXPERT = multivariate_normal([0.5, 0.0], [[1.0, 0.3], [0.3, 0.5]])
 MODEL = multivariate_normal([-0.5, 0.3], [[1.2, 0.0], [0.0, 0.8]])

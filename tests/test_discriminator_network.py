@@ -1,9 +1,3 @@
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
-from tests import tiny
 from virl_tf.discriminator.network import (
     SparseDropout,
     _bernoulli_mask,
@@ -13,6 +7,13 @@ from virl_tf.discriminator.network import (
     seed_dropout,
     start_weights,
 )
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import tiny
 
 DIM = 3
 

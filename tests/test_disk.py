@@ -8,14 +8,15 @@ import os
 import shutil
 import subprocess
 
+from virl_tf import InputError, fit, load
+from virl_tf.run_folder import RunFolder
+
 import numpy as np
 import pytest
 
 from tests import tiny
 from tests.conftest import make_mixture, make_network, make_reward, make_state
 from tests.test_cli import TINY
-from virl_tf import InputError, fit, load
-from virl_tf.run_folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("quick")
 

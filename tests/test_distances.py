@@ -1,14 +1,15 @@
 """I-projections from draws against those on the grid, where both exist."""
 
+from virl_tf.kde import fit_kde
+from virl_tf.mixture import em_mixture, moments
+from virl_tf.tasks import RandomGaussians
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from experiments.evaluation.distances import GridDistances, SampledDistances, distances_of
 from tests.conftest import make_network, make_reward
-from virl_tf.kde import fit_kde
-from virl_tf.mixture import em_mixture, moments
-from virl_tf.tasks import RandomGaussians
 
 TASK = RandomGaussians(5, 0)
 X = TASK.exact_samples(2000, 0)[0]

@@ -5,6 +5,8 @@ them.
 import json
 import shutil
 
+from virl_tf import InputError
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,7 +23,6 @@ from experiments.doc_tables import (
     update,
 )
 from experiments.result_files import bootstrap_interval
-from virl_tf import InputError
 
 TABLES = read_tables()
 

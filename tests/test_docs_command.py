@@ -9,11 +9,12 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import virl_tf
+from virl_tf.tasks import Task
+
 import pytest
 
-import virl_tf
 from experiments.docs_command import MODULES, notation
-from virl_tf.tasks import Task
 
 ROOT = Path(__file__).parent.parent
 # What every task's methods call the same, see `virl_tf.tasks.Task`: points, a number of draws, a

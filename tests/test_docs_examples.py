@@ -9,11 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import virl_tf
+
 import numpy as np
 import pytest
 import typer
 
-import virl_tf
 from experiments.cli import app
 from experiments.doc_tables import find_pages
 from experiments.tuning.study import StudySpecification

@@ -3,16 +3,17 @@
 import shutil
 import sys
 
+import virl_tf
+from virl_tf import irl
+from virl_tf.event_files import DEPTH, EventFiles, component_divergences, drop_steps, heat_map
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-import virl_tf
 from tests import tiny
 from tests.conftest import make_mixture, make_state
-from virl_tf import irl
-from virl_tf.event_files import DEPTH, EventFiles, component_divergences, drop_steps, heat_map
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -1,13 +1,14 @@
+import virl_tf
+from virl_tf import InputError, fit, load
+from virl_tf.irl import Info
+from virl_tf.reward import CumulativeValues
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
 
-import virl_tf
 from tests import tiny
-from virl_tf import InputError, fit, load
-from virl_tf.irl import Info
-from virl_tf.reward import CumulativeValues
 
 X = tiny.demonstrations()
 METHODS = ["virl", "geim", "eim"]

@@ -3,13 +3,14 @@
 import json
 import re
 
+import virl_tf
+
 import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 from rich.console import Console
 
-import virl_tf
 from experiments import fit_command
 from experiments.figures import style
 from tests import tiny

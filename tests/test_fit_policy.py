@@ -1,3 +1,8 @@
+from virl_tf import InputError, fit, fit_policy
+from virl_tf.fit_policy import step_defaults
+from virl_tf.mixture import gaussian
+from virl_tf.vips.vips import VipsHistory
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -5,10 +10,6 @@ import tensorflow_probability as tfp
 
 from tests import tiny
 from tests.conftest import make_mixture
-from virl_tf import InputError, fit, fit_policy
-from virl_tf.fit_policy import step_defaults
-from virl_tf.mixture import gaussian
-from virl_tf.vips.vips import VipsHistory
 
 tfd = tfp.distributions
 

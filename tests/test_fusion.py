@@ -1,3 +1,8 @@
+from virl_tf.fusion import Fusion
+from virl_tf.importance import effective_sample_size, normalise
+from virl_tf.kde import fit_kde
+from virl_tf.mixture import gaussian
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -6,10 +11,6 @@ from scipy.special import logsumexp
 from tests.conftest import make_mixture
 from tests.reference import kde as kde_reference
 from tests.reference import mixture as mixture_reference
-from virl_tf.fusion import Fusion
-from virl_tf.importance import effective_sample_size, normalise
-from virl_tf.kde import fit_kde
-from virl_tf.mixture import gaussian
 
 SEED = [1, 2]
 

@@ -1,10 +1,10 @@
+from virl_tf import InputError
+from virl_tf.tasks import RandomGaussians
+
 import numpy as np
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import chisquare, ks_2samp, multivariate_normal
-
-from virl_tf import InputError
-from virl_tf.tasks import RandomGaussians
 
 N = 4000
 

@@ -1,5 +1,8 @@
 import itertools
 
+from virl_tf import InputError
+from virl_tf.tasks import GridWalker, slice_sampling
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,8 +10,6 @@ from scipy.integrate import quad
 from scipy.stats import chisquare, ks_2samp, kstest
 
 from tests.reference import walks as reference
-from virl_tf import InputError
-from virl_tf.tasks import GridWalker, slice_sampling
 
 SPACING, VARIANCE = 0.8, 1e-3  # the paper's
 N = 8000

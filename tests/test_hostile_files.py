@@ -10,12 +10,6 @@ import shutil
 import sys
 import zipfile
 
-import h5py
-import keras
-import numpy as np
-import pytest
-
-from tests.conftest import make_mixture, make_network, make_reward, make_state
 from virl_tf import load
 from virl_tf.checkpoint import (
     load_arrays,
@@ -29,6 +23,13 @@ from virl_tf.hparams import load_hparams, read_yaml
 from virl_tf.reward import load_reward
 from virl_tf.run_folder import RunFolder
 from virl_tf.validation import MOST_UNPACKED, InputError
+
+import h5py
+import keras
+import numpy as np
+import pytest
+
+from tests.conftest import make_mixture, make_network, make_reward, make_state
 
 
 class Executes:

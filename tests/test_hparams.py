@@ -5,9 +5,6 @@ import math
 import tempfile
 from pathlib import Path
 
-import pytest
-
-from experiments.specification import make_specification
 from virl_tf import hparams as module
 from virl_tf.hparams import (
     Hparams,
@@ -21,6 +18,10 @@ from virl_tf.hparams import (
     search_space,
 )
 from virl_tf.validation import InputError
+
+import pytest
+
+from experiments.specification import make_specification
 
 METHODS = ["virl", "geim", "eim"]
 

@@ -1,10 +1,11 @@
+from virl_tf.importance import effective_sample_size, normalise
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy.stats import norm
 
 from tests.reference import importance as reference
-from virl_tf.importance import effective_sample_size, normalise
 
 
 def random_log_weights(n=200, scale=2.0, seed=0):

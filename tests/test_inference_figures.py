@@ -1,5 +1,10 @@
 """Figures 3 and 4 with inference by a fixed set of components, by search, and by both."""
 
+from virl_tf import InputError
+from virl_tf.mixture import standard_normal_start
+from virl_tf.run_folder import RunFolder, write_json
+from virl_tf.tasks import GridWalker
+
 import pandas as pd
 import pytest
 
@@ -7,10 +12,6 @@ from experiments.evaluation.walks import write_walks
 from experiments.figures import figure_3, figure_4
 from experiments.figures.overview import apart
 from experiments.result_files import COLUMNS, rows_of
-from virl_tf import InputError
-from virl_tf.mixture import standard_normal_start
-from virl_tf.run_folder import RunFolder, write_json
-from virl_tf.tasks import GridWalker
 
 TASK = GridWalker(3)
 

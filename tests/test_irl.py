@@ -1,11 +1,3 @@
-import numpy as np
-import pytest
-import tensorflow as tf
-from scipy.special import logsumexp
-from scipy.stats import multivariate_normal
-
-from tests import tiny
-from tests.conftest import make_network
 from virl_tf import irl
 from virl_tf.checkpoint import load_state, save_state
 from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo, held_out_rows
@@ -14,6 +6,15 @@ from virl_tf.methods import EIM, METHODS, PAPER_METHODS, VIRL
 from virl_tf.mixture import bic_mixture, gaussian
 from virl_tf.reward import evaluate
 from virl_tf.vips.vips import VipsHistory
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+
+from tests import tiny
+from tests.conftest import make_network
 
 X = tiny.demonstrations()
 GRID = np.random.default_rng(9).normal(size=(40, 2)) * [3.0, 8.0]

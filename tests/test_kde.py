@@ -1,11 +1,12 @@
+from virl_tf import kde as module
+from virl_tf.kde import Kde, fit_kde, silverman_factor
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy.stats import gaussian_kde
 
 from tests.reference import kde as reference
-from virl_tf import kde as module
-from virl_tf.kde import Kde, fit_kde, silverman_factor
 
 SEED = [5, 6]
 # Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal

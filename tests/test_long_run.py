@@ -5,11 +5,12 @@ Minutes: run with -m slow -s.
 
 from pathlib import Path
 
+import virl_tf
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import virl_tf
 from tests import tiny
 
 pytestmark = pytest.mark.slow

@@ -1,10 +1,10 @@
 import dataclasses
 import re
 
-import pytest
-
 from virl_tf import methods
 from virl_tf.methods import ABLATIONS, EIM, GEIM, METHODS, PAPER_METHODS, VIRL, Method
+
+import pytest
 
 # The table of the design: fusion as proposal, base, what the logit subtracts, target = base + net,
 # recovered reward.

@@ -1,9 +1,3 @@
-import numpy as np
-import pytest
-from scipy.integrate import quad
-from scipy.stats import multivariate_normal, norm
-
-from tests.conftest import make_mixture
 from virl_tf.metrics import (
     best_final_reported,
     contrast,
@@ -15,6 +9,13 @@ from virl_tf.metrics import (
     sampled_i_projection,
 )
 from virl_tf.mixture import gaussian
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import multivariate_normal, norm
+
+from tests.conftest import make_mixture
 
 SEED = [3, 4]
 # Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal

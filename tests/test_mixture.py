@@ -1,9 +1,3 @@
-import numpy as np
-import pytest
-import tensorflow as tf
-
-from tests.conftest import make_mixture
-from tests.reference import mixture as reference
 from virl_tf.mixture import (
     Mixture,
     bic_mixture,
@@ -15,6 +9,13 @@ from virl_tf.mixture import (
     standard_normal_start,
 )
 from virl_tf.tasks import RandomGaussians
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import make_mixture
+from tests.reference import mixture as reference
 
 SHAPES = [(1, 1), (1, 2), (3, 2), (10, 5)]
 SEED = [3, 4]

@@ -1,11 +1,12 @@
+from virl_tf.network_stack import FrozenNetwork, empty_stack
+from virl_tf.reward import Reward, evaluate
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.conftest import make_network, make_reward
 from tests.reference import reward as reference
-from virl_tf.network_stack import FrozenNetwork, empty_stack
-from virl_tf.reward import Reward, evaluate
 
 DIM, SIZE = 3, 8
 POINTS = np.random.default_rng(0).standard_normal((40, DIM)).astype(np.float32)

@@ -1,9 +1,5 @@
 import itertools
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from virl_tf import numerics
 from virl_tf.numerics import (
     bisect_decreasing,
@@ -14,6 +10,10 @@ from virl_tf.numerics import (
     to_network,
 )
 from virl_tf.validation import InputError
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 SEEDS = [0, 1, 2, 2**31 - 1, 2**32, 2**32 + 1, 2**63 - 1]
 PURPOSES = ["policy", "negatives", "initial policy", "kernel", "check"]

@@ -2,6 +2,9 @@ import functools
 import itertools
 import math
 
+from virl_tf import InputError
+from virl_tf.tasks import GridWalker, PathPlanning
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,8 +12,6 @@ from scipy.stats import chisquare, ks_2samp, kstest, norm
 
 from tests.reference import walks as reference
 from tests.test_grid_walker import SIGMAS, SPACING, VARIANCE, any_walks, cdf, walks_near_modes
-from virl_tf import InputError
-from virl_tf.tasks import GridWalker, PathPlanning
 
 GOAL_VARIANCE = 1e-3
 UP = 0.6  # height of a step

@@ -1,11 +1,11 @@
 """The planar robot against obvious NumPy and against itself."""
 
+from virl_tf import InputError
+from virl_tf.tasks import PlanarRobot
+
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from virl_tf import InputError
-from virl_tf.tasks import PlanarRobot
 
 
 @pytest.fixture(scope="module")

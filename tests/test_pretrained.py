@@ -7,13 +7,14 @@ import re
 import shlex
 from pathlib import Path
 
+import virl_tf
+from virl_tf.hparams import read_yaml
+from virl_tf.metrics import grid_around, i_projection
+
 import numpy as np
 import pytest
 
-import virl_tf
 from experiments.specification import make_specification
-from virl_tf.hparams import read_yaml
-from virl_tf.metrics import grid_around, i_projection
 
 FOLDER = Path(__file__).parent.parent / "experiments" / "results" / "pretrained"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")

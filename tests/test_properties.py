@@ -15,6 +15,16 @@ import sys
 import warnings
 from collections import Counter
 
+from virl_tf import InputError, fit, fit_policy, metrics, tasks
+from virl_tf.hparams import DIRECTORY, SECTIONS, default_hparams, load_hparams, parse_yaml, to_yaml
+from virl_tf.importance import effective_sample_size, normalise
+from virl_tf.kde import fit_kde
+from virl_tf.methods import METHODS
+from virl_tf.mixture import Mixture, kmeans_start, moments, samples_start
+from virl_tf.numerics import DENSITY, compiled
+from virl_tf.validation import check_demonstrations, check_integer, check_positive, check_seed
+from virl_tf.vips.vips import StepOptions, vips_steps
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -25,15 +35,6 @@ from hypothesis.extra import numpy as npst
 from experiments import cli
 from tests import tiny
 from tests.conftest import make_mixture, make_network, make_reward
-from virl_tf import InputError, fit, fit_policy, metrics, tasks
-from virl_tf.hparams import DIRECTORY, SECTIONS, default_hparams, load_hparams, parse_yaml, to_yaml
-from virl_tf.importance import effective_sample_size, normalise
-from virl_tf.kde import fit_kde
-from virl_tf.methods import METHODS
-from virl_tf.mixture import Mixture, kmeans_start, moments, samples_start
-from virl_tf.numerics import DENSITY, compiled
-from virl_tf.validation import check_demonstrations, check_integer, check_positive, check_seed
-from virl_tf.vips.vips import StepOptions, vips_steps
 
 pytestmark = pytest.mark.usefixtures("quick")
 

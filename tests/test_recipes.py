@@ -3,12 +3,13 @@
 import re
 from pathlib import Path
 
+import virl_tf
+from virl_tf.metrics import contrast, grid_around, normalise_on_grid
+
 import numpy as np
 import pytest
 
-import virl_tf
 from tests import test_tasks
-from virl_tf.metrics import contrast, grid_around, normalise_on_grid
 
 PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"
 TITLES = {

@@ -9,6 +9,8 @@ import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
+from virl_tf import InputError
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,7 +22,6 @@ from experiments.report.report import build, write_report
 from experiments.report.results import Results, mean_with_interval, not_run
 from experiments.result_files import COLUMNS, bootstrap_interval, columns_of
 from experiments.tasks import descriptions
-from virl_tf import InputError
 
 COMMITTED = Path(__file__).parent.parent / "experiments" / "results"
 VOID = {"meta", "link", "img"}

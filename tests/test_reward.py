@@ -1,6 +1,10 @@
 import io
 import zipfile
 
+from virl_tf import reward as reward_module
+from virl_tf.reward import CumulativeReward, CumulativeValues, load_reward
+from virl_tf.validation import InputError
+
 import h5py
 import keras
 import numpy as np
@@ -10,9 +14,6 @@ import tensorflow_probability as tfp
 
 from tests.conftest import make_mixture, make_network, make_reward
 from tests.reference import reward as reference
-from virl_tf import reward as reward_module
-from virl_tf.reward import CumulativeReward, CumulativeValues, load_reward
-from virl_tf.validation import InputError
 
 # Rewards are about 10 in size and their networks are float32.
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-4}

@@ -2,15 +2,16 @@ import subprocess
 import sys
 import time
 
+from virl_tf import run_folder
+from virl_tf.run_folder import RunFolder, differences, versions
+from virl_tf.validation import InputError
+
 import keras
 import numpy as np
 import pytest
 import yaml
 
 from tests.conftest import make_mixture, make_reward, make_state
-from virl_tf import run_folder
-from virl_tf.run_folder import RunFolder, differences, versions
-from virl_tf.validation import InputError
 
 CONFIG = {
     "method": "virl",

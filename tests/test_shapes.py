@@ -2,12 +2,6 @@
 
 from typing import NamedTuple
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
-from tests.conftest import make_mixture
-from tests.shape_checks import check_record
 from virl_tf.hparams import search_hparams
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, split_seed
@@ -15,6 +9,13 @@ from virl_tf.shapes import Array, Float64, Int32
 from virl_tf.vips import adaptive
 from virl_tf.vips.trust_region import update_components
 from virl_tf.vips.vips import StepOptions, step_options, vips_step, vips_steps
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import make_mixture
+from tests.shape_checks import check_record
 
 SEED = tf.constant(split_seed(0, 0, "shapes"))
 OPTIONS = step_options(0.05, 0.05, 1e-6)

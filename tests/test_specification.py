@@ -4,13 +4,14 @@ another task's.
 
 import itertools
 
+from virl_tf.hparams import default_hparams, published
+from virl_tf.methods import METHODS
+from virl_tf.validation import InputError
+
 import pytest
 
 from experiments.specification import make_specification
 from experiments.tasks import names
-from virl_tf.hparams import default_hparams, published
-from virl_tf.methods import METHODS
-from virl_tf.validation import InputError
 
 TASKS = names()
 WALKS = ["grid_walker", "path_planning"]

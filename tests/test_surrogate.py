@@ -1,9 +1,10 @@
+from virl_tf.vips.surrogate import fit_quadratic, num_coefficients
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.reference import vips as reference
-from virl_tf.vips.surrogate import fit_quadratic, num_coefficients
 
 DIMS = [1, 2, 5]
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
+from virl_tf.validation import InputError
+
 import numpy as np
 import pandas as pd
 import psutil
@@ -32,7 +34,6 @@ from experiments.sweep import cluster, execute_sweep, execute_unit
 from experiments.tasks import describe
 from experiments.tasks.path_planning import BLOCKED
 from experiments.units import ReferenceUnit, RunUnit, units_of
-from virl_tf.validation import InputError
 
 QUIET = Console(quiet=True)
 

@@ -1,10 +1,10 @@
 """The contract of `tasks.Task`, for every public task."""
 
+from virl_tf import InputError, tasks
+
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from virl_tf import InputError, tasks
 
 # A small, quick example of each public task. A new task must be put in here.
 EXAMPLES = {

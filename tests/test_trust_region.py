@@ -1,10 +1,11 @@
+from virl_tf.vips.trust_region import update_components, update_weights
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy.special import log_softmax
 
 from tests.reference import vips as reference
-from virl_tf.vips.trust_region import update_components, update_weights
 
 BOUNDS = [1e-6, 0.05, 10.0]
 

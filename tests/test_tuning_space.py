@@ -4,6 +4,8 @@ parameters and back.
 
 import math
 
+from virl_tf.hparams import default_hparams
+
 import numpy as np
 import optuna
 import pytest
@@ -15,7 +17,6 @@ from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest, to_parameters
 from experiments.tuning.study import StudySpecification, published_parameters
 from tests.test_hparams import ROWS, TABLES
-from virl_tf.hparams import default_hparams
 
 NETWORK = [
     "network.num_layers",

@@ -18,6 +18,8 @@ import time
 import warnings
 from pathlib import Path
 
+from virl_tf.validation import InputError
+
 import optuna
 import pytest
 from optuna.trial import TrialState
@@ -38,7 +40,6 @@ from experiments.tuning.study import (
 )
 from tests import fake_runs
 from tests.fake_runs import ITERATIONS, SPECIFICATION
-from virl_tf.validation import InputError
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")

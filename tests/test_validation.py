@@ -1,7 +1,3 @@
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from virl_tf.validation import (
     InputError,
     check_choice,
@@ -11,6 +7,10 @@ from virl_tf.validation import (
     check_seed,
     closest,
 )
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 def data(n=10, d=2):

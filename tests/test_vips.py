@@ -1,13 +1,3 @@
-import numpy as np
-import pytest
-import tensorflow as tf
-from scipy.special import logsumexp
-from scipy.stats import norm
-
-from tests import tiny
-from tests.conftest import make_mixture, make_network, make_reward
-from tests.reference import eim
-from tests.reference import vips as reference
 from virl_tf.mixture import Mixture, gaussian
 from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.vips import vips
@@ -20,6 +10,17 @@ from virl_tf.vips.vips import (
     vips_step,
     vips_steps,
 )
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import logsumexp
+from scipy.stats import norm
+
+from tests import tiny
+from tests.conftest import make_mixture, make_network, make_reward
+from tests.reference import eim
+from tests.reference import vips as reference
 
 SEED = split_seed(0, 0, "vips test")
 

@@ -4,6 +4,16 @@ modes are known.
 
 import itertools
 
+from virl_tf import InputError
+from virl_tf.checkpoint import load_arrays, save_policy
+from virl_tf.fit import Result
+from virl_tf.fit_policy import PolicyResult
+from virl_tf.irl import State
+from virl_tf.mixture import Mixture
+from virl_tf.numerics import DENSITY
+from virl_tf.run_folder import write_json
+from virl_tf.tasks import GridWalker, PathPlanning
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,15 +37,6 @@ from experiments.result_files import check_same_task
 from experiments.specification import make_specification
 from experiments.tasks import experiment_of
 from tests.conftest import make_network, make_reward
-from virl_tf import InputError
-from virl_tf.checkpoint import load_arrays, save_policy
-from virl_tf.fit import Result
-from virl_tf.fit_policy import PolicyResult
-from virl_tf.irl import State
-from virl_tf.mixture import Mixture
-from virl_tf.numerics import DENSITY
-from virl_tf.run_folder import write_json
-from virl_tf.tasks import GridWalker, PathPlanning
 
 SEED = 3
 # Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal

@@ -1,8 +1,8 @@
 """Small settings and data shared by the tests of the loop and of the public API."""
 
-import numpy as np
-
 from virl_tf.hparams import Hparams, default_hparams
+
+import numpy as np
 
 SECTIONS = {
     "network": {"num_layers": 2, "layer_size": 8},
