@@ -163,10 +163,11 @@ LOUD = ("tensorflow", "tensorflow_probability", "keras")
 
 @pytest.mark.parametrize("command", [[], ["run"], ["sweep"], ["figure"]], ids=str)
 def test_help_is_quick_and_quiet(command):
+    unwanted = {*LOUD, "matplotlib", "virl_tf"}
     code = (
         "import sys; from experiments.cli import app\n"
         f"try: app({[*command, '--help']!r})\n"
-        f"finally: print([name for name in {(*LOUD, 'matplotlib', 'virl_tf')} if name in sys.modules])"
+        f"finally: print(sorted({unwanted} & set(sys.modules)))"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
