@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from virl_tf import metrics
+from virl_tf.density import Density
 from virl_tf.fit_policy import fit_policy
 from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture, bic_mixture, em_mixture, kmeans_start
@@ -52,7 +53,7 @@ class Demonstrated:
     seed: int
     task: Task
     components: int = SWEEP_COMPONENTS
-    run_density: Kde | Mixture | None = None
+    run_density: Density | None = None
     _mixtures: dict[int, Mixture] = field(default_factory=dict)
 
     def em(self, components: int) -> Mixture:
@@ -63,7 +64,7 @@ class Demonstrated:
         return self._mixtures[components]
 
 
-def _of_the_run(of: Demonstrated) -> Mixture | Kde:
+def _of_the_run(of: Demonstrated) -> Density:
     assert of.run_density is not None
     return of.run_density
 
@@ -72,7 +73,7 @@ def _held_out(of: Demonstrated) -> Kde:
     return fit_kde(of.x, "held_out", seed=numpy_seed(of.seed, 0, "bandwidth"))
 
 
-FITS: dict[str, Callable[[Demonstrated], Mixture | Kde]] = {
+FITS: dict[str, Callable[[Demonstrated], Density]] = {
     "kde": _of_the_run,
     "kde_silverman": lambda of: fit_kde(of.x, "silverman"),
     "kde_held_out": _held_out,
@@ -84,7 +85,7 @@ FITS: dict[str, Callable[[Demonstrated], Mixture | Kde]] = {
 }
 
 
-def fit_references(names: Iterable[str], of: Demonstrated) -> dict[str, Mixture | Kde]:
+def fit_references(names: Iterable[str], of: Demonstrated) -> dict[str, Density]:
     """The densities of these names."""
     return {name: FITS[name](of) for name in names}
 

@@ -5,7 +5,7 @@ from draws.
 from typing import Protocol
 
 from virl_tf import metrics
-from virl_tf.kde import Kde
+from virl_tf.density import Density
 from virl_tf.mixture import Mixture, moments
 from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.reward import CumulativeValues, Reward, evaluate
@@ -24,7 +24,7 @@ class Distances(Protocol):
     def of_reward(self, reward: Reward, policy: Mixture) -> float:
         """Of the normalised exp(R); `policy`: where else its mass may lie."""
 
-    def of_density(self, density: Mixture | Kde) -> float:
+    def of_density(self, density: Density) -> float:
         """Of a normalised density that can be sampled."""
 
 
@@ -40,7 +40,7 @@ class GridDistances:
         """On the grid."""
         return metrics.i_projection(self._rewards(reward), self._log_p)
 
-    def of_density(self, density: Mixture | Kde) -> float:
+    def of_density(self, density: Density) -> float:
         """On the grid."""
         return metrics.i_projection(density.log_prob(self._points), self._log_p)
 
@@ -88,7 +88,7 @@ class SampledDistances:
         )
         return metrics.sampled_i_projection(log_q, self._task.log_prob(x), log_proposal)
 
-    def of_density(self, density: Mixture | Kde) -> float:
+    def of_density(self, density: Density) -> float:
         """The mean of log q - log p over draws of q."""
         x = density.sample(DRAWS, split_seed(0, 0, "distance of density"))
         return float(tf.reduce_mean(density.log_prob(x) - self._task.log_prob(x)))
