@@ -18,7 +18,7 @@ from rich.console import Console
 
 from experiments.evaluation.base import Inference
 from experiments.result_files import check_same_task
-from experiments.tasks import describe, descriptions, experiment_of
+from experiments.tasks import describe, experiment_of, names_where
 from experiments.tasks.description import TaskDescription
 
 FIXED_STEPS, FIXED_SAMPLES = 400, 100
@@ -101,7 +101,7 @@ def _inference(runs: list[Path], rewards: list[Reward], obstacles: float | None)
     """What the task infers on the average of the rewards."""
     config = RunFolder(runs[0]).config
     if obstacles is not None and not _has_obstacles(describe(config["task"])):
-        takers = " and ".join(task.name for task in descriptions() if _has_obstacles(task))
+        takers = names_where(_has_obstacles)
         raise InputError(f"--obstacles is for {takers}; these are runs of {config['task']}.")
     return experiment_of(config).inference(runs, rewards, obstacles)
 

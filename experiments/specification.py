@@ -20,7 +20,7 @@ from virl_tf.hparams import (
 from virl_tf.methods import METHODS
 from virl_tf.validation import InputError, check_choice, check_integer, check_seed
 
-from experiments.tasks import describe, descriptions
+from experiments.tasks import describe, names_where
 from experiments.tasks.description import TaskDescription
 
 MAX_ROWS = 10_000_000
@@ -111,16 +111,10 @@ def make_specification(
     size = _size(description, {"modes": modes, "steps": steps})
     dim = _dimension(description, size, dim)
     check_seed(seed)
-    task_seed = _task_seed(description, seed, task_seed)
-    train, test = budget["demonstrations"]["train"], budget["demonstrations"]["test"]
+    train = budget["demonstrations"]["train"]
     train = train if rows is None else check_integer("--rows", rows, dim + 2, MAX_ROWS)
     check_integer("--components (at most one per demonstration)", components, 1, train)
-
-    values = default_hparams(method)
-    if budget.get("published", True):
-        column = published_column(task, method, components)
-        values = values.override(column, f"hparams/{description.table}.yaml")
-    values = apply_preset(values, budget["hparams"], METHODS[method].family)
+    values = _preset_hparams(task, method, components, budget)
     if hparams_file is not None:
         values = values.override(*_user_file(hparams_file, task, method, components))
     for assignment in assignments:
@@ -129,13 +123,13 @@ def make_specification(
         task=task,
         modes=description.num_modes(size),
         steps=size if description.size_option == "steps" else 0,
-        task_seed=task_seed,
+        task_seed=_task_seed(description, seed, task_seed),
         method=method,
         components=components,
         seed=seed,
         preset=preset,
         num_train=train,
-        num_test=test,
+        num_test=budget["demonstrations"]["test"],
         dim=dim,
         hparams=values,
     )
@@ -146,7 +140,7 @@ def _size(description: TaskDescription, given: Mapping[str, int | None]) -> int:
     own = description.size_option
     for option, value in given.items():
         if option != own and value is not None:
-            takers = " and ".join(d.name for d in descriptions() if d.size_option == option)
+            takers = names_where(lambda task, option=option: task.size_option == option)
             raise InputError(
                 f"--{option} is for {takers}; the size of a {description.name} target is --{own}."
             )
@@ -167,7 +161,7 @@ def _dimension(description: TaskDescription, size: int, dim: int | None) -> int:
     if dim is None:
         return description.default_dim(size)
     if not description.largest_dim:
-        takers = " and ".join(d.name for d in descriptions() if d.largest_dim)
+        takers = names_where(lambda task: task.largest_dim)
         fixed = f"the dimension of {description.name} follows from --{description.size_option}"
         raise InputError(f"--dim is for {takers}; {fixed}.")
     return check_integer("--dim", dim, 1, description.largest_dim)
@@ -177,9 +171,18 @@ def _task_seed(description: TaskDescription, seed: int, task_seed: int | None) -
     if task_seed is None:
         return seed
     if not description.has_task_seed:
-        takers = " and ".join(d.name for d in descriptions() if d.has_task_seed)
+        takers = names_where(lambda task: task.has_task_seed)
         raise InputError(f"--task-seed is for {takers}; {description.name} has one target only.")
     return check_seed(task_seed)
+
+
+def _preset_hparams(task: str, method: str, components: int, budget: Mapping[str, Any]) -> Hparams:
+    """The defaults, the published column where the preset wants it, and the preset's own values."""
+    values = default_hparams(method)
+    if budget.get("published", True):
+        column = published_column(task, method, components)
+        values = values.override(column, f"hparams/{describe(task).table}.yaml")
+    return apply_preset(values, budget["hparams"], METHODS[method].family)
 
 
 def _user_file(path: Path, task: str, method: str, components: int) -> tuple[dict[str, Any], str]:

@@ -6,7 +6,7 @@ A module of this folder with a `DESCRIPTION` is found by itself; one from elsewh
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.tasks.description import TaskDescription
@@ -27,6 +27,11 @@ def names() -> tuple[str, ...]:
 def descriptions() -> tuple[TaskDescription, ...]:
     """Of all tasks."""
     return tuple(_TASKS.values())
+
+
+def names_where(holds: Callable[[TaskDescription], Any]) -> str:
+    """The tasks of which something holds, for a sentence."""
+    return " and ".join(task.name for task in descriptions() if holds(task))
 
 
 def describe(name: str) -> TaskDescription:
