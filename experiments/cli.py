@@ -617,8 +617,6 @@ def doc_tables_command(
     ] = False,
 ) -> None:
     """The tables of README.md and docs/, made from the committed results."""
-    import virl_tf  # noqa: F401
-
     from experiments.doc_tables import update
 
     for name in update(check):

@@ -22,9 +22,6 @@ if "TF_XLA_FLAGS" not in os.environ:
     os.environ["TF_XLA_FLAGS"] = f"{directory} --tf_xla_persistent_cache_device_types=CPU"
 
 # isort: split
-import virl_tf  # noqa: F401  (first: it keeps TensorFlow's start-up lines off the screen)
-
-# isort: split
 import contextlib
 import io
 import sys

@@ -35,7 +35,7 @@ FLOORS = [
 ]
 EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks"],
-    ["result_files", "specification", "demonstration_files", "docs_command"],
+    ["result_files", "specification", "demonstration_files", "docs_command", "doc_tables"],
     [
         *("references", "claims"),
         *("evaluation", "evaluation.base", "evaluation.contrast", "evaluation.distances"),

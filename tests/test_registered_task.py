@@ -67,7 +67,7 @@ def test_a_sweep_of_it_in_a_worker_process_and_its_figure(call, tmp_path):
     assert status == 0, shown + error
     frame = pd.read_csv(out / "results.csv")
     assert set(frame["stage"]) == {"training", "training_policy", "inference"}
-    assert set(frame["modes"]) == {2, 3}
+    assert set(frame["modes"]) == {2}
     assert (out / "ring-virl-10c-b2-s0-smoke" / "metrics.csv").is_file()
     assert call("figure", "2b", out, "--out", tmp_path)[0] == 0
     assert (tmp_path / "figure_2b.png").stat().st_size > 10_000
