@@ -61,9 +61,7 @@ class Choice(NamedTuple):
 
     components: int
     reason: str
-    scores: dict[
-        int, float
-    ]  # mean log-likelihood of held-out rows under EM, by number of components
+    scores: dict[int, float]  # mean log-likelihood of held-out rows under EM, by components
 
 
 def fit_file(
@@ -105,12 +103,7 @@ def fit_file(
         f"{len(data.x)} demonstrations of dimension {len(data.columns)} from {path}",
         highlight=False,
     )
-    chosen = (
-        Choice(check_integer("--components", components, 1, len(train)), "given", {})
-        if components is not None
-        else None
-    )
-    chosen = chosen or choose_components(train, seed)
+    chosen = _choice(components, train, seed)
     console.print(
         f"{chosen.components} components ({chosen.reason}); run folder {out}",
         highlight=False,
@@ -140,18 +133,26 @@ def fit_file(
             "cpu_seconds": time.process_time() - start,
         }
         _draw(out, summary)
-        write_json(
-            out / "summary.json", summary
-        )  # last: its presence says that all the rest is there
+        # Last: its presence says that all the rest is there.
+        write_json(out / "summary.json", summary)
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     print_summary(summary, console)
+    _print_files(out, console)
+    return summary
+
+
+def _choice(components: int | None, train: np.ndarray, seed: int) -> Choice:
+    if components is None:
+        return choose_components(train, seed)
+    return Choice(check_integer("--components", components, 1, len(train)), "given", {})
+
+
+def _print_files(out: Path, console: Console) -> None:
     shown = ", ".join(str(out / name) for name in pictures(out))
-    console.print(
-        f"\npictures: {shown}; numbers: {out / 'summary.json'}", highlight=False, soft_wrap=True
-    )
+    numbers = out / "summary.json"
+    console.print(f"\npictures: {shown}; numbers: {numbers}", highlight=False, soft_wrap=True)
     console.print("use it from Python:\n")
     console.print(snippet(out), highlight=False, markup=False, soft_wrap=True)
-    return summary
 
 
 def split(x: np.ndarray, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -168,13 +169,7 @@ def split(x: np.ndarray, held_out: float, seed: int) -> tuple[np.ndarray, np.nda
 
 
 def user_hparams(method: str, hparams_file: Path | None, assignments: Sequence[str]) -> Hparams:
-    """What `virl_tf.fit` takes by default, the user's file over it, then the single assignments.
-
-    The batches of 250 stay for few rows, too. KL(p || reward) with smaller ones, before `best`, two
-    seeds: four Gaussians in 5-D, 270 rows: 0.49 and 0.64 with 250, 0.62 and 0.73 with 50, 0.68 and
-    1.91 with 13; 1,000 rows: 0.20 and 0.23 with 250, 0.36 and 0.33 with 50. Ten Gaussians in 2-D,
-    1,000 rows: 0.17 and 0.18 with 250, 0.12 and 0.11 with 50, but one policy at 1.5, not 0.2.
-    """
+    """What `virl_tf.fit` takes by default, the user's file over it, then the single assignments."""
     values = resolve_hparams(hparams_file, method)
     for assignment in assignments:
         values = values.override(parse_assignment(assignment), f"--set {assignment}")
@@ -250,43 +245,30 @@ def summarise(
     """What was found in the data and how good the result is."""
     history = result.history
     last = history[history["epochs"] > 0].iloc[-1]  # of training; the pooling's row comes after it
-    size, method = len(train), result.config["method"]
     kde = density_estimate(train, hparams, seed)
-    described = [
-        {
-            "name": name,
-            "mean": column.mean(),
-            "standard_deviation": column.std(),
-            "min": column.min(),
-            "max": column.max(),
-        }
-        for name, column in zip(data.columns, train.T, strict=True)
-    ]
     log_z, effective = log_normaliser(result.reward, Fusion(result.policy, kde), seed)
     scores: dict[str, Any] = {}
     if len(test):
         points = tf.constant(test, DENSITY)
+        em = em_mixture(train, choice.components, numpy_seed(seed, 0, "EM"))
         scores = {
             "recovered reward": _score(result.reward(points) - log_z),
             "policy": _score(result.policy.log_prob(points)),
             "KDE": _score(kde.log_prob(points)),
-            "EM": _score(
-                em_mixture(train, choice.components, numpy_seed(seed, 0, "EM")).log_prob(points)
-            ),
+            "EM": _score(em.log_prob(points)),
         }
+    has_kde = METHODS[result.config["method"]].fusion and isinstance(kde, Kde)
     return {
         "rows": {
-            "train": size,
+            "train": len(train),
             "held_out": len(test),
             "repeated": len(data.x) - len(np.unique(data.x, axis=0)),
         },
-        "columns": described,
+        "columns": _columns(data.columns, train),
         "components": choice.components,
         "components_reason": choice.reason,
         "components_scores": choice.scores,
-        "bandwidth": kde.bandwidth.numpy().tolist()
-        if METHODS[method].fusion and isinstance(kde, Kde)
-        else None,
+        "bandwidth": kde.bandwidth.numpy().tolist() if has_kde else None,
         "held_out_log_likelihood": scores,
         "log_normaliser": {"value": log_z, "effective_draws": effective, "draws": NORMALISER_DRAWS},
         "num_iterations": int((history["epochs"] > 0).sum()),
@@ -298,6 +280,19 @@ def summarise(
             "of": int(last["num_negatives"]),
         },
     }
+
+
+def _columns(names: Sequence[str], x: np.ndarray) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "mean": column.mean(),
+            "standard_deviation": column.std(),
+            "min": column.min(),
+            "max": column.max(),
+        }
+        for name, column in zip(names, x.T, strict=True)
+    ]
 
 
 def log_normaliser(reward: Reward, proposal: Fusion, seed: int) -> tuple[float, float]:

@@ -138,12 +138,13 @@ def make_specification(
 def _size(description: TaskDescription, given: Mapping[str, int | None]) -> int:
     """The target's size, from the options --modes and --steps."""
     own = description.size_option
-    for option, value in given.items():
-        if option != own and value is not None:
-            takers = names_where(lambda task, option=option: task.size_option == option)
-            raise InputError(
-                f"--{option} is for {takers}; the size of a {description.name} target is --{own}."
-            )
+    others = [name for name, value in given.items() if name != own and value is not None]
+    if others:
+        other = others[0]
+        takers = names_where(lambda task: task.size_option == other)
+        raise InputError(
+            f"--{other} is for {takers}; the size of a {description.name} target is --{own}."
+        )
     value = given[own]
     size = check_integer(
         f"--{own}",
