@@ -257,7 +257,8 @@ def summarise(
             "KDE": _score(kde.log_prob(points)),
             "EM": _score(em.log_prob(points)),
         }
-    has_kde = METHODS[result.config["method"]].fusion and isinstance(kde, Kde)
+    uses_estimate = METHODS[result.config["method"]].fusion
+    widths = kde.bandwidth.numpy().tolist() if isinstance(kde, Kde) else None
     return {
         "rows": {
             "train": len(train),
@@ -268,7 +269,7 @@ def summarise(
         "components": choice.components,
         "components_reason": choice.reason,
         "components_scores": choice.scores,
-        "bandwidth": kde.bandwidth.numpy().tolist() if has_kde else None,
+        "bandwidth": widths if uses_estimate else None,
         "held_out_log_likelihood": scores,
         "log_normaliser": {"value": log_z, "effective_draws": effective, "draws": NORMALISER_DRAWS},
         "num_iterations": int((history["epochs"] > 0).sum()),
