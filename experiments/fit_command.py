@@ -170,7 +170,7 @@ def split(x: np.ndarray, held_out: float, seed: int) -> tuple[np.ndarray, np.nda
 
 def user_hparams(method: str, hparams_file: Path | None, assignments: Sequence[str]) -> Hparams:
     """What `virl_tf.fit` takes by default, the user's file over it, then the single assignments."""
-    values = resolve_hparams(hparams_file, method)
+    values = resolve_hparams(hparams_file, METHODS[method])
     for assignment in assignments:
         values = values.override(parse_assignment(assignment), f"--set {assignment}")
     return values

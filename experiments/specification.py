@@ -179,7 +179,7 @@ def _task_seed(description: TaskDescription, seed: int, task_seed: int | None) -
 
 def _preset_hparams(task: str, method: str, components: int, budget: Mapping[str, Any]) -> Hparams:
     """The defaults, the published column where the preset wants it, and the preset's own values."""
-    values = default_hparams(method)
+    values = default_hparams(METHODS[method].family)
     if budget.get("published", True):
         column = published_column(task, method, components)
         values = values.override(column, f"hparams/{describe(task).table}.yaml")

@@ -10,6 +10,7 @@ from virl_tf.fit import Evaluate, Result
 from virl_tf.hparams import default_hparams
 from virl_tf.irl import State
 from virl_tf.kde import Kde
+from virl_tf.methods import METHODS
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
 from virl_tf.problem import density_estimate
@@ -70,7 +71,8 @@ class DensityExperiment:
     def summarise(self, train: np.ndarray, result: Result) -> dict[str, Any]:
         """I-projections (best, final, reported) of the run and of its references."""
         history, seed = result.history, self._config["seed"]
-        hparams = default_hparams(self._config["method"]).override(self._config["hparams"])
+        family = METHODS[self._config["method"]].family
+        hparams = default_hparams(family).override(self._config["hparams"])
         run_density = density_estimate(train, hparams, seed)
         components = self._config["components"]
         of = Demonstrated(train, seed, self.task, components, run_density)
