@@ -54,7 +54,7 @@ def moments_log_prob(x):
 
 
 def standardised(x):
-    return ((x - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32)
+    return ((np.asarray(x) - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32)
 
 
 def network_logits(network, x):
