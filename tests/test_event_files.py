@@ -13,6 +13,7 @@ from tests import tiny
 from tests.conftest import make_mixture, make_state
 from virl_tf import irl
 from virl_tf.event_files import DEPTH, EventFiles, component_divergences, drop_steps, heat_map
+from virl_tf.problem import make_problem
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -114,9 +115,8 @@ def test_components_have_their_weight_and_how_far_they_went(finished):
 
 def test_steps_are_measured_from_the_policy_before(finished):
     hparams = tiny.hparams()
-    start = irl.init(
-        irl.make_problem(tiny.demonstrations(), hparams, 0), virl_tf.METHODS["virl"], 3, hparams
-    ).policy
+    problem = make_problem(tiny.demonstrations(), hparams, 0)
+    start = irl.init(problem, virl_tf.METHODS["virl"], 3, hparams).policy
     policies = [start, *finished[2]]
     for t in range(4):
         found = [series(finished[0] / "tensorboard", f"component_kl/{o:02d}")[t] for o in range(3)]

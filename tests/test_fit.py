@@ -1,3 +1,5 @@
+from importlib import import_module
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -249,7 +251,8 @@ def refuse_compute(*_, **__):
 
 @pytest.fixture
 def no_compute(monkeypatch):
-    monkeypatch.setattr(virl_tf.irl, "make_problem", refuse_compute)
+    # By its full name: `virl_tf.fit` is the function.
+    monkeypatch.setattr(import_module("virl_tf.fit"), "make_problem", refuse_compute)
     monkeypatch.setattr(virl_tf.irl, "step", refuse_compute)
 
 

@@ -494,9 +494,9 @@ def test_the_file_goes_over_what_own_data_starts_from(tmp_path):
 
 BEYOND_THE_PAPER = {
     "network": {"num_frequencies": 0},
-    "training": {"weight_average": 0.0, "ensemble_size": 1},
+    "training": {"weight_average": 0.0},
     "kde": {"estimator": "kernel"},
-    "loop": {"min_gain": None, "wide_share": 0.0, "wide_weight": 0.0},
+    "loop": {"min_gain": None, "mixture_average": False, "prior": "moments"},
 }
 
 
