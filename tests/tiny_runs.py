@@ -20,7 +20,7 @@ NUM_COMPONENTS = 2
 
 def start(method, seed=0, **sections):
     """Problem, first state and hparams of a tiny run."""
-    hparams = tiny.hparams(method.name, **sections)
+    hparams = tiny.hparams(method.family, **sections)
     problem = make_problem(X, hparams, seed)
     return problem, irl.init(problem, method, NUM_COMPONENTS, hparams), hparams
 
