@@ -27,6 +27,7 @@ import io
 import sys
 from pathlib import Path
 
+from virl_tf.features import Features
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork, empty_stack
@@ -104,15 +105,15 @@ def make_reward(
     stack = empty_stack(capacity, dim + 2 * frequencies.shape[1], num_layers, layer_size)
     for network in networks:
         stack = stack.append(network)
-    shift, scale = (
-        tf.constant(np.arange(dim) + 0.5, DENSITY),
-        tf.constant(np.arange(dim) + 2.0, DENSITY),
-    )
-    base = make_mixture(dim=dim) if base is None else base
-    mixture = empty_mixture(dim) if mixture is None else mixture
-    scales = tf.constant(base_scale, DENSITY), tf.constant(mixture_scale, DENSITY)
+    shift = tf.constant(np.arange(dim) + 0.5, DENSITY)
+    scale = tf.constant(np.arange(dim) + 2.0, DENSITY)
     return Reward(
-        base, scales[0], stack, shift, scale, tf.constant(frequencies, NETWORK), mixture, scales[1]
+        base=make_mixture(dim=dim) if base is None else base,
+        base_scale=tf.constant(base_scale, DENSITY),
+        networks=stack,
+        features=Features(shift, scale, tf.constant(frequencies, NETWORK)),
+        mixture=empty_mixture(dim) if mixture is None else mixture,
+        mixture_scale=tf.constant(mixture_scale, DENSITY),
     )
 
 

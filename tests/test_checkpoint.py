@@ -244,7 +244,8 @@ def test_a_state_of_other_shapes_is_refused(tmp_path, template):
     [
         {},
         {"format": 1},
-        {"format": 3},
+        {"format": 2},
+        {"format": 4},
         {"format": np.array([1, 1])},
         {"format": "one"},
         {"array_000": np.zeros(1)},
@@ -252,7 +253,7 @@ def test_a_state_of_other_shapes_is_refused(tmp_path, template):
 )
 def test_another_format_is_refused(tmp_path, arrays):
     save_arrays(tmp_path / "state.npz", arrays)
-    with pytest.raises(InputError, match=r"state\.npz is not a checkpoint of format 2"):
+    with pytest.raises(InputError, match=r"state\.npz is not a checkpoint of format 3"):
         load_state(tmp_path / "state.npz", make_state())
 
 

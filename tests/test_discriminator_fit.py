@@ -1,14 +1,15 @@
 import dataclasses
 
 from virl_tf.discriminator.fit import (
+    Classes,
     DiscriminatorFitter,
     LogitData,
-    _split,
     chance_loss,
     rows_per_batch,
     weighted_cross_entropy,
 )
 from virl_tf.hparams import default_hparams, own_data_hparams
+from virl_tf.splitting import split
 
 import numpy as np
 import pytest
@@ -36,11 +37,22 @@ def make_fitter(**training):
     return DiscriminatorFitter(2, tiny.hparams(training=training))
 
 
+def split_classes(experts, samples, fraction=0.1):
+    """(train, held out) of both classes."""
+    parts = [split(data, fraction) for data in (experts, samples)]
+    held_out, train = (Classes(*part) for part in zip(*parts, strict=True))
+    return train, held_out
+
+
+def fit(fitter, experts, samples, previous=(), seed=0, iteration=0):
+    """phi, its weights and how it went, with a tenth of both classes held out."""
+    return fitter.fit(*split_classes(experts, samples), previous, seed, iteration)
+
+
 def same(first, second):
     """Whether two results of a fit are identical, arrays and numbers."""
     arrays = [
-        [*weights, *(np.asarray(a) for network in phi for a in network), *info]
-        for weights, phi, info in (first, second)
+        [*weights, *(np.asarray(a) for a in phi), *info] for phi, weights, info in (first, second)
     ]
     return all(np.array_equal(a, b) for a, b in zip(*arrays, strict=True))
 
@@ -92,9 +104,8 @@ def ratio_fit():
     experts = EXPERT.rvs(6000, random_state=0)
     negatives = PROPOSAL.rvs(12000, random_state=1)
     weights = np.exp(MODEL.logpdf(negatives) - PROPOSAL.logpdf(negatives))
-    _, (network,), info = DiscriminatorFitter(2, settings).fit(
-        data(experts), data(negatives, None, weights), None, 0, 0
-    )
+    fitter = DiscriminatorFitter(2, settings)
+    network, _, info = fit(fitter, data(experts), data(negatives, None, weights))
     return network, info
 
 
@@ -128,7 +139,7 @@ def test_offsets_are_added_to_the_network():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 600, 2))
     fitter = make_fitter(num_epochs=60, warm_up_epochs=1, batch_size=25)
-    _, (network,), info = fitter.fit(data(x, 1.0 + x[:, 0]), data(y, 1.0 + y[:, 0]), None, 0, 0)
+    network, _, info = fit(fitter, data(x, 1.0 + x[:, 0]), data(y, 1.0 + y[:, 0]))
     found = network.logits(x.astype(np.float32)).numpy()
     assert np.mean(np.abs(found + 1.0 + x[:, 0])) < 0.25
     assert np.corrcoef(found, -x[:, 0])[0, 1] > 0.97
@@ -158,32 +169,31 @@ def fitter():
 
 def test_fits_depend_on_their_arguments_only(fitter):
     experts, samples = separable()
-    first = fitter.fit(experts, samples, None, 0, 0)
+    first = fit(fitter, experts, samples)
     others = [
-        fitter.fit(experts, samples, None, 1, 0),
-        fitter.fit(experts, samples, None, 0, 1),
-        fitter.fit(experts, samples, first[0], 0, 0),
+        fit(fitter, experts, samples, seed=1),
+        fit(fitter, experts, samples, iteration=1),
+        fit(fitter, experts, samples, previous=first[1]),
     ]
-    again = fitter.fit(experts, samples, None, 0, 0)
-    elsewhere = DiscriminatorFitter(
-        2, tiny.hparams(network={"dropout": 0.2, "batch_norm": True})
-    ).fit(experts, samples, None, 0, 0)
+    again = fit(fitter, experts, samples)
+    settings = tiny.hparams(network={"dropout": 0.2, "batch_norm": True})
+    elsewhere = fit(DiscriminatorFitter(2, settings), experts, samples)
     assert same(first, again)
     assert same(first, elsewhere)
-    assert not any(np.array_equal(first[0][0], other[0][0]) for other in others)
+    assert not any(np.array_equal(first[1][0], other[1][0]) for other in others)
 
 
 def test_compiled_epoch_is_traced_once(fitter):
     before = fitter.num_traces
     for t, seed in enumerate([0, 3, 2**40]):
         experts, samples = separable(seed=seed)
-        fitter.fit(experts, samples, fitter.model.get_weights() if t else None, seed, t)
+        fit(fitter, experts, samples, fitter.model.get_weights() if t else (), seed, t)
     assert before == fitter.num_traces == 1
 
 
 def test_frozen_network_and_weights_are_the_same_function(fitter):
     experts, samples = separable()
-    weights, (network,), _ = fitter.fit(experts, samples, None, 0, 0)
+    network, weights, _ = fit(fitter, experts, samples)
     fitter.model.set_weights(weights)
     np.testing.assert_allclose(
         network.logits(experts.z),
@@ -206,7 +216,7 @@ def overfitting():
 def fit_with(overfitting, **training):
     fitter, experts, samples = overfitting
     fitter.hparams = dataclasses.replace(fitter.hparams, **training)
-    return fitter.fit(experts, samples, None, 0, 0)
+    return fit(fitter, experts, samples)
 
 
 NUM_EPOCHS = 15
@@ -228,21 +238,20 @@ def losses(overfitting):
 def test_best_weights_are_restored(overfitting, losses):
     best = int(np.argmin(losses))
     assert best < NUM_EPOCHS - 1, "the data should overfit, else this test shows nothing"
-    weights, (network,), info = fit_with(
+    network, weights, info = fit_with(
         overfitting, num_epochs=NUM_EPOCHS, warm_up_epochs=1, patience=None
     )
     assert info.validation_loss == losses.min()
     assert (info.best_epoch, info.epochs) == (best, NUM_EPOCHS)
 
-    # The loss that is reported is that of the weights that are returned, on every tenth point.
-    _, experts, samples = overfitting
-    held = [network.logits(each.z[::10]).numpy() for each in (experts, samples)]
+    # The loss that is reported is that of the weights that are returned, on what was held out.
+    _, held_out = split_classes(*overfitting[1:])
+    held = [network.logits(each.z).numpy() for each in held_out]
     assert float(weighted_cross_entropy(*held, np.ones(4))) == pytest.approx(
         info.validation_loss, rel=1e-5
     )
-    until_best = fit_with(overfitting, num_epochs=best + 1, warm_up_epochs=best + 1, patience=None)[
-        0
-    ]
+    until_best = fit_with(overfitting, num_epochs=best + 1, warm_up_epochs=best + 1, patience=None)
+    until_best = until_best[1]
     for found, expected in zip(weights, until_best, strict=True):
         np.testing.assert_array_equal(found, expected)
 
@@ -289,35 +298,13 @@ def test_long_warm_up_keeps_the_last_epoch(overfitting, losses):
 
 
 @pytest.mark.parametrize(
-    ("n", "fraction", "held"),
-    [(100, 0.1, 10), (101, 0.1, 10), (7, 0.1, 1), (8, 0.5, 4), (3, 0.01, 1)],
-)
-def test_held_out_points_are_evenly_spaced_and_disjoint(n, fraction, held):
-    whole = data(np.arange(2.0 * n).reshape(n, 2), np.arange(n), np.arange(n) + 0.5)
-    out, rest = _split(whole, fraction)
-    rows, others = (np.asarray(part.offsets).astype(int) for part in (out, rest))
-    assert len(rows) == held
-    assert sorted([*rows, *others]) == list(range(n))
-    assert np.ptp(np.diff([*rows, n])) <= 1  # gaps differ by rounding only
-    for part, index in ((out, rows), (rest, others)):
-        np.testing.assert_array_equal(part.z, whole.z[index])
-        np.testing.assert_array_equal(part.weights, whole.weights[index])
-
-
-def test_held_out_negatives_come_from_both_halves():
-    # The fusion's draws are the policy's, then the KDE's.
-    out, _ = _split(data(np.zeros((200, 2)), np.arange(200)), 0.1)
-    assert np.sum(np.asarray(out.offsets) < 100) == np.sum(np.asarray(out.offsets) >= 100) == 10
-
-
-@pytest.mark.parametrize(
     ("num_experts", "num_samples"),
     [(100, 16), (20, 700), (5, 16)],
     ids=["fewer negatives", "many negatives", "below a batch"],
 )
 def test_unequal_numbers_of_points(num_experts, num_samples):
     fitter = make_fitter(num_epochs=150, batch_size=32, warm_up_epochs=100)
-    weights, (network,), info = fitter.fit(*separable(num_experts, num_samples), None, 0, 0)
+    network, weights, info = fit(fitter, *separable(num_experts, num_samples))
     assert all(np.isfinite(w).all() for w in weights)
     assert np.isfinite([info.train_loss, info.validation_loss]).all()
     experts, samples = separable(500, 500, seed=1)
@@ -330,7 +317,7 @@ def test_l2_shrinks_the_weights():
         settings = tiny.hparams(
             network={"l2": l2}, training={"num_epochs": 40, "warm_up_epochs": 40}
         )
-        weights = DiscriminatorFitter(2, settings).fit(*separable(), None, 0, 0)[0]
+        _, weights, _ = fit(DiscriminatorFitter(2, settings), *separable())
         return sum(np.sum(np.square(w)) for w in weights if w.ndim == 2)
 
     assert norm(0.1) < 0.8 * norm(0.0)
@@ -343,7 +330,7 @@ def test_the_weight_average_is_the_one_of_all_steps():
     experts, negatives, decay = *separable(), 0.7
     settings = {"num_epochs": 1, "warm_up_epochs": 0, "batch_size": 16}
     averaged = make_fitter(weight_average=decay, **settings)
-    weights, _, _ = averaged.fit(experts, negatives, None, 0, 0)
+    _, weights, _ = fit(averaged, experts, negatives)
 
     plain = make_fitter(**settings)
     steps, train_step = [], plain._train_step
@@ -355,7 +342,7 @@ def test_the_weight_average_is_the_one_of_all_steps():
 
     plain._train_step = recorded
     plain._train_epoch = plain._epoch  # step by step, not compiled
-    plain.fit(experts, negatives, None, 0, 0)
+    fit(plain, experts, negatives)
     expected = steps[0]
     for step in steps[1:]:
         expected = [
@@ -366,38 +353,13 @@ def test_the_weight_average_is_the_one_of_all_steps():
         np.testing.assert_allclose(found, mean, rtol=1e-3, atol=1e-5)
 
 
-def test_the_average_of_an_ensemble_is_what_its_networks_give_together():
+def test_the_held_out_loss_is_that_of_the_averaged_weights():
     experts, negatives = separable()
-    weights, phi, info = make_fitter(ensemble_size=3).fit(experts, negatives, None, 0, 0)
-    single_weights, (single,), single_info = make_fitter().fit(experts, negatives, None, 0, 0)
-    count = len(single_weights)
-    assert (len(phi), len(weights)) == (3, 3 * count)
-    for a, b in zip(
-        weights[:count], single_weights, strict=True
-    ):  # the first is the network there would be without the others
-        np.testing.assert_array_equal(a, b)
-    np.testing.assert_allclose(
-        3.0 * phi[0].logits(experts.z).numpy(), single.logits(experts.z).numpy(), rtol=1e-5
-    )
-    assert not np.array_equal(phi[1].logits(experts.z), phi[0].logits(experts.z))
-    held = [_split(d, make_fitter().hparams.validation_fraction)[0] for d in (experts, negatives)]
-    logits = [np.sum([network.logits(d.z).numpy() for network in phi], axis=0) for d in held]
-    assert info.validation_loss == pytest.approx(
-        reference.weighted_cross_entropy(*logits, held[1].weights.numpy()), rel=1e-5
-    )
-    # Cross-entropy is convex in the logits: the mean is no worse than its networks are on average.
-    assert info.validation_loss < single_info.validation_loss + 0.5
-
-
-def test_an_ensemble_starts_warm_from_its_own_networks():
-    experts, negatives = separable()
-    fitter = make_fitter(ensemble_size=2, learning_rate=5e-5, num_epochs=1, warm_up_epochs=0)
-    before, _, _ = fitter.fit(experts, negatives, None, 0, 0)
-    after, _, _ = fitter.fit(experts, negatives, before, 0, 1)
-    half = len(before) // 2
-    for own, other, new in zip(before[half:], before[:half], after[half:], strict=True):
-        if own.ndim == 2:
-            assert np.abs(new - own).max() < 0.01 < np.abs(new - other).max()
+    network, _, info = fit(make_fitter(weight_average=0.7), experts, negatives)
+    _, held_out = split_classes(experts, negatives)
+    logits = [network.logits(each.z).numpy() for each in held_out]
+    expected = reference.weighted_cross_entropy(*logits, np.asarray(held_out.negatives.weights))
+    assert info.validation_loss == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("offset", [0.0, 2.0])
@@ -440,9 +402,8 @@ def test_weights_whose_mean_is_not_one_are_no_gain():
     x, y = rng.normal(size=(2, 3000, 2))
     weights = np.ones(3000)
     weights[::10] = 0.8  # those that are held out
-    _, _, info = make_fitter(num_epochs=3, warm_up_epochs=1).fit(
-        data(x), data(y, None, weights), None, 0, 0
-    )
+    fitter = make_fitter(num_epochs=3, warm_up_epochs=1)
+    _, _, info = fit(fitter, data(x), data(y, None, weights))
     assert info.validation_loss < 2.0 * np.log(2.0) - 0.05
     assert info.chance_loss - info.validation_loss < 0.01
 

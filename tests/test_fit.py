@@ -1,3 +1,5 @@
+from importlib import import_module
+
 import virl_tf
 from virl_tf import InputError, fit, load
 from virl_tf.irl import Info
@@ -13,6 +15,12 @@ from tests import tiny
 X = tiny.demonstrations()
 METHODS = ["virl", "geim", "eim"]
 ITERATIONS = 4
+LOSSES = ["train_loss", "validation_loss", "chance_loss", "accuracy"]
+
+
+def num_rows(method):
+    """Of a run with the tiny settings over `best`: V-IRL's is pooled after the iterations."""
+    return ITERATIONS + (method == "virl")
 
 
 def tiny_fit(method="virl", x=X, **arguments):
@@ -64,11 +72,14 @@ def test_result(fitted):
     assert result.config["hparams"]["network"]["layer_size"] == 8
 
 
-def test_history_has_a_row_per_iteration(fitted):
-    history = fitted[2].history
+def test_history_has_a_row_per_iteration_and_one_of_the_pooling(fitted):
+    method, _, result = fitted
+    history = result.history
     assert list(history.columns) == list(Info._fields)
-    assert list(history.t) == list(range(ITERATIONS))
-    assert np.isfinite(history.to_numpy(dtype=float)).all()
+    assert list(history.t) == list(range(num_rows(method)))
+    assert np.isfinite(history[:ITERATIONS].to_numpy(dtype=float)).all()
+    assert np.isfinite(history.drop(columns=LOSSES).to_numpy(dtype=float)).all()
+    assert history[LOSSES][ITERATIONS:].isna().to_numpy().all()
     assert (history.num_negatives == 64).all()
     assert (
         (history.effective_sample_size >= 1.0) & (history.effective_sample_size <= 64.001)
@@ -195,9 +206,9 @@ def test_an_interrupted_run_continues_to_the_same_bytes(fitted, tmp_path):
     go_on = Stop(at=None)
     found = tiny_fit(method, directory=tmp_path / "run", evaluate=go_on)
     assert stop.seen == [1, 2, 3]
-    assert go_on.seen == [3, 4]  # two iterations were kept
+    assert go_on.seen == list(range(3, num_rows(method) + 1))  # two iterations were kept
     assert result_bytes(found) == result_bytes(expected)
-    assert list(found.history.t) == list(range(ITERATIONS))
+    assert list(found.history.t) == list(range(num_rows(method)))
     np.testing.assert_array_equal(metrics(found).to_numpy(float), metrics(expected).to_numpy(float))
 
 
@@ -250,7 +261,8 @@ def refuse_compute(*_, **__):
 
 @pytest.fixture
 def no_compute(monkeypatch):
-    monkeypatch.setattr(virl_tf.irl, "make_problem", refuse_compute)
+    # By its full name: `virl_tf.fit` is the function.
+    monkeypatch.setattr(import_module("virl_tf.fit"), "make_problem", refuse_compute)
     monkeypatch.setattr(virl_tf.irl, "step", refuse_compute)
 
 

@@ -229,7 +229,7 @@ def test_a_recovered_reward_is_a_target(reward):
     # It starts on the scale of the demonstrations, not at N(0, I).
     first = quick(reward, num_components=3, num_steps=1, kl_bound=1e-9).policy
     spread = np.sqrt(np.diagonal(first.covariances[0]))
-    np.testing.assert_allclose(spread, reward.scale.numpy() / np.sqrt(3.0), rtol=1e-3)
+    np.testing.assert_allclose(spread, reward.features.scale.numpy() / np.sqrt(3.0), rtol=1e-3)
 
 
 def test_a_function_of_a_reward_is_a_target(reward):

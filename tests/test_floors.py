@@ -13,10 +13,14 @@ PACKAGE = ROOT / "virl_tf"
 # A module imports only from lower floors or, in its own folder, from modules to its left on the
 # same floor.
 FLOORS = [
-    ["_quiet_import", "shapes", "validation", "hparams", "numerics"],
+    ["_quiet_import", "validation", "hparams", "numerics", "shapes", "density", "splitting"],
     ["mixture", "network_stack"],
-    ["kde", "fusion", "reward", "importance", "near_data", "tasks.base", "tasks.slice_sampling"],
     [
+        *("kde", "fusion", "importance", "features", "reward", "reward_file"),
+        *("tasks.base", "tasks.slice_sampling"),
+    ],
+    [
+        "problem",
         *(
             "tasks.gaussians",
             "tasks.grid_walker",
@@ -28,7 +32,7 @@ FLOORS = [
         *("vips", "vips.surrogate", "vips.trust_region", "vips.vips", "vips.adaptive"),
     ],
     ["methods"],
-    ["irl", "metrics", "checkpoint"],
+    ["negatives", "stopping", "irl", "pooling", "metrics", "checkpoint"],
     ["observers", "event_files", "run_folder"],
     ["fit_policy", "fit"],
     [""],  # virl_tf/__init__.py
@@ -196,6 +200,13 @@ def test_no_module_asks_for_a_tasks_name():
         ("validation", "numerics", False),
         ("discriminator.fit", "discriminator.network", True),
         ("vips.vips", "discriminator.fit", False),
+        ("reward_file", "reward", True),
+        ("reward", "reward_file", False),
+        ("negatives", "problem", True),
+        ("problem", "irl", False),
+        ("irl", "negatives", True),
+        ("irl", "pooling", False),
+        ("pooling", "irl", True),
         ("checkpoint", "irl", True),
         ("irl", "checkpoint", False),
         ("irl", "irl", False),

@@ -23,7 +23,9 @@ def fusion(points):
 def log_mu(fusion, x):
     """log(0.5 q + 0.5 p~) by the references."""
     log_q = mixture_reference.log_prob(x, *(np.asarray(a) for a in fusion.policy))
-    log_p = kde_reference.log_prob(x, fusion.kde.points.numpy(), fusion.kde.bandwidth.numpy())
+    log_p = kde_reference.log_prob(
+        x, fusion.estimate.points.numpy(), fusion.estimate.bandwidth.numpy()
+    )
     return logsumexp([np.log(0.5) + log_q, np.log(0.5) + log_p], axis=0)
 
 
@@ -36,7 +38,9 @@ def test_log_prob_where_one_half_vanishes(points):
     # 10^4 standard deviations from the policy its density is exp(-5e7), but the KDE is there.
     fusion = Fusion(gaussian(np.full(2, 1e4), np.eye(2)), fit_kde(points, 0.3))
     x = points[:5]
-    np.testing.assert_allclose(fusion.log_prob(x), fusion.kde.log_prob(x) - np.log(2.0), rtol=1e-12)
+    np.testing.assert_allclose(
+        fusion.log_prob(x), fusion.estimate.log_prob(x) - np.log(2.0), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(("n", "from_policy"), [(0, 0), (1, 0), (2, 1), (7, 3), (1000, 500)])
@@ -69,45 +73,9 @@ def test_importance_weights_are_one_where_target_and_proposal_agree(fusion):
     np.testing.assert_allclose(effective_sample_size(log_w), 60.0, rtol=1e-10)
 
 
-# --- with a wide part -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def wide(fusion):
-    return fusion._replace(wide=gaussian(np.full(2, 1e3), 4.0 * np.eye(2)), wide_share=0.2)
-
-
-def test_log_prob_with_a_wide_part(fusion, wide):
-    x = np.concatenate(
-        [3.0 * np.random.default_rng(2).standard_normal((40, 2)), np.full((3, 2), 1e3)]
-    )
-    log_wide = mixture_reference.log_prob(x, *(np.asarray(a) for a in wide.wide))
-    expected = logsumexp([np.log(0.8) + log_mu(fusion, x), np.log(0.2) + log_wide], axis=0)
-    np.testing.assert_allclose(wide.log_prob(x), expected, rtol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("n", "counts"), [(0, (0, 0, 0)), (1, (0, 1, 0)), (10, (4, 4, 2)), (1001, (400, 401, 200))]
-)
-def test_each_part_has_its_share_of_the_samples(wide, n, counts):
-    assert wide.counts(n) == counts
-    x = wide.sample(n, SEED)
-    assert x.shape == (n, 2)
-    assert np.sum(np.linalg.norm(x - np.full(2, 1e3), axis=1) < 100.0) == counts[2]
-
-
-def test_a_wide_part_bounds_the_weights_of_what_it_is(wide):
-    # w = wide / mu <= 1 / share, whatever policy and p~ are: that is what it is for.
-    x = wide.sample(2000, SEED)
-    log_w = wide.wide.log_prob(x) - wide.log_prob(x)
-    assert float(tf.reduce_max(log_w)) <= np.log(1.0 / 0.2) + 1e-9
-
-
 def test_the_estimate_may_be_a_mixture(points):
     fusion = Fusion(make_mixture(seed=1), make_mixture(seed=2))
-    parts = [
-        mixture_reference.log_prob(points, *(np.asarray(a) for a in part)) for part in fusion[:2]
-    ]
+    parts = [mixture_reference.log_prob(points, *(np.asarray(a) for a in q)) for q in fusion]
     np.testing.assert_allclose(
         fusion.log_prob(points), logsumexp(parts, axis=0) - np.log(2.0), rtol=1e-10
     )

@@ -20,7 +20,7 @@ from virl_tf.checkpoint import (
     save_state,
 )
 from virl_tf.hparams import load_hparams, read_yaml
-from virl_tf.reward import load_reward
+from virl_tf.reward_file import load_reward
 from virl_tf.run_folder import RunFolder
 from virl_tf.validation import MOST_UNPACKED, InputError
 

@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 
 from virl_tf import hparams as module
+from virl_tf import methods
+from virl_tf.fit import resolve_hparams
 from virl_tf.hparams import (
     Hparams,
     check_value,
@@ -495,9 +497,9 @@ def test_the_file_goes_over_what_own_data_starts_from(tmp_path):
 
 BEYOND_THE_PAPER = {
     "network": {"num_frequencies": 0},
-    "training": {"weight_average": 0.0, "ensemble_size": 1},
+    "training": {"weight_average": 0.0},
     "kde": {"estimator": "kernel"},
-    "loop": {"min_gain": None, "wide_share": 0.0, "wide_weight": 0.0},
+    "loop": {"min_gain": None, "mixture_average": False, "prior": "moments"},
 }
 
 
@@ -529,12 +531,19 @@ def load_hparams_of(text):
         return load_hparams(write(Path(folder), text), "virl")
 
 
-@pytest.mark.parametrize("method", ["geim", "eim", "virl_no_kde"])
+@pytest.mark.parametrize("method", methods.METHODS.values(), ids=methods.METHODS)
 def test_own_data_of_other_methods_start_from_their_defaults(method):
-    family = method.split("_")[0]
-    assert own_data_hparams(method) == (
-        own_data_hparams("virl") if family == "virl" else default_hparams(method)
-    )
+    expected = {
+        "virl": own_data_hparams("virl"),
+        "geim": default_hparams("geim"),
+        "eim": default_hparams("eim"),
+    }
+    assert resolve_hparams(None, method) == expected[method.family]
+
+
+def test_hyperparameters_are_those_of_a_family():
+    with pytest.raises(InputError, match=r"method family.*virl_no_kde"):
+        default_hparams("virl_no_kde")
 
 
 def test_an_unknown_preset():

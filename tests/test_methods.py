@@ -6,18 +6,18 @@ from virl_tf.methods import ABLATIONS, EIM, GEIM, METHODS, PAPER_METHODS, VIRL, 
 
 import pytest
 
-# The table of the design: fusion as proposal, base, what the logit subtracts, target = base + net,
-# recovered reward.
+# The table of the design: whose hyperparameters, fusion as proposal, base, what the logit
+# subtracts, target = base + net, recovered reward; whether it is a sum that may be complete early.
 TABLE = {
-    "eim": (False, "policy", "none", True, "policy"),
-    "geim": (True, "policy", "policy", False, "target"),
-    "virl": (True, "reward", "none", True, "target"),
+    "eim": Method("eim", "eim", False, "policy", "none", True, "policy", converges=False),
+    "geim": Method("geim", "geim", True, "policy", "policy", False, "target", converges=False),
+    "virl": Method("virl", "virl", True, "reward", "none", True, "target", converges=True),
 }
 
 
 @pytest.mark.parametrize("name", TABLE)
 def test_rows_equal_the_table(name):
-    assert METHODS[name] == Method(name, *TABLE[name])
+    assert METHODS[name] == TABLE[name]
 
 
 def test_the_paper_has_three_rows_and_each_knows_its_name():
@@ -61,8 +61,12 @@ def test_the_docstring_shows_the_same_table():
         for name, row in rows
     }
     assert set(cells) == set(TABLE)
-    for name, (fusion, base, offset, _, _) in TABLE.items():
-        proposal, numerator, logit = cells[name][:3]
-        assert proposal == ("mu_t" if fusion else "q_t")
-        assert ("q*_t" in numerator) == (base == "reward")
-        assert ("- log q_t" in logit) == (offset == "policy")
+    for name, row in TABLE.items():
+        proposal, base, logit, target, reward, ends = cells[name]
+        assert proposal == ("mu_t" if row.fusion else "q_t")
+        assert base == ("log q*_t" if row.base == "reward" else "log q_t")
+        assert logit == {"none": "net", "policy": "net - log q_t"}[row.logit_offset]
+        assert target.startswith(f"{base} + net" if row.accumulate else "net = R_t")
+        recovered = "net" if name == "geim" else "log q*_{t+1} = the target"
+        assert reward == ("log q_{t+1}" if row.reward == "policy" else recovered)
+        assert ends == ("may end early" if row.converges else "after T")

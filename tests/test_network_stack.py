@@ -154,8 +154,7 @@ def test_evaluation_is_traced_once_however_many_networks_and_points(monkeypatch)
     for count in range(1, 21):
         reward = make_reward(networks[:count], 20, num_layers=2, layer_size=5)
         x = np.random.default_rng(count).standard_normal((3 * count, 2))
-        expected = reference.cumulative(
-            x, reward.base, 1.0, networks[:count], reward.shift.numpy(), reward.scale.numpy()
-        )
+        shift, scale, _ = (np.asarray(array) for array in reward.features)
+        expected = reference.cumulative(x, reward.base, 1.0, networks[:count], shift, scale)
         np.testing.assert_allclose(evaluate(reward, tf.constant(x)), expected, rtol=1e-5, atol=1e-4)
     assert len(traces) == 1

@@ -1,12 +1,7 @@
-import io
-import zipfile
-
 from virl_tf import reward as reward_module
-from virl_tf.reward import CumulativeReward, CumulativeValues, load_reward
+from virl_tf.reward import DTYPES, CumulativeValues, from_named_arrays, named_arrays
 from virl_tf.validation import InputError
 
-import h5py
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,9 +15,8 @@ TOLERANCE = {"rtol": 1e-5, "atol": 1e-4}
 
 
 def expected(reward, x, networks, base_scale=1.0):
-    return reference.cumulative(
-        x, reward.base, base_scale, networks, reward.shift.numpy(), reward.scale.numpy()
-    )
+    shift, scale = np.asarray(reward.features.shift), np.asarray(reward.features.scale)
+    return reference.cumulative(x, reward.base, base_scale, networks, shift, scale)
 
 
 def gradient(reward, x):
@@ -78,13 +72,6 @@ def test_lists_and_tensors(reward):
     np.testing.assert_array_equal(reward(tf.constant(x, tf.float64)), reward(np.array(x)))
 
 
-def test_inputs_of_the_networks_are_standardised(reward):
-    x = np.random.default_rng(0).standard_normal((10, 2)) * 100.0
-    z = reward.inputs(tf.constant(x))
-    assert z.dtype == tf.float32
-    np.testing.assert_allclose(z, (x - [0.5, 1.5]) / [2.0, 3.0], rtol=1e-6)
-
-
 @pytest.fixture
 def with_features():
     """A reward of two networks on 2 inputs and 3 frequencies, the frequencies and the networks."""
@@ -93,19 +80,14 @@ def with_features():
     return make_reward(networks, frequencies=frequencies), frequencies, networks
 
 
-def test_fourier_features_stand_beside_the_standardised_inputs(with_features, points):
+def test_networks_see_the_features(with_features, points):
     reward, frequencies, networks = with_features
     z = (points - [0.5, 1.5]) / [2.0, 3.0]
-    features = np.hstack(
-        [z, np.sqrt(2.0) * np.sin(z @ frequencies), np.sqrt(2.0) * np.cos(z @ frequencies)]
-    )
-    np.testing.assert_allclose(reward.inputs(tf.constant(points)), features, atol=1e-5)
-    total = (
-        reference.sum_of_mlps(networks, features)
-        + reward.base.log_prob(tf.constant(points)).numpy()
-    )
-    np.testing.assert_allclose(reward(points), total, **TOLERANCE)
-    assert reward.num_inputs == 8
+    waves = [np.sin(z @ frequencies), np.cos(z @ frequencies)]
+    inputs = np.hstack([z, np.sqrt(2.0) * np.hstack(waves)])
+    of_networks = reference.sum_of_mlps(networks, inputs)
+    of_base = reward.base.log_prob(tf.constant(points)).numpy()
+    np.testing.assert_allclose(reward(points), of_networks + of_base, **TOLERANCE)
 
 
 def test_gradient_through_the_features_is_that_of_differences(with_features, points):
@@ -116,60 +98,17 @@ def test_gradient_through_the_features_is_that_of_differences(with_features, poi
     np.testing.assert_allclose(gradient(reward, points), np.stack(steps, axis=1), atol=0.02)
 
 
-def test_a_reward_with_features_comes_back_from_its_file(with_features, points, tmp_path):
-    loaded = load_reward(saved(with_features[0], tmp_path))
-    np.testing.assert_array_equal(loaded(points), with_features[0](points))
-
-
-def without_arrays(path, missing):
-    """The reward's file beside `path`, without these of its arrays."""
-    with zipfile.ZipFile(path) as file:
-        members = {name: file.read(name) for name in file.namelist()}
-    content = io.BytesIO(members["model.weights.h5"])
-    with h5py.File(content, "r+") as weights:
-        for i in missing:
-            del weights[f"layers/cumulative_reward/vars/{i}"]
-    members["model.weights.h5"] = content.getvalue()
-    with zipfile.ZipFile(path.with_name("old.keras"), "w") as file:
-        for name, data in members.items():
-            file.writestr(name, data)
-    return path.with_name("old.keras")
-
-
-@pytest.mark.parametrize("first", [13, 14], ids=["neither features nor mixture", "no mixture"])
-def test_a_file_of_an_earlier_version_is_read(reward, points, tmp_path, first):
-    old = load_reward(without_arrays(saved(reward, tmp_path), range(first, 18)))
-    np.testing.assert_array_equal(old(points), reward(points))
-    assert old.mixture.num_components == 0
-
-
-@pytest.mark.parametrize("missing", [[3], [13], [17], [14, 15, 16], list(range(12, 18))], ids=str)
-def test_a_file_without_some_of_its_arrays_is_refused(reward, tmp_path, missing):
-    with pytest.raises(InputError, match="is not a reward"):
-        load_reward(without_arrays(saved(reward, tmp_path), missing))
-
-
 @pytest.mark.parametrize("exponent", [0.0, 0.3, 1.0])
-def test_the_average_is_a_geometric_mean(networks, points, exponent):
+def test_pooling_is_a_geometric_mean(networks, points, exponent):
     mixture = make_mixture(2, seed=5)
     reward = make_reward(networks, base_scale=0.7, mixture=mixture)
-    wanted = (1.0 - exponent) * expected(
-        reward, points, networks, 0.7
-    ) + exponent * mixture.log_prob(tf.constant(points)).numpy()
-    np.testing.assert_allclose(reward.average(exponent)(points), wanted, **TOLERANCE)
-    twice = reward.average(exponent).average(0.5)
-    np.testing.assert_allclose(
-        twice(points),
-        0.5 * wanted + 0.5 * mixture.log_prob(tf.constant(points)).numpy(),
-        **TOLERANCE,
-    )
-
-
-def test_an_averaged_reward_comes_back_from_its_file(networks, points, tmp_path):
-    reward = make_reward(networks, mixture=make_mixture(2, seed=5)).average(0.25)
-    loaded = load_reward(saved(reward, tmp_path))
-    np.testing.assert_array_equal(loaded(points), reward(points))
-    assert float(loaded.mixture_scale) == 0.25
+    of_reward = expected(reward, points, networks, 0.7)
+    of_mixture = mixture.log_prob(tf.constant(points)).numpy()
+    wanted = (1.0 - exponent) * of_reward + exponent * of_mixture
+    pooled = reward.pooled(exponent)
+    np.testing.assert_allclose(pooled(points), wanted, **TOLERANCE)
+    twice = pooled.pooled(0.5)(points)
+    np.testing.assert_allclose(twice, 0.5 * wanted + 0.5 * of_mixture, **TOLERANCE)
 
 
 def test_a_mixture_that_is_left_out_does_not_matter(networks, points):
@@ -204,6 +143,65 @@ def test_gradient_is_that_of_base_and_networks(reward, networks, points):
     np.testing.assert_allclose(
         gradient(reward, points), without_networks + without_base, rtol=1e-5, atol=1e-5
     )
+
+
+# --- rewards made from others ---------------------------------------------------------------------
+
+
+def test_a_network_is_added_at_the_end(networks, points):
+    two, three = make_reward(networks[:2]), make_reward(networks[:2]).add(networks[2])
+    np.testing.assert_array_equal(three(points), make_reward(networks)(points))
+    np.testing.assert_allclose(two(points), expected(two, points, networks[:2]), **TOLERANCE)
+
+
+def test_nothing_is_added_beyond_the_room(networks):
+    with pytest.raises(ValueError, match="full"):
+        make_reward(networks, capacity=3).add(networks[0])
+
+
+@pytest.mark.parametrize("base_scale", [0.0, 0.5])
+def test_of_a_policy(networks, points, base_scale):
+    policy = make_mixture(4, seed=7)
+    of_policy = make_reward(networks, base_scale=base_scale).of_policy(policy)
+    np.testing.assert_allclose(of_policy(points), policy.log_prob(tf.constant(points)), rtol=1e-12)
+    both = of_policy.add(networks[1])
+    np.testing.assert_allclose(both(points), expected(both, points, networks[1:2]), **TOLERANCE)
+
+
+def test_without_base(reward, networks, points):
+    nothing = reward.without_base()
+    np.testing.assert_array_equal(nothing(points), np.zeros(50))
+    one = nothing.add(networks[2])
+    np.testing.assert_allclose(one(points), expected(one, points, networks[2:], 0.0), **TOLERANCE)
+    assert one.networks.capacity == reward.networks.capacity
+
+
+@pytest.mark.parametrize(("count", "room"), [(0, 1), (1, 1), (3, 3)])
+def test_without_room(networks, points, count, room):
+    reward = make_reward(networks[:count], capacity=9)
+    small = reward.without_room()
+    assert (small.networks.capacity, int(small.networks.count)) == (room, count)
+    np.testing.assert_array_equal(small(points), reward(points))
+
+
+def test_rewards_made_from_one_leave_it_alone(reward, networks, points):
+    before = reward(points)
+    reward.add(networks[0]), reward.of_policy(make_mixture(4)), reward.pooled(0.3)
+    reward.without_base(), reward.without_room(), reward.truncate(1)
+    np.testing.assert_array_equal(reward(points), before)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, tf.convert_to_tensor])
+def test_a_reward_is_its_named_arrays(with_features, points, convert):
+    reward = with_features[0]
+    arrays = named_arrays(reward)
+    assert list(arrays) == list(DTYPES)
+    assert {name: str(array.dtype) for name, array in arrays.items()} == DTYPES
+    np.testing.assert_array_equal(arrays["base.means"], reward.base.means)
+    np.testing.assert_array_equal(arrays["networks.output_bias"], reward.networks.networks[-1])
+    np.testing.assert_array_equal(arrays["features.frequencies"], reward.features.frequencies)
+    shuffled = {name: convert(arrays[name]) for name in sorted(arrays)}
+    np.testing.assert_array_equal(from_named_arrays(shuffled)(points), reward(points))
 
 
 # --- truncate -------------------------------------------------------------------------------------
@@ -271,141 +269,20 @@ def test_values_of_a_resumed_run_have_the_same_bytes(points, reward):
 def test_a_reward_that_does_not_go_on_from_the_one_before_is_evaluated_from_its_start(
     points, networks, reward
 ):
-    values = CumulativeValues(points)
+    values, features = CumulativeValues(points), reward.features
     others = [
         reward.truncate(1),
         make_reward([*networks[:2], make_network(seed=9)]),
         make_reward(networks, base_scale=0.5),
-        make_reward(networks, mixture=make_mixture(2, seed=5)).average(0.25),
+        make_reward(networks, mixture=make_mixture(2, seed=5)).pooled(0.25),
         reward._replace(base=make_mixture(2, seed=5)),
-        reward._replace(shift=reward.shift + 1.0),
-        reward._replace(scale=2.0 * reward.scale),
+        reward._replace(features=features._replace(shift=features.shift + 1.0)),
+        reward._replace(features=features._replace(scale=2.0 * features.scale)),
     ]
     for other in others:
         values(reward)
         np.testing.assert_array_equal(values(other), CumulativeValues(points)(other))
         assert not np.array_equal(values(other), values(reward))
-
-
-# --- files ----------------------------------------------------------------------------------------
-
-
-def saved(reward, folder):
-    path = folder / "reward.keras"
-    reward.as_keras().save(path)
-    return path
-
-
-@pytest.mark.parametrize("count", [0, 1, 3])
-@pytest.mark.parametrize("base_scale", [0.0, 1.0])
-def test_a_saved_reward_comes_back_exactly(tmp_path, networks, points, count, base_scale):
-    reward = make_reward(networks[:count], capacity=5, base_scale=base_scale)
-    loaded = load_reward(saved(reward, tmp_path))
-    np.testing.assert_array_equal(loaded(points), reward(points))
-    np.testing.assert_array_equal(gradient(loaded, points), gradient(reward, points))
-    assert (int(loaded.networks.count), loaded.dim) == (count, 2)
-    assert [a.dtype for a in tf.nest.flatten(loaded)] == [a.dtype for a in tf.nest.flatten(reward)]
-
-
-def test_a_loaded_reward_can_be_saved_again_and_truncated(tmp_path, reward, points):
-    (tmp_path / "again").mkdir()
-    loaded = load_reward(saved(load_reward(saved(reward, tmp_path)), tmp_path / "again"))
-    np.testing.assert_array_equal(loaded(points), reward(points))
-    np.testing.assert_array_equal(loaded.truncate(1)(points), reward.truncate(1)(points))
-
-
-def test_keras_loads_the_file_as_a_model(tmp_path, reward, points):
-    model = keras.saving.load_model(saved(reward, tmp_path))
-    assert model.trainable_variables == []
-    values = model(points)
-    assert values.dtype == tf.float64
-    np.testing.assert_allclose(values, reward(points), rtol=1e-6, atol=1e-5)
-    np.testing.assert_allclose(
-        model.predict(points, verbose=0), reward(points), rtol=1e-6, atol=1e-5
-    )
-    (layer,) = [layer for layer in model.layers if isinstance(layer, CumulativeReward)]
-    np.testing.assert_array_equal(layer.reward(points), reward(points))
-
-
-def test_other_shapes_come_back_too(tmp_path):
-    networks = [make_network(3, 2, 16, seed=i) for i in range(2)]
-    base = make_mixture(7, 3)
-    reward = make_reward(networks, capacity=2, dim=3, num_layers=2, layer_size=16, base=base)
-    x = np.random.default_rng(0).standard_normal((10, 3))
-    np.testing.assert_array_equal(load_reward(str(saved(reward, tmp_path)))(x), reward(x))
-
-
-def test_missing_file(tmp_path):
-    with pytest.raises(InputError, match=r"no reward file .*nowhere\.keras"):
-        load_reward(tmp_path / "nowhere.keras")
-
-
-@pytest.mark.parametrize("name", ["reward.keras", "reward.h5", "reward.txt", "reward"])
-@pytest.mark.parametrize(
-    "content", [b"", b"this is text\n", b"PK\x03\x04 not a zip file", b"\x89HDF\r\n\x1a\n"]
-)
-def test_a_file_that_is_no_keras_file(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match="is not a reward saved by virl_tf"):
-        load_reward(tmp_path / name)
-
-
-def test_a_folder(tmp_path):
-    with pytest.raises(InputError, match="no reward file"):
-        load_reward(tmp_path)
-
-
-def test_another_keras_model(tmp_path):
-    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "dense.keras")
-    with pytest.raises(InputError, match="is not a reward saved by virl_tf"):
-        load_reward(tmp_path / "dense.keras")
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        "[]",
-        "{}",
-        "not json",
-        '{"class_name": "Dense", "config": {"units": 1}, "module": "keras.layers"}',
-    ],
-)
-def test_a_keras_file_with_another_description(tmp_path, reward, config):
-    source, path = saved(reward, tmp_path), tmp_path / "changed.keras"
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w") as new:
-        for name in old.namelist():
-            new.writestr(name, config if name == "config.json" else old.read(name))
-    with pytest.raises(InputError, match=r"changed\.keras"):
-        load_reward(path)
-
-
-@pytest.mark.parametrize("where", [0.1, 0.5, 0.8])
-@pytest.mark.parametrize("damage", ["cut", "flip", "insert"])
-def test_a_damaged_file(tmp_path, reward, where, damage):
-    path = saved(reward, tmp_path)
-    content = path.read_bytes()
-    i = int(where * len(content))
-    broken = {
-        "cut": b"",
-        "flip": bytes([content[i] ^ 0xFF]) + content[i + 1 :],
-        "insert": b"\0" + content[i:],
-    }[damage]
-    path.write_bytes(content[:i] + broken)
-    with pytest.raises(InputError, match=r"reward\.keras"):
-        load_reward(path)
-
-
-@pytest.mark.filterwarnings("ignore")  # Keras's that HDF5 is a legacy format
-@pytest.mark.parametrize("suffix", [".keras", ".h5"])
-def test_code_in_a_file_is_refused_and_not_executed(tmp_path, monkeypatch, suffix):
-    monkeypatch.chdir(tmp_path)
-    path, marker = tmp_path / f"reward{suffix}", tmp_path / "executed"
-    lambda_layer = keras.layers.Lambda(lambda x: [open("executed", "w").close(), x][1])
-    keras.Sequential([keras.Input((2,)), lambda_layer]).save(path)
-    marker.unlink()  # building the model here ran it
-    with pytest.raises(InputError, match="is not a reward saved by virl_tf"):
-        load_reward(path)
-    assert not marker.exists()
 
 
 # --- as a density for samplers --------------------------------------------------------------------

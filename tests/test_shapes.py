@@ -2,9 +2,15 @@
 
 from typing import NamedTuple
 
+from virl_tf import irl, pooling
+from virl_tf.discriminator.fit import DiscriminatorFitter
+from virl_tf.fusion import Fusion
 from virl_tf.hparams import search_hparams
+from virl_tf.methods import PAPER_METHODS
 from virl_tf.mixture import Mixture
+from virl_tf.negatives import classes, draw_negatives
 from virl_tf.numerics import DENSITY, split_seed
+from virl_tf.reward_file import load_reward
 from virl_tf.shapes import Array, Float64, Int32
 from virl_tf.vips import adaptive
 from virl_tf.vips.trust_region import update_components
@@ -14,9 +20,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_mixture
+from tests.conftest import make_mixture, make_network, make_reward
 from tests.shape_checks import check_record
+from tests.tiny_runs import RecordingImprove, start
 
+LOOP = {"mixture_average": True, "num_iterations": 1}
+OPTIONS_OF_A_RUN = {
+    "as in the paper": {},
+    "beyond it": {"network": {"num_frequencies": 3}, "loop": LOOP},
+    "no hidden layers but one": {"network": {"num_layers": 2}, "kde": {"estimator": "mixture"}},
+}
 SEED = tf.constant(split_seed(0, 0, "shapes"))
 OPTIONS = step_options(0.05, 0.05, 1e-6)
 
@@ -88,3 +101,37 @@ def test_records_of_a_search():
     options = StepOptions(exchanged.kl_bounds, OPTIONS.weight_kl_bound, OPTIONS.ridge)
     _, _, draws = vips_step(exchanged.policy, target, SEED, options, 6)
     check_record(draws)
+
+
+@pytest.mark.parametrize("options", OPTIONS_OF_A_RUN.values(), ids=OPTIONS_OF_A_RUN)
+@pytest.mark.parametrize("method", PAPER_METHODS, ids=lambda method: method.name)
+def test_records_of_a_run(method, options, monkeypatch):
+    """Problem, state (policy, reward, its networks, features), negatives and classes."""
+    monkeypatch.setattr(irl, "improve", RecordingImprove())
+    monkeypatch.setattr(pooling, "improve", RecordingImprove())
+    problem, state, hparams = start(method, **options)
+    fitter = DiscriminatorFitter(problem.features.num_inputs, hparams)
+    check_record(problem)
+    check_record(state)
+    after, info = irl.step(state, problem, method, fitter, hparams)
+    check_record(after)
+    check_record(info)
+    if pooling.is_due(after, problem, method):
+        for record in pooling.pool(after, problem, hparams):
+            check_record(record)
+    proposal = Fusion(after.policy, problem.estimate)
+    check_record(proposal)
+    negatives = draw_negatives(proposal, after.reward, method, 32, SEED)
+    check_record(negatives)
+    for part in classes(problem, negatives, after.policy, 0.1):
+        check_record(part)
+    phi, _, fit = fitter.fit(*classes(problem, negatives, None, 0.1)[::-1], (), 0, 0)
+    check_record(phi)
+    check_record(fit)
+
+
+def test_records_of_a_loaded_reward_and_of_named_arrays(tmp_path):
+    reward = make_reward([make_network()], mixture=make_mixture(2, seed=5), mixture_scale=0.5)
+    reward.as_keras().save(tmp_path / "reward.keras")
+    for record in (load_reward(tmp_path / "reward.keras"), reward.without_room()):
+        check_record(record)

@@ -17,9 +17,9 @@ SECTIONS = {
 }
 
 
-def hparams(method: str = "virl", **sections: dict) -> Hparams:
-    """The tiny settings for a method, with some sections overridden."""
-    return default_hparams(method).override(SECTIONS).override(sections)
+def hparams(family: str = "virl", **sections: dict) -> Hparams:
+    """The tiny settings for a family of methods, with some sections overridden."""
+    return default_hparams(family).override(SECTIONS).override(sections)
 
 
 def overrides(**sections: dict) -> dict:

@@ -1,10 +1,11 @@
 """What mixtures, kernel estimates and their fusion have in common."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
 
+@runtime_checkable
 class Density(Protocol):
     """A normalised density of points in D dimensions that can be evaluated and sampled."""
 

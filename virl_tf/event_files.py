@@ -81,6 +81,8 @@ class EventFiles:
         """Write iteration row['t']; on disk when this returns."""
         step = int(row["t"])
         numbers = {name: float(value) for name, value in row.items() if name != "t"}
+        if state.pooled:  # no network was trained
+            numbers = {name: value for name, value in numbers.items() if not np.isnan(value)}
         with self._writer.as_default():
             for name, value in numbers.items():
                 _write_scalar(f"{_GROUPS.get(name, 'evaluation')}/{name}", value, step)

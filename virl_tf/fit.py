@@ -228,7 +228,7 @@ def _stages(
     fitter: DiscriminatorFitter,
     hparams: Hparams,
 ) -> Iterator[tuple[State, Info]]:
-    """What is left of a run: iterations until T or convergence, then the pooling if there is one."""
+    """What is left of a run: iterations until T or convergence, then the pooling if it is due."""
     while state.t < hparams.loop.num_iterations and not (state.converged or state.pooled):
         state, info = irl.step(state, problem, method, fitter, hparams)
         yield state, info
@@ -245,7 +245,7 @@ def _watching(
     progress: bool,
     tensorboard: bool,
 ) -> Iterator[list[Observer]]:
-    """Event files and progress bar of a run that goes on from `state`, as far as they are wanted."""
+    """Event files and progress bar, if wanted, of a run that goes on from `state`."""
     watchers: list[Observer] = []
     with ExitStack() as stack:
         if folder is not None and tensorboard:

@@ -111,8 +111,8 @@ def fit_kde(
         i = narrow[0]
         raise InputError(
             f"the KDE's bandwidth in column {i} is {widths[i]:.3g}, but the demonstrations span "
-            f"{span[i]:.3g} there; less than {_MOST_WIDTHS:g} bandwidths are allowed. Take a larger "
-            "kde.bandwidth, or kde.bandwidth_scale: relative."
+            f"{span[i]:.3g} there; less than {_MOST_WIDTHS:g} bandwidths are allowed. Take a "
+            "larger kde.bandwidth, or kde.bandwidth_scale: relative."
         )
     return Kde(tf.constant(points, DENSITY), tf.constant(widths, DENSITY))
 

@@ -13,13 +13,13 @@ from virl_tf.shapes import Array, Float32, Int32
 class FrozenNetwork(NamedTuple):
     """One ReLU network [N, inputs] -> [N] without batch norm or dropout, float32.
 
-    L hidden layers of H units.
+    The first hidden layer and L more, all of H units.
     """
 
     input_kernel: Float32[Array, "*T inputs H"]
     input_bias: Float32[Array, "*T H"]
-    hidden_kernels: Float32[Array, "*T L-1 H H"]
-    hidden_biases: Float32[Array, "*T L-1 H"]
+    hidden_kernels: Float32[Array, "*T L H H"]
+    hidden_biases: Float32[Array, "*T L H"]
     output_kernel: Float32[Array, "*T H 1"]
     output_bias: Float32[Array, "*T 1"]
 

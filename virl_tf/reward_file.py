@@ -74,14 +74,14 @@ def _read_arrays(content: bytes, names: list[str] | None) -> dict[str, np.ndarra
     with h5py.File(io.BytesIO(content), "r") as weights:
         group = "layers/cumulative_reward/vars"
         stored = len(_within(weights, group))
-        if names is None and stored in _UNNAMED:
-            names = list(DTYPES)[:stored]
+        old = names is None and stored in _UNNAMED
+        names = list(DTYPES)[:stored] if old else names
         if names is None or len(names) != stored:
             raise ValueError(f"it holds {stored} arrays")
         arrays = {
             name: _read_array(weights, f"{group}/{i}", len(content)) for i, name in enumerate(names)
         }
-    return {**_absent(len(arrays["features.shift"])), **arrays}
+    return {**_absent(len(arrays["features.shift"])), **arrays} if old else arrays
 
 
 def _absent(dim: int) -> dict[str, np.ndarray]:

@@ -1,0 +1,81 @@
+from virl_tf import features as features_module
+from virl_tf.features import Features, draw_frequencies, make_features
+from virl_tf.kde import held_out_bandwidth
+from virl_tf.numerics import DENSITY, numpy_seed
+
+import numpy as np
+import tensorflow as tf
+
+from tests import tiny
+
+HPARAMS = tiny.hparams(network={"num_frequencies": 400}).network
+
+
+def clusters(width, n=2000):
+    """Four, ten apart."""
+    rng = np.random.default_rng(0)
+    return rng.choice([-5.0, 5.0], (n, 2)) + width * rng.standard_normal((n, 2))
+
+
+def test_inputs_of_the_networks_are_standardised():
+    x = np.random.default_rng(0).standard_normal((200, 3)) * [1.0, 100.0, 1e-3] + [0.0, 5.0, 7.0]
+    features = make_features(x, np.zeros((3, 0)))
+    z = features(tf.constant(x))
+    assert z.dtype == tf.float32
+    np.testing.assert_allclose(z, (x - x.mean(axis=0)) / x.std(axis=0), rtol=1e-4, atol=1e-6)
+    assert (features.dim, features.num_inputs) == (3, 3)
+
+
+def test_fourier_features_stand_beside_the_standardised_inputs(points):
+    frequencies = np.random.default_rng(3).standard_normal((2, 3))
+    features = make_features(points, frequencies)
+    z = (points - points.mean(axis=0)) / points.std(axis=0)
+    waves = np.sqrt(2.0) * np.hstack([np.sin(z @ frequencies), np.cos(z @ frequencies)])
+    found = features(tf.constant(points))
+    assert found.dtype == tf.float32
+    np.testing.assert_allclose(found, np.hstack([z, waves]), atol=1e-5)
+    assert (features.dim, features.num_inputs) == (2, 8)
+
+
+def test_other_points_are_standardised_with_the_same_numbers():
+    shift, scale = tf.constant([1.0], DENSITY), tf.constant([2.0], DENSITY)
+    features = Features(shift, scale, tf.zeros((1, 0)))
+    np.testing.assert_array_equal(features(tf.constant([[1.0], [5.0]], DENSITY)), [[0.0], [2.0]])
+
+
+def test_no_frequencies_as_in_the_paper():
+    found = draw_frequencies(clusters(0.1), None, tiny.hparams().network, 0)
+    assert (found.shape, found.dtype) == ((2, 0), np.float32)
+
+
+def test_frequencies_follow_the_scale_of_what_the_density_is_made_of():
+    sizes = []
+    for width in (0.1, 0.4):
+        x = clusters(width)
+        frequencies = draw_frequencies(x, None, HPARAMS, 0)
+        assert (frequencies.shape, frequencies.dtype) == ((2, 400), np.float32)
+        per_unit = frequencies / x.std(axis=0)[:, None]  # radians per unit of the data
+        sizes.append(width * per_unit.std())
+        of_scaled = draw_frequencies(1e6 * x, None, HPARAMS, 0)
+        np.testing.assert_allclose(of_scaled, frequencies, rtol=1e-4)
+    # frequency_scale 0.6 / D over the width that the bandwidth tells: the clusters' within the
+    # steps of 1.25 of its search, and 1.26 times it, because each of the four clusters has only a
+    # quarter of the points that Silverman's factor is told.
+    np.testing.assert_allclose(sizes, 0.3 / 1.26, rtol=0.27)
+
+
+def test_a_held_out_bandwidth_that_is_known_is_not_sought_again(monkeypatch):
+    x = clusters(0.3, n=300)
+    sought = draw_frequencies(x, None, HPARAMS, 5)
+    width = held_out_bandwidth(x, x.std(axis=0), numpy_seed(5, 0, "bandwidth")) * x.std(axis=0)
+    monkeypatch.setattr(features_module, "held_out_bandwidth", None)  # calling it fails
+    np.testing.assert_allclose(draw_frequencies(x, width, HPARAMS, 5), sought, rtol=1e-6)
+    of_wider = draw_frequencies(x, 2.0 * width, HPARAMS, 5)
+    np.testing.assert_allclose(of_wider, 0.5 * sought, rtol=1e-6)
+
+
+def test_frequencies_depend_on_the_seed():
+    x, width = clusters(0.3, n=50), np.ones(2)
+    one, again, other = (draw_frequencies(x, width, HPARAMS, seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert not np.isin(one, other).any()
