@@ -58,7 +58,7 @@ def infer(
     check_seed(seed)
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
-    inference = _inference(runs, rewards, obstacles)
+    inference = inference_of(runs, rewards, obstacles)
     config = {
         "runs": [run.name for run in runs],
         "components": components,
@@ -97,8 +97,11 @@ def _steps_and_samples(
     return steps, None if samples is None else check_integer("--samples", samples, 4)
 
 
-def _inference(runs: list[Path], rewards: list[Reward], obstacles: float | None) -> Inference:
-    """What the task infers on the average of the rewards."""
+def inference_of(runs: list[Path], rewards: list[Reward], obstacles: float | None) -> Inference:
+    """What the task infers on the average of the rewards.
+
+    Raises InputError if it knows no obstacles, or not such a share of them.
+    """
     config = RunFolder(runs[0]).config
     if obstacles is not None and not _has_obstacles(describe(config["task"])):
         takers = names_where(_has_obstacles)

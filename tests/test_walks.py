@@ -11,7 +11,7 @@ from virl_tf.fit_policy import PolicyResult
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
-from virl_tf.run_folder import write_json
+from virl_tf.run_folder import RunFolder, write_json
 from virl_tf.tasks import GridWalker, PathPlanning
 
 import numpy as np
@@ -33,6 +33,7 @@ from experiments.evaluation.walks import (
     reward_contrasts,
     write_walks,
 )
+from experiments.inference import inference_of
 from experiments.result_files import check_same_task
 from experiments.specification import make_specification
 from experiments.tasks import experiment_of
@@ -587,12 +588,12 @@ def test_diverged_is_a_nat_above_the_best_at_the_end_or_not_a_number(series, div
 
 
 @pytest.mark.parametrize("task", ["gaussians", "grid_walker"])
-def test_obstacles_are_for_path_planning(task):
-    experiment = experiment_of(config_of(task))
+def test_obstacles_are_for_path_planning(task, tmp_path):
+    RunFolder.open(tmp_path, config_of(task))
     with pytest.raises(
         InputError, match=f"--obstacles is for path_planning; these are runs of {task}"
     ):
-        experiment.inference([], [], 0.3)
+        inference_of([tmp_path], [], 0.3)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.5, 1.5, np.nan])
