@@ -32,7 +32,8 @@ METHODS = ["virl", "geim", "eim"]
 ITERATIONS = 40
 OVERRIDES = ["network.layer_size=8", "network.batch_norm=false", "training.num_epochs=2"]
 OVERRIDES += ["kde.bandwidth=0.3", "policy.update_steps=2", "loop.num_negatives=500"]
-OVERRIDES += [f"loop.num_iterations={ITERATIONS}"]
+# V-IRL's runs end with a pooling.
+OVERRIDES += [f"loop.num_iterations={ITERATIONS}", "loop.mixture_average=true"]
 BOTH = pytest.mark.parametrize(
     ("task", "method"), [(task, method) for task in TASKS for method in METHODS]
 )
