@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from virl_tf.checkpoint import load_arrays, write_text
 from virl_tf.hparams import DIRECTORY, read_yaml
 from virl_tf.metrics import grid_around, normalise_on_grid
 from virl_tf.mixture import moments
 from virl_tf.numerics import DENSITY
+from virl_tf.persistence.files import load_arrays, write_json, write_text
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.reward import Reward, evaluate
-from virl_tf.run_folder import RunFolder, write_json
 from virl_tf.tasks.slice_sampling import slice_sample
 from virl_tf.validation import InputError, check_choice
 

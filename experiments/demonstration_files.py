@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from virl_tf.checkpoint import DamagedFileError, load_arrays
+from virl_tf.persistence.files import DamagedFileError, load_arrays
 from virl_tf.validation import InputError, check_choice, check_demonstrations
 
 import numpy as np

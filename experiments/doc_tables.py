@@ -24,8 +24,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from virl_tf.checkpoint import write_text
 from virl_tf.hparams import read_yaml
+from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError
 
 import numpy as np

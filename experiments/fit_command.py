@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import virl_tf
 from virl_tf import metrics
-from virl_tf.checkpoint import save_arrays
 from virl_tf.fit import Result, resolve_hparams
 from virl_tf.fusion import Fusion
 from virl_tf.hparams import Hparams
@@ -18,9 +17,9 @@ from virl_tf.kde import Kde
 from virl_tf.methods import METHODS
 from virl_tf.mixture import em_mixture
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
+from virl_tf.persistence.files import save_arrays, write_json
 from virl_tf.problem import density_estimate
 from virl_tf.reward import Reward
-from virl_tf.run_folder import write_json
 from virl_tf.validation import (
     InputError,
     check_choice,

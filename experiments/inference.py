@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from virl_tf.checkpoint import save_policy, write_text
 from virl_tf.fit_policy import FINAL_STEPS, PolicyResult, fit_policy, spread_start
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed
+from virl_tf.persistence.files import write_json, write_text
+from virl_tf.persistence.policy_file import save_policy
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.reward import Reward
-from virl_tf.run_folder import RunFolder, write_json
 from virl_tf.validation import InputError, check_integer, check_seed
 
 from rich.console import Console

@@ -12,8 +12,9 @@ from virl_tf.fit_policy import fit_policy
 from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture, bic_mixture, em_mixture, kmeans_start
 from virl_tf.numerics import DENSITY, numpy_seed
+from virl_tf.persistence.files import write_json
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.problem import density_estimate
-from virl_tf.run_folder import RunFolder, write_json
 from virl_tf.tasks import Task
 
 import numpy as np

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from virl_tf.checkpoint import write_text
+from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError
 
 import numpy as np

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from virl_tf.checkpoint import load_arrays, save_arrays
 from virl_tf.fit import Evaluate, run
 from virl_tf.irl import State
 from virl_tf.methods import METHODS
 from virl_tf.observers import Observer
-from virl_tf.run_folder import RunFolder, write_json
+from virl_tf.persistence.files import load_arrays, save_arrays, write_json
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError, check_demonstrations
 
 import numpy as np

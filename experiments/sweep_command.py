@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from virl_tf.checkpoint import write_text
-from virl_tf.run_folder import RunFolder
+from virl_tf.persistence.files import write_text
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 from rich.console import Console

@@ -2,16 +2,9 @@ import io
 import os
 import stat
 
-from virl_tf.checkpoint import (
-    load_arrays,
-    load_policy,
-    load_state,
-    save_arrays,
-    save_policy,
-    save_state,
-    write_atomically,
-    write_text,
-)
+from virl_tf.persistence.checkpoint import load_state, save_state
+from virl_tf.persistence.files import load_arrays, save_arrays, write_atomically, write_text
+from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.validation import InputError
 
 import numpy as np

@@ -6,8 +6,8 @@ import json
 import pickle
 import shutil
 
-from virl_tf.checkpoint import load_arrays
-from virl_tf.run_folder import RunFolder
+from virl_tf.persistence.files import load_arrays
+from virl_tf.persistence.run_folder import RunFolder
 
 import pandas as pd
 import pytest

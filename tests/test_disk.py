@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 from virl_tf import InputError, fit, load
-from virl_tf.run_folder import RunFolder
+from virl_tf.persistence.run_folder import RunFolder
 
 import numpy as np
 import pytest

@@ -11,17 +11,12 @@ import sys
 import zipfile
 
 from virl_tf import load
-from virl_tf.checkpoint import (
-    load_arrays,
-    load_policy,
-    load_state,
-    save_arrays,
-    save_policy,
-    save_state,
-)
 from virl_tf.hparams import load_hparams, read_yaml
-from virl_tf.reward_file import load_reward
-from virl_tf.run_folder import RunFolder
+from virl_tf.persistence.checkpoint import load_state, save_state
+from virl_tf.persistence.files import load_arrays, save_arrays
+from virl_tf.persistence.policy_file import load_policy, save_policy
+from virl_tf.persistence.reward_file import load_reward
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import MOST_UNPACKED, InputError
 
 import h5py

@@ -2,7 +2,8 @@
 
 from virl_tf import InputError
 from virl_tf.mixture import standard_normal_start
-from virl_tf.run_folder import RunFolder, write_json
+from virl_tf.persistence.files import write_json
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import GridWalker
 
 import pandas as pd

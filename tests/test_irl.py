@@ -1,7 +1,7 @@
 from virl_tf import irl
-from virl_tf.checkpoint import load_state, save_state
 from virl_tf.discriminator.fit import DiscriminatorFitter
 from virl_tf.methods import EIM, METHODS, PAPER_METHODS, VIRL
+from virl_tf.persistence.checkpoint import load_state, save_state
 from virl_tf.reward import evaluate
 
 import numpy as np

@@ -3,8 +3,8 @@ import json
 import zipfile
 from pathlib import Path
 
+from virl_tf.persistence.reward_file import load_reward
 from virl_tf.reward import DTYPES, CumulativeReward
-from virl_tf.reward_file import load_reward
 from virl_tf.validation import InputError
 
 import h5py

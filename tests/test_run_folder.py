@@ -2,8 +2,9 @@ import subprocess
 import sys
 import time
 
-from virl_tf import run_folder
-from virl_tf.run_folder import RunFolder, differences, versions
+from virl_tf.persistence import reward_file, run_folder
+from virl_tf.persistence.configuration import differences, versions
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 import keras
@@ -261,9 +262,9 @@ def test_equal_rewards_are_equal_files_whenever_they_are_written(tmp_path, netwo
         tmp_path / "first.keras",
         tmp_path / "second.keras",
     )
-    run_folder.save_reward(first, reward)
+    reward_file.save_reward(first, reward)
     time.sleep(2.1)  # Keras would write the time in seconds, the archive in twos
-    run_folder.save_reward(second, reward)
+    reward_file.save_reward(second, reward)
     assert first.read_bytes() == second.read_bytes()
     np.testing.assert_allclose(
         keras.saving.load_model(second)(points), reward(points), rtol=1e-6, atol=1e-5
@@ -323,7 +324,7 @@ def test_only_damaged_checkpoints_are_one_clear_error(tmp_path):
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     folder = recorded(tmp_path)
     code = (
-        "import sys, virl_tf.run_folder as r\n"
+        "import sys, virl_tf.persistence.run_folder as r\n"
         "with r.RunFolder(sys.argv[1]).locked(): print('in', flush=True); input()"
     )
     other = subprocess.Popen(

@@ -10,7 +10,7 @@ from virl_tf.methods import PAPER_METHODS
 from virl_tf.mixture import Mixture
 from virl_tf.negatives import classes, draw_negatives
 from virl_tf.numerics import DENSITY, split_seed
-from virl_tf.reward_file import load_reward
+from virl_tf.persistence.reward_file import load_reward
 from virl_tf.shapes import Array, Float64, Int32
 from virl_tf.vips import adaptive
 from virl_tf.vips.trust_region import update_components

@@ -5,13 +5,14 @@ modes are known.
 import itertools
 
 from virl_tf import InputError
-from virl_tf.checkpoint import load_arrays, save_policy
 from virl_tf.fit import Result
 from virl_tf.fit_policy import PolicyResult
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
-from virl_tf.run_folder import RunFolder, write_json
+from virl_tf.persistence.files import load_arrays, write_json
+from virl_tf.persistence.policy_file import save_policy
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import GridWalker, PathPlanning
 
 import numpy as np

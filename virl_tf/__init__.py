@@ -18,8 +18,8 @@ from virl_tf.fit import Result, fit, load
 from virl_tf.fit_policy import PolicyResult, fit_policy
 from virl_tf.hparams import Hparams, load_hparams
 from virl_tf.mixture import Mixture
+from virl_tf.persistence.reward_file import load_reward
 from virl_tf.reward import Reward
-from virl_tf.reward_file import load_reward
 from virl_tf.validation import InputError
 
 __version__ = "0.1.0"

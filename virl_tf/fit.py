@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from virl_tf import irl, pooling
-from virl_tf.checkpoint import write_text
 from virl_tf.discriminator.fit import DiscriminatorFitter
 from virl_tf.event_files import EventFiles
 from virl_tf.hparams import (
@@ -25,9 +24,11 @@ from virl_tf.irl import Info, State
 from virl_tf.methods import METHODS, Method
 from virl_tf.mixture import Mixture
 from virl_tf.observers import Observer, ProgressBar
+from virl_tf.persistence.configuration import versions
+from virl_tf.persistence.files import write_text
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.problem import Problem, make_problem
 from virl_tf.reward import Reward
-from virl_tf.run_folder import RunFolder, versions
 from virl_tf.validation import (
     InputError,
     check_choice,

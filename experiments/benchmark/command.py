@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from virl_tf.checkpoint import write_text
-from virl_tf.run_folder import versions, write_json
+from virl_tf.persistence.configuration import versions
+from virl_tf.persistence.files import write_json, write_text
 from virl_tf.validation import InputError, check_choice, check_integer, check_positive
 
 import numpy as np

@@ -15,7 +15,7 @@ import virl_tf
 from virl_tf.discriminator.fit import rows_per_batch
 from virl_tf.hparams import default_hparams
 from virl_tf.metrics import grid_around
-from virl_tf.run_folder import RunFolder
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import RandomGaussians
 from virl_tf.vips.vips import samples_per_component
 

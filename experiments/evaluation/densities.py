@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from virl_tf import metrics
-from virl_tf.checkpoint import load_arrays, save_arrays
 from virl_tf.fit import Evaluate, Result
 from virl_tf.hparams import default_hparams
 from virl_tf.irl import State
@@ -13,6 +12,7 @@ from virl_tf.kde import Kde
 from virl_tf.methods import METHODS
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
+from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.problem import density_estimate
 from virl_tf.reward import Reward
 from virl_tf.tasks import RandomGaussians, Task

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from virl_tf import metrics
-from virl_tf.checkpoint import load_policy, save_arrays
 from virl_tf.fit import Evaluate, Result
 from virl_tf.fit_policy import fit_policy, spread_start
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed, split_seed
+from virl_tf.persistence.files import save_arrays
+from virl_tf.persistence.policy_file import load_policy
 from virl_tf.reward import CumulativeValues, Reward
 from virl_tf.tasks import GridWalker, PathPlanning
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from virl_tf.run_folder import RunFolder
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import GridWalker
 from virl_tf.validation import InputError
 

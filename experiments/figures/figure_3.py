@@ -4,7 +4,7 @@ their rewards.
 
 from pathlib import Path
 
-from virl_tf.run_folder import RunFolder
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 import numpy as np

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from virl_tf.run_folder import RunFolder
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 import matplotlib.pyplot as plt

@@ -5,8 +5,8 @@ and what it costs.
 from collections.abc import Sequence
 from pathlib import Path
 
-from virl_tf.checkpoint import write_text
 from virl_tf.hparams import DIRECTORY, read_yaml
+from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError
 
 import matplotlib.pyplot as plt

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from virl_tf.checkpoint import load_policy
+from virl_tf.persistence.policy_file import load_policy
 
 import matplotlib.pyplot as plt
 import numpy as np

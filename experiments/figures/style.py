@@ -8,8 +8,8 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-from virl_tf.checkpoint import load_arrays, write_atomically
 from virl_tf.mixture import Mixture
+from virl_tf.persistence.files import load_arrays, write_atomically
 from virl_tf.validation import InputError
 
 import matplotlib.pyplot as plt

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from virl_tf.methods import METHODS
-from virl_tf.run_folder import RunFolder
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import GridWalker, PathPlanning
 from virl_tf.validation import InputError
 

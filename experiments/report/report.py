@@ -7,8 +7,8 @@ import platform
 from pathlib import Path
 
 import virl_tf
-from virl_tf.checkpoint import write_text
-from virl_tf.run_folder import versions
+from virl_tf.persistence.configuration import versions
+from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError
 
 import pandas as pd

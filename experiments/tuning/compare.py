@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from virl_tf.checkpoint import write_text
 from virl_tf.hparams import to_yaml
-from virl_tf.run_folder import versions
+from virl_tf.persistence.configuration import versions
+from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError, check_choice
 
 import numpy as np

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from virl_tf.run_folder import differences
+from virl_tf.persistence.configuration import differences
 from virl_tf.validation import InputError
 
 import numpy as np

@@ -9,8 +9,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from virl_tf.checkpoint import write_text
 from virl_tf.methods import METHODS
+from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError, check_choice, check_integer
 
 import optuna

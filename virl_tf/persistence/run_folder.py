@@ -9,14 +9,8 @@ reward.keras, policy.npz    the result; their presence marks a finished run
 
 import contextlib
 import csv
-import importlib.metadata
 import io
-import json
-import os
-import platform
-import tempfile
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,48 +19,21 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from virl_tf.checkpoint import (
-    DamagedFileError,
-    load_policy,
-    load_state,
-    save_policy,
-    save_state,
-    write_text,
-)
 from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
+from virl_tf.persistence.checkpoint import load_state, save_state
+from virl_tf.persistence.configuration import differences, versions
+from virl_tf.persistence.files import DamagedFileError, plain, write_text
+from virl_tf.persistence.policy_file import load_policy, save_policy
+from virl_tf.persistence.reward_file import load_reward, save_reward
 from virl_tf.reward import Reward
-from virl_tf.reward_file import load_reward
 from virl_tf.validation import InputError
 
 try:
     import fcntl
 except ImportError:  # not a POSIX system: runs work, without the lock
     fcntl = None  # type: ignore[assignment]
-
-_PACKAGES = ("virl_tf", "tensorflow", "tensorflow-probability", "keras", "numpy", "scikit-learn")
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that results depend on."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        # virl_tf may run from a checkout that is not installed.
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
-
-
-def differences(old: Any, new: Any, name: str = "") -> list[str]:
-    """'key: old -> new' for every leaf in which two nested mappings differ."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        found: list[str] = []
-        for key in [*old, *(key for key in new if key not in old)]:
-            inner = f"{name}.{key}" if name else str(key)
-            found += differences(old.get(key), new.get(key), inner)
-        return found
-    return [] if old == new else [f"{name}: {old!r} there, {new!r} now"]
 
 
 class RunFolder:
@@ -86,7 +53,7 @@ class RunFolder:
                 virl_tf made it: numbers would be mixed.
         """
         folder = cls(path)
-        text = to_yaml({"config": _plain(config), "versions": versions()})
+        text = to_yaml({"config": plain(config), "versions": versions()})
         try:
             # Hidden files are what a kill in the middle of an atomic write leaves behind.
             found = folder.path.iterdir() if folder.path.is_dir() else ()
@@ -281,31 +248,3 @@ class RunFolder:
     def policy(self) -> Mixture:
         """The policy."""
         return load_policy(self.path / "policy.npz")
-
-
-def save_reward(path: Path, reward: Reward) -> None:
-    """Write `reward.as_keras()` atomically, without Keras's dates: equal rewards, equal files."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".reward-") as directory:
-        dated, undated = Path(directory) / "reward.keras", Path(directory) / "undated.keras"
-        reward.as_keras().save(dated)
-        with zipfile.ZipFile(dated) as source, zipfile.ZipFile(undated, "w") as file:
-            for name in source.namelist():
-                content = source.read(name)
-                if name == "metadata.json":
-                    content = json.dumps({**json.loads(content), "date_saved": ""}).encode()
-                file.writestr(zipfile.ZipInfo(name), content)  # of 1980
-        os.replace(undated, path)
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a mapping as indented JSON, atomically."""
-    write_text(path, json.dumps(_plain(value), indent=2) + "\n")
-
-
-def _plain(value: Any) -> Any:
-    """Mappings, lists and Python scalars only, as YAML holds them."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value.item() if hasattr(value, "item") else value

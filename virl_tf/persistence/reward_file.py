@@ -1,7 +1,9 @@
-"""`reward.keras` -> `Reward`, reading arrays only: nothing that a file describes is built."""
+"""A reward <-> `reward.keras`, reading arrays only: nothing that a file describes is built."""
 
 import io
 import json
+import os
+import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -157,3 +159,17 @@ def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
 
 def _prefixed(field: str, record: Any) -> dict[str, Any]:
     return {f"{field}.{name}": value for name, value in record._asdict().items()}
+
+
+def save_reward(path: Path, reward: Reward) -> None:
+    """Write `reward.as_keras()` atomically, without Keras's dates: equal rewards, equal files."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".reward-") as directory:
+        dated, undated = Path(directory) / "reward.keras", Path(directory) / "undated.keras"
+        reward.as_keras().save(dated)
+        with zipfile.ZipFile(dated) as source, zipfile.ZipFile(undated, "w") as file:
+            for name in source.namelist():
+                content = source.read(name)
+                if name == "metadata.json":
+                    content = json.dumps({**json.loads(content), "date_saved": ""}).encode()
+                file.writestr(zipfile.ZipInfo(name), content)  # of 1980
+        os.replace(undated, path)

@@ -1,26 +1,23 @@
-"""Arrays <-> disk: atomically, restored into a template, never executing anything from a file."""
+"""Text, JSON and arrays <-> files, atomically."""
 
 import contextlib
+import json
 import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import tensorflow as tf
 
-from virl_tf.irl import State
-from virl_tf.mixture import Mixture, check_mixture
 from virl_tf.validation import InputError, check_unpacked_size
 
 # What reading a damaged .npz file raises. RuntimeError: its header asks for a password or an
 # unknown compression; MemoryError: for an impossible shape; TypeError: it is an .npy file.
 _WRONG_CONTENT = (ValueError, TypeError, EOFError, KeyError, AttributeError, RuntimeError)
 _DAMAGED = (OSError, *_WRONG_CONTENT, MemoryError, zipfile.BadZipFile, zlib.error)
-FORMAT = 3  # of State files; a file of another format is refused
 
 
 class DamagedFileError(InputError):
@@ -99,51 +96,15 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
         ) from error
 
 
-def save_state(path: Path, state: State) -> None:
-    """Write a `State`."""
-    leaves = {f"array_{i:03d}": leaf for i, leaf in enumerate(tf.nest.flatten(state))}
-    save_arrays(path, {"format": FORMAT, **leaves})
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a mapping as indented JSON, atomically."""
+    write_text(path, json.dumps(plain(value), indent=2) + "\n")
 
 
-def load_state(path: Path, template: State) -> State:
-    """Read a `State` into the structure, shapes and dtypes of `template`.
-
-    Raises:
-        InputError: the file is damaged, of another format, or of a run with other shapes.
-    """
-    arrays = load_arrays(path)
-    if not np.array_equal(arrays.pop("format", np.array(-1)), FORMAT):
-        raise InputError(f"{path} is not a checkpoint of format {FORMAT}.")
-    wanted = tf.nest.flatten(template)
-    found = [arrays[name] for name in sorted(arrays)]
-    kinds = [(np.shape(a), np.asarray(a).dtype) for a in wanted]
-    if [(np.shape(a), a.dtype) for a in found] != kinds:
-        raise InputError(
-            f"{path} belongs to a run with other shapes (method, components or network)."
-        )
-    leaves = [_like(old, new) for old, new in zip(wanted, found, strict=True)]
-    return tf.nest.pack_sequence_as(template, leaves)
-
-
-def _like(template: Any, array: np.ndarray) -> Any:
-    if isinstance(template, int):
-        return int(array)
-    if tf.is_tensor(template):
-        return tf.constant(array, template.dtype)
-    return array.astype(template.dtype)
-
-
-def save_policy(path: Path, policy: Mixture) -> None:
-    """Write a mixture as `policy.npz`: log_weights [K], means [K, D], scale_trils [K, D, D]."""
-    save_arrays(path, policy._asdict())
-
-
-def load_policy(path: Path | str) -> Mixture:
-    """Read a mixture written by `save_policy`. Raises InputError if the file is not one."""
-    arrays = load_arrays(Path(path))
-    if set(arrays) != set(Mixture._fields):
-        wanted = sorted(Mixture._fields)
-        raise InputError(
-            f"{path} is not a policy: it holds {sorted(arrays)}, a policy holds {wanted}."
-        )
-    return check_mixture(f"{path} is not a policy", [arrays[name] for name in Mixture._fields])
+def plain(value: Any) -> Any:
+    """Mappings, lists and Python scalars only, as YAML holds them."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value.item() if hasattr(value, "item") else value

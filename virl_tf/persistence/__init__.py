@@ -1,0 +1,1 @@
+"""Everything that is written to disk and read back: atomically, and never executed."""

@@ -1,0 +1,30 @@
+"""What identifies a run, and with what it was made."""
+
+import contextlib
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+_PACKAGES = ("virl_tf", "tensorflow", "tensorflow-probability", "keras", "numpy", "scikit-learn")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        # virl_tf may run from a checkout that is not installed.
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def differences(old: Any, new: Any, name: str = "") -> list[str]:
+    """'key: old -> new' for every leaf in which two nested mappings differ."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        found: list[str] = []
+        for key in [*old, *(key for key in new if key not in old)]:
+            inner = f"{name}.{key}" if name else str(key)
+            found += differences(old.get(key), new.get(key), inner)
+        return found
+    return [] if old == new else [f"{name}: {old!r} there, {new!r} now"]
