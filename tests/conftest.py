@@ -95,11 +95,11 @@ def make_reward(
     dim=2,
     num_layers=3,
     layer_size=8,
-    base_scale=1.0,
+    base_exponent=1.0,
     base=None,
     frequencies=None,
     mixture=None,
-    mixture_scale=0.0,
+    mixture_exponent=0.0,
 ):
     frequencies = np.zeros((dim, 0)) if frequencies is None else frequencies
     stack = empty_stack(capacity, dim + 2 * frequencies.shape[1], num_layers, layer_size)
@@ -109,11 +109,11 @@ def make_reward(
     scale = tf.constant(np.arange(dim) + 2.0, DENSITY)
     return Reward(
         base=make_mixture(dim=dim) if base is None else base,
-        base_scale=tf.constant(base_scale, DENSITY),
+        base_exponent=tf.constant(base_exponent, DENSITY),
         networks=stack,
         features=Features(shift, scale, tf.constant(frequencies, NETWORK)),
         mixture=empty_mixture(dim) if mixture is None else mixture,
-        mixture_scale=tf.constant(mixture_scale, DENSITY),
+        mixture_exponent=tf.constant(mixture_exponent, DENSITY),
     )
 
 

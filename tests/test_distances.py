@@ -19,7 +19,7 @@ def as_reward(mixture, constant):
     """A reward that is a mixture, up to a constant."""
     network = (
         make_network(dim=mixture.dim)
-        .scale(0.0)
+        .times(0.0)
         ._replace(output_bias=np.array([constant], np.float32))
     )
     return make_reward([network], dim=mixture.dim, base=mixture)
@@ -78,7 +78,7 @@ def test_mass_of_the_mixtures_that_a_reward_is_made_of_is_seen():
     one, two = (em_mixture(x, 20, seed) for seed in (0, 1))
     distances = SampledDistances(task, x)
     averaged = make_reward(
-        [], dim=10, base=moments(x), base_scale=0.0, mixture=one, mixture_scale=1.0
+        [], dim=10, base=moments(x), base_exponent=0.0, mixture=one, mixture_exponent=1.0
     )
     for reward in (as_reward(one, 1.0), averaged):
         assert distances.of_reward(reward, two) == pytest.approx(

@@ -210,12 +210,14 @@ def test_rows_are_held_out_at_random_and_each_is_used_once():
 def test_the_normaliser_of_a_known_density():
     policy = make_mixture(3)
     kde = virl_tf.kde.fit_kde(policy.sample(400, [1, 2]).numpy(), 0.5)
-    reward = make_reward([], base=policy, base_scale=1.0)
+    reward = make_reward([], base=policy, base_exponent=1.0)
     log_z, effective = fit_command.log_normaliser(reward, fit_command.Fusion(policy, kde), seed=0)
     assert abs(log_z) < 0.02
     assert effective > 0.5 * fit_command.NORMALISER_DRAWS
     half = fit_command.log_normaliser(
-        reward._replace(base_scale=0.5 * reward.base_scale), fit_command.Fusion(policy, kde), seed=0
+        reward._replace(base_exponent=0.5 * reward.base_exponent),
+        fit_command.Fusion(policy, kde),
+        seed=0,
     )
     assert half[0] > 0.5
 
@@ -224,7 +226,7 @@ def test_it_says_what_the_reward_is_made_of(finished):
     out, shown = finished
     summary = json.loads((out / "summary.json").read_text())
     exponent, reward = summary["mixture_exponent"], virl_tf.load(out).reward
-    assert exponent == float(reward.mixture_scale)
+    assert exponent == float(reward.mixture_exponent)
     assert ("x the log density of an EM mixture" in shown) == (exponent > 0.0)
     gained = summary["validation_loss"] < summary["chance_loss"]
     assert ("found nothing more" in shown) != gained

@@ -17,7 +17,7 @@ from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.validation import MOST_UNPACKED, InputError
+from virl_tf.validation import MAX_UNPACKED_BYTES, InputError
 
 import h5py
 import keras
@@ -213,8 +213,8 @@ def test_python_tags_in_yaml_are_refused(run, canary, tag):
 def test_a_zip_bomb_is_refused_before_it_unpacks(run, name):
     path = run / name
     member = {"policy.npz": "means.npy", "reward.keras": "model.weights.h5"}[name]
-    write_zip(path, {member: bytes(MOST_UNPACKED + 1)}, zipfile.ZIP_DEFLATED)
-    assert path.stat().st_size < MOST_UNPACKED / 500
+    write_zip(path, {member: bytes(MAX_UNPACKED_BYTES + 1)}, zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < MAX_UNPACKED_BYTES / 500
     with pytest.raises(
         InputError, match=rf"{name}.* would unpack to 67108865 bytes; at most 67108864 are read"
     ):
@@ -222,7 +222,7 @@ def test_a_zip_bomb_is_refused_before_it_unpacks(run, name):
 
 
 def test_a_bomb_of_many_members_is_refused(tmp_path):
-    members = {f"{i}.npy": bytes(MOST_UNPACKED // 16) for i in range(17)}
+    members = {f"{i}.npy": bytes(MAX_UNPACKED_BYTES // 16) for i in range(17)}
     write_zip(tmp_path / "a.npz", members, zipfile.ZIP_DEFLATED)
     with pytest.raises(InputError, match="would unpack"):
         load_arrays(tmp_path / "a.npz")
@@ -242,8 +242,8 @@ def test_a_member_that_declares_less_than_it_unpacks_to_is_refused(tmp_path):
 def test_small_compressed_files_and_large_uncompressed_ones_are_read(tmp_path):
     np.savez_compressed(tmp_path / "small.npz", x=np.zeros(1000))
     np.testing.assert_array_equal(load_arrays(tmp_path / "small.npz")["x"], np.zeros(1000))
-    save_arrays(tmp_path / "large.npz", {"x": np.zeros(MOST_UNPACKED // 8 + 1)})
-    assert load_arrays(tmp_path / "large.npz")["x"].size == MOST_UNPACKED // 8 + 1
+    save_arrays(tmp_path / "large.npz", {"x": np.zeros(MAX_UNPACKED_BYTES // 8 + 1)})
+    assert load_arrays(tmp_path / "large.npz")["x"].size == MAX_UNPACKED_BYTES // 8 + 1
 
 
 @pytest.mark.parametrize("shape", [(10**15,), (2**40, 2**40), (-1,), (0, 2**62), (10**9,)])

@@ -40,7 +40,7 @@ def test_initial_state(method, policy_start):
     room = hparams.loop.num_iterations if method.base == "reward" else 1
     assert state.reward.networks.capacity == room
     assert state.reward.features is problem.features
-    assert float(state.reward.mixture_scale) == 0.0
+    assert float(state.reward.mixture_exponent) == 0.0
 
 
 @pytest.mark.parametrize("prior", ["moments", "mixture"])

@@ -79,7 +79,7 @@ def test_blocks_do_not_change_anything(monkeypatch, block, num_queries):
     )
 
 
-@pytest.mark.parametrize("d", [1, module._FEW_COLUMNS, module._FEW_COLUMNS + 1, 15])
+@pytest.mark.parametrize("d", [1, module._MAX_SUMMED_COLUMNS, module._MAX_SUMMED_COLUMNS + 1, 15])
 def test_distances_by_columns_and_by_a_product_give_the_same_density(d):
     points, x = normal(300, d), 2.0 * normal(150, d, seed=1)
     kde = make_kde(points, np.linspace(0.2, 0.6, d))

@@ -46,7 +46,7 @@ def test_weights_are_those_of_the_base_against_the_proposal(fusion, base):
 
 
 def test_a_constant_of_the_base_does_not_matter(fusion, base):
-    constant = make_network().scale(0.0)._replace(output_bias=np.array([8.0], np.float32))
+    constant = make_network().times(0.0)._replace(output_bias=np.array([8.0], np.float32))
     one, other = (draw_negatives(fusion, q, VIRL, N, SEED) for q in (base, base.add(constant)))
     np.testing.assert_allclose(one.log_weights, other.log_weights, atol=1e-5)
 

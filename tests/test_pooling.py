@@ -62,7 +62,7 @@ def test_the_exponent_is_that_of_the_reference(seed, scale):
     """Of a mixture and a reward whose networks err more or less."""
     problem, state, hparams = iterated(seed)
     networks = state.reward.networks
-    scaled = networks._replace(networks=networks.networks.scale(scale))
+    scaled = networks._replace(networks=networks.networks.times(scale))
     state = state._replace(reward=state.reward._replace(networks=scaled))
     x, log_mu = draws_of(problem, state, hparams)
 
@@ -140,7 +140,7 @@ def test_the_pool_is_a_geometric_mean_and_the_policys_target(improve):
     pooled, info = pooling.pool(state, problem, hparams)
     a = info.mixture_exponent
     assert 0.0 < a <= 1.0
-    assert float(state.reward.mixture_scale) == 0.0
+    assert float(state.reward.mixture_exponent) == 0.0
     logits = sum(network_logits(network, GRID) for network in networks_before(2))
     of_prior = mixture_log_prob(problem.prior, GRID)
     expected = (1.0 - a) * (of_prior + logits) + a * mixture_log_prob(problem.mixture, GRID)
@@ -270,7 +270,7 @@ def test_the_pooling_is_a_row_after_the_iterations():
     assert stop.seen == [(1, False), (2, False), (3, True)]
     assert list(history.mixture_exponent[:2]) == [0.0, 0.0]
     assert history.mixture_exponent[2] > 0.0
-    assert float(result.reward.mixture_scale) == pytest.approx(history.mixture_exponent[2])
+    assert float(result.reward.mixture_exponent) == pytest.approx(history.mixture_exponent[2])
     assert list(np.isnan(history.validation_loss)) == [False, False, True]
     assert int(result.reward.networks.count) == 2
 
@@ -280,7 +280,7 @@ def test_a_run_that_converges_early_is_pooled_too():
     result = run(stop=(stop := Stop()), num_iterations=4, min_gain=10.0)  # none gains so much
     assert stop.seen == [(1, False), (2, True)]
     assert list(result.history.dropped) == [1, 0]
-    assert float(result.reward.mixture_scale) > 0.0
+    assert float(result.reward.mixture_exponent) > 0.0
     assert int(result.reward.networks.count) == 0
 
 
@@ -318,4 +318,4 @@ def test_rewards_that_are_no_sums_are_not_pooled(method):
     result = run(method, stop=(stop := Stop()))
     assert stop.seen == [(1, False), (2, False)]
     assert list(result.history.mixture_exponent) == [0.0, 0.0]
-    assert float(result.reward.mixture_scale) == 0.0
+    assert float(result.reward.mixture_exponent) == 0.0

@@ -14,9 +14,9 @@ from tests.reference import reward as reference
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-4}
 
 
-def expected(reward, x, networks, base_scale=1.0):
+def expected(reward, x, networks, base_exponent=1.0):
     shift, scale = np.asarray(reward.features.shift), np.asarray(reward.features.scale)
-    return reference.cumulative(x, reward.base, base_scale, networks, shift, scale)
+    return reference.cumulative(x, reward.base, base_exponent, networks, shift, scale)
 
 
 def gradient(reward, x):
@@ -30,14 +30,14 @@ def gradient(reward, x):
 # --- values ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("base_scale", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("base_exponent", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_reward_is_base_plus_networks(points, networks, count, base_scale):
-    reward = make_reward(networks[:count], base_scale=base_scale)
+def test_reward_is_base_plus_networks(points, networks, count, base_exponent):
+    reward = make_reward(networks[:count], base_exponent=base_exponent)
     values = reward(points)
     assert values.dtype == tf.float64
     np.testing.assert_allclose(
-        values, expected(reward, points, networks[:count], base_scale), **TOLERANCE
+        values, expected(reward, points, networks[:count], base_exponent), **TOLERANCE
     )
     np.testing.assert_allclose(reward.log_prob(tf.constant(points)), values, **TOLERANCE)
 
@@ -101,7 +101,7 @@ def test_gradient_through_the_features_is_that_of_differences(with_features, poi
 @pytest.mark.parametrize("exponent", [0.0, 0.3, 1.0])
 def test_pooling_is_a_geometric_mean(networks, points, exponent):
     mixture = make_mixture(2, seed=5)
-    reward = make_reward(networks, base_scale=0.7, mixture=mixture)
+    reward = make_reward(networks, base_exponent=0.7, mixture=mixture)
     of_reward = expected(reward, points, networks, 0.7)
     of_mixture = mixture.log_prob(tf.constant(points)).numpy()
     wanted = (1.0 - exponent) * of_reward + exponent * of_mixture
@@ -120,7 +120,7 @@ def test_a_mixture_that_is_left_out_does_not_matter(networks, points):
 
 def test_a_base_that_is_left_out_does_not_matter_even_where_it_is_minus_infinity(networks, points):
     nowhere = make_mixture(1)._replace(log_weights=tf.constant([-np.inf], tf.float64))
-    reward = make_reward(networks, base_scale=0.0, base=nowhere)
+    reward = make_reward(networks, base_exponent=0.0, base=nowhere)
     np.testing.assert_allclose(
         reward(points),
         reference.sum_of_mlps(networks, (points - [0.5, 1.5]) / [2.0, 3.0]),
@@ -130,15 +130,15 @@ def test_a_base_that_is_left_out_does_not_matter_even_where_it_is_minus_infinity
 
 def test_a_base_that_is_left_out_does_not_spoil_the_gradient(networks, points):
     nowhere = make_mixture(1)._replace(log_weights=tf.constant([-np.inf], tf.float64))
-    without = gradient(make_reward(networks, base_scale=0.0, base=nowhere), points)
+    without = gradient(make_reward(networks, base_exponent=0.0, base=nowhere), points)
     np.testing.assert_allclose(
-        without, gradient(make_reward(networks, base_scale=0.0), points), rtol=1e-6
+        without, gradient(make_reward(networks, base_exponent=0.0), points), rtol=1e-6
     )
 
 
 def test_gradient_is_that_of_base_and_networks(reward, networks, points):
     without_networks = gradient(make_reward([]), points)
-    without_base = gradient(make_reward(networks, base_scale=0.0), points)
+    without_base = gradient(make_reward(networks, base_exponent=0.0), points)
     assert np.abs(without_base).max() > 0.1
     np.testing.assert_allclose(
         gradient(reward, points), without_networks + without_base, rtol=1e-5, atol=1e-5
@@ -159,10 +159,10 @@ def test_nothing_is_added_beyond_the_room(networks):
         make_reward(networks, capacity=3).add(networks[0])
 
 
-@pytest.mark.parametrize("base_scale", [0.0, 0.5])
-def test_of_a_policy(networks, points, base_scale):
+@pytest.mark.parametrize("base_exponent", [0.0, 0.5])
+def test_of_a_policy(networks, points, base_exponent):
     policy = make_mixture(4, seed=7)
-    of_policy = make_reward(networks, base_scale=base_scale).of_policy(policy)
+    of_policy = make_reward(networks, base_exponent=base_exponent).of_policy(policy)
     np.testing.assert_allclose(of_policy(points), policy.log_prob(tf.constant(points)), rtol=1e-12)
     both = of_policy.add(networks[1])
     np.testing.assert_allclose(both(points), expected(both, points, networks[1:2]), **TOLERANCE)
@@ -238,9 +238,9 @@ def grown(reward, points):
     ]
 
 
-@pytest.mark.parametrize("base_scale", [0.0, 0.5, 1.0])
-def test_cached_values_are_the_reward(points, networks, base_scale):
-    reward = make_reward(networks, base_scale=base_scale)
+@pytest.mark.parametrize("base_exponent", [0.0, 0.5, 1.0])
+def test_cached_values_are_the_reward(points, networks, base_exponent):
+    reward = make_reward(networks, base_exponent=base_exponent)
     for count, found in enumerate(grown(reward, points)[1]):
         assert found.dtype == np.float64
         np.testing.assert_allclose(found, reward.truncate(count)(points), rtol=1e-6, atol=1e-6)
@@ -273,7 +273,7 @@ def test_a_reward_that_does_not_go_on_from_the_one_before_is_evaluated_from_its_
     others = [
         reward.truncate(1),
         make_reward([*networks[:2], make_network(seed=9)]),
-        make_reward(networks, base_scale=0.5),
+        make_reward(networks, base_exponent=0.5),
         make_reward(networks, mixture=make_mixture(2, seed=5)).pooled(0.25),
         reward._replace(base=make_mixture(2, seed=5)),
         reward._replace(features=features._replace(shift=features.shift + 1.0)),

@@ -34,9 +34,9 @@ def saved(reward, folder):
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-@pytest.mark.parametrize("base_scale", [0.0, 1.0])
-def test_a_saved_reward_comes_back_exactly(tmp_path, networks, points, count, base_scale):
-    reward = make_reward(networks[:count], capacity=5, base_scale=base_scale)
+@pytest.mark.parametrize("base_exponent", [0.0, 1.0])
+def test_a_saved_reward_comes_back_exactly(tmp_path, networks, points, count, base_exponent):
+    reward = make_reward(networks[:count], capacity=5, base_exponent=base_exponent)
     loaded = load_reward(saved(reward, tmp_path))
     np.testing.assert_array_equal(loaded(points), reward(points))
     np.testing.assert_array_equal(gradient(loaded, points), gradient(reward, points))
@@ -156,7 +156,7 @@ def test_a_pooled_reward_comes_back_from_its_file(networks, points, tmp_path):
     reward = make_reward(networks, mixture=make_mixture(2, seed=5)).pooled(0.25)
     loaded = load_reward(saved(reward, tmp_path))
     np.testing.assert_array_equal(loaded(points), reward(points))
-    assert float(loaded.mixture_scale) == 0.25
+    assert float(loaded.mixture_exponent) == 0.25
 
 
 # --- the arrays of a file -------------------------------------------------------------------------
@@ -224,9 +224,9 @@ def test_a_file_without_one_of_its_arrays_is_refused(reward, tmp_path, name):
         {"base__means": np.zeros((3, 3))},
         {"base__log_weights": np.zeros(2)},
         {"base__means": np.full((3, 2), np.inf)},
-        {"base_scale": np.float32(1.0)},
-        {"base_scale": np.array(np.nan)},
-        {"mixture_scale": np.array(0.5)},  # of a mixture without components
+        {"base_exponent": np.float32(1.0)},
+        {"base_exponent": np.array(np.nan)},
+        {"mixture_exponent": np.array(0.5)},  # of a mixture without components
         {"networks__count": np.int32(4)},
         {"networks__count": np.int32(-1)},
         {"networks__input_bias": np.zeros((3, 9), np.float32)},
@@ -270,7 +270,7 @@ def test_the_pretrained_rewards_have_the_values_of_their_arrays(path):
         group = weights["layers/cumulative_reward/vars"]
         assert len(group) == 13  # of version 0.1, before features and mixture
         arrays = [group[str(i)][()] for i in range(13)]
-    base, base_scale, stack, (count, shift, scale) = (
+    base, base_exponent, stack, (count, shift, scale) = (
         arrays[:3],
         arrays[3],
         arrays[4:10],
@@ -279,5 +279,5 @@ def test_the_pretrained_rewards_have_the_values_of_their_arrays(path):
     networks = [[array[i] for array in stack] for i in range(count)]
     x = shift + scale * np.random.default_rng(0).standard_normal((20, len(shift)))
     found = load_reward(path)(x)
-    wanted = reference.cumulative(x, base, base_scale, networks, shift, scale)
+    wanted = reference.cumulative(x, base, base_exponent, networks, shift, scale)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)

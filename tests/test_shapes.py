@@ -131,7 +131,7 @@ def test_records_of_a_run(method, options, monkeypatch):
 
 
 def test_records_of_a_loaded_reward_and_of_named_arrays(tmp_path):
-    reward = make_reward([make_network()], mixture=make_mixture(2, seed=5), mixture_scale=0.5)
+    reward = make_reward([make_network()], mixture=make_mixture(2, seed=5), mixture_exponent=0.5)
     reward.as_keras().save(tmp_path / "reward.keras")
     for record in (load_reward(tmp_path / "reward.keras"), reward.without_room()):
         check_record(record)

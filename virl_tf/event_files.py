@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from virl_tf.discriminator.fit import FitInfo
 from virl_tf.irl import State
 from virl_tf.metrics import grid_around
 from virl_tf.mixture import Mixture
@@ -26,19 +27,10 @@ _PALETTE = np.array(
 )
 # Column of a row -> the group it is shown in; what is not here was measured by `evaluate`.
 _GROUPS = {
-    **dict.fromkeys(
-        (
-            "train_loss",
-            "validation_loss",
-            "chance_loss",
-            "accuracy",
-            "best_epoch",
-            "epochs",
-            "dropped",
-        ),
-        "discriminator",
-    ),
+    **dict.fromkeys(FitInfo._fields, "discriminator"),
+    "dropped": "discriminator",
     **dict.fromkeys(("effective_sample_size", "num_negatives"), "importance_weights"),
+    "mixture_exponent": "pooling",
     **dict.fromkeys(("elbo", "component_kl", "effective_components", "rejected_samples"), "policy"),
     **dict.fromkeys(
         ("sample_seconds", "training_seconds", "policy_seconds", "evaluation_seconds"), "cpu"

@@ -291,7 +291,7 @@ def to_yaml(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
 
 
-_MOST_YAML = 2**20  # bytes; ours have a few thousand, and parsing takes a second per megabyte
+_MAX_YAML_BYTES = 2**20  # bytes; ours have a few thousand, and parsing takes a second per megabyte
 
 
 def read_yaml(path: Path | str) -> Any:
@@ -300,8 +300,8 @@ def read_yaml(path: Path | str) -> Any:
     Raises InputError with the file's name if unreadable.
     """
     try:
-        if Path(path).stat().st_size > _MOST_YAML:
-            raise InputError(f"cannot read {path}: it is larger than {_MOST_YAML} bytes.")
+        if Path(path).stat().st_size > _MAX_YAML_BYTES:
+            raise InputError(f"cannot read {path}: it is larger than {_MAX_YAML_BYTES} bytes.")
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}.") from error

@@ -68,13 +68,13 @@ def init(problem: Problem, method: Method, num_components: int, hparams: Hparams
     network = hparams.network
     reward = Reward(
         base=prior,
-        base_scale=tf.constant(scale, DENSITY),
+        base_exponent=tf.constant(scale, DENSITY),
         networks=empty_stack(
             capacity, problem.features.num_inputs, network.num_layers, network.layer_size
         ),
         features=problem.features,
         mixture=problem.mixture,
-        mixture_scale=tf.constant(0.0, DENSITY),
+        mixture_exponent=tf.constant(0.0, DENSITY),
     )
     return State(0, policy, reward, ())
 

@@ -13,12 +13,12 @@ from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError
 
 # Squared distances of 1e12 squared bandwidths are exact to 1e-4 nats.
-_MOST_WIDTHS = 1e6
-_BLOCK = 64  # points at once; 16 to 256 take the same time (M)
+_MAX_WIDTHS = 1e6
+_BLOCK = 64  # points at once; 16 to 256 take the same time (measured)
 # Up to so many columns squared distances are summed column by column, which XLA fuses with all that
-# follows. M, ns per pair of point and kernel, 8,000 kernels, by columns and by one product: D = 2
-# 2.9 and 4.5, D = 6 3.6 and 4.0, D = 10 5.3 and 4.5.
-_FEW_COLUMNS = 6
+# follows. Measured, ns per pair of point and kernel, by columns and by one product: D = 2 2.9 and
+# 4.5, D = 6 3.6 and 4.0, D = 10 5.3 and 4.5.
+_MAX_SUMMED_COLUMNS = 6
 
 
 class Kde(NamedTuple):
@@ -75,7 +75,7 @@ def _log_kernel_sums(points: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 def _squared_distances(points: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """|x - points|^2: [N, D], [B, D] -> [B, N]."""
     d = x.shape[1]
-    if d <= _FEW_COLUMNS:
+    if d <= _MAX_SUMMED_COLUMNS:
         return tf.add_n([(x[:, i : i + 1] - points[:, i]) ** 2 for i in range(d)])
     norms = tf.reduce_sum(x**2, axis=1, keepdims=True) + tf.reduce_sum(points**2, axis=1)
     return norms - 2.0 * tf.matmul(x, points, transpose_b=True)
@@ -106,12 +106,12 @@ def fit_kde(
         bandwidth = held_out_bandwidth(points, unit, seed)
     widths = float(bandwidth) * unit
     span = np.ptp(points, axis=0)
-    narrow = np.flatnonzero(span >= _MOST_WIDTHS * widths)
+    narrow = np.flatnonzero(span >= _MAX_WIDTHS * widths)
     if narrow.size:
         i = narrow[0]
         raise InputError(
             f"the KDE's bandwidth in column {i} is {widths[i]:.3g}, but the demonstrations span "
-            f"{span[i]:.3g} there; less than {_MOST_WIDTHS:g} bandwidths are allowed. Take a "
+            f"{span[i]:.3g} there; less than {_MAX_WIDTHS:g} bandwidths are allowed. Take a "
             "larger kde.bandwidth, or kde.bandwidth_scale: relative."
         )
     return Kde(tf.constant(points, DENSITY), tf.constant(widths, DENSITY))

@@ -187,14 +187,11 @@ def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
     return _uniform(means, covariances)._replace(log_weights=tf.constant(log_weights, DENSITY))
 
 
-_MOST_ROWS = 20_000  # for BIC
-# scikit-learn's EM multiplies small matrices, for which a BLAS of many threads mostly waits. M,
-# 7,200 rows, 50 modes, 2 cores, seconds of wall with all threads and with one: D = 2 5.4 and 1.4, D
-# = 10 11.3 and 2.9.
+_MAX_ROWS = 20_000  # for BIC
+# scikit-learn's EM multiplies small matrices, for which a BLAS of many threads mostly waits: with two
+# threads it takes four times as long.
 _EM_THREADS = 1
-# of EM with two components. M, mean KL of six seeds, 1 and 3: m = 30 0.028 and 0.020, m = 50 0.041
-# and 0.037
-_SPLIT_STARTS = 3
+_SPLIT_STARTS = 3  # of EM with two components; from a single start splits are missed
 
 
 def em_mixture(x: np.ndarray, num_components: int, seed: int) -> Mixture:
@@ -214,7 +211,7 @@ def bic_mixture(x: np.ndarray, seed: int) -> Mixture:
     over two modes where there are many dimensions; this one is then split. Of x at most 20,000 rows
     are used.
     """
-    z, shift, scale = _standardised(x[np.random.default_rng(seed).permutation(len(x))[:_MOST_ROWS]])
+    z, shift, scale = _standardised(x[np.random.default_rng(seed).permutation(len(x))[:_MAX_ROWS]])
     with threadpool_limits(_EM_THREADS):
         best = _em(z, 1, seed)
         while (start := _split(z, best, seed)) is not None:

@@ -30,7 +30,7 @@ class FrozenNetwork(NamedTuple):
             h = tf.nn.relu(tf.matmul(h, self.hidden_kernels[layer]) + self.hidden_biases[layer])
         return tf.squeeze(tf.matmul(h, self.output_kernel) + self.output_bias, axis=-1)
 
-    def scale(self, factor: float) -> "FrozenNetwork":
+    def times(self, factor: float) -> "FrozenNetwork":
         """The network whose output is `factor` times as large."""
         return self._replace(
             output_kernel=factor * self.output_kernel, output_bias=factor * self.output_bias

@@ -90,4 +90,4 @@ class ProgressBar:
                 highlight=False,
                 soft_wrap=True,
             )
-        self._progress.update(self._task, completed=state.t)
+        self._progress.update(self._task, completed=state.t - bool(state.pooled))

@@ -14,11 +14,11 @@ from virl_tf.numerics import DENSITY, numpy_seed
 from virl_tf.shapes import Array, Float64
 from virl_tf.splitting import held_out_rows
 
-MOST_BLUR = 0.4
+MAX_BLUR = 0.4
 """Silverman's factor up to which kernels resolve what a density is made of.
 
-M: with 8,000 demonstrations in D = 2 and 5 (factors 0.22 and 0.35) the networks find what one
-Gaussian leaves to them; in D = 10 (0.49), and with 300 rows in D = 3 (0.43), they do not.
+With 8,000 demonstrations in D = 2 and 5 (factors 0.22 and 0.35) the networks find what one Gaussian
+leaves to them; in D = 10 (0.49), and with 300 rows in D = 3 (0.43), they do not.
 """
 
 
@@ -93,7 +93,7 @@ def _prior(shuffled: np.ndarray, train: np.ndarray, hparams: Hparams, seed: int)
     """
     kind = hparams.loop.prior
     if kind == "auto":
-        kind = "moments" if silverman_factor(*shuffled.shape) <= MOST_BLUR else "mixture"
+        kind = "moments" if silverman_factor(*shuffled.shape) <= MAX_BLUR else "mixture"
     if kind == "mixture":
         return bic_mixture(train, numpy_seed(seed, 0, "prior"))
     return moments(shuffled)

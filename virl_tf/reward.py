@@ -17,27 +17,27 @@ from virl_tf.validation import InputError, check_integer
 
 
 class Reward(NamedTuple):
-    """R(x) = base_scale log base(x) + sum_i phi_i(features(x)) + mixture_scale log mixture(x).
+    """R(x) = a log base(x) + sum_i phi_i(features(x)) + b log mixture(x).
 
     Call it: float or array [..., D] -> float64 [...]. It is an unnormalised log density, so TFP's
     samplers take it as it is.
 
     Attributes:
         base: the prior q*_0 (V-IRL), or the policy (EIM, whose networks are none).
-        base_scale: 0 leaves the base out (G-EIM).
+        base_exponent: a; 0 leaves the base out (G-EIM).
         networks: the stack of phi_i.
         features: what the networks see of a point.
         mixture: an EM mixture of the demonstrations, with which a reward may be pooled at the end
             of a run; else without components.
-        mixture_scale: 0 leaves the mixture out, as in the paper.
+        mixture_exponent: b; 0 leaves the mixture out, as in the paper.
     """
 
     base: Mixture
-    base_scale: Float64[Array, ""]
+    base_exponent: Float64[Array, ""]
     networks: NetworkStack
     features: Features
     mixture: Mixture
-    mixture_scale: Float64[Array, ""]
+    mixture_exponent: Float64[Array, ""]
 
     @property
     def dim(self) -> int:
@@ -60,8 +60,8 @@ class Reward(NamedTuple):
 
     def log_base(self, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
         """All but the networks; a density whose scale is 0 adds 0, whatever it says."""
-        of_base = _scaled(self.base_scale, self.base, x)
-        return of_base + _scaled(self.mixture_scale, self.mixture, x)
+        of_base = _scaled(self.base_exponent, self.base, x)
+        return of_base + _scaled(self.mixture_exponent, self.mixture, x)
 
     # --- rewards made from this one ---------------------------------------------------------------
 
@@ -72,20 +72,20 @@ class Reward(NamedTuple):
     def of_policy(self, policy: Mixture) -> "Reward":
         """Log q~_t in the place of this reward: no networks."""
         one = tf.constant(1.0, DENSITY)
-        return self._replace(base=policy, base_scale=one, networks=self.networks.emptied())
+        return self._replace(base=policy, base_exponent=one, networks=self.networks.emptied())
 
     def without_base(self) -> "Reward":
         """A sum of networks alone, none yet."""
         zero = tf.constant(0.0, DENSITY)
-        return self._replace(base_scale=zero, networks=self.networks.emptied())
+        return self._replace(base_exponent=zero, networks=self.networks.emptied())
 
     def pooled(self, exponent: float) -> "Reward":
         """The geometric mean (1 - exponent) R(x) + exponent log mixture(x)."""
         rest = 1.0 - exponent
         return self._replace(
-            base_scale=rest * self.base_scale,
-            networks=self.networks._replace(networks=self.networks.networks.scale(rest)),
-            mixture_scale=rest * self.mixture_scale + exponent,
+            base_exponent=rest * self.base_exponent,
+            networks=self.networks._replace(networks=self.networks.networks.times(rest)),
+            mixture_exponent=rest * self.mixture_exponent + exponent,
         )
 
     def truncate(self, count: int) -> "Reward":
@@ -219,11 +219,11 @@ def _names(field: str, record: Any) -> Any:
 
 _NAMES = Reward(
     base=_names("base", Mixture),
-    base_scale="base_scale",
+    base_exponent="base_exponent",
     networks=NetworkStack(_names("networks", FrozenNetwork), "networks.count"),
     features=_names("features", Features),
     mixture=_names("mixture", Mixture),
-    mixture_scale="mixture_scale",
+    mixture_exponent="mixture_exponent",
 )
 _FLOAT32 = {*_NAMES.networks.networks, "features.frequencies"}
 _OTHERS = {**dict.fromkeys(_FLOAT32, "float32"), "networks.count": "int32"}

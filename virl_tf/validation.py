@@ -61,11 +61,11 @@ def check_seed(value: Any) -> int:
 
 # Bytes to which a compressed file may unpack. Files written here are not compressed: they unpack to
 # less than their own size.
-MOST_UNPACKED = 64 * 2**20
+MAX_UNPACKED_BYTES = 64 * 2**20
 
 
 def check_unpacked_size(path: Path) -> None:
-    """Refuse, before unpacking, a zip file larger inside than itself and `MOST_UNPACKED`.
+    """Refuse, before unpacking, a zip file larger inside than itself and `MAX_UNPACKED_BYTES`.
 
     Raises:
         InputError: a zip bomb. Also `zipfile.BadZipFile` and `OSError`: not a zip file, or one that
@@ -73,12 +73,13 @@ def check_unpacked_size(path: Path) -> None:
     """
     with zipfile.ZipFile(path) as file:
         unpacked = sum(member.file_size for member in file.infolist())
-    most = max(MOST_UNPACKED, path.stat().st_size)
+    most = max(MAX_UNPACKED_BYTES, path.stat().st_size)
     if unpacked > most:
         raise InputError(f"{path} would unpack to {unpacked} bytes; at most {most} are read")
 
 
-_LARGEST = 1e100  # of a demonstration, and of its inverse spread: their squares are still numbers
+# Of a demonstration, and of its inverse spread: their squares are still numbers.
+_MAX_MAGNITUDE = 1e100
 
 
 def check_demonstrations(demonstrations: Any) -> np.ndarray:
@@ -123,18 +124,18 @@ def check_demonstrations(demonstrations: Any) -> np.ndarray:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         spread = x.std(axis=0)
     largest = np.abs(x).max(axis=0)
-    constant = np.flatnonzero((spread <= 1e-12 * largest) & (largest <= _LARGEST))
+    constant = np.flatnonzero((spread <= 1e-12 * largest) & (largest <= _MAX_MAGNITUDE))
     if constant.size:
         raise InputError(
             f"demonstrations: column {constant[0]} is constant (value {x[0, constant[0]]:.6g}); "
             "every column must vary. Drop it or add the noise it really has."
         )
-    extreme = np.flatnonzero(~((spread >= 1.0 / _LARGEST) & (largest <= _LARGEST)))
+    extreme = np.flatnonzero(~((spread >= 1.0 / _MAX_MAGNITUDE) & (largest <= _MAX_MAGNITUDE)))
     if extreme.size:
         i = extreme[0]
         raise InputError(
             f"demonstrations: column {i} holds numbers up to {largest[i]:.3g} with a standard "
-            f"deviation of {spread[i]:.3g}; allowed are numbers up to {_LARGEST:g} and standard "
-            f"deviations from {1.0 / _LARGEST:g}. Change its unit."
+            f"deviation of {spread[i]:.3g}; allowed are numbers up to {_MAX_MAGNITUDE:g} and "
+            f"standard deviations from {1.0 / _MAX_MAGNITUDE:g}. Change its unit."
         )
     return x

@@ -23,7 +23,7 @@ def sum_of_mlps(networks, z):
     return total
 
 
-def cumulative(x, base, base_scale, networks, shift, scale):
-    """R(x) = base_scale * log base(x) + sum_i phi_i((x - shift) / scale): [N, D] -> [N]."""
+def cumulative(x, base, base_exponent, networks, shift, scale):
+    """R(x) = base_exponent * log base(x) + sum_i phi_i((x - shift) / scale): [N, D] -> [N]."""
     log_base = mixture.log_prob(x, *(np.asarray(array) for array in base))
-    return base_scale * log_base + sum_of_mlps(networks, (x - shift) / scale)
+    return base_exponent * log_base + sum_of_mlps(networks, (x - shift) / scale)

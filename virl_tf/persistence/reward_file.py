@@ -92,7 +92,7 @@ def _absent(dim: int) -> dict[str, np.ndarray]:
     return {
         "features.frequencies": np.zeros((dim, 0), np.float32),
         **{f"mixture.{name}": np.asarray(array) for name, array in mixture.items()},
-        "mixture_scale": np.zeros(()),
+        "mixture_exponent": np.zeros(()),
     }
 
 
@@ -125,7 +125,7 @@ def _check_arrays(arrays: dict[str, np.ndarray]) -> None:
         raise ValueError("its arrays have other dtypes")
     if {name: array.shape for name, array in arrays.items()} != _shapes(arrays):
         raise ValueError("its arrays have other shapes")
-    if not len(arrays["mixture.means"]) and arrays["mixture_scale"] != 0.0:
+    if not len(arrays["mixture.means"]) and arrays["mixture_exponent"] != 0.0:
         raise ValueError("its average is with a mixture that has no components")
     densities = [name for name in arrays if not name.startswith("networks.")]
     if not all(np.isfinite(arrays[name]).all() for name in densities):
@@ -146,14 +146,14 @@ def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
     )
     return {
         **_prefixed("base", Mixture((k,), (k, d), (k, d, d))),
-        "base_scale": (),
+        "base_exponent": (),
         **_prefixed("networks", network),
         "networks.count": (),
         "features.shift": (d,),
         "features.scale": (d,),
         "features.frequencies": (d, f),
         **_prefixed("mixture", Mixture((m,), (m, d), (m, d, d))),
-        "mixture_scale": (),
+        "mixture_exponent": (),
     }
 
 

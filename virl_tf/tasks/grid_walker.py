@@ -27,7 +27,7 @@ from virl_tf.validation import InputError, check_integer, check_positive, check_
 SUPPORT = float(np.pi)  # half-width of the box of angles
 
 
-_LEAST_VARIANCE = 1e-10  # the quadrature's nodes lie 17 per standard deviation: 3 million of them
+_MIN_VARIANCE = 1e-10  # the quadrature's nodes lie 17 per standard deviation: 3 million of them
 
 
 class GridWalker:
@@ -67,8 +67,8 @@ class GridWalker:
         if self.spacing >= 1.0:
             raise InputError(f"spacing must be below 1, the length of a step; got {spacing!r}.")
         self.variance = check_positive("variance", variance)
-        if self.variance < _LEAST_VARIANCE:
-            raise InputError(f"variance must be at least {_LEAST_VARIANCE:g}, got {variance!r}.")
+        if self.variance < _MIN_VARIANCE:
+            raise InputError(f"variance must be at least {_MIN_VARIANCE:g}, got {variance!r}.")
         self.burn_in = check_integer("burn_in", burn_in, 1)
         bits = np.arange(2**self.dim)[:, None] >> np.arange(self.dim) & 1
         self.mode_centers = (2.0 * bits - 1.0) * np.arccos(self.spacing)
