@@ -188,8 +188,8 @@ def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
 
 
 _MAX_ROWS = 20_000  # for BIC
-# scikit-learn's EM multiplies small matrices, for which a BLAS of many threads mostly waits: with two
-# threads it takes four times as long.
+# scikit-learn's EM multiplies small matrices, for which a BLAS of many threads mostly waits: with
+# two threads it takes four times as long.
 _EM_THREADS = 1
 _SPLIT_STARTS = 3  # of EM with two components; from a single start splits are missed
 
