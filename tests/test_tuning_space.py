@@ -5,6 +5,7 @@ parameters and back.
 import math
 
 from virl_tf.hparams import default_hparams
+from virl_tf.methods import METHODS
 
 import numpy as np
 import optuna
@@ -168,7 +169,7 @@ def test_every_sampled_value_passes_the_packages_own_checks(study, sampler):
             seed=1, n_startup_trials=8, multivariate=True, constant_liar=True
         ),
     }
-    start = default_hparams(study[1])
+    start = default_hparams(METHODS[study[1]].family)
     for overrides, _ in sampled(study, 60 if sampler == "tpe" else 150, samplers[sampler]):
         assert_in_table_1(flat(overrides))
         assert flat(start.override(overrides).to_dict()).items() >= flat(overrides).items()
@@ -185,7 +186,7 @@ def test_the_ends_of_every_range_pass_the_packages_own_checks(study, end):
     }
     values = suggest(optuna.trial.FixedTrial(parameters), searched(*study))
     assert_in_table_1(flat(values))
-    default_hparams(study[1]).override(values)
+    default_hparams(METHODS[study[1]].family).override(values)
     assert values["network"]["l2"] == {"low": 0.0, "high": 1.0}[end]
     assert values["network"]["layer_size"] == {"low": 8, "high": 256}[end]
 

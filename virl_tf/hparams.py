@@ -445,7 +445,10 @@ def search_hparams(overrides: Mapping[str, Any] | None = None) -> SearchHparams:
 
 
 def load_hparams(path: Path | str, family: str = "virl") -> Hparams:
-    """`own_data_hparams`, over them the values of the YAML file `path`, {section: {key: value}}."""
+    """`own_data_hparams` of a method's `family`, over them the values of the YAML file `path`.
+
+    The file holds {section: {key: value}}.
+    """
     content = read_yaml(path)
     return own_data_hparams(family).override({} if content is None else content, str(path))
 

@@ -66,7 +66,7 @@ class Reward(NamedTuple):
     # --- rewards made from this one ---------------------------------------------------------------
 
     def add(self, phi: FrozenNetwork) -> "Reward":
-        """Log q*_{t+1} = log q*_t + phi_t (Algorithm 1, line 3)."""
+        """Log q*_{t+1} = log q*_t + `phi` (Algorithm 1, line 3)."""
         return self._replace(networks=self.networks.append(phi))
 
     def of_policy(self, policy: Mixture) -> "Reward":
