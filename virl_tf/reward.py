@@ -55,11 +55,11 @@ class Reward(NamedTuple):
         return tf.reshape(flat, tf.shape(x)[:-1])
 
     def log_prob(self, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
-        """R(x), not compiled: for use inside other compiled functions."""
+        """R(x): [N, D] -> [N], not compiled: for use inside other compiled functions."""
         return self.log_base(x) + self.networks.sum_logits(self.features(x))
 
     def log_base(self, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
-        """All but the networks; a density whose scale is 0 adds 0, whatever it says."""
+        """All but the networks: [N, D] -> [N]; a density whose exponent is 0 adds 0."""
         of_base = _scaled(self.base_exponent, self.base, x)
         return of_base + _scaled(self.mixture_exponent, self.mixture, x)
 
