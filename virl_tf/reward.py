@@ -70,7 +70,7 @@ class Reward(NamedTuple):
         return self._replace(networks=self.networks.append(phi))
 
     def of_policy(self, policy: Mixture) -> "Reward":
-        """Log q~_t in the place of this reward: no networks."""
+        """The log density of a `policy` in the place of this reward: no networks."""
         one = tf.constant(1.0, DENSITY)
         return self._replace(base=policy, base_exponent=one, networks=self.networks.emptied())
 
