@@ -166,8 +166,7 @@ GAUSSIANS = (
     ),
     Claim(
         "Both methods generate a useful reward function that encodes more information than the "
-        "policy that is used to "
-        "produce it.",
+        "policy that is used to produce it.",
         _PAIRED + " (inference policy against training policy)",
         _all_smaller(
             ("V-IRL", ("inference", "virl", 10), ("training_policy", "virl", 10)),
@@ -223,8 +222,7 @@ def _mostly_limited(results: pd.DataFrame) -> Finding:
     low, high = bootstrap_interval(shares)
     numbers = (
         f"{runs['modes_covered'].mean():.1f} modes covered, {runs['new_modes'].mean():.1f} of them "
-        "new; "
-        f"share of new ones {shares.mean():.2f} [{low:.2f}, {high:.2f}]"
+        f"new; share of new ones {shares.mean():.2f} [{low:.2f}, {high:.2f}]"
     )
     return Finding(numbers, HOLDS if high <= FEW else FAILS if low > FEW else TOO_FEW)
 

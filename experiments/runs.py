@@ -150,7 +150,6 @@ def print_costs(summary: dict[str, Any]) -> None:
     console.print(
         f"effective sample size {size['mean']:.0f} of {size['of']} on average; CPU seconds: "
         f"{seconds['training']:.0f} training, {seconds['policy']:.0f} policy, "
-        f"{seconds['sample']:.0f} sampling, "
-        f"{seconds['summary']:.0f} measuring it and the references, {seconds['process']:.0f} the "
-        "whole run"
+        f"{seconds['sample']:.0f} sampling, {seconds['summary']:.0f} measuring it and the "
+        f"references, {seconds['process']:.0f} the whole run"
     )

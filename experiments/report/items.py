@@ -141,9 +141,8 @@ FIGURES = (
         "1",
         "A versatile path-planning task",
         "Ways from a diamond to a circle: maximum likelihood averages over the modes, the "
-        "information projection chooses a "
-        "single behaviour, V-IRL's reward allows for good solutions even when some paths are "
-        "obstructed.",
+        "information projection chooses a single behaviour, V-IRL's reward allows for good "
+        "solutions even when some paths are obstructed.",
         (
             (
                 "a) the task, from the diamond to the circle",
@@ -174,8 +173,7 @@ FIGURES = (
         "2a",
         "The random Gaussian task",
         "A Gaussian mixture with 30 components: heat map of its log density, ellipsoids of 95 % "
-        "covariance, expert "
-        "demonstrations as grey crosses.",
+        "covariance, expert demonstrations as grey crosses.",
         (
             ("30-component mixture", "--modes 30"),
             (
@@ -197,9 +195,8 @@ FIGURES = (
         "2b",
         "Results for different numbers of target components",
         "I-projection of V-IRL, G-EIM and EIM with 1 and 10 policy components against the number "
-        "of modes m in {5, 10, ..., 50}, "
-        "five seeds: V-IRL is stable and represents more modes than the baselines with as many "
-        "components.",
+        "of modes m in {5, 10, ..., 50}, five seeds: V-IRL is stable and represents more modes "
+        "than the baselines with as many components.",
         (
             ("numbers of target components", "x axis"),
             ("V-IRL, G-EIM and EIM, 1c and 10c", "six curves: colour by method, dashed for 1c"),
@@ -221,9 +218,8 @@ FIGURES = (
         "3",
         "Grid walker: training and inference",
         "Walks of five segments of the 10-component training policy and of a 25-component policy "
-        "inferred on its reward, for "
-        "G-EIM (a, b) and V-IRL (c, d). Only V-IRL's reward extends to modes that were not seen "
-        "during training.",
+        "inferred on its reward, for G-EIM (a, b) and V-IRL (c, d). Only V-IRL's reward extends to "
+        "modes that were not seen during training.",
         (
             ("d = 5 line segments", "five segments from the diamond on"),
             (
@@ -267,9 +263,8 @@ FIGURES = (
         "5",
         "Sampling policy, recovered reward and inference policy",
         "Contours of a) the log density of V-IRL's sampling policy, b) the reward averaged over "
-        "five runs, c) a 30-component "
-        "policy fitted to b); black ellipsoids of the expert's components (95 %), 500 expert "
-        "samples as grey crosses.",
+        "five runs, c) a 30-component policy fitted to b); black ellipsoids of the expert's "
+        "components (95 %), 500 expert samples as grey crosses.",
         (
             (
                 "contour plots a) - c)",
@@ -285,8 +280,7 @@ FIGURES = (
         "gaussians",
         (
             "for s in 0 1 2 3 4; do python -m experiments run gaussians --modes 30 --task-seed 0 "
-            "--seed $s --preset paper "
-            "--out runs/m30-$s; done",
+            "--seed $s --preset paper --out runs/m30-$s; done",
             "python -m experiments infer runs/m30-0 runs/m30-1 runs/m30-2 runs/m30-3 runs/m30-4 "
             "--components 30",
             "python -m experiments figure 5 runs/m30-0 runs/m30-1 runs/m30-2 runs/m30-3 runs/m30-4",
@@ -300,9 +294,8 @@ FIGURES = (
         "6",
         "Construction of the grid walker",
         "Left: turned by 45 degrees, all efficient waypoints of the first half lie on equidistant "
-        "vertical lines; identical "
-        "steps share waypoints. Right: 200 expert samples for d = 5, one-dimensional Gaussians as "
-        "red dotted lines.",
+        "vertical lines; identical steps share waypoints. Right: 200 expert samples for d = 5, "
+        "one-dimensional Gaussians as red dotted lines.",
         (
             ("the first half of Figure 1, turned", "dark grid; the second half dashed"),
             ("equidistant vertical lines", "red, dotted, 0.8 apart"),
@@ -326,8 +319,7 @@ FIGURES = (
         "7",
         "The recovered rewards at mode centres and at random points",
         "Normalised rewards of V-IRL and G-EIM, five trials each: V-IRL represents all modes, "
-        "G-EIM those that its sampling "
-        "distribution explored.",
+        "G-EIM those that its sampling distribution explored.",
         (
             (
                 "'+' and 'x': mode centres",

@@ -85,10 +85,9 @@ def introduction() -> Markup:
     return element(
         "p",
         "Freymuth, Becker and Neumann (2021) recover a reward from versatile demonstrations as a "
-        "sum of discriminators (V-IRL). "
-        f"This page puts the results of virl_tf {virl_tf.__version__}, an implementation in "
-        "TensorFlow, beside every figure, "
-        "table and claim of the paper. It is made from result files by ",
+        "sum of discriminators (V-IRL). This page puts the results of virl_tf "
+        f"{virl_tf.__version__}, an implementation in TensorFlow, beside every figure, table and "
+        "claim of the paper. It is made from result files by ",
         element("code", "python -m experiments report --out report.html"),
         "; intervals are 95 % bootstrap intervals of the mean over n seeds.",
     )

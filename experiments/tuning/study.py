@@ -140,8 +140,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
         except ImportError as error:
             raise InputError(
                 f"--storage {url}: its driver is not installed ({error}); for PostgreSQL: pip "
-                "install 'virl_tf[postgres]'. "
-                f"{allowed}"
+                f"install 'virl_tf[postgres]'. {allowed}"
             ) from error
         except (
             SQLAlchemyError,
