@@ -30,16 +30,15 @@ from experiments.result_files import (
     to_markdown,
 )
 from experiments.specification import Specification, make_specification
-from experiments.sweep import execute_sweep, local_workers
+from experiments.sweep import Workers, execute_sweep
+from experiments.sweep_command import last_line
 from experiments.tasks import describe
 from experiments.units import RunUnit
 
 FILE = DIRECTORY / "ablations.yaml"
 AWAY = ("far_share", "off_grid_share")  # mass of the recovered density off the demonstrations
-SHOWN = (
-    *("reported", "kl", "modes_covered", "good_fraction", "reward_correlation", "collision_share"),
-    *(*AWAY, "effective_share", "iterations", "cpu_seconds"),
-)
+SHOWN = ("reported", "kl", "modes_covered", "good_fraction", "reward_correlation")
+SHOWN += ("collision_share", *AWAY, "effective_share", "iterations", "cpu_seconds")
 BURN_IN = 200
 DRAWS = 2000  # of the recovered density, to see whether it has mass away from the demonstrations
 
@@ -61,9 +60,7 @@ class Ablation(RunUnit):
         return self.label
 
     def execute(self, folder: Path) -> None:
-        """Train, infer, draw from the recovered density; with `best` also the task's correlated
-        references.
-        """
+        """Train, infer, draw from the recovered density; `best`: also correlated references."""
         super().execute(folder)
         description, seed = self.spec.description, self.spec.seed
         task = description.target(self.spec.to_config())
@@ -87,9 +84,7 @@ class Ablation(RunUnit):
 def correlations(
     names: Sequence[str], of: Demonstrated, test: np.ndarray
 ) -> dict[str, dict[str, float]]:
-    """The correlation of references' log densities with log p on test demonstrations, {name:
-    {column: value}}.
-    """
+    """{name: {column: value}}: how references' log densities go with log p on test rows."""
     log_p = of.task.log_prob(test)
     points = tf.constant(test, DENSITY)
     found = {}
@@ -127,9 +122,7 @@ def far_share(
 
 
 def off_grid_share(reward: Reward, train: np.ndarray) -> float:
-    """Share of the mass of exp(R), in 2-D, off the evaluation grid: by a grid three times as wide
-    and as high around it.
-    """
+    """Share of the mass of exp(R), in 2-D, off the evaluation grid, by one three times as wide."""
     inner = grid_around(train).axes
     outer = grid_around(train, resolution=300, margin=1.15).axes
     points = np.stack(np.meshgrid(*outer, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -185,11 +178,7 @@ def _specification(row: Mapping[str, Any], **arguments: Any) -> Specification:
 
 
 def ablate(
-    units: Sequence[Ablation],
-    assignments: Sequence[str],
-    scheduler: str | None,
-    workers: int | None,
-    out: Path,
+    units: Sequence[Ablation], assignments: Sequence[str], workers: Workers, out: Path
 ) -> None:
     """Do all units (of one task) in `out`, then write results.csv, table.csv and table.md.
 
@@ -200,9 +189,9 @@ def ablate(
             failed.
     """
     console, task = Console(), units[0].spec.task
-    workers = local_workers(workers)
+    number = workers.local
     RunFolder.open(out, {"ablations": task, "overrides": list(assignments)})
-    failures = execute_sweep(units, out, scheduler, workers, console)
+    failures = execute_sweep(units, out, workers.scheduler, number, console)
 
     finished = [unit for unit in units if unit.finished(out / unit.name)]
     rows = [{"ablation": unit.label, **row} for unit in finished for row in _rows(out / unit.name)]
@@ -216,14 +205,11 @@ def ablate(
     console.print(f"{len(units) - len(failures)} of {len(units)} units finished; {shown}")
     if failures:
         name, error = next(iter(failures.items()))
-        last_line = error.strip().splitlines()[-1]
-        raise InputError(f"{len(failures)} units failed, the first is {name}: {last_line}")
+        raise InputError(f"{len(failures)} units failed, the first is {name}: {last_line(error)}")
 
 
 def table(results: pd.DataFrame) -> pd.DataFrame:
-    """Mean over seeds and 95 % bootstrap interval of each measure, a row per ablation, size and
-    stage.
-    """
+    """Mean over seeds [95 % bootstrap interval] of each measure by ablation, size and stage."""
     rows = []
     keys = ["ablation", "task", "modes", "stage"]
     for key, group in results.groupby(keys, sort=False):
@@ -237,9 +223,7 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
-    """Of results.csv, with what only ablations have; of `best` also the references (those of the
-    run, then its own).
-    """
+    """Of results.csv, with what only ablations have; of `best` also the references."""
     summary = read_summary(folder)
     found = json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
     effective = summary["effective_sample_size"]
@@ -253,10 +237,9 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
         yield {**row, **(of_training if row["stage"] == "training" else {})}
     if "references" in found:
         key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
-        measured = summary.get("i_projection", {})
         of_run = {
-            name: {"reported": measured[name]["reported"]}
-            for name in measured
+            name: {"reported": measured["reported"]}
+            for name, measured in summary.get("i_projection", {}).items()
             if name not in ("reward", "policy")
         }
         for name, values in {**of_run, **found["references"]}.items():

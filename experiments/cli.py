@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from experiments.tasks import descriptions, names
 from experiments.tasks.description import TaskDescription
@@ -22,607 +23,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Rows = Annotated[
-    int | None, typer.Option(help="Demonstrations to train on; default: the preset's.")
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="SECTION.KEY=VALUE", help="Override one hyperparameter; repeatable."
-    ),
-]
-Tensorboard = Annotated[
-    bool,
-    typer.Option(
-        help="Write event files for TensorBoard into the run's folder, a few KB per iteration."
-    ),
-]
-RunFolders = Annotated[
-    list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")
-]
-
-
-def _by_task(text: Callable[[TaskDescription], object]) -> str:
-    """Something of every task, for --help."""
-    return ", ".join(f"{task.name}: {text(task)}" for task in descriptions())
-
-
-def _size_help(option: str, text: str = "{what}; default {default}") -> str:
-    tasks = [task for task in descriptions() if task.size_option == option]
-    what = {task.size_text: None for task in tasks}
-    default = ", ".join(f"{task.default_size} ({task.name})" for task in tasks)
-    return text.format(what=", ".join(what), default=default) + "."
-
-
-Task = Annotated[str, typer.Argument(help=", ".join(names()) + ".")]
-Modes = Annotated[int | None, typer.Option(help=_size_help("modes"))]
-Steps = Annotated[int | None, typer.Option(help=_size_help("steps"))]
-DEFAULT_PRESETS = _by_task(lambda task: task.default_preset)
-DEFAULT_SIZES = _by_task(lambda task: task.default_size)
-
-
-@app.command("run")
-def run_command(
-    task: Task,
-    method: Annotated[
-        str, typer.Option(help="virl, geim, eim, or an ablation, e.g. virl_no_kde.")
-    ] = "virl",
-    components: Annotated[int, typer.Option(help="Components of the policy.")] = 10,
-    modes: Modes = None,
-    steps: Steps = None,
-    dim: Annotated[
-        int | None, typer.Option(help="gaussians: dimension D; default 2, the paper's.")
-    ] = None,
-    rows: Rows = None,
-    seed: Annotated[int, typer.Option(help="Seed of demonstrations and training.")] = 0,
-    task_seed: Annotated[
-        int | None, typer.Option(help="gaussians: seed of the target; default: --seed.")
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help="smoke (seconds), quick (minutes), paper (the published hyperparameters) or best "
-            f"(beyond the paper). Default: {DEFAULT_PRESETS}."
-        ),
-    ] = None,
-    hparams: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="YAML file of hyperparameters put over the preset's; tuned: those of `compare`.",
-        ),
-    ] = None,
-    set_: Set = None,
-    tensorboard: Tensorboard = True,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Run folder; default: runs/ and the run's name."),
-    ] = None,
-) -> None:
-    """Draw demonstrations, recover their reward, evaluate and draw it.
-
-    Continues a stopped run, leaves a finished one alone.
-    """
-    from experiments.runs import execute
-    from experiments.specification import make_specification
-
-    spec = make_specification(
-        task=task,
-        method=method,
-        components=components,
-        modes=modes,
-        steps=steps,
-        dim=dim,
-        rows=rows,
-        seed=seed,
-        task_seed=task_seed,
-        preset=preset,
-        hparams_file=hparams,
-        assignments=set_ or [],
-    )
-    with _interruptible():
-        execute(spec, out or Path("runs") / spec.name, tensorboard=tensorboard)
-
-
-@app.command("fit")
-def fit_command(
-    demonstrations: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="A row per demonstration: .npy, .npz, .csv or .parquet (extra `parquet`).",
-        ),
-    ],
-    method: Annotated[
-        str, typer.Option(help="virl, geim, eim, or an ablation, e.g. virl_no_kde.")
-    ] = "virl",
-    components: Annotated[
-        int | None,
-        typer.Option(
-            help="Components of the policy; default: chosen by the likelihood of held-out rows."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    array: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of an .npz with several arrays.")
-    ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,...", help="Columns of a .csv or .parquet; default: all."),
-    ] = None,
-    held_out: Annotated[
-        float, typer.Option(metavar="SHARE", help="Of the rows, for the score; 0: none.")
-    ] = 0.1,
-    hparams: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="YAML file of hyperparameters.")
-    ] = None,
-    set_: Set = None,
-    tensorboard: Tensorboard = True,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Run folder; default: runs/ and the file's name."),
-    ] = None,
-) -> None:
-    """Recover the reward of your own demonstrations.
-
-    Continues a stopped run, leaves a finished one alone.
-    """
-    from experiments.fit_command import fit_file
-
-    with _interruptible():
-        fit_file(
-            demonstrations,
-            method=method,
-            components=components,
-            seed=seed,
-            array=array,
-            columns=None if columns is None else [name.strip() for name in columns.split(",")],
-            held_out=held_out,
-            hparams_file=hparams,
-            assignments=set_ or [],
-            tensorboard=tensorboard,
-            out=out or Path("runs") / demonstrations.stem,
-        )
-
-
-@app.command("infer")
-def infer_command(
-    runs: RunFolders,
-    components: Annotated[int, typer.Option(help="Components of the new policy.")],
-    search: Annotated[
-        bool,
-        typer.Option(
-            "--search/--fixed",
-            help="Add and prune components first, or keep one set of them as in the paper.",
-        ),
-    ] = True,
-    steps: Annotated[
-        int | None,
-        typer.Option(help="Trust-region steps; default: 400 if fixed, 30 after a search."),
-    ] = None,
-    samples: Annotated[
-        int | None,
-        typer.Option(
-            help="Samples per component and step; default: 100 if fixed, else by the dimension."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the new policy.")] = 0,
-    obstacles: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE", help="path_planning: block this share of the paths, e.g. 0.33."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Default: inference/ or obstacles/ in the (first) run's folder.",
-        ),
-    ] = None,
-) -> None:
-    """Fit a newly initialised policy to the reward of a run, or to the average reward of several
-    runs on the same task.
-    """
-    from experiments.inference import infer
-
-    infer(
-        runs,
-        components,
-        search=search,
-        steps=steps,
-        samples=samples,
-        seed=seed,
-        obstacles=obstacles,
-        out=out or runs[0] / ("inference" if obstacles is None else "obstacles"),
-    )
-
-
-@app.command("sweep")
-def sweep_command(
-    task: Task,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help="smoke (minutes), quick or paper (gaussians: half a day, walks: an hour, on 2 "
-            "cores)."
-        ),
-    ] = None,
-    modes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="M,M,...", help=_size_help("modes", "{what}, instead of the preset's")
-        ),
-    ] = None,
-    steps: Annotated[
-        str | None,
-        typer.Option(
-            metavar="D,D,...", help=_size_help("steps", "{what}, instead of the preset's")
-        ),
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(metavar="S,S,...", help="Seeds instead of the preset's.")
-    ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT."),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Local worker processes without --scheduler; default: one per core."),
-    ] = None,
-    search: Annotated[
-        bool,
-        typer.Option(
-            "--search",
-            help="Infer also with components that come and go; completes a finished sweep.",
-        ),
-    ] = False,
-    set_: Set = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Default: sweeps/TASK-PRESET.")
-    ] = None,
-) -> None:
-    """All methods and seeds of a task's figures, with inference. What is finished is skipped."""
-    from experiments.sweep_command import sweep
-
-    with _interruptible():
-        sweep(
-            task,
-            preset,
-            modes=modes,
-            steps=steps,
-            seeds=seeds,
-            scheduler=scheduler,
-            workers=workers,
-            search=search,
-            assignments=set_ or [],
-            out=out,
-        )
-
-
-@app.command("ablate")
-def ablate_command(
-    task: Task,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="Of hparams/ablations.yaml; default: all. The tables hold those asked for last.",
-        ),
-    ] = None,
-    seeds: Annotated[
-        str, typer.Option(metavar="S,S,...", help="Seeds of every ablation.")
-    ] = "100,101,102",
-    modes: Modes = None,
-    steps: Steps = None,
-    dim: Annotated[int | None, typer.Option(help="gaussians: dimension D; default 2.")] = None,
-    rows: Rows = None,
-    rewards_only: Annotated[
-        bool, typer.Option("--rewards-only", help="Infer no policies on the rewards.")
-    ] = False,
-    set_: Set = None,
-    scheduler: Annotated[
-        str | None, typer.Option(metavar="TCP://HOST:PORT", help="Of an existing Dask cluster.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Local worker processes; default: one per core.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Default: ablations/TASK.")
-    ] = None,
-) -> None:
-    """The preset `best` with and without each of its parts, with inference.
-
-    What is finished is skipped.
-    """
-    from experiments.ablation_command import ablate, ablation_units
-    from experiments.sweep_command import parse_integers
-
-    labels = None if only is None else [name.strip() for name in only.split(",")]
-    with _interruptible():
-        chosen = parse_integers("--seeds", seeds) or []
-        units = ablation_units(
-            task,
-            labels,
-            chosen,
-            rewards_only,
-            modes=modes,
-            steps=steps,
-            dim=dim,
-            rows=rows,
-            assignments=set_ or [],
-        )
-        ablate(units, set_ or [], scheduler, workers, out or Path("ablations") / task)
-
-
-@app.command("tune")
-def tune_command(
-    task: Task,
-    method: Annotated[str, typer.Option(help="virl, geim or eim.")] = "virl",
-    components: Annotated[int, typer.Option(help="Components of the policy.")] = 10,
-    trials: Annotated[
-        int, typer.Option(help="Stop when so many trials are complete or pruned.")
-    ] = 100,
-    size: Annotated[
-        int | None, typer.Option(help=f"Of the target. Default: {DEFAULT_SIZES}.")
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(help=f"Budget of a trial: smoke, quick or paper. Default: {DEFAULT_PRESETS}."),
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(metavar="S,S,...", help="A trial's value is the mean over these; default 0."),
-    ] = None,
-    set_: Set = None,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE; default: "
-            "study.db in --out.",
-        ),
-    ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT."),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Workers on the study; default: one per core, or all of --scheduler."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Runs and trials.csv; default: studies/ and the name."),
-    ] = None,
-) -> None:
-    """An Optuna study over the ranges of the paper's Table 1, the published column first.
-
-    The same command continues it.
-    """
-    from experiments.tuning.tune_command import tune
-
-    with _interruptible():
-        tune(
-            task,
-            method,
-            components,
-            trials=trials,
-            size=size,
-            preset=preset,
-            seeds=seeds,
-            assignments=set_ or [],
-            storage=storage,
-            scheduler=scheduler,
-            workers=workers,
-            out=out,
-        )
-
-
-Preset = Annotated[str | None, typer.Option(help=f"The study's; default: {DEFAULT_PRESETS}.")]
-Size = Annotated[int | None, typer.Option(help=f"The study's; default: {DEFAULT_SIZES}.")]
-Storage = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="The study's; default: study.db in studies/ and its name."),
-]
-
-
-@app.command("compare")
-def compare_command(
-    task: Annotated[
-        str,
-        typer.Argument(help=", ".join(task.name for task in descriptions() if task.compared) + "."),
-    ],
-    seeds: Annotated[
-        str | None,
-        typer.Option(metavar="S,S,...", help="Seeds tuning never saw; default 100,101,102."),
-    ] = None,
-    preset: Preset = None,
-    size: Size = None,
-    storage: Storage = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Of a running Dask cluster, tcp://HOST:PORT."),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Local worker processes; default: one per core.")
-    ] = None,
-    write: Annotated[
-        bool,
-        typer.Option(
-            "--write", help="Store the best as hparams/tuned/TASK.yaml, for --hparams tuned."
-        ),
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Default: comparisons/TASK-PRESET.")
-    ] = None,
-) -> None:
-    """Published against best found hyperparameters of every column that has a study, on fresh
-    seeds.
-    """
-    from experiments.tuning.compare import compare
-
-    with _interruptible():
-        compare(
-            task,
-            seeds=seeds,
-            preset=preset,
-            size=size,
-            storage=storage,
-            scheduler=scheduler,
-            workers=workers,
-            write=write,
-            out=out,
-        )
-
-
-@app.command("study-plots")
-def study_plots_command(
-    task: Task,
-    method: Annotated[str, typer.Option(help="virl, geim or eim.")] = "virl",
-    components: Annotated[int, typer.Option(help="Components of the policy.")] = 10,
-    preset: Preset = None,
-    size: Size = None,
-    storage: Storage = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Default: plots/ in studies/ and the study's name."),
-    ] = None,
-) -> None:
-    """Optimisation history, importances, slices and contours of a study."""
-    from experiments.tuning.study_plots import study_plots
-
-    study_plots(task, method, components, preset=preset, size=size, storage=storage, out=out)
-
-
-@app.command("claims")
-def claims_command(
-    task: Task,
-    results: Annotated[
-        list[Path], typer.Argument(metavar="SWEEP...", help="Sweeps, by folder or results.csv.")
-    ],
-) -> None:
-    """What the paper says about a task's results, the numbers that speak to it, and a verdict."""
-    from experiments.claims import print_claims
-
-    print_claims(task, results)
-
-
-@app.command("benchmark")
-def benchmark_command(
-    parts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="PART...",
-            help="training, reward, steps, kde, sampling, growth, run, memory, vips, peers.",
-        ),
-    ] = None,
-    peers: Annotated[
-        bool,
-        typer.Option(
-            "--peers",
-            help="vips: gmmvi beside ours (pip install 'virl_tf\\[bench]'); without PART also "
-            "peers.",
-        ),
-    ] = False,
-    peer_seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="vips: CPU seconds after which a run of gmmvi stops; default: 20 times ours."
-        ),
-    ] = None,
-    only: Annotated[
-        str,
-        typer.Option(
-            metavar="TEXT", help="vips: the targets with this in their names, e.g. mixture."
-        ),
-    ] = "",
-    repeats: Annotated[int, typer.Option(help="Measurements of each candidate.")] = 5,
-    seeds: Annotated[int, typer.Option(help="vips: seeds.")] = 5,
-    preset: Annotated[
-        str, typer.Option(help="run, memory: paper (ten minutes) or smoke.")
-    ] = "paper",
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="For benchmark.json and benchmark.md.")
-    ] = Path("benchmark"),
-) -> None:
-    """Measure what the parts cost, against the machine's ceiling and public peers.
-
-    Default: all parts but peers.
-    """
-    from experiments.benchmark.command import benchmark
-
-    benchmark(parts or [], peers, repeats, seeds, out, preset, peer_seconds, only)
-
-
-@app.command("figure")
-def figure_command(
-    number: Annotated[str, typer.Argument(help="1, 2a, 2b, 3, 4, 5, 6, 7, robot, or ablations.")],
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RESULTS...",
-            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4: sweeps; 7: a "
-            "sweep; robot: a benchmark; ablations: folders of `ablate`.",
-        ),
-    ],
-    inference: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Figure 5c only: the result of `infer`.")
-    ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the PNG and PDF go.")] = Path(
-        "figures"
-    ),
-) -> None:
-    """Redraw a figure of the paper from result files alone."""
-    from experiments.figures import draw
-
-    draw(number, runs, inference, out)
-
-
-@app.command("report")
-def report_command(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the page goes.")] = Path(
-        "report.html"
-    ),
-    results: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of results; default: the committed ones.")
-    ] = Path(__file__).parent / "results",
-) -> None:
-    """One self-contained HTML page: each figure, table and claim of the paper with ours
-    beside it.
-    """
-    from experiments.report.report import write_report
-
-    write_report(results, out)
-
-
-@app.command("docs")
-def docs_command(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the pages go.")] = Path(
-        "reference"
-    ),
-) -> None:
-    """The API reference as HTML pages, from the docstrings (extra `docs`)."""
-    from experiments.docs_command import write_reference
-
-    write_reference(out)
-
-
-@app.command("doc-tables")
-def doc_tables_command(
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; fail where text and results differ.")
-    ] = False,
-) -> None:
-    """The tables of README.md and docs/, made from the committed results."""
-    from experiments.doc_tables import update
-
-    for name in update(check):
-        print(f"wrote {name}")
-
-
 REPEAT_SECONDS = 10.0
 
 
@@ -638,16 +38,13 @@ def _interruptible() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, REPEAT_SECONDS)
         raise KeyboardInterrupt
 
-    before = {
-        number: signal.signal(number, stop)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-    }
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    before = {number: signal.signal(number, stop) for number in signals}
     try:
         yield
     except KeyboardInterrupt:
-        print(
-            "stopped; the same command continues from the last finished iteration.", file=sys.stderr
-        )
+        text = "stopped; the same command continues from the last finished iteration."
+        print(text, file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -655,17 +52,491 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def main() -> None:
-    """Run a command; what is wrong with its input or its disk is one line on stderr and exit status
-    2.
+# --- options that several commands have -----------------------------------------------------------
+
+
+def _of_each(text: Callable[[TaskDescription], object]) -> str:
+    """Something of every task, for --help."""
+    return ", ".join(f"{task.name}: {text(task)}" for task in descriptions())
+
+
+def _size_help(option: str, text: str = "{what}; default {default}") -> str:
+    tasks = [task for task in descriptions() if task.size_option == option]
+    what = {task.size_text: None for task in tasks}
+    default = ", ".join(f"{task.default_size} ({task.name})" for task in tasks)
+    return text.format(what=", ".join(what), default=default) + "."
+
+
+def _folder(text: str) -> Any:
+    return Option(metavar="DIR", help=text)
+
+
+def _seeds(text: str) -> Any:
+    return Option(metavar="S,S,...", help=text)
+
+
+INSTEAD = "{what}, instead of the preset's"
+PRESETS = _of_each(lambda task: task.default_preset)
+SIZES = _of_each(lambda task: task.default_size)
+COMPARED = ", ".join(task.name for task in descriptions() if task.compared)
+
+Task = Annotated[str, Argument(help=", ".join(names()) + ".")]
+Method = Annotated[str, Option(help="virl, geim, eim, or an ablation, e.g. virl_no_kde.")]
+Tuned = Annotated[str, Option(help="virl, geim or eim.")]
+Components = Annotated[int, Option(help="Components of the policy.")]
+Modes = Annotated[int | None, Option(help=_size_help("modes"))]
+Steps = Annotated[int | None, Option(help=_size_help("steps"))]
+Rows = Annotated[int | None, Option(help="Demonstrations to train on; default: the preset's.")]
+SET_HELP = "Override one hyperparameter; repeatable."
+Set = Annotated[list[str] | None, Option("--set", metavar="SECTION.KEY=VALUE", help=SET_HELP)]
+EVENTS_HELP = "Write event files for TensorBoard into the run's folder, a few KB per iteration."
+Tensorboard = Annotated[bool, Option(help=EVENTS_HELP)]
+ADDRESS_HELP = "Of a running Dask cluster, tcp://HOST:PORT."
+Scheduler = Annotated[str | None, Option(metavar="ADDRESS", help=ADDRESS_HELP)]
+LocalWorkers = Annotated[int | None, Option(help="Local worker processes; default: one per core.")]
+StudyPreset = Annotated[str | None, Option(help=f"The study's; default: {PRESETS}.")]
+StudySize = Annotated[int | None, Option(help=f"The study's; default: {SIZES}.")]
+STORAGE_HELP = "The study's; default: study.db in studies/ and its name."
+StudyStorage = Annotated[str | None, Option(metavar="URL", help=STORAGE_HELP)]
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+@app.command("run")
+@_interruptible()
+def run_command(
+    task: Task,
+    method: Method = "virl",
+    components: Components = 10,
+    modes: Modes = None,
+    steps: Steps = None,
+    dim: Annotated[
+        int | None, Option(help="gaussians: dimension D; default 2, the paper's.")
+    ] = None,
+    rows: Rows = None,
+    seed: Annotated[int, Option(help="Seed of demonstrations and training.")] = 0,
+    task_seed: Annotated[
+        int | None, Option(help="gaussians: seed of the target; default: --seed.")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        Option(
+            help="smoke (seconds), quick (minutes), paper (the published hyperparameters) or best "
+            f"(beyond the paper). Default: {PRESETS}."
+        ),
+    ] = None,
+    hparams: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="YAML file of hyperparameters put over the preset's; tuned: those of `compare`.",
+        ),
+    ] = None,
+    set_: Set = None,
+    tensorboard: Tensorboard = True,
+    out: Annotated[Path | None, _folder("Run folder; default: runs/ and the run's name.")] = None,
+) -> None:
+    """Draw demonstrations, recover their reward, evaluate and draw it.
+
+    Continues a stopped run, leaves a finished one alone.
     """
+    from experiments.runs import execute
+    from experiments.specification import make_specification
+
+    sizes = {"modes": modes, "steps": steps, "dim": dim, "rows": rows}
+    spec = make_specification(
+        **sizes,
+        task=task,
+        method=method,
+        components=components,
+        seed=seed,
+        task_seed=task_seed,
+        preset=preset,
+        hparams_file=hparams,
+        assignments=set_ or [],
+    )
+    execute(spec, out or Path("runs") / spec.name, tensorboard=tensorboard)
+
+
+@app.command("fit")
+@_interruptible()
+def fit_command(
+    demonstrations: Annotated[
+        Path,
+        Argument(
+            metavar="FILE",
+            help="A row per demonstration: .npy, .npz, .csv or .parquet (extra `parquet`).",
+        ),
+    ],
+    method: Method = "virl",
+    components: Annotated[
+        int | None,
+        Option(
+            help="Components of the policy; default: chosen by the likelihood of held-out rows."
+        ),
+    ] = None,
+    seed: Annotated[int, Option(help="Seed of everything random.")] = 0,
+    array: Annotated[
+        str | None, Option(metavar="NAME", help="Of an .npz with several arrays.")
+    ] = None,
+    columns: Annotated[
+        str | None, Option(metavar="A,B,...", help="Columns of a .csv or .parquet; default: all.")
+    ] = None,
+    held_out: Annotated[
+        float, Option(metavar="SHARE", help="Of the rows, for the score; 0: none.")
+    ] = 0.1,
+    hparams: Annotated[
+        Path | None, Option(metavar="FILE", help="YAML file of hyperparameters.")
+    ] = None,
+    set_: Set = None,
+    tensorboard: Tensorboard = True,
+    out: Annotated[Path | None, _folder("Run folder; default: runs/ and the file's name.")] = None,
+) -> None:
+    """Recover the reward of your own demonstrations.
+
+    Continues a stopped run, leaves a finished one alone.
+    """
+    from experiments.fit_command import FitRequest, fit_file
+
+    chosen = None if columns is None else [name.strip() for name in columns.split(",")]
+    request = FitRequest(
+        demonstrations, array, chosen, method, components, seed, held_out, hparams, set_ or []
+    )
+    fit_file(request, out or Path("runs") / demonstrations.stem, tensorboard)
+
+
+@app.command("infer")
+def infer_command(
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help="Folders of finished runs.")],
+    components: Annotated[int, Option(help="Components of the new policy.")],
+    search: Annotated[
+        bool,
+        Option(
+            "--search/--fixed",
+            help="Add and prune components first, or keep one set of them as in the paper.",
+        ),
+    ] = True,
+    steps: Annotated[
+        int | None,
+        Option(help="Trust-region steps; default: 400 if fixed, 30 after a search."),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        Option(
+            help="Samples per component and step; default: 100 if fixed, else by the dimension."
+        ),
+    ] = None,
+    seed: Annotated[int, Option(help="Seed of the new policy.")] = 0,
+    obstacles: Annotated[
+        float | None,
+        Option(metavar="SHARE", help="path_planning: block this share of the paths, e.g. 0.33."),
+    ] = None,
+    out: Annotated[
+        Path | None, _folder("Default: inference/ or obstacles/ in the (first) run's folder.")
+    ] = None,
+) -> None:
+    """Fit a newly initialised policy to the reward of a run, or to the average reward of several
+    runs on the same task.
+    """
+    from experiments.inference import InferenceRequest, infer
+
+    request = InferenceRequest(components, search, steps, samples, seed, obstacles)
+    infer(runs, request, out or runs[0] / ("inference" if obstacles is None else "obstacles"))
+
+
+@app.command("sweep")
+@_interruptible()
+def sweep_command(
+    task: Task,
+    preset: Annotated[
+        str | None,
+        Option(
+            help="smoke (minutes), quick or paper (gaussians: half a day, walks: an hour, on 2 "
+            "cores)."
+        ),
+    ] = None,
+    modes: Annotated[
+        str | None, Option(metavar="M,M,...", help=_size_help("modes", INSTEAD))
+    ] = None,
+    steps: Annotated[
+        str | None, Option(metavar="D,D,...", help=_size_help("steps", INSTEAD))
+    ] = None,
+    seeds: Annotated[str | None, _seeds("Seeds instead of the preset's.")] = None,
+    scheduler: Scheduler = None,
+    workers: Annotated[
+        int | None,
+        Option(help="Local worker processes without --scheduler; default: one per core."),
+    ] = None,
+    search: Annotated[
+        bool,
+        Option(
+            "--search",
+            help="Infer also with components that come and go; completes a finished sweep.",
+        ),
+    ] = False,
+    set_: Set = None,
+    out: Annotated[Path | None, _folder("Default: sweeps/TASK-PRESET.")] = None,
+) -> None:
+    """All methods and seeds of a task's figures, with inference. What is finished is skipped."""
+    from experiments.sweep import Workers
+    from experiments.sweep_command import SweepRequest, sweep
+
+    request = SweepRequest(task, preset, modes, steps, seeds, search, set_ or [])
+    sweep(request, Workers(scheduler, workers), out)
+
+
+@app.command("ablate")
+@_interruptible()
+def ablate_command(
+    task: Task,
+    only: Annotated[
+        str | None,
+        Option(
+            metavar="NAME,...",
+            help="Of hparams/ablations.yaml; default: all. The tables hold those asked for last.",
+        ),
+    ] = None,
+    seeds: Annotated[str, _seeds("Seeds of every ablation.")] = "100,101,102",
+    modes: Modes = None,
+    steps: Steps = None,
+    dim: Annotated[int | None, Option(help="gaussians: dimension D; default 2.")] = None,
+    rows: Rows = None,
+    rewards_only: Annotated[
+        bool, Option("--rewards-only", help="Infer no policies on the rewards.")
+    ] = False,
+    set_: Set = None,
+    scheduler: Annotated[
+        str | None, Option(metavar="TCP://HOST:PORT", help="Of an existing Dask cluster.")
+    ] = None,
+    workers: LocalWorkers = None,
+    out: Annotated[Path | None, _folder("Default: ablations/TASK.")] = None,
+) -> None:
+    """The preset `best` with and without each of its parts, with inference.
+
+    What is finished is skipped.
+    """
+    from experiments.ablation_command import ablate, ablation_units
+    from experiments.sweep import Workers
+    from experiments.sweep_command import parse_integers
+
+    labels = None if only is None else [name.strip() for name in only.split(",")]
+    chosen = parse_integers("--seeds", seeds) or []
+    target = {"modes": modes, "steps": steps, "dim": dim, "rows": rows, "assignments": set_ or []}
+    units = ablation_units(task, labels, chosen, rewards_only, **target)
+    ablate(units, set_ or [], Workers(scheduler, workers), out or Path("ablations") / task)
+
+
+@app.command("tune")
+@_interruptible()
+def tune_command(
+    task: Task,
+    method: Tuned = "virl",
+    components: Components = 10,
+    trials: Annotated[int, Option(help="Stop when so many trials are complete or pruned.")] = 100,
+    size: Annotated[int | None, Option(help=f"Of the target. Default: {SIZES}.")] = None,
+    preset: Annotated[
+        str | None,
+        Option(help=f"Budget of a trial: smoke, quick or paper. Default: {PRESETS}."),
+    ] = None,
+    seeds: Annotated[
+        str | None, _seeds("A trial's value is the mean over these; default 0.")
+    ] = None,
+    set_: Set = None,
+    storage: Annotated[
+        str | None,
+        Option(
+            metavar="URL",
+            help="sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE; default: "
+            "study.db in --out.",
+        ),
+    ] = None,
+    scheduler: Scheduler = None,
+    workers: Annotated[
+        int | None,
+        Option(help="Workers on the study; default: one per core, or all of --scheduler."),
+    ] = None,
+    out: Annotated[
+        Path | None, _folder("Runs and trials.csv; default: studies/ and the name.")
+    ] = None,
+) -> None:
+    """An Optuna study over the ranges of the paper's Table 1, the published column first.
+
+    The same command continues it.
+    """
+    from experiments.sweep import Workers
+    from experiments.tuning.study import Studies
+    from experiments.tuning.tune_command import tune
+
+    studies = Studies(task, preset, size, storage)
+    tune(studies, (method, components), trials, seeds, set_ or [], Workers(scheduler, workers), out)
+
+
+@app.command("compare")
+@_interruptible()
+def compare_command(
+    task: Annotated[str, Argument(help=f"{COMPARED}.")],
+    seeds: Annotated[str | None, _seeds("Seeds tuning never saw; default 100,101,102.")] = None,
+    preset: StudyPreset = None,
+    size: StudySize = None,
+    storage: StudyStorage = None,
+    scheduler: Scheduler = None,
+    workers: LocalWorkers = None,
+    write: Annotated[
+        bool,
+        Option("--write", help="Store the best as hparams/tuned/TASK.yaml, for --hparams tuned."),
+    ] = False,
+    out: Annotated[Path | None, _folder("Default: comparisons/TASK-PRESET.")] = None,
+) -> None:
+    """Published against best found hyperparameters of every column that has a study, on fresh
+    seeds.
+    """
+    from experiments.sweep import Workers
+    from experiments.tuning.compare import compare
+    from experiments.tuning.study import Studies
+
+    studies = Studies(task, preset, size, storage)
+    compare(studies, seeds, Workers(scheduler, workers), write, out)
+
+
+@app.command("study-plots")
+def study_plots_command(
+    task: Task,
+    method: Tuned = "virl",
+    components: Components = 10,
+    preset: StudyPreset = None,
+    size: StudySize = None,
+    storage: StudyStorage = None,
+    out: Annotated[
+        Path | None, _folder("Default: plots/ in studies/ and the study's name.")
+    ] = None,
+) -> None:
+    """Optimisation history, importances, slices and contours of a study."""
+    from experiments.tuning.study import Studies
+    from experiments.tuning.study_plots import study_plots
+
+    study_plots(Studies(task, preset, size, storage), method, components, out)
+
+
+@app.command("claims")
+def claims_command(
+    task: Task,
+    results: Annotated[
+        list[Path], Argument(metavar="SWEEP...", help="Sweeps, by folder or results.csv.")
+    ],
+) -> None:
+    """What the paper says about a task's results, the numbers that speak to it, and a verdict."""
+    from experiments.claims import print_claims
+
+    print_claims(task, results)
+
+
+@app.command("benchmark")
+def benchmark_command(
+    parts: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="PART...",
+            help="training, reward, steps, kde, sampling, growth, run, memory, vips, peers.",
+        ),
+    ] = None,
+    peers: Annotated[
+        bool,
+        Option(
+            "--peers",
+            help="vips: gmmvi beside ours (pip install 'virl_tf\\[bench]'); without PART also "
+            "peers.",
+        ),
+    ] = False,
+    peer_seconds: Annotated[
+        float | None,
+        Option(help="vips: CPU seconds after which a run of gmmvi stops; default: 20 times ours."),
+    ] = None,
+    only: Annotated[
+        str,
+        Option(metavar="TEXT", help="vips: the targets with this in their names, e.g. mixture."),
+    ] = "",
+    repeats: Annotated[int, Option(help="Measurements of each candidate.")] = 5,
+    seeds: Annotated[int, Option(help="vips: seeds.")] = 5,
+    preset: Annotated[str, Option(help="run, memory: paper (ten minutes) or smoke.")] = "paper",
+    out: Annotated[Path, _folder("For benchmark.json and benchmark.md.")] = Path("benchmark"),
+) -> None:
+    """Measure what the parts cost, against the machine's ceiling and public peers.
+
+    Default: all parts but peers.
+    """
+    from experiments.benchmark.command import Settings, benchmark
+
+    benchmark(parts or [], Settings(repeats, seeds, preset, peers, peer_seconds, only), out)
+
+
+@app.command("figure")
+def figure_command(
+    number: Annotated[str, Argument(help="1, 2a, 2b, 3, 4, 5, 6, 7, robot, or ablations.")],
+    runs: Annotated[
+        list[Path],
+        Argument(
+            metavar="RESULTS...",
+            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4: sweeps; 7: a "
+            "sweep; robot: a benchmark; ablations: folders of `ablate`.",
+        ),
+    ],
+    inference: Annotated[Path | None, _folder("Figure 5c only: the result of `infer`.")] = None,
+    out: Annotated[Path, _folder("Where the PNG and PDF go.")] = Path("figures"),
+) -> None:
+    """Redraw a figure of the paper from result files alone."""
+    from experiments.figures import draw
+
+    draw(number, runs, inference, out)
+
+
+REPORT = Path("report.html")
+RESULTS = Path(__file__).parent / "results"
+
+
+@app.command("report")
+def report_command(
+    out: Annotated[Path, Option(metavar="FILE", help="Where the page goes.")] = REPORT,
+    results: Annotated[Path, _folder("Folder of results; default: the committed ones.")] = RESULTS,
+) -> None:
+    """One self-contained HTML page: each figure, table and claim of the paper with ours
+    beside it.
+    """
+    from experiments.report.report import write_report
+
+    write_report(results, out)
+
+
+@app.command("docs")
+def docs_command(
+    out: Annotated[Path, _folder("Where the pages go.")] = Path("reference"),
+) -> None:
+    """The API reference as HTML pages, from the docstrings (extra `docs`)."""
+    from experiments.docs_command import write_reference
+
+    write_reference(out)
+
+
+@app.command("doc-tables")
+def doc_tables_command(
+    check: Annotated[
+        bool, Option("--check", help="Write nothing; fail where text and results differ.")
+    ] = False,
+) -> None:
+    """The tables of README.md and docs/, made from the committed results."""
+    from experiments.doc_tables import update
+
+    for name in update(check):
+        print(f"wrote {name}")
+
+
+def main() -> None:
+    """Run a command; wrong input or a failing disk is one line on stderr and exit status 2."""
     try:
         app()
     except OSError as error:
-        print(
-            f"error: {error}. Nothing that was finished is lost: the same command continues.",
-            file=sys.stderr,
-        )
+        lost = "Nothing that was finished is lost: the same command continues."
+        print(f"error: {error}. {lost}", file=sys.stderr)
         sys.exit(2)
     except ValueError as error:
         from virl_tf.validation import InputError

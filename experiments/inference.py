@@ -1,10 +1,8 @@
-"""Inference: a newly initialised policy, fitted by VIPS to the reward of one run or the average of
-several.
-"""
+"""Inference: a new policy, fitted by VIPS to the reward of one run or the average of several."""
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from virl_tf.fit_policy import FINAL_STEPS, PolicyResult, fit_policy, spread_start
 from virl_tf.mixture import Mixture
@@ -26,48 +24,48 @@ FIXED_STEPS, FIXED_SAMPLES = 400, 100
 EVALUATE_EVERY = 50  # steps; the paper evaluates inference policies "at their best iteration"
 
 
-def infer(
-    runs: list[Path],
-    components: int,
-    *,
-    search: bool = True,
-    steps: int | None = None,
-    samples: int | None = None,
-    seed: int = 0,
-    obstacles: float | None = None,
-    out: Path,
-    quiet: bool = False,
-) -> None:
-    """Fit a policy with `components` components; policy.npz, history.csv, summary.json and the
-    figures' arrays go into `out`.
+class InferenceRequest(NamedTuple):
+    """Which policy.
 
-    Args:
+    Attributes:
         search: components are added and pruned first; without it their set is fixed, as in the
             paper.
         steps, samples: of the components' own steps; None: 400 of 100 samples for a fixed set,
             `fit_policy`'s after a search.
         obstacles: the share of path planning's paths that discs block, which the reward does not
             know of.
+    """
+
+    components: int
+    search: bool = True
+    steps: int | None = None
+    samples: int | None = None
+    seed: int = 0
+    obstacles: float | None = None
+
+
+def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = False) -> None:
+    """Fit a policy; policy.npz, history.csv, summary.json and the figures' arrays go into `out`.
 
     Raises:
         InputError: a run that is not finished, runs on different tasks, arguments out of range, or
             an `out` of something else.
     """
     console = Console(quiet=quiet)
-    check_integer("--components", components, 1)
-    steps, samples = _steps_and_samples(search, steps, samples)
-    check_seed(seed)
+    check_integer("--components", request.components, 1)
+    steps, samples = _steps_and_samples(request)
+    check_seed(request.seed)
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
-    inference = inference_of(runs, rewards, obstacles)
+    inference = inference_of(runs, rewards, request.obstacles)
     config = {
         "runs": [run.name for run in runs],
-        "components": components,
+        "components": request.components,
         "steps": steps,
         "samples": samples,
-        "seed": seed,
-        **({"search": True} if search else {}),
-        **({} if obstacles is None else {"blocked_share": obstacles}),
+        "seed": request.seed,
+        **({"search": True} if request.search else {}),
+        **({} if request.obstacles is None else {"blocked_share": request.obstacles}),
     }
     RunFolder.open(out, config)
     if (out / "summary.json").is_file():
@@ -75,24 +73,25 @@ def infer(
         return
 
     start = time.process_time()
-    with console.status(f"fitting {components} components to the reward of {len(runs)} run(s)"):
+    with console.status(
+        f"fitting {request.components} components to the reward of {len(runs)} run(s)"
+    ):
         fitted, evaluations = _fit(inference, rewards[0], config)
     seconds = time.process_time() - start
     save_policy(out / "policy.npz", fitted.policy)
     write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
-    found, sentence = inference.finish(out, fitted.policy, evaluations, search)
+    found, sentence = inference.finish(out, fitted.policy, evaluations, request.search)
     summary = {**config, **found, "evaluations": evaluations, "cpu_seconds": seconds}
     write_json(out / "summary.json", summary)
     console.print(f"{sentence}; in {out}", highlight=False)
 
 
-def _steps_and_samples(
-    search: bool, steps: int | None, samples: int | None
-) -> tuple[int, int | None]:
+def _steps_and_samples(request: InferenceRequest) -> tuple[int, int | None]:
     """Of the components' own steps."""
+    steps, samples = request.steps, request.samples
     if steps is None:
-        steps = FINAL_STEPS if search else FIXED_STEPS
-    if samples is None and not search:
+        steps = FINAL_STEPS if request.search else FIXED_STEPS
+    if samples is None and not request.search:
         samples = FIXED_SAMPLES
     check_integer("--steps", steps, 1)
     return steps, None if samples is None else check_integer("--samples", samples, 4)

@@ -47,8 +47,7 @@ def execute(
     console.quiet = not progress
     config = spec.to_config()
     folder, experiment = RunFolder.open(out, config), experiment_of(config)
-    summary_file = out / "summary.json"
-    if summary_file.is_file():
+    if (out / "summary.json").is_file():
         console.print(f"{out}: finished before; nothing to do.")
         summary = read_summary(out)
         experiment.print_summary(summary, console)
@@ -57,19 +56,10 @@ def execute(
     start = time.process_time() - folder.seconds()
     console.print(f"[bold]{spec.name}[/bold] in {out}")
     train, test = demonstrations(experiment, spec, out)
-    result = run(
-        train,
-        METHODS[spec.method],
-        spec.components,
-        spec.seed,
-        spec.hparams,
-        config,
-        folder=folder,
-        evaluate=_timed(experiment.evaluator(train, test)),
-        observers=observers,
-        progress=progress,
-        tensorboard=tensorboard,
-    )
+    identity = (METHODS[spec.method], spec.components, spec.seed, spec.hparams, config)
+    evaluate = _timed(experiment.evaluator(train, test))
+    watched = {"observers": observers, "progress": progress, "tensorboard": tensorboard}
+    result = run(train, *identity, folder=folder, evaluate=evaluate, **watched)
     experiment.write_arrays(out, train, result)
     before = time.process_time()
     measured = experiment.summarise(train, result)
@@ -78,24 +68,21 @@ def execute(
     summary = _summary(config, measured, result.history, seconds)
     if progress:  # a sweep does not need hundreds of pictures
         experiment.draw(out, summary)
-    write_json(summary_file, summary)  # last: its presence says that all the rest is there
+    # Last: its presence says that all the rest is there.
+    write_json(out / "summary.json", summary)
     experiment.print_summary(summary, console)
     print_costs(summary)
     picture = f"figure: {out / 'overview.png'}   " if progress else ""
-    console.print(f"{picture}numbers: {out / 'metrics.csv'}, {summary_file}")
+    console.print(f"{picture}numbers: {out / 'metrics.csv'}, {out / 'summary.json'}")
     return summary
 
 
 def _summary(
-    config: dict[str, Any],
-    measured: dict[str, Any],
-    history: pd.DataFrame,
-    seconds: dict[str, float],
+    config: dict[str, Any], measured: dict[str, Any], history: pd.DataFrame, seconds: dict
 ) -> dict[str, Any]:
     """The content of summary.json."""
-    of_parts = {
-        part: float(history[f"{part}_seconds"].sum()) for part in ("sample", "training", "policy")
-    }
+    parts = ("sample", "training", "policy")
+    of_parts = {part: float(history[f"{part}_seconds"].sum()) for part in parts}
     trained = history[history["epochs"] > 0]  # the last row may be the pooling's
     sizes = trained["effective_sample_size"]
     return {
@@ -133,14 +120,10 @@ def demonstrations(
         save_arrays(path, {"train": x[: spec.num_train], "test": x[spec.num_train :]})
     arrays = load_arrays(path)
     train, test = arrays["train"], arrays["test"]
-    if [train.shape, test.shape] != [
-        (spec.num_train, experiment.task.dim),
-        (spec.num_test, experiment.task.dim),
-    ]:
-        raise InputError(
-            f"{path} does not hold the demonstrations of this run; delete it, and they are drawn "
-            "again."
-        )
+    dim = experiment.task.dim
+    if [train.shape, test.shape] != [(spec.num_train, dim), (spec.num_test, dim)]:
+        text = "does not hold the demonstrations of this run; delete it, and they are drawn again."
+        raise InputError(f"{path} {text}")
     return check_demonstrations(train), test
 
 

@@ -18,7 +18,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from virl_tf.validation import InputError, check_integer
 
@@ -41,6 +41,18 @@ WORKER_ENVIRONMENT = {
 POLL_SECONDS = 1.0
 ANSWER_SECONDS = 10.0  # until a scheduler counts as one that does not answer
 ALLOWED_WORKER_DEATHS = 5  # of one unit, before it counts as failed
+DASK = {
+    "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
+    "distributed.worker.daemon": False,
+    # A local worker that died and is not back by then is given up; without the last all would hang.
+    "distributed.deploy.lost-worker-timeout": "1 h",
+    "logging.distributed": "error",
+    # Dask looks at itself up to a hundred times a second; all cores are the units'.
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "10s",
+    "distributed.worker.memory.monitor-interval": "1s",
+}
 
 
 def submit(client: Any, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -70,17 +82,23 @@ def execute_unit(unit: Unit, folder: Path) -> str | None:
 
 
 def _leave_if_full() -> None:
-    """End this worker where it could not compile a unit's programs any more; its nanny starts a new
-    one, which gets the unit.
-    """
+    """End this worker where it could not compile a unit's programs; its nanny starts a new one."""
     numerics = sys.modules.get("virl_tf.numerics")  # without it nothing has been compiled
     if numerics is not None and numerics.free_memory_maps() < 8 * numerics.MAPS_OF_A_PROGRAM:
         os._exit(0)
 
 
-def local_workers(asked: int | None) -> int:
-    """The number of --workers; None: one per core. Raises InputError below 1."""
-    return check_integer("--workers", len(os.sched_getaffinity(0)) if asked is None else asked, 1)
+class Workers(NamedTuple):
+    """Who does the units: a running cluster, or local processes."""
+
+    scheduler: str | None = None
+    asked: int | None = None  # local processes; None: one per core
+
+    @property
+    def local(self) -> int:
+        """The number of local processes. Raises InputError below 1."""
+        number = len(os.sched_getaffinity(0)) if self.asked is None else self.asked
+        return check_integer("--workers", number, 1)
 
 
 @contextlib.contextmanager
@@ -95,34 +113,16 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise InputError("sweeps need Dask: pip install 'virl_tf[cluster]'.") from error
-    settings = {
-        "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
-        "distributed.worker.daemon": False,
-        # Dask gives a local worker up for good that is not back so long after it died; without the
-        # last one, all would hang.
-        "distributed.deploy.lost-worker-timeout": "1 h",
-        "logging.distributed": "error",
-        # Dask looks at itself up to a hundred times a second; units take minutes, and all cores are
-        # theirs.
-        "distributed.worker.profile.enabled": False,
-        "distributed.admin.tick.interval": "1s",
-        "distributed.admin.system-monitor.interval": "10s",
-        "distributed.worker.memory.monitor-interval": "1s",
-    }
-    # A worker that TensorFlow keeps from leaving in time is killed, which is no news: its work is
-    # done.
+    # A worker that TensorFlow keeps from leaving in time is killed, which is no news.
     logging.getLogger("distributed.nanny").setLevel(logging.ERROR)
-    with dask.config.set(settings), contextlib.ExitStack() as stack:
+    with dask.config.set(DASK), contextlib.ExitStack() as stack:
         if scheduler is None:
-            cache = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="virl_tf-xla-", ignore_cleanup_errors=True)
-            )
-            stack.enter_context(
-                dask.config.set({"distributed.nanny.pre-spawn-environ": _worker_environment(cache)})
-            )
-            local = LocalCluster(
-                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0"
-            )
+            folder = tempfile.TemporaryDirectory(prefix="virl_tf-xla-", ignore_cleanup_errors=True)
+            environment = _worker_environment(stack.enter_context(folder))
+            own = dask.config.set({"distributed.nanny.pre-spawn-environ": environment})
+            stack.enter_context(own)
+            sizes = {"n_workers": workers, "threads_per_worker": 1, "processes": True}
+            local = LocalCluster(**sizes, dashboard_address=":0")
             scheduler = stack.enter_context(local).scheduler_address
         try:
             client = Client(scheduler, timeout=ANSWER_SECONDS, name="virl_tf sweep")
@@ -134,18 +134,11 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
 
 
 def _worker_environment(cache: str) -> dict[str, str]:
-    """One thread each, and a folder through which what XLA compiled for one worker serves the
-    others.
-
-    A policy's update compiles in 3 s and is read back in half a second.
-    """
-    flags = (
-        f"--tf_xla_persistent_cache_directory={cache} --tf_xla_persistent_cache_device_types=CPU"
-    )
-    return {
-        **WORKER_ENVIRONMENT,
-        "TF_XLA_FLAGS": f"{os.environ.get('TF_XLA_FLAGS', '')} {flags}".strip(),
-    }
+    """One thread each, and a folder that shares what XLA compiled: 3 s once, then half a second."""
+    given = os.environ.get("TF_XLA_FLAGS", "")
+    keep = f"--tf_xla_persistent_cache_directory={cache}"
+    flags = f"{given} {keep} --tf_xla_persistent_cache_device_types=CPU"
+    return {**WORKER_ENVIRONMENT, "TF_XLA_FLAGS": flags.strip()}
 
 
 def execute_sweep(
@@ -179,10 +172,7 @@ def execute_sweep(
                 for future in [future for future in pending if future.done()]:
                     pending.remove(future)
                     unit = futures[future]
-                    # A unit whose worker died too often has an exception instead of a result.
-                    error = (
-                        future.result() if future.status == "finished" else str(future.exception())
-                    )
+                    error = _error_of(future)
                     if error is not None:
                         failures[unit.name] = error
                     board.count(unit, failed=error is not None)
@@ -190,28 +180,25 @@ def execute_sweep(
     return failures
 
 
+def _error_of(future: Any) -> str | None:
+    """Of a unit; one whose worker died too often has an exception instead of a result."""
+    return future.result() if future.status == "finished" else str(future.exception())
+
+
 def _processing(client: Any) -> set[str]:
     return {str(key) for keys in client.processing().values() for key in keys}
 
 
 class Board:
-    """The live table: done, running, failed and left by group, and a bar with the time that is
-    left.
-    """
+    """The live table: done, running and failed by group, and a bar with the time that is left."""
 
     def __init__(self, units: Sequence[Unit], done: Counter, console: Console):
         """For these units, of which `done` were finished before."""
         self._totals = Counter(unit.group for unit in units)
         self._done, self._failed, self._running = Counter(done), Counter[str](), Counter[str]()
         self._before, self._start = sum(done.values()), time.monotonic()
-        columns = (
-            TextColumn("runs"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-        )
-        self._progress = Progress(*columns, console=console)
+        bar = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*bar, TextColumn("{task.fields[left]}"), console=console)
         self._task = self._progress.add_task("", total=len(units), completed=self._before, left="")
         self._live = Live(console=console, refresh_per_second=2, transient=False)
         self._console = console

@@ -62,12 +62,13 @@ class RunUnit:
 
     def execute(self, folder: Path) -> None:
         """Train, then infer at every stage of the task."""
-        from experiments.inference import infer
+        from experiments.inference import InferenceRequest, infer
         from experiments.runs import execute
 
         execute(self.spec, folder, progress=False)
         for name, options in self.inferences.items():
-            infer([folder], self.inference_components, **options, out=folder / name, quiet=True)
+            request = InferenceRequest(self.inference_components, **options)
+            infer([folder], request, folder / name, quiet=True)
 
     def finished(self, folder: Path) -> bool:
         """Each summary is written last."""
@@ -75,9 +76,7 @@ class RunUnit:
 
     @property
     def inferences(self) -> dict[str, dict[str, Any]]:
-        """Folder in the run's -> options of `infer`: with search or not, the share of the modes
-        that obstacles block.
-        """
+        """Folder in the run's -> options: with search or not, the share of modes blocked."""
         if not self.inference_components:
             return {}
         stages = self.spec.description.inference_stages
@@ -124,8 +123,7 @@ def units_of(
     seeds: Sequence[int] | None = None,
     search: bool = False,
 ) -> list[RunUnit | ReferenceUnit]:
-    """The units of a task's sweep: methods x components x sizes x seeds, and the references of each
-    target.
+    """The units of a task's sweep: methods x components x sizes x seeds, references per target.
 
     Args:
         sizes: of the targets; with `seeds`, instead of the preset's.
@@ -152,12 +150,10 @@ def units_of(
         for size in sizes or grid.sizes
         for seed in seeds or grid.seeds
     ]
-    units: list[RunUnit | ReferenceUnit] = [
-        RunUnit(spec, _inference_components(spec), searches) for spec in specs
-    ]
+    units = [RunUnit(spec, _inference_components(spec), searches) for spec in specs]
     targets = {(spec.size, spec.seed): spec for spec in specs}
     references = [ReferenceUnit(spec) for spec in targets.values()]
-    return [*units, *references] if description.has_references else units
+    return [*units, *references] if description.has_references else [*units]
 
 
 def _inference_components(spec: Specification) -> int:

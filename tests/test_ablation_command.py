@@ -24,6 +24,7 @@ from experiments.ablation_command import (
 )
 from experiments.figures import draw
 from experiments.references import Demonstrated
+from experiments.sweep import Workers
 from tests.conftest import make_reward
 
 TINY = [
@@ -172,7 +173,7 @@ def test_table_has_means_and_intervals_over_seeds():
 
 def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
     few, out = units(only=["best"], seeds=[0], modes=2, dim=3, assignments=TINY), tmp_path / "out"
-    ablate(few, TINY, None, 1, out)
+    ablate(few, TINY, Workers(None, 1), out)
     results = pd.read_csv(tmp_path / "out" / "results.csv")
     assert set(results["ablation"]) == {"best"}
     training = results[results["stage"] == "training"].set_index("ablation")
@@ -185,10 +186,10 @@ def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
     assert stages | {"inference_search"} <= set(results["stage"])
     before = (tmp_path / "out" / "results.csv").read_bytes()
     capsys.readouterr()
-    ablate(few, TINY, None, 1, out)
+    ablate(few, TINY, Workers(None, 1), out)
     assert (tmp_path / "out" / "results.csv").read_bytes() == before
     with pytest.raises(InputError, match="another configuration"):
-        ablate(few, [], None, 1, out)
+        ablate(few, [], Workers(None, 1), out)
 
 
 def ablations(folder, task, stage, column, values):
