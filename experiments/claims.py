@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from virl_tf.validation import InputError
@@ -12,7 +13,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments.result_files import bootstrap_interval, paired, read_results, sign_flip_test
+from experiments.result_files import (
+    Curve,
+    bootstrap_interval,
+    paired,
+    read_results,
+    select,
+    sign_flip_test,
+)
 from experiments.tasks import describe
 
 HOLDS, FAILS, TOO_FEW = "holds", "does not hold", "not enough runs"
@@ -20,7 +28,8 @@ LEVEL = 0.05  # of every test, one-sided
 FEWEST = 5  # pairs: with fewer a sign-flip test cannot be significant at LEVEL
 ENOUGH = 15  # pairs: a difference that does not show by then is not there to be claimed
 
-VIRL, GEIM, EIM = ("training", "virl", 10), ("training", "geim", 10), ("training", "eim", 10)
+TRAINED, INFERRED, OBSTRUCTED = "training", "inference", "obstacles"
+VIRL, GEIM, EIM = (TRAINED, "virl", 10), (TRAINED, "geim", 10), (TRAINED, "eim", 10)
 
 
 @dataclass(frozen=True)
@@ -31,18 +40,19 @@ class Finding:
     verdict: str
 
 
+Check = Callable[[pd.DataFrame], Finding]
+
+
 @dataclass(frozen=True)
 class Claim:
     """A sentence of the paper and how it is tested."""
 
     sentence: str
     test: str
-    check: Callable[[pd.DataFrame], Finding]
+    check: Check
 
 
-def _smaller(
-    results: pd.DataFrame, first: tuple[str, str, int], second: tuple[str, str, int]
-) -> Finding:
+def _smaller(results: pd.DataFrame, first: Curve, second: Curve) -> Finding:
     """Is the first's I-projection below the second's, on the same targets and seeds?"""
     pairs = paired(results, first, second)
     a, b = pairs["first"].to_numpy(), pairs["second"].to_numpy()
@@ -56,9 +66,7 @@ def _smaller(
 
 
 def _verdict(differences: np.ndarray) -> str:
-    """Holds or fails where a test decides; undecided means too few runs, until there are
-    `ENOUGH`.
-    """
+    """Holds or fails where a test decides; undecided: too few runs, until there are `ENOUGH`."""
     if sign_flip_test(differences) < LEVEL:
         return HOLDS
     if sign_flip_test(-differences) < LEVEL or len(differences) >= ENOUGH:
@@ -66,15 +74,11 @@ def _verdict(differences: np.ndarray) -> str:
     return TOO_FEW
 
 
-def _all_smaller(
-    *comparisons: tuple[str, tuple[str, str, int], tuple[str, str, int]],
-) -> Callable[[pd.DataFrame], Finding]:
+def _all_smaller(*comparisons: tuple[str, Curve, Curve]) -> Check:
     def check(results: pd.DataFrame) -> Finding:
-        findings = [
-            (label, _smaller(results, first, second)) for label, first, second in comparisons
-        ]
-        numbers = "; ".join(f"{label}: {finding.numbers}" for label, finding in findings)
-        return Finding(numbers, _worst([finding.verdict for _, finding in findings]))
+        findings = {label: _smaller(results, *curves) for label, *curves in comparisons}
+        numbers = "; ".join(f"{label}: {found.numbers}" for label, found in findings.items())
+        return Finding(numbers, _worst([found.verdict for found in findings.values()]))
 
     return check
 
@@ -83,58 +87,38 @@ def _worst(verdicts: list[str]) -> str:
     return next((verdict for verdict in (TOO_FEW, FAILS) if verdict in verdicts), HOLDS)
 
 
-def _spread(results: pd.DataFrame, key: tuple[str, str, int]) -> pd.Series:
+def _spread(results: pd.DataFrame, curve: Curve) -> pd.Series:
     """Standard deviation over seeds at each number of modes."""
-    stage, method, components = key
-    chosen = results[
-        (results["stage"] == stage)
-        & (results["method"] == method)
-        & (results["components"] == components)
-    ]
-    return chosen.groupby("modes")["reported"].std().dropna()
+    return select(results, curve).groupby("modes")["reported"].std().dropna()
 
 
-def _less_variance(*keys: tuple[str, str, int]) -> Callable[[pd.DataFrame], Finding]:
-    """Is the spread over seeds of the first key below that of each other, over the numbers of
-    modes?
-    """
+def _less_variance(first: Curve, *others: Curve) -> Check:
+    """Is the first's spread over seeds below that of each other, over the numbers of modes?"""
 
-    def check(results: pd.DataFrame) -> Finding:
-        spreads = [_spread(results, key) for key in keys]
-        numbers, verdicts = [], []
-        for key, other in zip(keys[1:], spreads[1:], strict=True):
-            both = pd.concat([spreads[0], other], axis=1, join="inner").to_numpy()
-            if len(both) < FEWEST:
-                numbers.append(f"against {key[1]}: spreads at {len(both)} numbers of modes")
-                verdicts.append(TOO_FEW)
-                continue
-            p = sign_flip_test(both[:, 0] - both[:, 1])
-            numbers.append(
-                f"mean standard deviation {both[:, 0].mean():.3f} against {both[:, 1].mean():.3f} "
-                f"({key[1]}), p = {p:.2g}"
-            )
-            verdicts.append(_verdict(both[:, 0] - both[:, 1]))
-        return Finding("; ".join(numbers), _worst(verdicts))
+    def compared(results: pd.DataFrame, other: Curve) -> Finding:
+        spreads = [_spread(results, curve) for curve in (first, other)]
+        both = pd.concat(spreads, axis=1, join="inner").to_numpy()
+        if len(both) < FEWEST:
+            return Finding(f"against {other[1]}: spreads at {len(both)} numbers of modes", TOO_FEW)
+        a, b = both.T
+        p = sign_flip_test(a - b)
+        means = f"{a.mean():.3f} against {b.mean():.3f} ({other[1]})"
+        return Finding(f"mean standard deviation {means}, p = {p:.2g}", _verdict(a - b))
 
-    return check
+    return _each(*(partial(compared, other=other) for other in others))
 
 
 def _graceful(results: pd.DataFrame) -> Finding:
     """Does V-IRL's distance grow less with m than the baselines'?"""
     slopes = {}
-    for name, (stage, method, components) in {"V-IRL": VIRL, "G-EIM": GEIM, "EIM": EIM}.items():
-        chosen = results[
-            (results["stage"] == stage)
-            & (results["method"] == method)
-            & (results["components"] == components)
-        ]
+    for name, curve in {"V-IRL": VIRL, "G-EIM": GEIM, "EIM": EIM}.items():
+        chosen = select(results, curve)
         if chosen["modes"].nunique() < 3 or len(chosen) < FEWEST:
             return Finding(f"{len(chosen)} runs of {name}", TOO_FEW)
         slopes[name] = 10.0 * float(np.polyfit(chosen["modes"], chosen["reported"], 1)[0])
-    numbers = "growth of the I-projection per 10 modes: " + ", ".join(
-        f"{name} {slope:+.3f}" for name, slope in slopes.items()
-    )
-    return Finding(numbers, HOLDS if slopes["V-IRL"] == min(slopes.values()) else FAILS)
+    shown = ", ".join(f"{name} {slope:+.3f}" for name, slope in slopes.items())
+    verdict = HOLDS if slopes["V-IRL"] == min(slopes.values()) else FAILS
+    return Finding(f"growth of the I-projection per 10 modes: {shown}", verdict)
 
 
 _PAIRED = "sign-flip test on pairs of the same target and seed, one-sided, level 0.05"
@@ -160,8 +144,8 @@ GAUSSIANS = (
         "... for the same number of policy components [1 component: V-IRL against the baselines].",
         _PAIRED,
         _all_smaller(
-            ("V-IRL - G-EIM", ("training", "virl", 1), ("training", "geim", 1)),
-            ("V-IRL - EIM", ("training", "virl", 1), ("training", "eim", 1)),
+            ("V-IRL - G-EIM", (TRAINED, "virl", 1), (TRAINED, "geim", 1)),
+            ("V-IRL - EIM", (TRAINED, "virl", 1), (TRAINED, "eim", 1)),
         ),
     ),
     Claim(
@@ -186,10 +170,7 @@ GAUSSIANS = (
 )
 
 
-TRAINED, INFERRED, OBSTRUCTED = "training", "inference", "obstacles"
-MOST = (
-    0.5  # "versatile": the policy covers at least this share of as many modes as it has components
-)
+MOST = 0.5  # "versatile": the policy covers this share of as many modes as it has components
 FEW = 0.5  # "mostly limited": at most this share of the modes covered is new
 GOOD = 0.9  # "precise": share of good walks
 
@@ -198,38 +179,33 @@ def _versatile_and_precise(results: pd.DataFrame) -> Finding:
     """Does every training policy of both methods cover many modes with good walks?"""
     numbers, verdicts = [], []
     for method, label in (("virl", "V-IRL"), ("geim", "G-EIM")):
-        runs = _walks(results, TRAINED, method)
-        versatile = runs["modes_covered"] >= MOST * np.minimum(
-            runs["components"], runs["open_modes"]
-        )
-        precise = runs["good_fraction"] >= GOOD
-        numbers.append(
-            f"{label}: {runs['modes_covered'].mean():.1f} modes, "
-            f"{100 * runs['good_fraction'].mean():.1f} % good walks, "
-            f"both in {int((versatile & precise).sum())} of {len(runs)} runs"
-        )
+        runs = select(results, (TRAINED, method, 10))
+        covered, good = runs["modes_covered"], runs["good_fraction"]
+        possible = np.minimum(runs["components"], runs["open_modes"])
+        both = (covered >= MOST * possible) & (good >= GOOD)
+        means = f"{covered.mean():.1f} modes, {100 * good.mean():.1f} % good walks"
+        numbers.append(f"{label}: {means}, both in {int(both.sum())} of {len(runs)} runs")
         few = TOO_FEW if len(runs) < 3 else FAILS
-        verdicts.append(HOLDS if len(runs) >= 3 and (versatile & precise).all() else few)
+        verdicts.append(HOLDS if len(runs) >= 3 and both.all() else few)
     return Finding("; ".join(numbers), _worst(verdicts))
 
 
 def _mostly_limited(results: pd.DataFrame) -> Finding:
     """Is the share of new modes among those that inference on G-EIM's reward covers small?"""
-    runs = _walks(results, INFERRED, "geim")
+    runs = select(results, (INFERRED, "geim", 10))
     if len(runs) < 3:
         return Finding(f"{len(runs)} runs", TOO_FEW)
     shares = (runs["new_modes"] / runs["modes_covered"].clip(lower=1)).to_numpy()
     low, high = bootstrap_interval(shares)
-    numbers = (
-        f"{runs['modes_covered'].mean():.1f} modes covered, {runs['new_modes'].mean():.1f} of them "
-        f"new; share of new ones {shares.mean():.2f} [{low:.2f}, {high:.2f}]"
-    )
-    return Finding(numbers, HOLDS if high <= FEW else FAILS if low > FEW else TOO_FEW)
+    covered, new = runs["modes_covered"].mean(), runs["new_modes"].mean()
+    interval = f"{shares.mean():.2f} [{low:.2f}, {high:.2f}]"
+    numbers = f"{covered:.1f} modes covered, {new:.1f} of them new; share of new ones {interval}"
+    if high <= FEW:
+        return Finding(numbers, HOLDS)
+    return Finding(numbers, FAILS if low > FEW else TOO_FEW)
 
 
-def _more(
-    stage: str, column: str, label: str, sign: float = 1.0
-) -> Callable[[pd.DataFrame], Finding]:
+def _more(stage: str, column: str, label: str, sign: float = 1.0) -> Check:
     """Is V-IRL's value of a column above G-EIM's (below, with sign -1), on the same seeds?"""
 
     def check(results: pd.DataFrame) -> Finding:
@@ -239,30 +215,22 @@ def _more(
             means = f", means {a.mean():.3g} against {b.mean():.3g}" if len(pairs) else ""
             return Finding(f"{label}: {len(pairs)} pairs{means}", TOO_FEW)
         p = sign_flip_test(sign * (b - a))
-        return Finding(
-            f"{label}: V-IRL {a.mean():.3g}, G-EIM {b.mean():.3g}, p = {p:.2g}",
-            _verdict(sign * (b - a)),
-        )
+        numbers = f"{label}: V-IRL {a.mean():.3g}, G-EIM {b.mean():.3g}, p = {p:.2g}"
+        return Finding(numbers, _verdict(sign * (b - a)))
 
     return check
 
 
-def _each(*checks: Callable[[pd.DataFrame], Finding]) -> Callable[[pd.DataFrame], Finding]:
+def _each(*checks: Check) -> Check:
     def check(results: pd.DataFrame) -> Finding:
         findings = [one(results) for one in checks]
-        return Finding(
-            "; ".join(f.numbers for f in findings), _worst([f.verdict for f in findings])
-        )
+        numbers = "; ".join(found.numbers for found in findings)
+        return Finding(numbers, _worst([found.verdict for found in findings]))
 
     return check
 
 
-def _walks(results: pd.DataFrame, stage: str, method: str) -> pd.DataFrame:
-    return results[
-        (results["stage"] == stage) & (results["method"] == method) & (results["components"] == 10)
-    ]
-
-
+ABOVE = "share of unexplored centers above the best random point"
 GRID_WALKER = (
     Claim(
         "We find that the sampling policies for both V-IRL and G-EIM are versatile and precise.",
@@ -286,11 +254,7 @@ GRID_WALKER = (
         "V-IRL is able to represent both explored and unexplored mode centers well.",
         _PAIRED + " (V-IRL against G-EIM)",
         _each(
-            _more(
-                TRAINED,
-                "unexplored_above_random",
-                "share of unexplored centers above the best random point",
-            ),
+            _more(TRAINED, "unexplored_above_random", ABOVE),
             _more(TRAINED, "unexplored_random_auc", "AUC unexplored against random"),
         ),
     ),
@@ -306,9 +270,8 @@ PATH_PLANNING = (
     Claim(
         "V-IRL reconstructs a versatile reward function that allows for good solutions even when "
         "some paths are obstructed.",
-        _PAIRED
-        + " (open paths found with obstacles, and those new to the training policy; V-IRL against "
-        "G-EIM)",
+        f"{_PAIRED} (open paths found with obstacles, and those new to the training policy; V-IRL "
+        "against G-EIM)",
         _each(
             _more(OBSTRUCTED, "modes_covered", "open paths found"),
             _more(OBSTRUCTED, "new_modes", "new open paths"),
@@ -318,8 +281,7 @@ PATH_PLANNING = (
 
 
 def print_claims(task: str, results: Path | Sequence[Path]) -> None:
-    """Print each claim on a task with its numbers and verdict, from one sweep or from several
-    together.
+    """Print each claim on a task with its numbers and verdict, from one or several sweeps.
 
     Raises:
         InputError: unknown task, no results there, or results of another task.
@@ -329,16 +291,11 @@ def print_claims(task: str, results: Path | Sequence[Path]) -> None:
     found = sorted(frame["task"].unique())
     if found != [task]:
         where = ", ".join(map(str, [results] if isinstance(results, Path) else results))
-        raise InputError(
-            f"{where} holds results of {', '.join(found) or 'no task'}, not of {task}."
-        )
+        held = ", ".join(found) or "no task"
+        raise InputError(f"{where} holds results of {held}, not of {task}.")
     table = Table("the paper says", "the runs say", "verdict", "test", show_lines=True)
     for claim in claims:
         finding = claim.check(frame)
-        table.add_row(
-            *(
-                escape(text)
-                for text in (claim.sentence, finding.numbers, finding.verdict, claim.test)
-            )
-        )
+        cells = (claim.sentence, finding.numbers, finding.verdict, claim.test)
+        table.add_row(*map(escape, cells))
     Console().print(table)

@@ -15,10 +15,8 @@ from experiments.tasks import describe, names
 from experiments.tasks.description import TaskDescription
 
 RUN = ["task", "method", "components", "modes", "seed", "preset", "stage"]  # what identifies a row
-COLUMNS = [
-    *RUN,
-    *("best", "final", "reported", "cpu_seconds", "status"),
-]
+COLUMNS = [*RUN, "best", "final", "reported", "cpu_seconds", "status"]
+Curve = tuple[str, str, int]  # stage, method, components
 
 
 def columns_of(task: str) -> list[str]:
@@ -31,18 +29,14 @@ def read_summary(folder: Path) -> dict[str, Any]:
     try:
         return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InputError(
-            f"{folder} has no summary.json: it is not a finished run. Run its command to the end "
-            "first."
-        ) from error
+        text = "it is not a finished run. Run its command to the end first."
+        raise InputError(f"{folder} has no summary.json: {text}") from error
     except (OSError, ValueError) as error:
         raise InputError(f"{folder / 'summary.json'} cannot be read: {error}.") from error
 
 
 def value_at(summary: Mapping[str, Any], place: str) -> Any:
-    """The value at a place with dots, e.g. contrast.unexplored_random.auc; None if there is
-    none.
-    """
+    """The value at a place with dots, e.g. contrast.unexplored_random.auc, or None."""
     value: Any = summary
     for key in place.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -58,10 +52,8 @@ def check_same_task(runs: list[Path]) -> None:
         tasks.append({key: summary[key] for key in keys})
     for run, task in zip(runs, tasks, strict=True):
         if task != tasks[0]:
-            raise InputError(
-                f"{run} has the task {task}, but {runs[0]} has {tasks[0]}; "
-                "give runs on one task (of the Gaussians: with one --task-seed)."
-            )
+            text = "give runs on one task (of the Gaussians: with one --task-seed)."
+            raise InputError(f"{run} has the task {task}, but {runs[0]} has {tasks[0]}; {text}")
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -88,10 +80,8 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         }
         for stage, place in description.training_places.items()
     ]
-    stages = [
-        f"{stage}{kind}" for kind in ("", "_search") for stage in description.inference_stages
-    ]
-    for stage in stages:
+    inferred = description.inference_stages
+    for stage in [f"{stage}{kind}" for kind in ("", "_search") for stage in inferred]:
         if (folder / stage / "summary.json").is_file():
             rows.append({**key, **_inference_row(read_summary(folder / stage), stage, description)})
     return rows
@@ -144,24 +134,21 @@ def read_results(paths: Path | Sequence[Path], task: str = "TASK") -> pd.DataFra
     repeated = frame[frame.duplicated(RUN)] if len(paths) > 1 else frame[:0]
     if len(repeated):
         names = " ".join(str(value) for value in repeated.iloc[0][RUN])
-        raise InputError(
-            f"{len(repeated)} rows stand in more than one of {', '.join(map(str, paths))}: {names} "
-            "..."
-        )
+        where = ", ".join(map(str, paths))
+        raise InputError(f"{len(repeated)} rows stand in more than one of {where}: {names} ...")
     return frame
 
 
 def _read_table(path: Path, task: str) -> pd.DataFrame:
     file = path / "results.csv" if path.is_dir() else path
     if not file.is_file():
-        raise InputError(
-            f"no results in {path}; make them with: python -m experiments sweep {task} --out {path}"
-        )
+        command = f"python -m experiments sweep {task} --out {path}"
+        raise InputError(f"no results in {path}; make them with: {command}")
     frame = pd.read_csv(file)
     if list(frame.columns) not in [columns_of(name) for name in names()]:
+        columns = ", ".join(frame.columns)
         raise InputError(
-            f"{file} is not a results table of this version: its columns are "
-            f"{', '.join(frame.columns)}."
+            f"{file} is not a results table of this version: its columns are {columns}."
         )
     return frame
 
@@ -177,9 +164,7 @@ def write_results(folders: list[Path], out: Path) -> pd.DataFrame:
 def bootstrap_interval(
     values: np.ndarray, confidence: float = 0.95, draws: int = 10_000
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean, with a fixed seed: values [n] -> (low, high); nan
-    for fewer than two values.
-    """
+    """Percentile bootstrap interval (low, high) of the mean of values [n]; nan for n < 2."""
     if len(values) < 2:
         return float("nan"), float("nan")
     means = np.random.default_rng(0).choice(values, (draws, len(values))).mean(axis=1)
@@ -188,30 +173,27 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
+def select(results: pd.DataFrame, curve: Curve) -> pd.DataFrame:
+    """The rows of a stage, method and number of components."""
+    keys = ("stage", "method", "components")
+    return results[np.all([results[key] == v for key, v in zip(keys, curve, strict=True)], axis=0)]
+
+
 def paired(
-    results: pd.DataFrame,
-    first: tuple[str, str, int],
-    second: tuple[str, str, int],
-    column: str = "reported",
+    results: pd.DataFrame, first: Curve, second: Curve, column: str = "reported"
 ) -> pd.DataFrame:
-    """A column for two (stage, method, components) on the same targets and seeds: columns modes,
-    seed, first, second.
-    """
-    parts = []
-    for name, (stage, method, components) in (("first", first), ("second", second)):
-        chosen = results[
-            (results["stage"] == stage)
-            & (results["method"] == method)
-            & (results["components"] == components)
-        ]
-        parts.append(chosen[["modes", "seed", column]].rename(columns={column: name}))
-    return parts[0].merge(parts[1], on=["modes", "seed"])
+    """A column of two curves on the same targets and seeds: columns modes, seed, first, second."""
+    first_rows, second_rows = (
+        select(results, curve)[["modes", "seed", column]].rename(columns={column: name})
+        for name, curve in (("first", first), ("second", second))
+    )
+    return first_rows.merge(second_rows, on=["modes", "seed"])
 
 
 def sign_flip_test(differences: np.ndarray, draws: int = 20_000) -> float:
-    """One-sided p value of "the mean difference is below zero" under random signs; exact up to 2^14
-    sign patterns.
+    """One-sided p value of "the mean difference is below zero" under random signs.
 
+    Exact up to 2^14 sign patterns.
     With n pairs p is at least 2^-n, so fewer than 5 pairs can never be significant at 0.05. A
     difference that is not a number (a lost run) counts as the largest one against the claim.
     """
@@ -220,15 +202,13 @@ def sign_flip_test(differences: np.ndarray, draws: int = 20_000) -> float:
     if len(d) <= 14:
         signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * len(d))).reshape(len(d), -1).T
     else:
-        signs = np.vstack(
-            [np.ones(len(d)), np.random.default_rng(0).choice([-1.0, 1.0], (draws, len(d)))]
-        )
+        drawn = np.random.default_rng(0).choice([-1.0, 1.0], (draws, len(d)))
+        signs = np.vstack([np.ones(len(d)), drawn])
     return float(np.mean(signs @ d <= d.sum() + 1e-12))
 
 
 def table(results: pd.DataFrame) -> pd.DataFrame:
-    """Mean, 95 % bootstrap interval and number of seeds of `reported`, by stage, method, components
-    and modes.
+    """Mean, 95 % bootstrap interval, number of seeds of `reported`, by curve and modes.
 
     Of the task's further columns the means only.
     """
@@ -238,17 +218,8 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
         values = group["reported"].to_numpy()
         low, high = bootstrap_interval(values[np.isfinite(values)])
         diverged = int((group["status"] == "diverged").sum())
-        rows.append(
-            [
-                *key,
-                values.mean(),
-                low,
-                high,
-                len(values),
-                diverged,
-                *group[extra].astype(float).mean(),
-            ]
-        )
+        measured = (values.mean(), low, high, len(values), diverged)
+        rows.append([*key, *measured, *group[extra].astype(float).mean()])
     names = ["stage", "method", "components", "modes", "mean", "low", "high", "seeds", "diverged"]
     return pd.DataFrame(rows, columns=[*names, *extra])
 

@@ -1,6 +1,4 @@
-"""What identifies one run: task, method and hyperparameters, checked before anything is
-computed.
-"""
+"""What identifies one run: task, method, hyperparameters, checked before anything is computed."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -61,9 +59,7 @@ class Specification:
 
     @property
     def name(self) -> str:
-        """A folder name, e.g. gaussians-virl-10c-m50-s0-quick or
-        grid_walker-virl-10c-d5-s0-paper.
-        """
+        """A folder name, e.g. gaussians-virl-10c-m50-s0-quick."""
         usual_rows = read_preset(self.preset)["demonstrations"]["train"]
         parts = [
             self.task,
@@ -98,8 +94,7 @@ def make_specification(
     hparams_file: Path | None = None,
     assignments: Sequence[str] = (),
 ) -> Specification:
-    """The run a user asked for: defaults, the published column, the preset, the user's file, then
-    single assignments.
+    """The run a user asked for: defaults, published column, preset, user's file, assignments.
 
     Raises:
         InputError: anything unknown or out of range.
@@ -142,16 +137,10 @@ def _size(description: TaskDescription, given: Mapping[str, int | None]) -> int:
     if others:
         other = others[0]
         takers = names_where(lambda task: task.size_option == other)
-        raise InputError(
-            f"--{other} is for {takers}; the size of a {description.name} target is --{own}."
-        )
-    value = given[own]
-    size = check_integer(
-        f"--{own}",
-        description.default_size if value is None else value,
-        1,
-        description.largest_size,
-    )
+        text = f"the size of a {description.name} target is --{own}."
+        raise InputError(f"--{other} is for {takers}; {text}")
+    size = description.default_size if given[own] is None else given[own]
+    size = check_integer(f"--{own}", size, 1, description.largest_size)
     refusal = description.size_refusal(size)
     if refusal:
         raise InputError(f"--{own} of {description.name} {refusal}; got {size}.")
@@ -187,9 +176,7 @@ def _preset_hparams(task: str, method: str, components: int, budget: Mapping[str
 
 
 def _user_file(path: Path, task: str, method: str, components: int) -> tuple[dict[str, Any], str]:
-    """(overrides, where they stand) of the user's YAML file, or of hparams/tuned/ for the path
-    "tuned".
-    """
+    """(overrides, where they stand) of the user's file, or of hparams/tuned/ for "tuned"."""
     if str(path) != "tuned":
         overrides = read_yaml(path)
         return {} if overrides is None else overrides, str(path)
@@ -213,8 +200,7 @@ def column_name(task: str, method: str, components: int) -> str:
 
 
 def _table_column(task: str, method: str, components: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(values that the task's table gives for all columns, one column with its stars); both empty
-    for a task without a table.
+    """(values for all columns, one column with its stars); both empty for a task without a table.
 
     The paper has no column for EIM on the grid walker: hparams/grid_walker.yaml holds ours.
     """
@@ -245,7 +231,6 @@ def parse_assignment(text: str) -> dict[str, dict[str, Any]]:
     name, equals, value = text.partition("=")
     section, dot, key = name.partition(".")
     if not (equals and dot and section and key):
-        raise InputError(
-            f"--set {text!r}: expected SECTION.KEY=VALUE, for example network.layer_size=64."
-        )
+        expected = "SECTION.KEY=VALUE, for example network.layer_size=64."
+        raise InputError(f"--set {text!r}: expected {expected}")
     return {section: {key: parse_yaml(value, f"--set {text!r}: the value")}}
