@@ -37,8 +37,8 @@ from experiments.units import RunUnit
 
 FILE = DIRECTORY / "ablations.yaml"
 AWAY = ("far_share", "off_grid_share")  # mass of the recovered density off the demonstrations
-SHOWN = ("reported", "kl", "modes_covered", "good_fraction", "reward_correlation")
-SHOWN += ("collision_share", *AWAY, "effective_share", "iterations", "cpu_seconds")
+MEASURED = ("reported", "kl", "modes_covered", "good_fraction", "reward_correlation")
+SHOWN = (*MEASURED, "collision_share", *AWAY, "effective_share", "iterations", "cpu_seconds")
 BURN_IN = 200
 DRAWS = 2000  # of the recovered density, to see whether it has mass away from the demonstrations
 

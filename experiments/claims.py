@@ -74,6 +74,15 @@ def _verdict(differences: np.ndarray) -> str:
     return TOO_FEW
 
 
+def _each(*checks: Check) -> Check:
+    def check(results: pd.DataFrame) -> Finding:
+        findings = [one(results) for one in checks]
+        numbers = "; ".join(found.numbers for found in findings)
+        return Finding(numbers, _worst([found.verdict for found in findings]))
+
+    return check
+
+
 def _all_smaller(*comparisons: tuple[str, Curve, Curve]) -> Check:
     def check(results: pd.DataFrame) -> Finding:
         findings = {label: _smaller(results, *curves) for label, *curves in comparisons}
@@ -217,15 +226,6 @@ def _more(stage: str, column: str, label: str, sign: float = 1.0) -> Check:
         p = sign_flip_test(sign * (b - a))
         numbers = f"{label}: V-IRL {a.mean():.3g}, G-EIM {b.mean():.3g}, p = {p:.2g}"
         return Finding(numbers, _verdict(sign * (b - a)))
-
-    return check
-
-
-def _each(*checks: Check) -> Check:
-    def check(results: pd.DataFrame) -> Finding:
-        findings = [one(results) for one in checks]
-        numbers = "; ".join(found.numbers for found in findings)
-        return Finding(numbers, _worst([found.verdict for found in findings]))
 
     return check
 

@@ -1,6 +1,4 @@
-"""`python -m experiments fit`: the reward of a user's own demonstrations, what was found, pictures,
-and how to use it.
-"""
+"""`python -m experiments fit`: the reward of a user's own demonstrations, and how to use it."""
 
 import json
 import time
@@ -37,22 +35,33 @@ from rich.table import Table
 from experiments.demonstration_files import Demonstrations, load_demonstrations
 from experiments.specification import parse_assignment
 
-CANDIDATES = (
-    1,
-    2,
-    3,
-    5,
-    8,
-    10,
-    15,
-    20,
-    30,
-    50,
-)  # numbers of components that are tried when none is given
+# Numbers of components that are tried when none is given.
+CANDIDATES = (1, 2, 3, 5, 8, 10, 15, 20, 30, 50)
 MOST_ROWS = 5000  # that the choice of components looks at
 FEWEST_HELD_OUT = 10  # rows, for a score to be worth printing
 NORMALISER_DRAWS = 20_000
 RESOLUTION = 150  # of the grid in 1-D and 2-D
+
+
+class FitRequest(NamedTuple):
+    """What is fitted to which data.
+
+    Attributes:
+        path, array, columns: see `load_demonstrations`.
+        components: of the policy; None: chosen by `choose_components`.
+        held_out: share of the rows that only the score sees.
+        hparams_file, assignments: over the library's defaults, as for `run`.
+    """
+
+    path: Path
+    array: str | None
+    columns: Sequence[str] | None
+    method: str
+    components: int | None
+    seed: int
+    held_out: float
+    hparams_file: Path | None
+    assignments: Sequence[str]
 
 
 class Choice(NamedTuple):
@@ -63,81 +72,50 @@ class Choice(NamedTuple):
     scores: dict[int, float]  # mean log-likelihood of held-out rows under EM, by components
 
 
-def fit_file(
-    path: Path,
-    *,
-    method: str = "virl",
-    components: int | None = None,
-    seed: int = 0,
-    array: str | None = None,
-    columns: Sequence[str] | None = None,
-    held_out: float = 0.1,
-    hparams_file: Path | None = None,
-    assignments: Sequence[str] = (),
-    tensorboard: bool = True,
-    out: Path,
-    quiet: bool = False,
-) -> dict[str, Any]:
-    """Recover the reward of the demonstrations in a file into the folder `out`, or what is left of
-    it; returns the summary.
+class Split(NamedTuple):
+    """The demonstrations, and those that were trained on and held out."""
 
-    Args:
-        path, array, columns: see `load_demonstrations`.
-        components: of the policy; None: chosen by `choose_components`.
-        held_out: share of the rows that only the score sees.
-        hparams_file, assignments: over the library's defaults, as for `run`.
+    data: Demonstrations
+    train: np.ndarray
+    test: np.ndarray
+
+
+def fit_file(request: FitRequest, out: Path, tensorboard: bool) -> None:
+    """Recover the reward of the demonstrations in a file into `out`, or what is left of it.
 
     Raises:
         InputError: a file or an argument that cannot be used, or an `out` of something else.
     """
-    console = Console(quiet=quiet)
+    console = Console()
+    path, method, seed, held_out = request.path, request.method, request.seed, request.held_out
     check_choice("method", method, METHODS)
     check_seed(seed)
     if not 0.0 <= held_out <= 0.5:
         raise InputError(f"--held-out is a share of the rows, from 0 to 0.5; got {held_out}.")
-    data = load_demonstrations(path, array, columns)
-    train, test = split(data.x, held_out, seed)
-    hparams = user_hparams(method, hparams_file, assignments)
-    console.print(
-        f"{len(data.x)} demonstrations of dimension {len(data.columns)} from {path}",
-        highlight=False,
-    )
-    chosen = _choice(components, train, seed)
-    console.print(
-        f"{chosen.components} components ({chosen.reason}); run folder {out}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    data = load_demonstrations(path, request.array, request.columns)
+    rows = Split(data, *split(data.x, held_out, seed))
+    hparams = user_hparams(method, request.hparams_file, request.assignments)
+    size = f"{len(data.x)} demonstrations of dimension {len(data.columns)}"
+    console.print(f"{size} from {path}", highlight=False)
+    chosen = _choice(request.components, rows.train, seed)
+    reason = f"{chosen.components} components ({chosen.reason})"
+    console.print(f"{reason}; run folder {out}", highlight=False, soft_wrap=True)
 
     start = time.process_time()
-    result = virl_tf.fit(
-        train,
-        method,
-        chosen.components,
-        seed=seed,
-        hparams=hparams,
-        directory=out,
-        progress=not quiet,
-        tensorboard=tensorboard,
-    )
+    options = {"seed": seed, "hparams": hparams, "directory": out}
+    watched = {"progress": True, "tensorboard": tensorboard}
+    result = virl_tf.fit(rows.train, method, chosen.components, **options, **watched)
     if not (out / "summary.json").is_file():
-        save_arrays(out / "demonstrations.npz", {"train": train, "test": test})
-        save_arrays(out / "grid.npz", grid_arrays(result, train))
-        found = summarise(data, train, test, result, hparams, chosen, seed)
-        summary = {
-            "file": path.name,
-            "method": method,
-            "seed": seed,
-            **found,
-            "cpu_seconds": time.process_time() - start,
-        }
+        save_arrays(out / "demonstrations.npz", {"train": rows.train, "test": rows.test})
+        save_arrays(out / "grid.npz", grid_arrays(result, rows.train))
+        summary = {"file": path.name, "method": method, "seed": seed}
+        summary |= summarise(rows, result, hparams, chosen, seed)
+        summary["cpu_seconds"] = time.process_time() - start
         _draw(out, summary)
         # Last: its presence says that all the rest is there.
         write_json(out / "summary.json", summary)
-    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    print_summary(summary, console)
+    print_summary(json.loads((out / "summary.json").read_text(encoding="utf-8")), console)
     _print_files(out, console)
-    return summary
 
 
 def _choice(components: int | None, train: np.ndarray, seed: int) -> Choice:
@@ -155,15 +133,12 @@ def _print_files(out: Path, console: Console) -> None:
 
 
 def split(x: np.ndarray, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(train, test): a random share of the rows is held out, and none if these would be too few to
-    tell anything.
-    """
+    """(train, test): a random share is held out, and none if that would be too few for a score."""
     count = int(held_out * len(x))
     if count < FEWEST_HELD_OUT:
         return x, x[:0]
-    order = np.random.default_rng(numpy_seed(seed, 0, "held-out demonstrations")).permutation(
-        len(x)
-    )
+    rng = np.random.default_rng(numpy_seed(seed, 0, "held-out demonstrations"))
+    order = rng.permutation(len(x))
     return check_demonstrations(x[np.sort(order[count:])]), x[np.sort(order[:count])]
 
 
@@ -176,8 +151,7 @@ def user_hparams(method: str, hparams_file: Path | None, assignments: Sequence[s
 
 
 def choose_components(x: np.ndarray, seed: int) -> Choice:
-    """The smallest number of components whose EM mixture explains held-out rows as well as the best
-    does.
+    """The smallest number of components that explains held-out rows as well as the best does.
 
     "As well": within one standard error of the paired differences of the rows' log-likelihoods. EM
     is quick, and what it needs is a fair size for a policy that is to cover the same modes.
@@ -186,16 +160,12 @@ def choose_components(x: np.ndarray, seed: int) -> Choice:
     rows = rng.permutation(len(x))[:MOST_ROWS]
     x = (x[rows] - x.mean(axis=0)) / x.std(axis=0)
     test, train = x[: len(x) // 5], x[len(x) // 5 :]
-    most = max(
-        1, len(train) // (5 * (x.shape[1] + 1))
-    )  # each component has five rows for each of its means' coordinates and one
+    # Each component has five rows for each of its means' coordinates and one.
+    most = max(1, len(train) // (5 * (x.shape[1] + 1)))
     likelihoods: dict[int, np.ndarray] = {}
     for count in (k for k in CANDIDATES if k <= most and len(test) > 1):
-        likelihoods[count] = (
-            em_mixture(train, count, numpy_seed(seed, 0, "EM"))
-            .log_prob(tf.constant(test, DENSITY))
-            .numpy()
-        )
+        mixture = em_mixture(train, count, numpy_seed(seed, 0, "EM"))
+        likelihoods[count] = mixture.log_prob(tf.constant(test, DENSITY)).numpy()
         means = {k: float(values.mean()) for k, values in likelihoods.items()}
         best = max(means, key=lambda k: means[k])
         if sum(k > best for k in means) >= 2:  # two larger ones were no better
@@ -203,14 +173,10 @@ def choose_components(x: np.ndarray, seed: int) -> Choice:
     if not likelihoods:
         return Choice(1, "too few rows to choose more", {})
     differences = {k: likelihoods[best] - values for k, values in likelihoods.items()}
-    enough = next(
-        k for k, d in differences.items() if d.mean() <= d.std() / np.sqrt(len(d))
-    )  # at the latest the best itself
-    return Choice(
-        enough,
-        f"chosen by the likelihood of held-out rows under EM, of {', '.join(map(str, means))}",
-        means,
-    )
+    # At the latest the best itself.
+    enough = next(k for k, d in differences.items() if d.mean() <= d.std() / np.sqrt(len(d)))
+    tried = ", ".join(map(str, means))
+    return Choice(enough, f"chosen by the likelihood of held-out rows under EM, of {tried}", means)
 
 
 def grid_arrays(result: Result, x: np.ndarray) -> dict[str, Any]:
@@ -225,25 +191,18 @@ def grid_arrays(result: Result, x: np.ndarray) -> dict[str, Any]:
         extra = 0.1 * np.ptp(x)
         axes = np.linspace(x.min() - extra, x.max() + extra, 4 * RESOLUTION)[None]
         points = tf.constant(axes.T, DENSITY)
-    return {
-        "axes": axes,
-        "reward": result.reward(points),
-        "log_policy": result.policy.log_prob(points),
-    }
+    reward, log_policy = result.reward(points), result.policy.log_prob(points)
+    return {"axes": axes, "reward": reward, "log_policy": log_policy}
 
 
 def summarise(
-    data: Demonstrations,
-    train: np.ndarray,
-    test: np.ndarray,
-    result: Result,
-    hparams: Hparams,
-    choice: Choice,
-    seed: int,
+    rows: Split, result: Result, hparams: Hparams, choice: Choice, seed: int
 ) -> dict[str, Any]:
     """What was found in the data and how good the result is."""
+    data, train, test = rows
     history = result.history
-    last = history[history["epochs"] > 0].iloc[-1]  # of training; the pooling's row comes after it
+    trained = history[history["epochs"] > 0]  # the pooling's row comes after training's
+    last = trained.iloc[-1]
     kde = density_estimate(train, hparams, seed)
     log_z, effective = log_normaliser(result.reward, Fusion(result.policy, kde), seed)
     scores: dict[str, Any] = {}
@@ -258,12 +217,10 @@ def summarise(
         }
     uses_estimate = METHODS[result.config["method"]].fusion
     widths = kde.bandwidth.numpy().tolist() if isinstance(kde, Kde) else None
+    repeated = len(data.x) - len(np.unique(data.x, axis=0))
+    size = {"final": float(last["effective_sample_size"]), "of": int(last["num_negatives"])}
     return {
-        "rows": {
-            "train": len(train),
-            "held_out": len(test),
-            "repeated": len(data.x) - len(np.unique(data.x, axis=0)),
-        },
+        "rows": {"train": len(train), "held_out": len(test), "repeated": repeated},
         "columns": _columns(data.columns, train),
         "components": choice.components,
         "components_reason": choice.reason,
@@ -271,107 +228,85 @@ def summarise(
         "bandwidth": widths if uses_estimate else None,
         "held_out_log_likelihood": scores,
         "log_normaliser": {"value": log_z, "effective_draws": effective, "draws": NORMALISER_DRAWS},
-        "num_iterations": int((history["epochs"] > 0).sum()),
+        "num_iterations": len(trained),
         "validation_loss": float(last["validation_loss"]),
         "chance_loss": float(last["chance_loss"]),
         "mixture_exponent": float(history["mixture_exponent"].iloc[-1]),
-        "effective_sample_size": {
-            "final": float(last["effective_sample_size"]),
-            "of": int(last["num_negatives"]),
-        },
+        "effective_sample_size": size,
     }
 
 
 def _columns(names: Sequence[str], x: np.ndarray) -> list[dict[str, Any]]:
+    measures = {"mean": np.mean, "standard_deviation": np.std, "min": np.min, "max": np.max}
     return [
-        {
-            "name": name,
-            "mean": column.mean(),
-            "standard_deviation": column.std(),
-            "min": column.min(),
-            "max": column.max(),
-        }
+        {"name": name, **{key: measure(column) for key, measure in measures.items()}}
         for name, column in zip(names, x.T, strict=True)
     ]
 
 
 def log_normaliser(reward: Reward, proposal: Fusion, seed: int) -> tuple[float, float]:
-    """Log of the integral of exp(R) by importance sampling, and the effective number of its
-    draws.
-    """
+    """Log of the integral of exp(R) by importance sampling, and its effective number of draws."""
     x = proposal.sample(NORMALISER_DRAWS, split_seed(seed, 0, "normaliser"))
     log_w = (reward(x) - proposal.log_prob(x)).numpy()
     total = np.logaddexp.reduce(log_w)
-    return float(total - np.log(len(log_w))), float(
-        np.exp(2.0 * total - np.logaddexp.reduce(2.0 * log_w))
-    )
+    effective = np.exp(2.0 * total - np.logaddexp.reduce(2.0 * log_w))
+    return float(total - np.log(len(log_w))), float(effective)
 
 
 def _score(log_likelihood: tf.Tensor) -> dict[str, float]:
     values = np.asarray(log_likelihood)
-    return {
-        "mean": float(values.mean()),
-        "standard_error": float(values.std() / np.sqrt(len(values))),
-    }
+    error = values.std() / np.sqrt(len(values))
+    return {"mean": float(values.mean()), "standard_error": float(error)}
 
 
 def print_summary(summary: dict[str, Any], console: Console) -> None:
     """The data, the defaults found from it, and the scores."""
-    columns = Table("column", "mean", "standard deviation", "KDE bandwidth", title="demonstrations")
-    widths = summary["bandwidth"] or ["-"] * len(summary["columns"])
-    for column, width in zip(summary["columns"], widths, strict=True):
-        numbers = (column["mean"], column["standard_deviation"], width)
-        columns.add_row(
-            column["name"], *(f"{v:.4g}" if isinstance(v, float) else v for v in numbers)
-        )
-    console.print(columns)
+    console.print(_data_table(summary))
     rows = summary["rows"]
     if rows["repeated"]:
-        console.print(
-            f"[yellow]{rows['repeated']} rows repeat another[/yellow]: a density of repeated "
-            "points has spikes on them."
-        )
+        text = "a density of repeated points has spikes on them."
+        console.print(f"[yellow]{rows['repeated']} rows repeat another[/yellow]: {text}")
     if summary["components_scores"]:
         scores = ", ".join(f"{k}: {score:.3f}" for k, score in summary["components_scores"].items())
-        console.print(
-            f"components {summary['components']}, {summary['components_reason']} (mean "
-            f"log-likelihood {scores})",
-            soft_wrap=True,
-        )
-    size = summary["effective_sample_size"]
-    nothing_more = (
-        " (the last discriminator found nothing more)"
-        if summary["validation_loss"] >= summary["chance_loss"]
-        else ""
-    )
-    console.print(
-        f"last iteration: held-out loss {summary['validation_loss']:.4f}, of the best constant "
-        f"{summary['chance_loss']:.4f}"
-        f"{nothing_more}, effective sample size {size['final']:.0f} of {size['of']}",
-        soft_wrap=True,
-    )
+        chosen = f"components {summary['components']}, {summary['components_reason']}"
+        console.print(f"{chosen} (mean log-likelihood {scores})", soft_wrap=True)
+    console.print(_last_iteration(summary), soft_wrap=True)
     if exponent := summary["mixture_exponent"]:
-        console.print(
-            f"the reward: {1.0 - exponent:.2f} x the sum of discriminators + {exponent:.2f} x the "
-            "log density of an EM mixture"
-        )
+        discriminators = f"{1.0 - exponent:.2f} x the sum of discriminators"
+        mixture = f"{exponent:.2f} x the log density of an EM mixture"
+        console.print(f"the reward: {discriminators} + {mixture}")
     if not summary["held_out_log_likelihood"]:
         console.print(f"no rows were held out ({rows['train']} in all), so there is no score")
         return
-    table = Table(
-        "density",
-        "mean log-likelihood",
-        "standard error",
-        title=f"of {rows['held_out']} held-out demonstrations",
-    )
+    title = f"of {rows['held_out']} held-out demonstrations"
+    table = Table("density", "mean log-likelihood", "standard error", title=title)
     for name, score in summary["held_out_log_likelihood"].items():
         table.add_row(name, f"{score['mean']:.4f}", f"{score['standard_error']:.4f}")
     console.print(table)
     normaliser = summary["log_normaliser"]
     if normaliser["effective_draws"] < 0.01 * normaliser["draws"]:
-        console.print(
-            "[yellow]the reward's normaliser rests on few draws[/yellow]: its score is a rough one"
-        )
+        few = "[yellow]the reward's normaliser rests on few draws[/yellow]"
+        console.print(f"{few}: its score is a rough one")
+
+
+def _data_table(summary: dict[str, Any]) -> Table:
+    table = Table("column", "mean", "standard deviation", "KDE bandwidth", title="demonstrations")
+    widths = summary["bandwidth"] or ["-"] * len(summary["columns"])
+    for column, width in zip(summary["columns"], widths, strict=True):
+        numbers = (column["mean"], column["standard_deviation"], width)
+        shown = (f"{value:.4g}" if isinstance(value, float) else value for value in numbers)
+        table.add_row(column["name"], *shown)
+    return table
+
+
+def _last_iteration(summary: dict[str, Any]) -> str:
+    """How the last discriminator did, and the importance weights."""
+    loss, best = summary["validation_loss"], summary["chance_loss"]
+    useless = " (the last discriminator found nothing more)" if loss >= best else ""
+    losses = f"held-out loss {loss:.4f}, of the best constant {best:.4f}{useless}"
+    size = summary["effective_sample_size"]
+    weights = f"effective sample size {size['final']:.0f} of {size['of']}"
+    return f"last iteration: {losses}, {weights}"
 
 
 def snippet(out: Path) -> str:
@@ -392,6 +327,5 @@ def pictures(out: Path) -> list[str]:
 def _draw(out: Path, summary: dict[str, Any]) -> None:
     from experiments.figures.demonstrations import draw_demonstrations
 
-    draw_demonstrations(
-        out, [column["name"] for column in summary["columns"]], pd.read_csv(out / "metrics.csv")
-    )
+    columns = [column["name"] for column in summary["columns"]]
+    draw_demonstrations(out, columns, pd.read_csv(out / "metrics.csv"))

@@ -1,7 +1,6 @@
-"""`python -m experiments compare`: published hyperparameters against the best found, on fresh
-seeds; and a study's plots.
-"""
+"""`python -m experiments compare`: published hyperparameters against the best found."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +19,13 @@ from rich.console import Console
 
 from experiments.result_files import bootstrap_interval, read_summary, sign_flip_test, to_markdown
 from experiments.specification import column_name, published_column, tuned_file
-from experiments.sweep import execute_sweep, local_workers
-from experiments.sweep_command import parse_integers
+from experiments.sweep import Workers, execute_sweep
+from experiments.sweep_command import last_line, parse_integers
 from experiments.tasks import describe, descriptions
 from experiments.tuning.space import searched, suggest
 from experiments.tuning.study import (
     ENDED,
+    Studies,
     StudySpecification,
     best_trial,
     objective_value,
@@ -34,6 +34,8 @@ from experiments.tuning.study import (
 from experiments.units import RunUnit
 
 CANDIDATES = ("published", "found")
+SCORES = "Objective on fresh seeds: mean [95 % bootstrap interval of the mean]; lower is better"
+IMPORTANCES = "Importance of each hyperparameter in its study (Optuna's default estimate)"
 FEWEST_FOR_IMPORTANCES = 8  # complete trials
 
 
@@ -66,28 +68,20 @@ class Column:
 
 
 def compare(
-    task: str,
-    *,
-    seeds: str | None,
-    preset: str | None,
-    size: int | None,
-    storage: str | None,
-    scheduler: str | None,
-    workers: int | None,
-    write: bool,
-    out: Path | None,
+    studies: Studies, seeds: str | None, workers: Workers, write: bool, out: Path | None
 ) -> None:
-    """Run published and found values of every column that has a study; write compare.md, the CSV
-    files and compare.png.
+    """Run published and found values of every column that has a study.
+
+    Writes compare.md, the CSV files and compare.png into `out`.
 
     Raises:
         InputError: no study of this task there, seeds that tuning saw, or runs that failed.
     """
-    console = Console()
+    console, task = Console(), studies.task
     check_choice("task", task, [known.name for known in descriptions() if known.compared])
-    workers = local_workers(workers)
+    number = workers.local
     fresh = parse_integers("--seeds", seeds) or [100, 101, 102]
-    columns = find_columns(task, preset, size, storage)
+    columns = find_columns(studies)
     _check_fresh(fresh, columns)
     out = out or Path("comparisons") / f"{task}-{columns[0].spec.preset}"
     units = [
@@ -97,7 +91,7 @@ def compare(
         for seed in fresh
     ]
     out.mkdir(parents=True, exist_ok=True)
-    failures = execute_sweep(units, out / "runs", scheduler, workers, console)
+    failures = execute_sweep(units, out / "runs", workers.scheduler, number, console)
     finished = [unit for unit in units if unit.name not in failures]
     outcomes = [_outcome(unit, out / "runs" / unit.name) for unit in finished]
     write_report(columns, pd.DataFrame(outcomes), out)
@@ -106,17 +100,16 @@ def compare(
         console.print(f"wrote {path}; use it with --hparams tuned")
     console.print((out / "compare.md").read_text(), markup=False, highlight=False)
     if failures:
-        last_line = next(iter(failures.values())).strip().splitlines()[-1]
-        raise InputError(f"{len(failures)} runs failed, the first with: {last_line}")
+        first = last_line(next(iter(failures.values())))
+        raise InputError(f"{len(failures)} runs failed, the first with: {first}")
 
 
 def _check_fresh(seeds: Sequence[int], columns: Sequence[Column]) -> None:
     for column in columns:
         seen = sorted(set(seeds) & set(column.spec.seeds))
         if seen:
-            raise InputError(
-                f"--seeds {seen}: tuning of {column.name} saw these seeds; give fresh ones."
-            )
+            text = f"tuning of {column.name} saw these seeds; give fresh ones."
+            raise InputError(f"--seeds {seen}: {text}")
 
 
 def _outcome(unit: CandidateUnit, run: Path) -> dict[str, Any]:
@@ -132,73 +125,54 @@ def _outcome(unit: CandidateUnit, run: Path) -> dict[str, Any]:
     }
 
 
-def find_columns(
-    task: str, preset: str | None, size: int | None, storage: str | None
-) -> list[Column]:
+def find_columns(studies: Studies) -> list[Column]:
     """The columns of a task that have a study with a complete trial.
 
     Raises InputError if none has.
     """
-    columns = []
+    task, columns = studies.task, []
     for method, components in describe(task).compared:
-        study = find_study(task, method, components, preset, size, storage)
+        study = find_study(studies, (method, components))
         best = best_trial(study) if study is not None else None
         if study is None or best is None:
             continue
         spec = specification_of(study)
         rows = searched(task, method, components)
-        published = published_column(task, method, components)
-        overrides = {
-            "published": {
-                section: {key: value for key, value in keys.items() if f"{section}.{key}" in rows}
-                for section, keys in published.items()
-                if section != "starred"
-            },
-            "found": suggest(optuna.trial.FixedTrial(best.params), rows),  # type: ignore[arg-type]
+        published = {
+            section: {key: value for key, value in keys.items() if f"{section}.{key}" in rows}
+            for section, keys in published_column(task, method, components).items()
         }
+        found = suggest(optuna.trial.FixedTrial(best.params), rows)  # type: ignore[arg-type]
+        overrides = {"published": published, "found": found}
         columns.append(Column(column_name(task, method, components), spec, study, overrides))
     if not columns:
-        where = storage or "studies/"
+        where = studies.storage or "studies/"
+        command = f"python -m experiments tune {task}"
         raise InputError(
-            f"no study of {task} with a complete trial in {where}; make one: python -m experiments "
-            f"tune {task}"
+            f"no study of {task} with a complete trial in {where}; make one: {command}"
         )
     return columns
 
 
-def find_study(
-    task: str,
-    method: str,
-    components: int,
-    preset: str | None,
-    size: int | None,
-    storage: str | None,
-) -> optuna.Study | None:
+def find_study(studies: Studies, column: tuple[str, int]) -> optuna.Study | None:
     """The study of `tune` with the same arguments, or None."""
-    description = describe(task)
-    preset = description.default_preset if preset is None else preset
-    size = description.default_size if size is None else size
-    name = StudySpecification(task, method, components, size, preset, (), ()).name
+    name = studies.specification(column).name
     file = Path("studies") / name / "study.db"
-    if storage is None and not file.is_file():
+    if studies.storage is None and not file.is_file():
         return None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    opened = open_storage(storage or f"sqlite:///{file.absolute()}")
-    if name not in optuna.get_all_study_names(opened):
+    storage = open_storage(studies.storage or f"sqlite:///{file.absolute()}")
+    if name not in optuna.get_all_study_names(storage):
         return None
-    return optuna.load_study(study_name=name, storage=opened)
+    return optuna.load_study(study_name=name, storage=storage)
 
 
 def specification_of(study: optuna.Study) -> StudySpecification:
     """What the study was made with."""
-    stored = {
-        key: value
-        for key, value in study.user_attrs["specification"].items()
-        if key not in ("space", "objective")
-    }
-    return StudySpecification(
-        **{**stored, "seeds": tuple(stored["seeds"]), "assignments": tuple(stored["assignments"])}
-    )
+    fields = [field.name for field in dataclasses.fields(StudySpecification)]
+    stored = {name: study.user_attrs["specification"][name] for name in fields}
+    lists = {name: tuple(stored[name]) for name in ("seeds", "assignments")}
+    return StudySpecification(**{**stored, **lists})
 
 
 # --- report ---------------------------------------------------------------------------------------
@@ -209,22 +183,13 @@ def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> 
     hyperparameters = pd.DataFrame([row for column in columns for row in _side_by_side(column)])
     scores = pd.DataFrame([_score(column, values) for column in columns])
     importances = pd.DataFrame([row for column in columns for row in _importances(column)])
-    for name, frame in {
-        "values": values,
-        "hyperparameters": hyperparameters,
-        "importances": importances,
-    }.items():
-        write_text(out / f"{name}.csv", frame.to_csv(index=False))
-    text = (
-        "Objective on fresh seeds: mean [95 % bootstrap interval of the mean]; lower is better.\n\n"
-        + to_markdown(scores)
-    )
-    text += "\nHyperparameters:\n\n" + to_markdown(hyperparameters)
+    write_text(out / "values.csv", values.to_csv(index=False))
+    write_text(out / "hyperparameters.csv", hyperparameters.to_csv(index=False))
+    write_text(out / "importances.csv", importances.to_csv(index=False))
+    text = f"{SCORES}.\n\n{to_markdown(scores)}"
+    text += f"\nHyperparameters:\n\n{to_markdown(hyperparameters)}"
     if len(importances):
-        text += (
-            "\nImportance of each hyperparameter in its study (Optuna's default estimate):\n\n"
-            + to_markdown(importances)
-        )
+        text += f"\n{IMPORTANCES}:\n\n{to_markdown(importances)}"
     write_text(out / "compare.md", text)
     from experiments.figures.comparison import draw_comparison
 
@@ -233,15 +198,11 @@ def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> 
 
 def _side_by_side(column: Column) -> list[dict[str, Any]]:
     published, found = (column.overrides[candidate] for candidate in CANDIDATES)
+    names = ("column", "hyperparameter", *CANDIDATES)
     return [
-        {
-            "column": column.name,
-            "hyperparameter": f"{s}.{k}",
-            "published": _plain(published[s][k]),
-            "found": _plain(value),
-        }
+        dict(zip(names, (column.name, f"{s}.{k}", _plain(published[s][k]), _plain(v)), strict=True))
         for s, keys in found.items()
-        for k, value in keys.items()
+        for k, v in keys.items()
     ]
 
 
@@ -253,9 +214,8 @@ def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
     row: dict[str, Any] = {"column": column.name}
     parts = {}
     for candidate in CANDIDATES:
-        chosen = values[
-            (values["column"] == column.name) & (values["candidate"] == candidate)
-        ].sort_values("seed")
+        own = (values["column"] == column.name) & (values["candidate"] == candidate)
+        chosen = values[own].sort_values("seed")
         parts[candidate] = chosen.set_index("seed")["value"]
         v = chosen["value"].to_numpy(float)
         low, high = bootstrap_interval(v)
@@ -266,9 +226,8 @@ def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
     row["p"] = f"{sign_flip_test(both[:, 1] - both[:, 0]):.2g}" if len(both) else "-"
     row["trials"] = str(len(column.study.get_trials(deepcopy=False, states=ENDED)))
     best = best_trial(column.study)
-    row["found in tuning"] = (
-        f"{best.value:.4f}" if best is not None and best.value is not None else "-"
-    )
+    value = None if best is None else best.value
+    row["found in tuning"] = "-" if value is None else f"{value:.4f}"
     return row
 
 
@@ -277,10 +236,10 @@ def _importances(column: Column) -> list[dict[str, Any]]:
     if len(complete) < FEWEST_FOR_IMPORTANCES or np.ptp([trial.value for trial in complete]) == 0.0:
         return []
     found = optuna.importance.get_param_importances(column.study)
+    finite = {name: float(value) for name, value in found.items() if math.isfinite(value)}
     return [
-        {"column": column.name, "hyperparameter": name, "importance": float(v)}
-        for name, v in found.items()
-        if math.isfinite(v)
+        {"column": column.name, "hyperparameter": name, "importance": value}
+        for name, value in finite.items()
     ]
 
 
@@ -303,9 +262,6 @@ def write_tuned(task: str, columns: Sequence[Column]) -> Path:
         }
     path = tuned_file(task)
     path.parent.mkdir(exist_ok=True)
-    header = (
-        f"# Found by `python -m experiments tune {task}`, written by `compare {task} --write`. "
-        "Loaded by --hparams tuned.\n"
-    )
-    write_text(path, header + to_yaml(content))
+    found = f"# Found by `python -m experiments tune {task}`, written by `compare {task} --write`."
+    write_text(path, f"{found} Loaded by --hparams tuned.\n{to_yaml(content)}")
     return path

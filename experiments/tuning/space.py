@@ -1,5 +1,4 @@
-"""Table 1 as Optuna's parameters: what is searched for a task and method, and values to and from
-parameters.
+"""Table 1 as Optuna's parameters: what is searched, and values to and from parameters.
 
 Powers of two are searched by their exponent, so that Optuna sees an ordered, evenly spaced range. A
 parameter has the name of the hyperparameter, `section.key`; of one that is searched by its
@@ -23,8 +22,10 @@ SMALLEST = 1e-9
 
 
 def searched(task: str, method: str, components: int) -> dict[str, SearchParameter]:
-    """The rows of Table 1 that are optimised: all but those of other methods, those that the
-    published column stars, and those of parts that the method has not (EIM has no KDE).
+    """The rows of Table 1 that are optimised.
+
+    All but those of other methods, those that the published column stars, and those of parts that
+    the method has not (EIM has no KDE).
     """
     chosen = METHODS[method]
     fixed = starred(task, method, components)
@@ -82,9 +83,8 @@ def _suggest(trial: optuna.Trial, name: str, row: SearchParameter) -> Any:
         return trial.suggest_int(name, int(low), int(high))
     if row.spec.get("step"):
         return trial.suggest_float(name, low, high, step=row.spec["step"])
-    return trial.suggest_float(
-        name, SMALLEST if row.spec.get("open_low") else low, high, log=bool(row.spec.get("log"))
-    )
+    low = SMALLEST if row.spec.get("open_low") else low
+    return trial.suggest_float(name, low, high, log=bool(row.spec.get("log")))
 
 
 def _zero_exponent(row: SearchParameter) -> int | None:

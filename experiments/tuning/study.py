@@ -12,11 +12,11 @@ import json
 import time
 import traceback
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from virl_tf.persistence.configuration import differences
 from virl_tf.validation import InputError
@@ -34,11 +34,11 @@ from experiments.tuning.space import searched, suggest, to_parameters
 HEARTBEAT_SECONDS = 10
 GRACE_SECONDS = 40  # without a heartbeat, after which a trial counts as lost
 RETRIES = 5  # of one lost trial
+Column = tuple[str, int]  # method and components
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 POLL_SECONDS = 2.0
-warnings.filterwarnings(
-    "ignore", category=optuna.exceptions.ExperimentalWarning
-)  # heartbeat and retry have been so since 2.9
+# Heartbeat and retry have been experimental since 2.9.
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 ALLOWED_FAILURES = 10  # trials in a row that fail before a worker gives the study up
 CONNECT_SECONDS = 10  # until a PostgreSQL server counts as one that does not answer
 OPENING_SECONDS = 3.0  # that another command may take to make the tables, or the study
@@ -81,9 +81,7 @@ class StudySpecification:
         return dataclasses.replace(spec, hparams=spec.hparams.override(overrides, "trial"))
 
     def to_attributes(self) -> dict[str, Any]:
-        """As stored with the study: also the space and the objective, so that a change of either is
-        noticed.
-        """
+        """As stored with the study: with space and objective, so that their changes are noticed."""
         rows = searched(self.task, self.method, self.components)
         space = {
             name: {key: value for key, value in row.spec.items() if key != "description"}
@@ -96,16 +94,32 @@ class StudySpecification:
 
 def published_parameters(spec: StudySpecification) -> dict[str, Any]:
     """The published column as a trial's parameters."""
-    return to_parameters(
-        published_column(spec.task, spec.method, spec.components),
-        searched(spec.task, spec.method, spec.components),
-    )
+    column = (spec.task, spec.method, spec.components)
+    return to_parameters(published_column(*column), searched(*column))
+
+
+class Studies(NamedTuple):
+    """A task's studies of one preset and size (None: the task's defaults) in one database."""
+
+    task: str
+    preset: str | None
+    size: int | None
+    storage: str | None
+
+    def specification(
+        self, column: Column, seeds: Sequence[int] = (), assignments: Sequence[str] = ()
+    ) -> StudySpecification:
+        """Of the study of one column."""
+        description = describe(self.task)
+        size = description.default_size if self.size is None else self.size
+        preset = description.default_preset if self.preset is None else self.preset
+        return StudySpecification(
+            self.task, *column, size, preset, tuple(seeds), tuple(assignments)
+        )
 
 
 class _Storage(optuna.storages.RDBStorage):
-    """Optuna's, whose heartbeats outlive an outage: after one that finds no server Optuna sends no
-    more for that trial.
-    """
+    """Optuna's, but heartbeats outlive an outage: Optuna sends no more after one that fails."""
 
     def record_heartbeat(self, trial_id: int) -> None:
         """Say that a trial's worker is alive, if the database answers."""
@@ -124,9 +138,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
 
     allowed = "Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
     _make_folder(url, allowed)
-    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(
-        max_retry=RETRIES, inherit_intermediate_values=True
-    )
+    retry = _retry(RETRIES)
     deadline = time.monotonic() + OPENING_SECONDS
     while True:
         try:
@@ -138,9 +150,9 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
                 engine_kwargs=_engine_options(url),
             )
         except ImportError as error:
+            install = f"for PostgreSQL: pip install 'virl_tf[postgres]'. {allowed}"
             raise InputError(
-                f"--storage {url}: its driver is not installed ({error}); for PostgreSQL: pip "
-                f"install 'virl_tf[postgres]'. {allowed}"
+                f"--storage {url}: its driver is not installed ({error}); {install}"
             ) from error
         except (
             SQLAlchemyError,
@@ -149,15 +161,18 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
             AssertionError,
             optuna.exceptions.StorageInternalError,
         ) as error:
-            # Commands that begin at once on a new database get in each other's way while the tables
-            # are made.
+            # Commands that begin at once on a new database get in each other's way.
             refused = isinstance(error, (SQLAlchemyError, ValueError))
             contended = not refused or isinstance(error, (IntegrityError, ProgrammingError))
             if time.monotonic() > deadline or not (contended or "already exists" in str(error)):
-                raise InputError(
-                    f"--storage {url} cannot be used: {reason_of(error)} {allowed}"
-                ) from error
+                reason = f"{reason_of(error)} {allowed}"
+                raise InputError(f"--storage {url} cannot be used: {reason}") from error
             time.sleep(0.2)
+
+
+def _retry(most: int | None) -> Callable[[optuna.Study, FrozenTrial], None]:
+    """Enqueues a lost trial again, at most so often."""
+    return optuna.storages.RetryHeartbeatStaleTrialCallback(most, inherit_intermediate_values=True)
 
 
 def _make_folder(url: str, allowed: str) -> None:
@@ -197,8 +212,7 @@ def reason_of(error: BaseException) -> str:
 def open_study(
     spec: StudySpecification, storage: optuna.storages.BaseStorage, worker: int = 0
 ) -> optuna.Study:
-    """The study, created with the published column (if there is one) as its first trial, or the one
-    that is there already.
+    """The study; if it is new, with the published column (if there is one) as its first trial.
 
     Raises:
         InputError: a study of this name exists with another space, objective or configuration; or
@@ -213,56 +227,49 @@ def open_study(
 def _open_study(
     spec: StudySpecification, storage: optuna.storages.BaseStorage, worker: int
 ) -> optuna.Study:
-    wanted = spec.to_attributes()
-    # Compares a run with the trials before it at the same iteration; the first iterations say
-    # little.
+    # Compares a run with the trials before it at the same iteration; the first ones say little.
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)
-    parts: dict[str, Any] = {
-        "study_name": spec.name,
-        "storage": storage,
-        "sampler": make_sampler(spec, worker),
-        "pruner": pruner,
-    }
+    parts: dict[str, Any] = {"study_name": spec.name, "storage": storage, "pruner": pruner}
+    parts["sampler"] = make_sampler(spec, worker)
     try:
         study = optuna.create_study(direction="minimize", **parts)
         deadline = 0.0
     except optuna.exceptions.DuplicatedStudyError:
         study = optuna.load_study(**parts)
         deadline = time.monotonic() + OPENING_SECONDS
-    minimised = study.directions == [optuna.study.StudyDirection.MINIMIZE]
-    # One that is being made by another command, right now, is soon complete; if that command died,
-    # it never is.
-    while (found := study.user_attrs.get("specification")) is None:
-        if not minimised or any(
-            "published" not in trial.user_attrs for trial in study.get_trials(deepcopy=False)
-        ):
-            raise InputError(
-                f"the storage holds another study named {spec.name}; give another --storage."
-            )
-        if time.monotonic() > deadline:
-            if spec.description.table is not None:
-                study.enqueue_trial(
-                    published_parameters(spec), user_attrs={"published": True}, skip_if_exists=True
-                )
-            study.set_user_attr(
-                "specification", wanted
-            )  # last: its presence says that the first trial is there
-        else:
-            time.sleep(0.1)
+    found, wanted = _begun(study, spec, deadline), spec.to_attributes()
     if found != wanted:
-        shown = "; ".join(differences(found, wanted)[:4])
-        raise InputError(
-            f"the study {spec.name} exists with another space or objective ({shown}). Give another "
-            "--storage."
-        )
+        shown = f"another space or objective ({'; '.join(differences(found, wanted)[:4])})"
+        raise InputError(f"the study {spec.name} exists with {shown}. Give another --storage.")
     return study
+
+
+def _begun(study: optuna.Study, spec: StudySpecification, deadline: float) -> dict[str, Any]:
+    """The attributes that the study was begun with, by another command or, from `deadline`, here.
+
+    One that is being made by another command is soon complete; if that command died, it never is.
+    """
+    minimised = study.directions == [optuna.study.StudyDirection.MINIMIZE]
+    while (found := study.user_attrs.get("specification")) is None:
+        trials = study.get_trials(deepcopy=False)
+        if not minimised or any("published" not in trial.user_attrs for trial in trials):
+            text = "give another --storage."
+            raise InputError(f"the storage holds another study named {spec.name}; {text}")
+        if time.monotonic() <= deadline:
+            time.sleep(0.1)
+            continue
+        if spec.description.table is not None:
+            marked = {"published": True}
+            study.enqueue_trial(published_parameters(spec), marked, skip_if_exists=True)
+        # Last: its presence says that the first trial is there.
+        study.set_user_attr("specification", spec.to_attributes())
+    return found
 
 
 def make_sampler(
     spec: StudySpecification, worker: int, trials: int = 0
 ) -> optuna.samplers.BaseSampler:
-    """TPE with a seed of its own for each worker and number of trials so far: a worker that begins
-    anew goes on elsewhere.
+    """TPE with a seed for each worker and number of trials: a worker begun anew goes on elsewhere.
 
     A constant liar keeps workers from the same point.
     """
@@ -273,8 +280,7 @@ def make_sampler(
 
 
 def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float:
-    """The paper's objective, averaged over the study's seeds; reported after every iteration for
-    the pruner.
+    """The paper's objective, averaged over the seeds; reported after every iteration.
 
     Raises:
         optuna.TrialPruned: the pruner says so, or a run diverged or came to nan; the reason is
@@ -302,9 +308,7 @@ def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float
 
 @dataclass(frozen=True)
 class _Report:
-    """An observer that reports the task's objective to a trial after every iteration, and asks
-    whether to go on.
-    """
+    """An observer that reports the objective to a trial and asks whether to go on."""
 
     trial: optuna.Trial
     column: str
@@ -336,8 +340,7 @@ class _NotNeededError(Exception):
 def work(
     spec: StudySpecification, url: str, num_trials: int, out: Path, worker: int, command: str = ""
 ) -> None:
-    """A worker: trials, one after the other, until `num_trials` of the study are complete or
-    pruned.
+    """A worker: trials, one by one, until `num_trials` of the study are complete or pruned.
 
     Args:
         command: whose worker it is; its trials carry this name, and it stops when `stop` was called
@@ -392,9 +395,7 @@ def count(study: optuna.Study, *states: TrialState) -> int:
 
 
 def _is_needed(study: optuna.Study, number: int, num_trials: int) -> bool:
-    """Whether a trial is among the first `num_trials` that ended or are running: two workers may
-    start the last one at once.
-    """
+    """Whether a trial is among the first `num_trials`: two workers may start the last at once."""
     started = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.RUNNING))
     earlier = [trial for trial in started if trial.state in ENDED or trial.number < number]
     return len(earlier) < num_trials
@@ -412,60 +413,39 @@ def _failures_in_a_row(study: optuna.Study, before: Collection[int]) -> int:
 
 
 def stop(study: optuna.Study, command: str) -> None:
-    """Have a command's workers stop, wherever they are, and put what they were in the middle of
-    back into the queue.
-    """
+    """Have a command's workers stop, wherever they are, and put their trials back in the queue."""
     study.set_user_attr("stopped", [*study.user_attrs.get("stopped", []), command])
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    release(
-        study,
-        [
-            trial.number
-            for trial in running
-            if trial.user_attrs.get("worker") == [command, trial.number]
-        ],
-    )
+    release(study, [t.number for t in running if t.user_attrs.get("worker") == [command, t.number]])
 
 
 def release(study: optuna.Study, numbers: Collection[int]) -> None:
-    """Give up trials whose workers were stopped: failed, and enqueued again to go on from their
-    checkpoint.
-    """
-    retry = optuna.storages.RetryHeartbeatStaleTrialCallback(
-        max_retry=None, inherit_intermediate_values=True
-    )
+    """Fail trials whose workers were stopped; enqueued again, they go on from their checkpoint."""
+    retry = _retry(None)
     for trial in study.get_trials(deepcopy=True, states=(TrialState.RUNNING,)):
         if trial.number in numbers:
             try:
                 study.tell(trial.number, state=TrialState.FAIL)
             except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
                 continue  # it ended, or another gave it up
-            trial.system_attrs.pop(
-                "retry_history", None
-            )  # only workers that die count against a trial
+            # Only workers that die count against a trial.
+            trial.system_attrs.pop("retry_history", None)
             retry(study, trial)
 
 
 def _release_silent(study: optuna.Study) -> None:
-    """Give up trials whose worker died after it had taken them and before the first heartbeat:
-    Optuna never does.
-    """
+    """Give up trials whose worker died before the first heartbeat: Optuna never does."""
     limit = datetime.now() - timedelta(seconds=GRACE_SECONDS)
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     silent = [t for t in running if t.user_attrs.get("worker", [None, None])[1] != t.number]
-    release(
-        study,
-        [t.number for t in silent if t.datetime_start is not None and t.datetime_start < limit],
-    )
+    begun = [(t.number, t.datetime_start) for t in silent]
+    release(study, [number for number, start in begun if start is not None and start < limit])
 
 
 def best_trial(study: optuna.Study) -> FrozenTrial | None:
     """The complete trial with the lowest finite value, or None."""
-    complete = [
-        t
-        for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        if t.value is not None
-    ]
+    ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    complete = [trial for trial in ended if trial.value is not None]
     return min(complete, key=lambda trial: trial.value, default=None)  # type: ignore[arg-type, return-value]
 
 

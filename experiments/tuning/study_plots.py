@@ -7,19 +7,10 @@ from virl_tf.validation import InputError, check_choice
 
 from experiments.figures.comparison import draw_study
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES, find_study
-from experiments.tuning.study import best_trial, count
+from experiments.tuning.study import Studies, best_trial, count
 
 
-def study_plots(
-    task: str,
-    method: str,
-    components: int,
-    *,
-    preset: str | None,
-    size: int | None,
-    storage: str | None,
-    out: Path | None,
-) -> None:
+def study_plots(studies: Studies, method: str, components: int, out: Path | None) -> None:
     """Draw history, importances, slices and contour of one study.
 
     Raises:
@@ -28,15 +19,12 @@ def study_plots(
     from optuna.trial import TrialState
 
     check_choice("method", method, METHODS)
-    study = find_study(task, method, components, preset, size, storage)
+    study = find_study(studies, (method, components))
     if study is None:
-        raise InputError(
-            f"no such study; make it with: python -m experiments tune {task} --method {method}"
-        )
+        command = f"python -m experiments tune {studies.task} --method {method}"
+        raise InputError(f"no such study; make it with: {command}")
     complete = count(study, TrialState.COMPLETE)
     if best_trial(study) is None or complete < FEWEST_FOR_IMPORTANCES:
-        raise InputError(
-            f"{study.study_name} has {complete} complete trials; plots need at least "
-            f"{FEWEST_FOR_IMPORTANCES}."
-        )
+        need = f"plots need at least {FEWEST_FOR_IMPORTANCES}."
+        raise InputError(f"{study.study_name} has {complete} complete trials; {need}")
     draw_study(study, out or Path("studies") / study.study_name / "plots")

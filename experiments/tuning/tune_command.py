@@ -1,9 +1,6 @@
-"""`python -m experiments tune`: workers on one study, here or on other machines, and what they
-found so far on the screen.
-"""
+"""`python -m experiments tune`: workers on one study, and what they found so far on the screen."""
 
 import contextlib
-import os
 import time
 import uuid
 from pathlib import Path
@@ -21,11 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from experiments import tasks
-from experiments.sweep import cluster, submit
+from experiments.sweep import Workers, cluster, submit
 from experiments.sweep_command import parse_integers
 from experiments.tuning.study import (
     ENDED,
     POLL_SECONDS,
+    Studies,
     StudySpecification,
     best_trial,
     count,
@@ -39,73 +37,62 @@ from experiments.tuning.study import (
 
 
 def tune(
-    task: str,
-    method: str,
-    components: int,
-    *,
+    studies: Studies,
+    column: tuple[str, int],
     trials: int,
-    size: int | None,
-    preset: str | None,
     seeds: str | None,
     assignments: list[str],
-    storage: str | None,
-    scheduler: str | None,
-    workers: int | None,
+    workers: Workers,
     out: Path | None,
 ) -> None:
-    """Do trials until `trials` of the study are complete or pruned, then print and write what was
-    found.
+    """Do trials until `trials` are complete or pruned, then print and write what was found.
+
+    Args:
+        column: method and components.
 
     Raises:
         InputError: bad arguments, a storage that cannot be used, another study of this name, or
             trials that only fail.
     """
     console = Console()
-    description = tasks.describe(task)
-    check_choice("method", method, METHODS)
+    tasks.describe(studies.task)
+    check_choice("method", column[0], METHODS)
     check_integer("--trials", trials, 1)
-    if workers is not None:
-        check_integer("--workers", workers, 1)
-    chosen = tuple(parse_integers("--seeds", seeds) or (0,))
-    spec = StudySpecification(
-        task=task,
-        method=method,
-        components=components,
-        size=description.default_size if size is None else size,
-        preset=description.default_preset if preset is None else preset,
-        seeds=chosen,
-        assignments=tuple(assignments),
-    )
+    if workers.asked is not None:
+        check_integer("--workers", workers.asked, 1)
+    chosen = parse_integers("--seeds", seeds) or [0]
+    spec = studies.specification(column, chosen, assignments)
     check_integer("--size", spec.size, 1)
     for seed in chosen:
         spec.run(seed, {})  # everything about the runs is checked before a database is touched
     out = out or Path("studies") / spec.name
-    url = storage or f"sqlite:///{out.absolute()}/study.db"
+    url = studies.storage or f"sqlite:///{out.absolute()}/study.db"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = open_study(spec, open_storage(url))
 
     try:
         if count(study, *ENDED) < trials:
             console.print(f"[bold]{spec.name}[/bold] in {url}; runs in {out}", highlight=False)
-            _work_together(spec, study, url, trials, out, scheduler, workers, console)
+            arguments = (spec, url, trials, (out / "trials").absolute())
+            _work_together(study, arguments, workers, console)
     except optuna.exceptions.StorageInternalError as error:
-        raise InputError(
-            f"--storage {url} does not answer any more ({reason_of(error)}); what was done is "
-            "kept, the same command continues."
-        ) from error
+        text = f"--storage {url} does not answer any more ({reason_of(error)})"
+        raise InputError(f"{text}; what was done is kept, the same command continues.") from error
     _report(study, trials, out, console)
     console.print(f"trials: {out / 'trials.csv'}   database: {url}", highlight=False)
     if count(study, *ENDED) < trials:
-        raise InputError(
-            "the study was given up after too many failed trials in a row; the last: "
-            f"{_last_failure(study)}"
-        )
+        text = "the study was given up after too many failed trials in a row"
+        raise InputError(f"{text}; the last: {_last_failure(study)}")
+
+
+TIMES = ("datetime_start", "datetime_complete")
+COLUMNS = ("number", "state", "value", *TIMES, "params", "user_attrs")
 
 
 def _report(study: optuna.Study, trials: int, out: Path, console: Console) -> None:
     """trials.csv, and what was found on the screen."""
     out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "trials.csv", study.trials_dataframe(attrs=_COLUMNS).to_csv(index=False))
+    write_text(out / "trials.csv", study.trials_dataframe(attrs=COLUMNS).to_csv(index=False))
     console.print(board(study, trials))
 
 
@@ -115,42 +102,26 @@ def _last_failure(study: optuna.Study) -> str:
     return reasons[-1] if reasons else "no trial ran"
 
 
-_COLUMNS = (
-    "number",
-    "state",
-    "value",
-    "datetime_start",
-    "datetime_complete",
-    "params",
-    "user_attrs",
-)
-
-
 def _work_together(
-    spec: StudySpecification,
     study: optuna.Study,
-    url: str,
-    trials: int,
-    out: Path,
-    scheduler: str | None,
-    workers: int | None,
+    arguments: tuple[StudySpecification, str, int, Path],
+    workers: Workers,
     console: Console,
 ) -> None:
-    command = uuid.uuid4().hex
+    """Have all workers call `work` with these arguments, and show how far the study is."""
+    command, trials = uuid.uuid4().hex, arguments[2]
+
+    def start(worker: int) -> Any:
+        return submit(client, work, *arguments, worker, command, pure=False)
+
     try:
-        local = workers or len(os.sched_getaffinity(0))
         with (
-            cluster(scheduler, local) as client,
+            cluster(workers.scheduler, workers.local) as client,
             Live(console=console, refresh_per_second=1) as live,
         ):
             from distributed import KilledWorker
 
-            def start(worker: int) -> Any:
-                folder = (out / "trials").absolute()
-                arguments = (spec, url, trials, folder, worker, command)
-                return submit(client, work, *arguments, pure=False)
-
-            futures = [start(worker) for worker in range(workers or len(client.nthreads()))]
+            futures = [start(worker) for worker in range(workers.asked or len(client.nthreads()))]
             while not all(future.done() for future in futures):
                 live.update(board(study, trials))
                 time.sleep(POLL_SECONDS)
@@ -167,9 +138,7 @@ def _work_together(
 
 
 def board(study: optuna.Study, trials: int) -> Group:
-    """A bar over the trials, the counts of their states, and the best value beside the published
-    column's.
-    """
+    """A bar over the trials, counts of their states, the best value beside the published one."""
     progress = Progress(TextColumn("trials"), BarColumn(), MofNCompleteColumn())
     progress.add_task("", total=trials, completed=min(count(study, *ENDED), trials))
     counts = Table("complete", "pruned", "failed", "running")
@@ -178,11 +147,8 @@ def board(study: optuna.Study, trials: int) -> Group:
     values = Table("", "value", "trial", "parameters")
     for label, trial in (("published", published_trial(study)), ("best", best_trial(study))):
         if trial is not None:
-            value = (
-                "pruned"
-                if trial.value is None or trial.state == TrialState.PRUNED
-                else f"{trial.value:.4f}"
-            )
+            pruned = trial.value is None or trial.state == TrialState.PRUNED
+            value = "pruned" if pruned else f"{trial.value:.4f}"
             values.add_row(label, value, str(trial.number), describe(trial.params))
     return Group(counts, values, progress)
 
