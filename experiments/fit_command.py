@@ -102,9 +102,10 @@ def fit_file(request: FitRequest, out: Path, tensorboard: bool) -> None:
     console.print(f"{reason}; run folder {out}", highlight=False, soft_wrap=True)
 
     start = time.process_time()
-    options = {"seed": seed, "hparams": hparams, "directory": out}
-    watched = {"progress": True, "tensorboard": tensorboard}
-    result = virl_tf.fit(rows.train, method, chosen.components, **options, **watched)
+    options: dict[str, Any] = {"seed": seed, "hparams": hparams, "directory": out}
+    result = virl_tf.fit(
+        rows.train, method, chosen.components, **options, progress=True, tensorboard=tensorboard
+    )
     if not (out / "summary.json").is_file():
         save_arrays(out / "demonstrations.npz", {"train": rows.train, "test": rows.test})
         save_arrays(out / "grid.npz", grid_arrays(result, rows.train))
@@ -237,7 +238,12 @@ def summarise(
 
 
 def _columns(names: Sequence[str], x: np.ndarray) -> list[dict[str, Any]]:
-    measures = {"mean": np.mean, "standard_deviation": np.std, "min": np.min, "max": np.max}
+    measures: dict[str, Any] = {
+        "mean": np.mean,
+        "standard_deviation": np.std,
+        "min": np.min,
+        "max": np.max,
+    }
     return [
         {"name": name, **{key: measure(column) for key, measure in measures.items()}}
         for name, column in zip(names, x.T, strict=True)

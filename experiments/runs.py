@@ -58,8 +58,9 @@ def execute(
     train, test = demonstrations(experiment, spec, out)
     identity = (METHODS[spec.method], spec.components, spec.seed, spec.hparams, config)
     evaluate = _timed(experiment.evaluator(train, test))
-    watched = {"observers": observers, "progress": progress, "tensorboard": tensorboard}
-    result = run(train, *identity, folder=folder, evaluate=evaluate, **watched)
+    watched: dict[str, Any] = {"observers": observers, "progress": progress}
+    watched |= {"tensorboard": tensorboard, "evaluate": evaluate}
+    result = run(train, *identity, folder=folder, **watched)
     experiment.write_arrays(out, train, result)
     before = time.process_time()
     measured = experiment.summarise(train, result)

@@ -156,7 +156,7 @@ def test_the_command_writes_numbers_and_a_table(tmp_path, monkeypatch):
         lambda repeats: [{**row, "who": "virl_tf"}, {**row, "who": "x", "cpu_seconds": 3.0}],
     )
     monkeypatch.setattr(command, "ceiling", lambda: 10.0)
-    command.benchmark(["training"], False, 1, 1, tmp_path / "out")
+    command.benchmark(["training"], command.Settings(1, 1), tmp_path / "out")
     written = json.loads((tmp_path / "out" / "benchmark.json").read_text())
     assert written["rows"][0]["share_of_ceiling"] == 0.5
     assert written["rows"][1]["times_ours"] == 3.0
@@ -171,13 +171,13 @@ def test_the_command_writes_numbers_and_a_table(tmp_path, monkeypatch):
         ((["training"], 0, 5), "--repeats"),
         ((["training"], 5, 0), "--seeds"),
         ((["run"], 5, 5, "quick"), "--preset"),
-        ((["vips"], 5, 5, "paper", 0.0), "--peer-seconds"),
+        ((["vips"], 5, 5, "paper", False, 0.0), "--peer-seconds"),
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, arguments, message):
-    names, repeats, seeds, *others = arguments
+    names, *settings = arguments
     with pytest.raises(InputError, match=message):
-        command.benchmark(names, False, repeats, seeds, tmp_path, *others)
+        command.benchmark(names, command.Settings(*settings), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -196,7 +196,7 @@ def test_peers_are_refused_before_anything_is_measured(tmp_path, monkeypatch, na
     monkeypatch.setitem(sys.modules, "gmmvi", None)
     monkeypatch.setattr(command, "ceiling", lambda: pytest.fail("measured"))
     with pytest.raises(InputError, match=r"virl_tf\[bench\]"):
-        command.benchmark(names, peers, 1, 1, tmp_path / "out")
+        command.benchmark(names, command.Settings(peers=peers), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -214,7 +214,7 @@ def test_peers_are_a_part_that_is_asked_for(tmp_path, monkeypatch, peers):
         ([], ["kde", "run", "memory", "vips"] + ["peers"] * peers),
         (["peers"], ["peers"]),
     ):
-        command.benchmark(names, peers, 1, 1, tmp_path)
+        command.benchmark(names, command.Settings(1, 1, peers=peers), tmp_path)
         assert [
             row["part"] for row in json.loads((tmp_path / "benchmark.json").read_text())["rows"]
         ] == expected
@@ -301,7 +301,8 @@ def test_the_figure_of_the_arms(tmp_path):
 
 @pytest.mark.slow
 def test_the_targets_of_vips_in_processes_of_their_own(tmp_path):
-    command.benchmark(["vips"], False, 1, 1, tmp_path, "smoke", None, "walker d = 5, K = 10")
+    settings = command.Settings(1, 1, "smoke", only="walker d = 5, K = 10")
+    command.benchmark(["vips"], settings, tmp_path)
     rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
     assert [(row["who"], row["modes"]) for row in rows] == [
         ("virl_tf", 10),
@@ -312,7 +313,7 @@ def test_the_targets_of_vips_in_processes_of_their_own(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["training", "reward", "steps", "kde", "growth", "run", "memory"])
 def test_every_part_runs(part, tmp_path):
-    command.benchmark([part], False, 1, 1, tmp_path, "smoke")
+    command.benchmark([part], command.Settings(1, 1, "smoke"), tmp_path)
     rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
     assert rows
     assert all(row["cpu_seconds"] > 0.0 for row in rows)

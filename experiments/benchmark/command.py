@@ -6,7 +6,7 @@ import platform
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_json, write_text
@@ -52,16 +52,41 @@ COLUMNS = {
 }
 
 
-def benchmark(
-    names: Sequence[str],
-    peers: bool,
-    repeats: int,
-    seeds: int,
-    out: Path,
-    preset: str = "paper",
-    peer_seconds: float | None = None,
-    only: str = "",
-) -> None:
+class Settings(NamedTuple):
+    """How much is measured.
+
+    Attributes:
+        repeats: of each candidate.
+        seeds, only: of `vips`.
+        preset: of `run` and `memory`.
+        peers, peer_seconds: see `vips.fits`.
+    """
+
+    repeats: int = 5
+    seeds: int = 5
+    preset: str = "paper"
+    peers: bool = False
+    peer_seconds: float | None = None
+    only: str = ""
+
+    def check(self) -> None:
+        """Raises InputError for a number out of range or an unknown preset."""
+        check_integer("--repeats", self.repeats, 1)
+        check_integer("--seeds", self.seeds, 1)
+        check_choice("--preset", self.preset, whole_run.MANY)
+        if self.peer_seconds is not None:
+            check_positive("--peer-seconds", self.peer_seconds)
+
+    def to_dict(self, best: float) -> dict[str, Any]:
+        """As written beside the rows; `best`: the ceiling."""
+        stored: dict[str, Any] = {"ceiling": best, "repeats": self.repeats, "seeds": self.seeds}
+        stored["preset"] = self.preset
+        if self.peers:
+            stored["peer_seconds"] = self.peer_seconds or f"{TIMES_OURS:.0f} times ours"
+        return stored
+
+
+def benchmark(names: Sequence[str], settings: Settings, out: Path) -> None:
     """Measure the named parts, one after the other; without names all, `peers` if asked for.
 
     Raises:
@@ -71,50 +96,29 @@ def benchmark(
     console = Console()
     for name in names:
         check_choice("part", name, (*PARTS, *OTHER_PARTS))
-    check_integer("--repeats", repeats, 1)
-    check_integer("--seeds", seeds, 1)
-    check_choice("--preset", preset, whole_run.MANY)
-    if peer_seconds is not None:
-        check_positive("--peer-seconds", peer_seconds)
-    if peers or "peers" in names:
+    settings.check()
+    if settings.peers or "peers" in names:
         check_gmmvi()
     best = ceiling()
-    console.print(
-        f"ceiling: {best:.0f} GFLOP per CPU second (float32 products of 500 x 256 with 256 x 256)",
-        highlight=False,
-    )
+    products = "float32 products of 500 x 256 with 256 x 256"
+    console.print(f"ceiling: {best:.0f} GFLOP per CPU second ({products})", highlight=False)
     rows: list[Row] = []
-    settings: dict[str, Any] = {
-        "ceiling": best,
-        "repeats": repeats,
-        "seeds": seeds,
-        "preset": preset,
-    }
-    if peers:
-        settings["peer_seconds"] = peer_seconds or f"{TIMES_OURS:.0f} times ours"
-    for name in names or (*PARTS, *(part for part in OTHER_PARTS if peers or part != "peers")):
+    every = [*PARTS, *(part for part in OTHER_PARTS if settings.peers or part != "peers")]
+    for name in names or every:
         with console.status(f"measuring {name}"):
-            for row in measure(name, peers, peer_seconds, repeats, seeds, preset, out, only):
+            for row in measure(name, settings, out):
                 if "gflop_per_cpu_second" in row:
                     row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
                 _report(console, row)
                 rows.append(row)
                 # After each row: a later one may fail, and policies with peers take hours.
-                write(rows, out, settings)
+                write(rows, out, settings.to_dict(best))
     console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
 
 
-def measure(
-    name: str,
-    peers: bool,
-    peer_seconds: float | None,
-    repeats: int,
-    seeds: int,
-    preset: str,
-    out: Path,
-    only: str,
-) -> Iterator[Row]:
+def measure(name: str, settings: Settings, out: Path) -> Iterator[Row]:
     """The rows of one part."""
+    repeats, seeds, preset, peers, peer_seconds, only = settings
     if name == "run":
         yield from whole_run.run(preset)
     elif name == "memory":
@@ -128,9 +132,8 @@ def measure(
 def check_gmmvi() -> None:
     """Raise InputError unless gmmvi is installed."""
     if importlib.util.find_spec("gmmvi") is None:
-        raise InputError(
-            "the peers need gmmvi, which is not installed: pip install 'virl_tf[bench]'."
-        )
+        install = "pip install 'virl_tf[bench]'"
+        raise InputError(f"the peers need gmmvi, which is not installed: {install}.")
 
 
 def write(rows: list[Row], out: Path, settings: Mapping[str, Any]) -> None:
@@ -154,11 +157,10 @@ def machine() -> str:
 
 def _compare_with_ours(rows: list[Row]) -> None:
     """Put into every row how many times our CPU seconds it takes."""
-    own = {
-        (row["part"], row["case"], row.get("seed")): row["cpu_seconds"]
-        for row in rows
-        if row["who"] == "virl_tf"
-    }
+    own: dict[tuple, float] = {}
+    for row in rows:
+        if row["who"] == "virl_tf":
+            own[row["part"], row["case"], row.get("seed")] = row["cpu_seconds"]
     for row in rows:
         mine = own.get((row["part"], row["case"], row.get("seed")))
         if mine is not None and row["who"] != "virl_tf":
@@ -166,12 +168,11 @@ def _compare_with_ours(rows: list[Row]) -> None:
 
 
 def _report(console: Console, row: Row) -> None:
-    shown = {label: row[key] for key, label in COLUMNS.items() if key in row}
-    texts = (
-        f"{label} {value:.4g}" if isinstance(value, float) else str(value)
-        for label, value in shown.items()
-    )
-    console.print("  " + ", ".join(texts), highlight=False, soft_wrap=True)
+    def text(label: str, value: Any) -> str:
+        return f"{label} {value:.4g}" if isinstance(value, float) else str(value)
+
+    texts = ", ".join(text(label, row[key]) for key, label in COLUMNS.items() if key in row)
+    console.print(f"  {texts}", highlight=False, soft_wrap=True)
 
 
 def markdown(rows: list[Row]) -> str:

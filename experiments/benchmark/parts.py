@@ -33,11 +33,8 @@ from experiments.benchmark.timing import (
 from experiments.specification import published_column
 
 NETWORKS = (
-    (4, 256, 0.0, False),
-    (4, 256, 0.01, False),
-    (4, 256, 0.0, True),
-    (3, 128, 0.0, False),
-    (3, 128, 0.01, False),
+    *((4, 256, 0.0, False), (4, 256, 0.01, False), (4, 256, 0.0, True)),
+    *((3, 128, 0.0, False), (3, 128, 0.01, False)),
 )
 
 
@@ -47,12 +44,8 @@ def training(repeats: int) -> list[Row]:
     data = np.random.default_rng(0).normal(size=(2, n, dim)).astype("float32")
     experts, samples = (LogitData(tf.constant(x), tf.zeros(n), tf.ones(n)) for x in data)
     for layers, size, dropout, batch_norm in NETWORKS:
-        network = {
-            "num_layers": layers,
-            "layer_size": size,
-            "dropout": dropout,
-            "batch_norm": batch_norm,
-        }
+        network = {"num_layers": layers, "layer_size": size}
+        network |= {"dropout": dropout, "batch_norm": batch_norm}
         hparams = default_hparams().override({"network": network})
         fitter = DiscriminatorFitter(dim, hparams)
         epochs = iter(range(10_000))
@@ -76,12 +69,8 @@ def keras_fit(hparams: Hparams, x: np.ndarray, batch: int, steps: int) -> Callab
     """An epoch of Keras's own loop on the same points, all steps in one call."""
     model = build_network(x.shape[1], hparams.network)
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    model.compile(
-        keras.optimizers.Adam(hparams.training.learning_rate),
-        loss,
-        steps_per_execution=steps,
-        jit_compile=False,
-    )
+    adam = keras.optimizers.Adam(hparams.training.learning_rate)
+    model.compile(adam, loss, steps_per_execution=steps, jit_compile=False)
     labels, weights = np.repeat([1.0, 0.0], len(x) // 2)[:, None], np.ones(len(x))
     return lambda: model.fit(x, labels, sample_weight=weights, batch_size=2 * batch, verbose=0)
 
@@ -90,9 +79,8 @@ def reward_of(count: int, layers: int = 4, size: int = 256, dim: int = 2, seed: 
     """A reward of `count` random networks."""
     rng = np.random.default_rng(seed)
     shapes = [(dim, size), (size,), (layers - 1, size, size), (layers - 1, size), (size, 1), (1,)]
-    arrays = (
-        tf.constant(rng.normal(size=(count, *shape)) / np.sqrt(size), NETWORK) for shape in shapes
-    )
+    weights = (rng.normal(size=(count, *shape)) / np.sqrt(size) for shape in shapes)
+    arrays = (tf.constant(values, NETWORK) for values in weights)
     stack = NetworkStack(FrozenNetwork(*arrays), tf.constant(count))
     shift, scale = tf.zeros([dim], DENSITY), tf.ones([dim], DENSITY)
     features = Features(shift, scale, tf.zeros([dim, 0], NETWORK))
@@ -134,10 +122,8 @@ def policy_steps(repeats: int) -> list[Row]:
         for k in (1, 10, 50, 200) if dim < 20 else (1, 10, 50):
             target = gaussian(np.ones(dim), np.eye(dim)).log_prob
             rows += _step_rows(f"K = {k}, D = {dim}", k, dim, target, default_samples(dim), repeats)
-    value = reward_of(10)
-    rows += _step_rows(
-        "K = 10, D = 2, ten networks", 10, 2, value.log_prob, default_samples(2), repeats
-    )
+    target, samples = reward_of(10).log_prob, default_samples(2)
+    rows += _step_rows("K = 10, D = 2, ten networks", 10, 2, target, samples, repeats)
     return rows
 
 
@@ -174,20 +160,16 @@ def kde(repeats: int) -> list[Row]:
                 "scipy": partial(theirs.logpdf, queries.T),
                 "scikit-learn": partial(trees.score_samples, queries),
             }
-            rows += rows_of(
-                "KDE", f"N = {n:,}, D = {dim}", compare(candidates, max(1, repeats // 2))
-            )
+            measured = compare(candidates, max(1, repeats // 2))
+            rows += rows_of("KDE", f"N = {n:,}, D = {dim}", measured)
     return rows
 
 
 def slice_sampling(repeats: int) -> list[Row]:
     """8,000 demonstrations of both tasks."""
-    tasks: dict[str, Task] = {
-        "Gaussians, m = 50": RandomGaussians(50, 0),
-        "grid walker, d = 5": GridWalker(5),
-    }
-    rows = []
-    for case, task in tasks.items():
+    rows: list[Row] = []
+    tasks: tuple[Task, ...] = (RandomGaussians(50, 0), GridWalker(5))
+    for case, task in zip(("Gaussians, m = 50", "grid walker, d = 5"), tasks, strict=True):
         measured = compare({"virl_tf": partial(task.demonstrations, 8000, 0)}, max(1, repeats // 2))
         rows += rows_of("slice sampling of 8,000", case, measured)
     return rows

@@ -54,12 +54,8 @@ def rows_of(
     """
     rows = []
     for name, values in measured.items():
-        row: Row = {
-            "part": part,
-            "case": case,
-            "who": name,
-            **{key: value / units for key, value in values.items()},
-        }
+        row: Row = {"part": part, "case": case, "who": name}
+        row |= {key: value / units for key, value in values.items()}
         if gflop is not None:
             row["gflop"] = gflop
             row["gflop_per_cpu_second"] = gflop / row["cpu_seconds"]

@@ -28,6 +28,7 @@ import tensorflow as tf
 from experiments.benchmark.timing import Row, compare, in_a_process
 
 SAMPLES = 20_000
+FRESH = {"desired_samples_per_component": 100, "ratio_reused_samples_to_desired": 0.0}
 TIMES_OURS = 20.0  # the CPU seconds a peer may take
 # gmmvi's recommended design, the same with fixed components, VIPS itself; and the two that add
 # components started from one, as in gmmvi's own experiments on mixtures: with all of ours from the
@@ -55,9 +56,8 @@ class Target:
 
     def start(self, seed: int) -> Mixture:
         """K components at random."""
-        start = standard_normal_start(
-            self.components, self.dim, numpy_seed(seed, 0, "initial policy")
-        )
+        drawn = numpy_seed(seed, 0, "initial policy")
+        start = standard_normal_start(self.components, self.dim, drawn)
         std = tf.constant(self.start_std, DENSITY)
         return start._replace(means=start.means * std, scale_trils=start.scale_trils * std[:, None])
 
@@ -80,30 +80,19 @@ def targets() -> Iterator[tuple[Target, Callable[[int], Target]]]:
     """Each target, and how to make it for a seed."""
     for dim, components in ((5, 10), (5, 25), (5, 40), (7, 64)):
         walker = GridWalker(dim)
-        name = f"walker d = {dim}, K = {components}"
-        target = Target(
-            name, dim, components, walker.log_prob, np.ones(dim), walker.modes_of, 2**dim
-        )
+        counted = (walker.log_prob, np.ones(dim), walker.modes_of, 2**dim)
+        target = Target(f"walker d = {dim}, K = {components}", dim, components, *counted)
         yield target, partial(_always, target)
     for components in (10, 30):
 
         def mixture(components: int, seed: int) -> Target:
-            task = RandomGaussians(30, seed)
-            return Target(
-                f"mixture of 30, K = {components}",
-                2,
-                components,
-                task.log_prob,
-                np.full(2, 3.0),
-                None,
-                0,
-            )
+            log_prob, name = RandomGaussians(30, seed).log_prob, f"mixture of 30, K = {components}"
+            return Target(name, 2, components, log_prob, np.full(2, 3.0), None, 0)
 
         yield mixture(components, 0), partial(mixture, components)
     robot = PlanarRobot()
-    target = Target(
-        "planar robot, K = 40", 10, 40, robot.log_prob, robot.prior_stds, robot.goals_of, 4
-    )
+    counted = (robot.log_prob, robot.prior_stds, robot.goals_of, 4)
+    target = Target("planar robot, K = 40", 10, 40, *counted)
     yield target, partial(_always, target)
 
 
@@ -113,25 +102,17 @@ def _always(target: Target, seed: int) -> Target:
 
 def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
     """`fit_policy` with its defaults: its measures, and the policy."""
-    k = target.components
-    start_cpu = time.process_time()
-    fitted = fit_policy(
-        target.log_prob, target.dim, k, seed=seed, search=search, initial_policy=target.start(seed)
-    )
+    k, start_cpu = target.components, time.process_time()
+    options = {"seed": seed, "search": search, "initial_policy": target.start(seed)}
+    fitted = fit_policy(target.log_prob, target.dim, k, **options)
     seconds = time.process_time() - start_cpu
     own = step_defaults(target.dim, after_search=search)
     evaluations = own.num_steps * own.samples_per_component * k
     if search:
         evaluations += budget_of(k, target.dim, search_hparams()).evaluations
     who = "virl_tf" if search else "virl_tf, fixed components"
-    row = {
-        "who": who,
-        "seed": seed,
-        "evaluations": evaluations,
-        "cpu_seconds": seconds,
-        **target.measure(fitted.policy),
-    }
-    return row, fitted.policy
+    row = {"who": who, "seed": seed, "evaluations": evaluations, "cpu_seconds": seconds}
+    return {**row, **target.measure(fitted.policy)}, fitted.policy
 
 
 def seconds_after_tracing(target: Target, seed: int) -> float:
@@ -140,17 +121,11 @@ def seconds_after_tracing(target: Target, seed: int) -> float:
     seeds = tf.constant(split_seed(seed, 0, "search"))
     own = step_defaults(target.dim, after_search=True)
     options = step_options(own.kl_bound, 0.05, 1e-6)
+    sizes = {"num_steps": own.num_steps, "num_samples": own.samples_per_component}
 
     def run(policy: Mixture, seed: Any) -> Mixture:
         policy, _ = vips_search(policy, target.log_prob, seed, options, search_hparams())
-        return vips_steps(
-            policy,
-            target.log_prob,
-            seed,
-            options,
-            num_steps=own.num_steps,
-            num_samples=own.samples_per_component,
-        )[0]
+        return vips_steps(policy, target.log_prob, seed, options, **sizes)[0]
 
     function = compiled(run, *specs_of((start, seeds)))
     return compare({"": partial(function, start, seeds)}, 1)[""]["cpu_seconds"]
@@ -176,10 +151,8 @@ def best_known(
     fits = [fit(found, 0)]
     for i in range(1, restarts + 1):
         rows = rng.choice(mixture.num_components, k, replace=False, p=np.exp(mixture.log_weights))
-        part = Mixture(
-            tf.fill([k], tf.constant(-np.log(k), DENSITY)),
-            *(tf.gather(a, rows) for a in mixture[1:]),
-        )
+        equal = tf.fill([k], tf.constant(-np.log(k), DENSITY))
+        part = Mixture(equal, *(tf.gather(a, rows) for a in mixture[1:]))
         if i % 2:
             fits.append(fit(part, i))
         else:
@@ -195,7 +168,6 @@ def _steps(
 ) -> Any:
     """Compiled steps of a fixed set of components."""
     options = step_options(kl_bound, 0.05, 1e-6)
-
     sizes = {"num_steps": num_steps, "num_samples": num_samples}
 
     def run(policy: Mixture, seed: Any) -> Mixture:
@@ -232,28 +204,18 @@ def gmmvi(
     gmm = model.model
     policy = Mixture(*(tf.cast(a, DENSITY) for a in (gmm.log_weights, gmm.means, gmm.chol_cov)))
     policy = policy._replace(log_weights=tf.nn.log_softmax(policy.log_weights))
-    row = {
-        "who": f"gmmvi {design}",
-        "seed": seed,
-        "evaluations": int(model.sample_db.num_samples_written),
-    }
-    row |= {"cpu_seconds": seconds, "cpu_after_tracing": seconds - first}
-    row |= {
-        "components": policy.num_components,
-        "iterations": iterations,
-        "stopped": float(seconds - first >= most_seconds),
-    }
-    return {
-        **row,
-        "cpu_ms_per_iteration": 1e3 * (seconds - first) / max(1, iterations - 1),
-        **target.measure(policy),
-    }
+    after, written = seconds - first, int(model.sample_db.num_samples_written)
+    row = {"who": f"gmmvi {design}", "seed": seed, "evaluations": written}
+    row |= {"cpu_seconds": seconds, "cpu_after_tracing": after}
+    row |= {"components": policy.num_components, "iterations": iterations}
+    row |= {"stopped": float(after >= most_seconds)}
+    row |= {"cpu_ms_per_iteration": 1e3 * after / max(1, iterations - 1)}
+    return {**row, **target.measure(policy)}
 
 
 def _gmmvi_model(target: Target, seed: int, design: str, options: Mapping[str, Any]) -> Any:
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     try:
-        from gmmvi.configs import get_default_algorithm_config, update_config
         from gmmvi.experiments.target_distributions.lnpdf import LNPDF
         from gmmvi.models.full_cov_gmm import FullCovGMM
         from gmmvi.models.gmm_wrapper import GmmWrapper
@@ -274,40 +236,36 @@ def _gmmvi_model(target: Target, seed: int, design: str, options: Mapping[str, A
     tf.random.set_seed(seed)
     design, _, first = design.partition("/")
     start = Mixture(*(a[: int(first or target.components)] for a in target.start(seed)))
+    config = _gmmvi_config(target, design, options)
+    covariances = tf.matmul(start.scale_trils, start.scale_trils, transpose_b=True)
+    arrays = (tf.nn.softmax(start.log_weights), start.means, covariances)
+    gmm = FullCovGMM(*(tf.cast(a, tf.float32) for a in arrays))
+    regularizer = config["ng_estimator_config"].get("initial_l2_regularizer", 1e-12)
+    stepsize = config["component_stepsize_adapter_config"]["initial_stepsize"]
+    wrapped = GmmWrapper(gmm, stepsize, regularizer, 10_000)
+    return GMMVI.build_from_config(config=config, target_distribution=Wrapped(), model=wrapped)
+
+
+def _gmmvi_config(target: Target, design: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A design of gmmvi with ours of what it leaves open, and `options` over both."""
+    from gmmvi.configs import get_default_algorithm_config, update_config
+
     with contextlib.redirect_stdout(io.StringIO()):
         config = get_default_algorithm_config(design)
-    config = update_config(
-        config,
-        {
-            "temperature": 1.0,
-            "use_sample_database": True,
-            "max_database_size": 1_000_000,
-            "component_stepsize_adapter_config": {"initial_stepsize": 0.1},
-            "model_initialization": {
-                "use_diagonal_covs": False,
-                "prior_mean": 0.0,
-                "initial_cov": (target.start_std**2).astype("float32"),
-            },
-        },
-    )
-    config = update_config(config, dict(options))
+    variances = (target.start_std**2).astype("float32")
+    start = {"use_diagonal_covs": False, "prior_mean": 0.0, "initial_cov": variances}
+    ours = {
+        "temperature": 1.0,
+        "use_sample_database": True,
+        "max_database_size": 1_000_000,
+        "component_stepsize_adapter_config": {"initial_stepsize": 0.1},
+        "model_initialization": start,
+    }
+    config = update_config(update_config(config, ours), dict(options))
     if config["num_component_adapter_type"] == "adaptive":
-        config["num_component_adapter_config"] |= {
-            "max_components": target.components,
-            "add_iters": 5,
-        }
-    covariances = tf.matmul(start.scale_trils, start.scale_trils, transpose_b=True)
-    gmm = FullCovGMM(
-        *(
-            tf.cast(a, tf.float32)
-            for a in (tf.nn.softmax(start.log_weights), start.means, covariances)
-        )
-    )
-    regularizer = config["ng_estimator_config"].get("initial_l2_regularizer", 1e-12)
-    wrapped = GmmWrapper(
-        gmm, config["component_stepsize_adapter_config"]["initial_stepsize"], regularizer, 10_000
-    )
-    return GMMVI.build_from_config(config=config, target_distribution=Wrapped(), model=wrapped)
+        most = {"max_components": target.components, "add_iters": 5}
+        config["num_component_adapter_config"] |= most
+    return config
 
 
 def vips(
@@ -356,13 +314,11 @@ def fits(
             save_robot(out / "robot.npz", policy)
         yield {**case, **ours(make(seed), seed, False)[0]}
         if target.components < 30 and target.name.startswith("mixture"):
-            yield {
-                **case,
-                **best_known(make(seed), RandomGaussians(30, seed).mixture, seed, policy),
-            }
+            mixture = RandomGaussians(30, seed).mixture
+            yield {**case, **best_known(make(seed), mixture, seed, policy)}
+        evaluations = found["evaluations"]
         results = {
-            design: gmmvi(make(seed), seed, design, found["evaluations"], None, most)
-            for design in designs
+            design: gmmvi(make(seed), seed, design, evaluations, None, most) for design in designs
         }
         yield from ({**case, **row} for row in results.values())
         distances = {name: np.nan_to_num(row["kl"], nan=np.inf) for name, row in results.items()}
@@ -394,20 +350,10 @@ def steps_beside_gmmvi(num_steps: int = 300) -> list[Row]:
         measured = compare({"virl_tf": partial(function, start, seed)}, 3)["virl_tf"]["cpu_seconds"]
         evaluations = num_steps * 100 * target.components
         row = {"part": "fixed components", "case": target.name, "evaluations": evaluations}
-        ours = {
-            "who": "virl_tf",
-            "cpu_seconds": measured / num_steps,
-            **target.measure(function(start, seed)),
-        }
-        rows.append({**row, **ours})
+        ours = {"who": "virl_tf", "cpu_seconds": measured / num_steps}
+        rows.append({**row, **ours, **target.measure(function(start, seed))})
         for design in ("SEMTRON", "ZEMTRON"):
-            fresh = {
-                "sample_selector_config": {
-                    "desired_samples_per_component": 100,
-                    "ratio_reused_samples_to_desired": 0.0,
-                }
-            }
-            found = gmmvi(target, 0, design, evaluations, fresh)
+            found = gmmvi(target, 0, design, evaluations, {"sample_selector_config": FRESH})
             rows.append({**row, **found, "cpu_seconds": found["cpu_ms_per_iteration"] / 1e3})
             rows[-1].pop("seed")
     return rows

@@ -57,27 +57,19 @@ def run(preset: str) -> Iterator[Row]:
         about |= _counted(sum(whole["gflop"].values()), ceiling, whole["cpu_seconds"])
         yield row("whole run", case, whole["cpu_seconds"], **about)
         yield row("whole run", f"{case}: imports", whole["imports"])
-        yield row(
-            "whole run", f"{case}: tracing, compilation, later imports", sum(compilation.values())
-        )
+        compiled = sum(compilation.values())
+        yield row("whole run", f"{case}: tracing, compilation, later imports", compiled)
         for part, name in NAMES.items():
             seconds = whole["seconds"][part] - compilation[part]
-            yield row(
-                "whole run",
-                f"{case}: {name}",
-                seconds,
-                **_counted(whole["gflop"].get(part, 0.0), ceiling, seconds),
-            )
+            counted = _counted(whole["gflop"].get(part, 0.0), ceiling, seconds)
+            yield row("whole run", f"{case}: {name}", seconds, **counted)
 
 
 def memory(preset: str) -> Row:
     """The most memory that `fit` needs for many demonstrations."""
-    values = {
-        "part": "fit, 2 iterations",
-        "case": f"N = {MANY[preset]:,}, D = 10",
-        "who": "virl_tf",
-    }
-    return {**values, **in_a_process(many_demonstrations, MANY[preset])}
+    n = MANY[preset]
+    values = {"part": "fit, 2 iterations", "case": f"N = {n:,}, D = 10", "who": "virl_tf"}
+    return {**values, **in_a_process(many_demonstrations, n)}
 
 
 def _counted(gflop: float, ceiling: float, seconds: float) -> dict[str, float]:
@@ -91,9 +83,8 @@ def _counted(gflop: float, ceiling: float, seconds: float) -> dict[str, float]:
 def _help_seconds() -> float:
     """CPU seconds of `python -m experiments --help`."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(
-        [sys.executable, "-m", "experiments", "--help"], check=True, stdout=subprocess.DEVNULL
-    )
+    command = [sys.executable, "-m", "experiments", "--help"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -109,25 +100,13 @@ def whole_run(method: str, preset: str, started: float) -> dict[str, Any]:
     imports = time.process_time()
     spec = _specification(method, preset)
     seconds, history, summary = _timed_run(spec)
-    measured = {
-        "imports": imports,
-        "cpu_seconds": time.process_time(),
-        "wall_seconds": time.time() - started,
-    }
-    measured |= {
-        "peak_gib": peak_gib(),
-        "i_projection": summary["i_projection"]["reward"]["reported"],
-    }
-    sums = {part: sum(values) for part, values in seconds.items()}
-    compilation = {part: first_excess(seconds[part]) for part in LOOP}
-    counted = counted_gflop(spec, history)
-    return {
-        **measured,
-        "seconds": sums,
-        "compilation": compilation,
-        "gflop": counted,
-        "ceiling": ceiling(),
-    }
+    measured: dict[str, Any] = {"imports": imports, "cpu_seconds": time.process_time()}
+    measured |= {"wall_seconds": time.time() - started, "peak_gib": peak_gib()}
+    measured["i_projection"] = summary["i_projection"]["reward"]["reported"]
+    measured["seconds"] = {part: sum(values) for part, values in seconds.items()}
+    measured["compilation"] = {part: first_excess(seconds[part]) for part in LOOP}
+    measured["gflop"] = counted_gflop(spec, history)
+    return {**measured, "ceiling": ceiling()}
 
 
 def start_up(method: str, preset: str) -> dict[str, Any]:
@@ -173,12 +152,12 @@ def _specification(method: str, preset: str, *assignments: str) -> Specification
 def _timed_run(spec: Specification) -> tuple[dict[str, list[float]], pd.DataFrame, dict[str, Any]]:
     """CPU seconds by part (the loop's by iteration), history and summary of a run."""
     experiment = experiment_of(spec.to_config())
+    nowhere = io.StringIO()
     with (
         TemporaryDirectory(prefix="virl_tf-benchmark-") as folder,
-        contextlib.ExitStack() as silent,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
     ):
-        silent.enter_context(contextlib.redirect_stdout(io.StringIO()))
-        silent.enter_context(contextlib.redirect_stderr(io.StringIO()))
         out = Path(folder) / "run"
         start = time.process_time()
         RunFolder.open(out, spec.to_config())
