@@ -238,12 +238,8 @@ def summarise(
 
 
 def _columns(names: Sequence[str], x: np.ndarray) -> list[dict[str, Any]]:
-    measures: dict[str, Any] = {
-        "mean": np.mean,
-        "standard_deviation": np.std,
-        "min": np.min,
-        "max": np.max,
-    }
+    measures: dict[str, Any] = {"mean": np.mean, "standard_deviation": np.std}
+    measures |= {"min": np.min, "max": np.max}
     return [
         {"name": name, **{key: measure(column) for key, measure in measures.items()}}
         for name, column in zip(names, x.T, strict=True)

@@ -44,7 +44,7 @@ def training(repeats: int) -> list[Row]:
     data = np.random.default_rng(0).normal(size=(2, n, dim)).astype("float32")
     experts, samples = (LogitData(tf.constant(x), tf.zeros(n), tf.ones(n)) for x in data)
     for layers, size, dropout, batch_norm in NETWORKS:
-        network = {"num_layers": layers, "layer_size": size}
+        network: dict[str, Any] = {"num_layers": layers, "layer_size": size}
         network |= {"dropout": dropout, "batch_norm": batch_norm}
         hparams = default_hparams().override({"network": network})
         fitter = DiscriminatorFitter(dim, hparams)

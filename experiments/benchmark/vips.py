@@ -103,7 +103,7 @@ def _always(target: Target, seed: int) -> Target:
 def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
     """`fit_policy` with its defaults: its measures, and the policy."""
     k, start_cpu = target.components, time.process_time()
-    options = {"seed": seed, "search": search, "initial_policy": target.start(seed)}
+    options: dict[str, Any] = {"seed": seed, "search": search, "initial_policy": target.start(seed)}
     fitted = fit_policy(target.log_prob, target.dim, k, **options)
     seconds = time.process_time() - start_cpu
     own = step_defaults(target.dim, after_search=search)

@@ -6,18 +6,8 @@ from pathlib import Path
 from virl_tf.validation import InputError, check_choice
 
 # Number -> how many folders of results it takes; 0: one or more.
-FIGURES = {
-    "1": 1,
-    "2a": 1,
-    "2b": 0,
-    "3": 2,
-    "4": 0,
-    "5": 0,
-    "6": 1,
-    "7": 1,
-    "robot": 1,
-    "ablations": 0,
-}
+FIGURES = {"1": 1, "2a": 1, "2b": 0, "3": 2, "4": 0, "5": 0, "6": 1, "7": 1}
+FIGURES |= {"robot": 1, "ablations": 0}
 
 
 def draw(number: str, runs: list[Path], inference: Path | None, out: Path) -> None:
@@ -33,22 +23,18 @@ def draw(number: str, runs: list[Path], inference: Path | None, out: Path) -> No
     """
     taken = FIGURES[check_choice("figure", number, FIGURES)]
     if taken and len(runs) != taken:
-        raise InputError(
-            f"figure {number} takes {taken} folder{'s' if taken > 1 else ''} of results, got "
-            f"{len(runs)}."
-        )
+        folders = "folders" if taken > 1 else "folder"
+        raise InputError(f"figure {number} takes {taken} {folders} of results, got {len(runs)}.")
     if inference is not None and number != "5":
         raise InputError("--inference is for figure 5.")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"cannot use {out} as the output folder: {error.strerror or error}."
-        ) from error
+        reason = error.strerror or error
+        raise InputError(f"cannot use {out} as the output folder: {reason}.") from error
     # Imported here: matplotlib takes a second.
-    draw_figure = getattr(
-        importlib.import_module(f"experiments.figures.figure_{number}"), f"draw_figure_{number}"
-    )
+    module = importlib.import_module(f"experiments.figures.figure_{number}")
+    draw_figure = getattr(module, f"draw_figure_{number}")
     if number == "5":
         draw_figure(runs, inference, out)
     else:

@@ -9,7 +9,7 @@ import numpy as np
 import optuna
 import pandas as pd
 
-from experiments.figures.style import save
+from experiments.figures.style import open_frame, save
 from experiments.result_files import bootstrap_interval
 
 COLOURS = {"published": "0.35", "found": "C0"}
@@ -21,18 +21,15 @@ def draw_comparison(values: pd.DataFrame, importances: pd.DataFrame, out: Path) 
     Right: importances of the hyperparameters.
     """
     columns = list(values["column"].unique())
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(9.6, 1.6 + 0.9 * max(2, len(columns))), layout="constrained"
-    )
+    size = (9.6, 1.6 + 0.9 * max(2, len(columns)))
+    figure, (left, right) = plt.subplots(1, 2, figsize=size, layout="constrained")
     for i, column in enumerate(columns):
         for candidate, shift in (("published", -0.15), ("found", 0.15)):
-            chosen = values[(values["column"] == column) & (values["candidate"] == candidate)][
-                "value"
-            ].to_numpy(float)
+            own = (values["column"] == column) & (values["candidate"] == candidate)
+            chosen = values[own]["value"].to_numpy(float)
             colour, label = COLOURS[candidate], candidate if i == 0 else None
-            left.plot(
-                chosen, np.full(len(chosen), i + shift), "o", color=colour, alpha=0.5, markersize=4
-            )
+            row = np.full(len(chosen), i + shift)
+            left.plot(chosen, row, "o", color=colour, alpha=0.5, markersize=4)
             left.plot([chosen.mean()], [i + shift], "d", color=colour, label=label)
             left.plot(bootstrap_interval(chosen), [i + shift] * 2, color=colour, linewidth=1.2)
     left.set_yticks(range(len(columns)), columns)
@@ -40,32 +37,22 @@ def draw_comparison(values: pd.DataFrame, importances: pd.DataFrame, out: Path) 
     left.set_xlabel("objective on fresh seeds (lower is better)")
     left.legend(frameon=False, fontsize=8)
     if len(importances):
-        table = importances.pivot_table(
-            index="hyperparameter", columns="column", values="importance"
-        )
+        table = importances.pivot_table("importance", index="hyperparameter", columns="column")
         table = table.loc[table.mean(axis=1).sort_values().index]
         table.plot.barh(ax=right, width=0.8, legend=len(table.columns) > 1)
         right.set_ylabel("")
         right.set_xlabel("importance in the study")
     else:
         right.set_axis_off()
-        right.text(
-            0.5,
-            0.5,
-            "too few complete trials for importances",
-            ha="center",
-            va="center",
-            color="0.4",
-        )
+        few = "too few complete trials for importances"
+        right.text(0.5, 0.5, few, ha="center", va="center", color="0.4")
     for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
+        open_frame(axes)
     save(figure, out / "compare")
 
 
 def draw_study(study: optuna.Study, out: Path) -> None:
-    """Optuna's own plots with matplotlib: history, importances, slices, contours of the two most
-    important parameters.
-    """
+    """Optuna's own plots: history, importances, slices, contours of two parameters."""
     import warnings
 
     from optuna.visualization import matplotlib as plots

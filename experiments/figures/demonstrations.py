@@ -1,8 +1,7 @@
-"""Pictures of a reward recovered from a user's demonstrations, from the files of its folder: 1-D,
-2-D, and more columns.
-"""
+"""Pictures of a reward recovered from a user's demonstrations, from its folder: 1-D, 2-D, more."""
 
 from pathlib import Path
+from typing import Any
 
 from virl_tf.persistence.policy_file import load_policy
 
@@ -11,56 +10,48 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from experiments.figures.style import crosses, ellipses, heat_map, read, save
+from experiments.figures.style import crosses, ellipses, heat_map, open_frame, read, save
 
 MOST_COLUMNS = 6  # of a corner plot
+DOTS: dict[str, Any] = {"s": 2, "linewidths": 0, "rasterized": True}  # of a corner plot
 
 
 def draw_demonstrations(folder: Path, columns: list[str], history: pd.DataFrame) -> None:
-    """reward.png and .pdf in 1-D and 2-D, corner.png and .pdf else; training.png and .pdf, the
-    losses.
-    """
+    """reward.png and .pdf in 1-D and 2-D, corner.png and .pdf else; training.png and .pdf."""
     draw = {1: _draw_curve, 2: _draw_map}.get(len(columns), _draw_corner)
     draw(folder, columns)
     _draw_training(folder, history)
 
 
 def _draw_curve(folder: Path, columns: list[str]) -> None:
-    """Histogram of the demonstrations, exp(reward) normalised on the grid, and the policy's
-    density.
-    """
+    """Histogram of the demonstrations, exp(reward) normalised on the grid, policy's density."""
     grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"][:, 0]
     axis, reward = grid["axes"][0], grid["reward"]
     density = np.exp(reward - reward.max())
     density /= np.sum(0.5 * (density[1:] + density[:-1]) * np.diff(axis))
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-    axes.hist(
-        x, bins=min(60, max(10, len(x) // 20)), density=True, color="0.85", label="demonstrations"
-    )
+    bins = min(60, max(10, len(x) // 20))
+    axes.hist(x, bins, density=True, color="0.85", label="demonstrations")
     axes.plot(axis, density, color="C0", label="exp(recovered reward), normalised")
     axes.plot(axis, np.exp(grid["log_policy"]), color="C1", linestyle="--", label="policy")
     axes.set_xlabel(columns[0])
     axes.set_ylabel("density")
     axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
+    open_frame(axes)
     save(figure, folder / "reward")
 
 
 def _draw_map(folder: Path, columns: list[str]) -> None:
     """The reward with demonstrations on it, and the policy with its components."""
     grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"]
-    figure, panels = plt.subplots(
-        1, 2, figsize=(10.4, 4.4), layout="constrained", sharex=True, sharey=True
-    )
-    for axes, key, title in zip(
-        panels, ("reward", "log_policy"), ("recovered reward", "policy"), strict=True
-    ):
+    options: dict[str, Any] = {"layout": "constrained", "sharex": True, "sharey": True}
+    figure, panels = plt.subplots(1, 2, figsize=(10.4, 4.4), **options)
+    for axes, key in zip(panels, ("reward", "log_policy"), strict=True):
         image = heat_map(axes, grid["axes"], grid[key])
         axes.set_aspect("auto")  # the columns may have any units
         axes.xaxis.set_major_locator(plt.MaxNLocator(5))
         axes.yaxis.set_major_locator(plt.MaxNLocator(5))
         axes.set_xlabel(columns[0])
-        axes.set_title(title)
     crosses(panels[0], x)
     ellipses(panels[1], load_policy(folder / "policy.npz"), colour="white")
     panels[0].set_ylabel(columns[1])
@@ -71,67 +62,47 @@ def _draw_map(folder: Path, columns: list[str]) -> None:
 
 
 def _draw_corner(folder: Path, columns: list[str]) -> None:
-    """Below the diagonal demonstrations, above it draws of the policy coloured by the reward, on it
-    histograms of both.
+    """Below the diagonal demonstrations, above it draws of the policy coloured by the reward.
+
+    On it histograms of both.
     """
     grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"]
     draws, rewards = grid["policy_samples"], grid["policy_rewards"]
     depth = np.maximum(rewards - rewards.max(), -12.0)
     shown = x[np.random.default_rng(0).permutation(len(x))[: len(draws)]]
+    coloured = {"c": depth, "vmin": -12.0, "vmax": 0.0}
     count = min(len(columns), MOST_COLUMNS)
-    figure, panels = plt.subplots(
-        count, count, figsize=(1.0 + 1.9 * count, 1.9 * count), layout="constrained", squeeze=False
-    )
+    size = (1.0 + 1.9 * count, 1.9 * count)
+    figure, panels = plt.subplots(count, count, figsize=size, layout="constrained", squeeze=False)
     for row in range(count):
         for column in range(count):
             axes, low, high = panels[row, column], *_limits(x[:, column], draws[:, column])
             axes.set_xlim(low, high)
             if row == column:
-                bins = np.linspace(low, high, 40)
-                axes.hist(x[:, row], bins, density=True, color="0.8", label="demonstrations")
-                axes.hist(
-                    draws[:, row], bins, density=True, histtype="step", color="C1", label="policy"
-                )
-                axes.set_yticks([])
+                _histograms(axes, x[:, row], draws[:, row], np.linspace(low, high, 40))
             else:
                 axes.set_ylim(*_limits(x[:, row], draws[:, row]))
-                if row > column:
-                    axes.scatter(
-                        shown[:, column],
-                        shown[:, row],
-                        s=2,
-                        color="0.45",
-                        alpha=0.5,
-                        linewidths=0,
-                        rasterized=True,
-                    )
-                else:
-                    image = axes.scatter(
-                        draws[:, column],
-                        draws[:, row],
-                        s=2,
-                        c=depth,
-                        vmin=-12.0,
-                        vmax=0.0,
-                        linewidths=0,
-                        rasterized=True,
-                    )
+            pair = [column, row]
+            if row > column:
+                axes.scatter(*shown[:, pair].T, color="0.45", alpha=0.5, **DOTS)
+            elif row < column:
+                image = axes.scatter(*draws[:, pair].T, **coloured, **DOTS)
             _label(axes, row, column, count, columns)
-    figure.legend(
-        *panels[0, 0].get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=2,
-        frameon=False,
-        fontsize=8,
-    )
-    figure.colorbar(
-        image, ax=panels, label="reward of the policy's draws, nats below the highest", shrink=0.6
-    )
-    left_out = (
-        f"; {len(columns) - count} more columns are not shown" if len(columns) > count else ""
-    )
+    handles = panels[0, 0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    scale = "reward of the policy's draws, nats below the highest"
+    figure.colorbar(image, ax=panels, label=scale, shrink=0.6)
+    more = len(columns) - count
+    left_out = f"; {more} more columns are not shown" if more else ""
     figure.suptitle(f"demonstrations (below the diagonal), policy (above){left_out}", fontsize=9)
     save(figure, folder / "corner")
+
+
+def _histograms(axes: Axes, x: np.ndarray, draws: np.ndarray, bins: np.ndarray) -> None:
+    """Of one column."""
+    axes.hist(x, bins, density=True, color="0.8", label="demonstrations")
+    axes.hist(draws, bins, density=True, histtype="step", color="C1", label="policy")
+    axes.set_yticks([])
 
 
 def _limits(x: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
@@ -156,33 +127,22 @@ def _label(axes: Axes, row: int, column: int, count: int, columns: list[str]) ->
 
 
 def _draw_training(folder: Path, history: pd.DataFrame) -> None:
-    """Loss of each discriminator on held-out points, and the effective sample size of the
-    weights.
-    """
+    """Loss of each discriminator on held-out points, effective sample size of the weights."""
     figure, (loss, size) = plt.subplots(1, 2, figsize=(8.0, 2.8), layout="constrained")
-    loss.plot(history["t"], history["validation_loss"], "o-", markersize=3, label="held out")
-    loss.plot(history["t"], history["train_loss"], "s-", markersize=3, label="training")
-    loss.plot(
-        history["t"],
-        history["chance_loss"],
-        "_:",
-        color="0.5",
-        linewidth=0.8,
-        label="best constant: nothing to learn",
-    )
+    t = history["t"]
+    loss.plot(t, history["validation_loss"], "o-", markersize=3, label="held out")
+    loss.plot(t, history["train_loss"], "s-", markersize=3, label="training")
+    best = {"color": "0.5", "linewidth": 0.8, "label": "best constant: nothing to learn"}
+    loss.plot(t, history["chance_loss"], "_:", **best)
     loss.set_ylabel("loss of the discriminator")
     loss.legend(frameon=False, fontsize=7)
-    size.plot(
-        history["t"],
-        history["effective_sample_size"] / history["num_negatives"],
-        "o-",
-        markersize=3,
-    )
+    share = history["effective_sample_size"] / history["num_negatives"]
+    size.plot(t, share, "o-", markersize=3)
     size.set_ylim(0.0, 1.05)
     size.set_ylabel("effective sample size / draws")
     for axes in (loss, size):
         axes.set_xlabel("iteration")
-        axes.set_xlim(history["t"].min() - 0.5, history["t"].max() + 0.5)
+        axes.set_xlim(t.min() - 0.5, t.max() + 0.5)
         axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True, min_n_ticks=1))
-        axes.spines[["top", "right"]].set_visible(False)
+        open_frame(axes)
     save(figure, folder / "training")

@@ -17,6 +17,10 @@ from experiments.result_files import read_summary
 
 DEMONSTRATIONS = 60  # in panel a
 DRAWN = 20  # samples of the single Gaussians
+TITLES = (
+    *("a) task", "b) maximum likelihood", "c) information projection"),
+    "d) V-IRL, some paths obstructed",
+)
 DEMONSTRATED, LIKELIHOOD, PROJECTION = "C2", "C3", "C4"
 
 
@@ -29,25 +33,16 @@ def draw_figure_1(run: Path, out: Path) -> None:
     """
     task = walks.walk_task(run, "1")
     if RunFolder(run).config["method"] != "virl":
-        raise InputError(
-            f"{run} is not a run of V-IRL; make one with: python -m experiments run path_planning "
-            "--method virl"
-        )
+        command = "python -m experiments run path_planning --method virl"
+        raise InputError(f"{run} is not a run of V-IRL; make one with: {command}")
     mean, draws = projection(run)
     inferred, obstacles = obstructed(run, len(task.mode_centers))
 
     figure, row = make_panels(task, inferred["open"])
-    walks.draw_walks(
-        row[0],
-        task,
-        walks.demonstrations(run, DEMONSTRATIONS),
-        DEMONSTRATED,
-        opacity=0.3,
-        width=0.8,
-    )
-    single_gaussian(
-        row[1], task, *maximum_likelihood(read(run, "demonstrations.npz")["train"]), LIKELIHOOD
-    )
+    shown = walks.demonstrations(run, DEMONSTRATIONS)
+    walks.draw_walks(row[0], task, shown, DEMONSTRATED, opacity=0.3, width=0.8)
+    likely = maximum_likelihood(read(run, "demonstrations.npz")["train"])
+    single_gaussian(row[1], task, *likely, LIKELIHOOD)
     single_gaussian(row[2], task, mean, draws, PROJECTION)
     walks.policy_walks(row[3], task, inferred, COLOURS["virl"], walks.reward_range(inferred))
     walks.discs(row[3], np.asarray(obstacles["centers"]), np.asarray(obstacles["radii"]))
@@ -56,20 +51,11 @@ def draw_figure_1(run: Path, out: Path) -> None:
 
 
 def make_panels(task: GridWalker, passable: np.ndarray) -> tuple[Figure, list[Axes]]:
-    """Four panels of one scale with start, goal and grid; in the last one the grid of the
-    `passable` modes [M].
-    """
-    # The mean angle of maximum likelihood is about zero: its mean path is straight, and longer than
-    # the way to the goal.
+    """Four panels of one scale with start, goal and grid, in the last of the `passable` modes."""
+    # The mean path of maximum likelihood is straight, and longer than the way to the goal.
     beyond = [0.0, (1.0 - task.spacing) * task.dim, 0.0, 0.0]
     figure, row = walks.panel_row(task, 11.6, beyond=beyond)
-    titles = (
-        "a) task",
-        "b) maximum likelihood",
-        "c) information projection",
-        "d) V-IRL, some paths obstructed",
-    )
-    for axes, title in zip(row, titles, strict=True):
+    for axes, title in zip(row, TITLES, strict=True):
         first, last = axes is row[0], axes is row[3]
         walks.mode_grid(axes, task, passable if last else None, zorder=3.0 if first else 1.0)
         axes.set_title(title)
@@ -77,9 +63,7 @@ def make_panels(task: GridWalker, passable: np.ndarray) -> tuple[Figure, list[Ax
 
 
 def maximum_likelihood(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and draws of the Gaussian of maximum likelihood (for one component EM ends there at
-    once): x [N, d].
-    """
+    """Mean and draws of the Gaussian of maximum likelihood: x [N, d]."""
     mean, covariance = x.mean(axis=0), np.cov(x, rowvar=False, bias=True)
     z = np.random.default_rng(0).standard_normal((DRAWN, x.shape[1]))
     return mean, mean + z @ np.linalg.cholesky(covariance).T
@@ -89,10 +73,9 @@ def projection(run: Path) -> tuple[np.ndarray, np.ndarray]:
     """Mean and draws of the one-component policy that the run stored."""
     arrays = read(run, "walks.npz")
     if not {"projection_mean", "projection_draws"} <= set(arrays):
-        raise InputError(
-            f"{run / 'walks.npz'} has no projection_mean and projection_draws (an older run); "
-            "make the run again with: python -m experiments run path_planning"
-        )
+        missing = "projection_mean and projection_draws (an older run)"
+        command = "make the run again with: python -m experiments run path_planning"
+        raise InputError(f"{run / 'walks.npz'} has no {missing}; {command}")
     return arrays["projection_mean"], arrays["projection_draws"][:DRAWN]
 
 
@@ -100,14 +83,12 @@ def obstructed(run: Path, components: int) -> tuple[dict[str, np.ndarray], dict[
     """walks.npz of the policy inferred with obstacles, and the obstacles' centers and radii."""
     folder = run / "obstacles"
     # The folder may also hold an inference that `--out` put there, without obstacles.
-    obstacles = (
-        read_summary(folder).get("obstacles") if (folder / "summary.json").is_file() else None
-    )
+    summary = read_summary(folder) if (folder / "summary.json").is_file() else {}
+    obstacles = summary.get("obstacles")
     if obstacles is None:
         command = f"python -m experiments infer {run} --components {components} --obstacles 0.33"
-        raise InputError(
-            f"no result of inference with obstacles in {folder}; make it with: {command}"
-        )
+        text = f"no result of inference with obstacles in {folder}"
+        raise InputError(f"{text}; make it with: {command}")
     return read(folder, "walks.npz"), obstacles
 
 

@@ -8,9 +8,7 @@ from experiments.figures.style import crosses, ellipses, heat_map, read, save, t
 
 
 def draw_figure_2a(run: Path, out: Path) -> None:
-    """Heat map of the target's log density, 95 % ellipses of its components, demonstrations as grey
-    crosses.
-    """
+    """Heat map of the target's log density, ellipses of its components, demonstrations."""
     grid, target = read(run, "grid.npz"), task_mixture(run)
     figure, axes = plt.subplots(figsize=(4.1, 3.4), layout="constrained")
     image = heat_map(axes, grid["axes"], grid["log_p"])

@@ -1,6 +1,4 @@
-"""Figure 2b: I-projection against the number of target modes, for every method and number of
-components.
-"""
+"""Figure 2b: I-projection against the number of target modes, for every method and size."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +9,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from experiments.figures.style import COLOURS, LABELS, save
+from experiments.figures.style import COLOURS, LABELS, open_frame, save
 from experiments.references import LABELS as REFERENCES
-from experiments.result_files import read_results
+from experiments.result_files import read_results, select
 
 # The references that are drawn; more would hide the curves.
 DASHES: dict[str, Any] = {
@@ -27,105 +25,52 @@ DASHES: dict[str, Any] = {
 
 
 def draw_figure_2b(sweeps: Path | Sequence[Path], out: Path) -> None:
-    """Mean and spread over seeds of (best + final) / 2; thin reference lines; diverged runs as
-    crosses on the upper edge.
-    """
+    """Mean and spread over seeds of (best + final) / 2; references; diverged runs as crosses."""
     results = read_results(sweeps)
     figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
     for method, label in LABELS.items():
         for components, style, marker in ((1, "--", "s"), (10, "-", "o")):
-            chosen = select(results, "training", method, components)
-            curve(axes, chosen, COLOURS[method], style, marker, f"{label} {components}c")
+            chosen = select(results, ("training", method, components))
+            curve(axes, chosen, COLOURS[method], style + marker, f"{label} {components}c")
     for name in DASHES:
         reference(axes, results, name)
     finish(axes, results, ("training",))
     save(figure, out / "figure_2b")
 
 
-def select(results: pd.DataFrame, stage: str, method: str, components: int) -> pd.DataFrame:
-    """The rows of one curve."""
-    return results[
-        (results["stage"] == stage)
-        & (results["method"] == method)
-        & (results["components"] == components)
-    ]
-
-
-def curve(
-    axes: Axes, chosen: pd.DataFrame, colour: str, style: str, marker: str, label: str
-) -> None:
+def curve(axes: Axes, chosen: pd.DataFrame, colour: str, style: str, label: str) -> None:
     """Mean over seeds with a band of one standard deviation."""
     groups = chosen.groupby("modes")["reported"]
     mean, spread = groups.mean(), groups.std().fillna(0.0)
-    axes.plot(
-        mean.index,
-        mean,
-        color=colour,
-        linestyle=style,
-        marker=marker,
-        markersize=4,
-        label=label,
-        zorder=3,
-    )
+    axes.plot(mean.index, mean, style, color=colour, markersize=4, label=label, zorder=3)
     low = np.maximum(mean - spread, 0.5 * mean)  # the axis is logarithmic
-    axes.fill_between(
-        mean.index, low, mean + spread, color=colour, alpha=0.15, linewidth=0, zorder=2
-    )
+    band = {"alpha": 0.15, "linewidth": 0, "zorder": 2}
+    axes.fill_between(mean.index, low, mean + spread, color=colour, **band)
 
 
 def reference(axes: Axes, results: pd.DataFrame, name: str) -> None:
-    """Thin grey line of the means, with dots, so that a single number of modes shows, too; nothing
-    where it was not run.
-    """
-    means = select(results, "reference", name, 0).groupby("modes")["reported"].mean()
-    if not len(means):
-        return
-    axes.plot(
-        means.index,
-        means,
-        ".",
-        color="0.45",
-        markersize=3,
-        linewidth=0.8,
-        linestyle=DASHES[name],
-        label=REFERENCES[name],
-        zorder=1,
-    )
+    """Thin grey line of the means, with dots: a single number of modes shows, too."""
+    means = select(results, ("reference", name, 0)).groupby("modes")["reported"].mean()
+    if len(means):
+        look = {"color": "0.45", "markersize": 3, "linewidth": 0.8, "linestyle": DASHES[name]}
+        axes.plot(means.index, means, ".", **look, label=REFERENCES[name], zorder=1)
 
 
 def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
     """Axes, legend, and a cross on the upper edge for every diverged run."""
     diverged = results[(results["status"] == "diverged") & results["stage"].isin(stages)]
     for method, group in diverged.groupby("method"):
-        transform = axes.get_xaxis_transform()
-        axes.plot(
-            group["modes"],
-            np.full(len(group), 0.98),
-            "x",
-            color=COLOURS.get(str(method), "0.3"),
-            transform=transform,
-        )
+        look = {"color": COLOURS.get(str(method), "0.3"), "transform": axes.get_xaxis_transform()}
+        axes.plot(group["modes"], np.full(len(group), 0.98), "x", **look)
     if len(diverged):
-        axes.plot(
-            [],
-            [],
-            "x",
-            color="0.3",
-            label=f"diverged ({len(diverged)} run{'s' if len(diverged) > 1 else ''})",
-        )
+        runs = "runs" if len(diverged) > 1 else "run"
+        axes.plot([], [], "x", color="0.3", label=f"diverged ({len(diverged)} {runs})")
     axes.set_yscale("log")
-    # A reference may be exact (0 where the policy has a component for every mode); it must not
-    # squeeze the curves.
+    # A reference may be exact (0 with a component for every mode); it must not squeeze the curves.
     axes.set_ylim(bottom=0.5 * results.loc[results["stage"].isin(stages), "reported"].min())
     axes.set_xlabel("target components m")
     axes.set_ylabel("I-projection KL(q || p)")
     axes.set_xticks(sorted(results["modes"].unique()))
-    axes.legend(
-        frameon=False,
-        fontsize=7,
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        handlelength=4,
-        markerscale=0.8,
-    )
-    axes.spines[["top", "right"]].set_visible(False)
+    place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    axes.legend(frameon=False, fontsize=7, handlelength=4, markerscale=0.8, **place)
+    open_frame(axes)

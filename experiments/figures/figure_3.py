@@ -1,6 +1,4 @@
-"""Figure 3: the walks of G-EIM and V-IRL, of the training policies and of policies inferred on
-their rewards.
-"""
+"""Figure 3: walks of G-EIM and V-IRL, of training policies and of those inferred on rewards."""
 
 from pathlib import Path
 
@@ -14,8 +12,7 @@ from experiments.figures.style import COLOURS, LABELS, read, save
 
 
 def draw_figure_3(runs: list[Path], out: Path) -> None:
-    """Draw the training policy and the policies inferred on its reward, first of G-EIM, then of
-    V-IRL.
+    """Draw the training policy and those inferred on its reward, first of G-EIM, then of V-IRL.
 
     With inference by a fixed set of components and by search the methods have a row each. Component
     means solid, samples dotted, opacity by the recovered reward (one scale per reward), target
@@ -24,39 +21,29 @@ def draw_figure_3(runs: list[Path], out: Path) -> None:
     by_method = {RunFolder(run).config.get("method"): run for run in runs}
     if set(by_method) != {"geim", "virl"}:
         methods = " and ".join(str(RunFolder(run).config.get("method")) for run in runs)
-        raise InputError(
-            "figure 3 needs a run of geim and one of virl (python -m experiments run "
-            f"grid_walker); got {methods}."
-        )
+        needs = "a run of geim and one of virl (python -m experiments run grid_walker)"
+        raise InputError(f"figure 3 needs {needs}; got {methods}.")
     task, other = (walks.walk_task(run, "3") for run in runs)
     if task.dim != other.dim:
-        raise InputError(
-            f"figure 3 needs walks of one length; {runs[0]} has {task.dim} steps, {runs[1]} has "
-            f"{other.dim}."
-        )
+        lengths = f"{runs[0]} has {task.dim} steps, {runs[1]} has {other.dim}"
+        raise InputError(f"figure 3 needs walks of one length; {lengths}.")
     results = {method: stages(by_method[method]) for method in ("geim", "virl")}
     names = list(results["geim"])
     if list(results["virl"]) != names:
-        raise InputError(
-            f"figure 3 needs the same inference for both runs; {runs[0]} and {runs[1]} have "
-            "different ones."
-        )
+        both = f"{runs[0]} and {runs[1]} have different ones"
+        raise InputError(f"figure 3 needs the same inference for both runs; {both}.")
 
     rows = 1 if len(names) == 2 else 2
-    figure, axes = walks.panel_row(
-        task, 9.6, beyond=(0.0,) * (2 * len(names) // rows), title_lines=2, rows=rows
-    )
+    beyond = (0.0,) * (2 * len(names) // rows)
+    figure, axes = walks.panel_row(task, 9.6, beyond=beyond, title_lines=2, rows=rows)
     panels = [(method, name) for method in results for name in names]
     for letter, panel, (method, name) in zip("abcdef", axes, panels, strict=False):
         shown = results[method][name]
         walks.target_lines(panel, task)
-        walks.policy_walks(
-            panel, task, shown, COLOURS[method], walks.reward_range(*results[method].values())
-        )
-        panel.set_title(
-            f"{letter}) {LABELS[method]} {name}\n{len(shown['means'])} components, "
-            f"{walks.covered(shown)}"
-        )
+        span = walks.reward_range(*results[method].values())
+        walks.policy_walks(panel, task, shown, COLOURS[method], span)
+        found = f"{len(shown['means'])} components, {walks.covered(shown)}"
+        panel.set_title(f"{letter}) {LABELS[method]} {name}\n{found}")
     target = walks.line("intermediate targets", walks.TARGET, ":", 1.0)
     walks.legend_below(figure, [*walks.policy_entries(), target])
     save(figure, out / "figure_3")
@@ -70,8 +57,6 @@ def stages(run: Path) -> dict[str, dict[str, np.ndarray]]:
             kind = "search" if RunFolder(folder).config.get("search") else "fixed set"
             found[f"inference, {kind}"] = read(folder, "walks.npz")
     if len(found) == 1:
-        raise InputError(
-            f"no inference result in {run / 'inference'}; make it with: python -m experiments "
-            f"infer {run} --components 25"
-        )
+        command = f"python -m experiments infer {run} --components 25"
+        raise InputError(f"no inference result in {run / 'inference'}; make it with: {command}")
     return found

@@ -5,20 +5,19 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from experiments.figures.figure_2b import curve, finish, reference, select
+from experiments.figures.figure_2b import curve, finish, reference
 from experiments.figures.style import COLOURS, LABELS, save
-from experiments.result_files import read_results
+from experiments.result_files import read_results, select
 
 CURVES = (
-    ("training_policy", "--", "s", "training"),
-    ("inference", "-", "o", "inference, fixed set"),
-    ("inference_search", "-.", "^", "inference, search"),
+    ("training_policy", "--s", "training"),
+    ("inference", "-o", "inference, fixed set"),
+    ("inference_search", "-.^", "inference, search"),
 )
 
 
 def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
-    """Training policy (10 components, dashed) and inference policies (as many components as modes)
-    of V-IRL and G-EIM.
+    """Training policies (10 components, dashed) and inference policies (as many as modes).
 
     Solid: a fixed set of components, as in the paper; dash-dotted, where a sweep has it: components
     that come and go.
@@ -26,14 +25,13 @@ def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
     results = read_results(sweeps)
     figure, axes = plt.subplots(figsize=(6.0, 3.6), layout="constrained")
     for method in ("virl", "geim"):
-        for stage, style, marker, label in CURVES:
-            chosen = select(results, stage, method, 10)
+        for stage, style, label in CURVES:
+            chosen = select(results, (stage, method, 10))
             if len(chosen):
-                curve(axes, chosen, COLOURS[method], style, marker, f"{LABELS[method]} {label}")
+                curve(axes, chosen, COLOURS[method], style, f"{LABELS[method]} {label}")
     for name in ("best_10c", "kde_held_out", "em_target", "em_bic"):
         reference(axes, results, name)
     stages = tuple(stage for stage, *_ in CURVES)
-    finish(
-        axes, results[results["components"].isin([0, 10]) & (results["method"] != "eim")], stages
-    )
+    shown = results["components"].isin([0, 10]) & (results["method"] != "eim")
+    finish(axes, results[shown], stages)
     save(figure, out / "figure_4")

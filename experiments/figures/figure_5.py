@@ -23,12 +23,9 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
     inference = inference or runs[0] / "inference"
     if not (inference / "grid.npz").is_file():
         names = " ".join(str(run) for run in runs)
-        raise InputError(
-            f"no inference result in {inference}; make it with: python -m experiments infer "
-            f"{names} --components 30"
-        )
-    # A reward is known up to a constant; each is aligned by its largest value before they are
-    # averaged.
+        command = f"python -m experiments infer {names} --components 30"
+        raise InputError(f"no inference result in {inference}; make it with: {command}")
+    # A reward is known up to a constant; each is aligned by its largest value.
     rewards = [read(run, "grid.npz")["reward"] for run in runs]
     average = np.mean([reward - reward.max() for reward in rewards], axis=0)
     panels = {

@@ -15,25 +15,17 @@ from experiments.figures.style import save
 
 TARGET = "red"
 FIRST, SECOND = "C0", "C1"  # two walks whose steps differ in their order only
-LABEL: dict[str, Any] = {
-    "textcoords": "offset points",
-    "fontsize": 8,
-    "color": "0.2",
-    "ha": "center",
-    "va": "center",
-}
+CENTER = {"ha": "center", "va": "center"}
+LABEL: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": "0.2", **CENTER}
 
 
 def draw_figure_6(run: Path, out: Path) -> None:
-    """Left the construction (cone, vertical lines, shared waypoints), right 200 demonstrations and
-    the target lines.
-    """
+    """Left the construction (cone, vertical lines, shared waypoints), right 200 demonstrations."""
     task = walks.walk_task(run, "6")
     length = task.spacing * task.dim
     # As high as the cone on the last line.
-    figure, (left, right) = walks.panel_row(
-        task, 9.0, beyond=(length, 0.0), half_height=length, legend_lines=2
-    )
+    sizes: dict[str, Any] = {"half_height": length, "legend_lines": 2}
+    figure, (left, right) = walks.panel_row(task, 9.0, beyond=(length, 0.0), **sizes)
     for axes in (left, right):
         walks.target_lines(axes, task, TARGET)
     construction(left, task)
@@ -45,29 +37,17 @@ def draw_figure_6(run: Path, out: Path) -> None:
 
 
 def construction(axes: Axes, task: GridWalker) -> None:
-    """The grid of the first half inside its cone, the second half faint behind it, and two walks
-    that share waypoints.
-    """
+    """The first half's grid in its cone, the second half's behind, two walks sharing waypoints."""
     length = task.spacing * task.dim
-    cone = Polygon(
-        [(0.0, 0.0), (length, length), (length, -length)],
-        facecolor="0.94",
-        edgecolor="none",
-        zorder=0.1,
-    )
-    axes.add_patch(cone)
+    cone = [(0.0, 0.0), (length, length), (length, -length)]
+    axes.add_patch(Polygon(cone, facecolor="0.94", edgecolor="none", zorder=0.1))
     waypoints = task.waypoints(task.mode_centers).numpy()
     mirrored = waypoints * [-1.0, 1.0] + [2.0 * length, 0.0]
     walks.polylines(axes, mirrored, walks.GRID, width=0.8, style=walks.DASHED, zorder=1.0)
     axes.plot(2.0 * length, 0.0, "o", color=walks.GOAL, markersize=7)
     walks.polylines(axes, waypoints, "0.45", width=0.9, zorder=1.5)
-    axes.plot(
-        *np.unique(waypoints.reshape(-1, 2).round(9), axis=0).T,
-        "o",
-        color="0.3",
-        markersize=3.5,
-        zorder=4.0,
-    )
+    shared = np.unique(waypoints.reshape(-1, 2).round(9), axis=0)
+    axes.plot(*shared.T, "o", color="0.3", markersize=3.5, zorder=4.0)
     first, second = same_steps(task)
     walks.draw_walks(axes, task, first[None], FIRST, width=2.2, zorder=3.0)
     walks.draw_walks(axes, task, second[None], SECOND, width=2.2, style=walks.DASHED, zorder=3.1)
@@ -76,9 +56,7 @@ def construction(axes: Axes, task: GridWalker) -> None:
 
 
 def same_steps(task: GridWalker) -> tuple[np.ndarray, np.ndarray]:
-    """Two modes [d]: up, down, up, up, down, up, ..., and the same with the first two of every
-    three steps swapped.
-    """
+    """Two modes [d]: up, down, up, ..., and with the first two of every three steps swapped."""
     first = np.where(np.arange(task.dim) % 3 == 1, -1.0, 1.0) * np.arccos(task.spacing)
     second = first.copy()
     for i in range(0, task.dim - 1, 3):

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from experiments.evaluation.contrast import normalised_rewards
 from experiments.figures import walks
-from experiments.figures.style import COLOURS, LABELS, read, save
+from experiments.figures.style import COLOURS, LABELS, open_frame, read, save
 from experiments.tasks import descriptions
 
 COMPONENTS = 10
@@ -25,9 +25,9 @@ GAP = 0.8  # between the methods
 
 
 def draw_figure_7(folder: Path, out: Path) -> None:
-    """Normalised rewards at the centres of the modes ('+', 'x') and at random points ('-', 'o'), a
-    column for every trial.
+    """Normalised rewards at the modes' centres ('+', 'x') and at random points ('-', 'o').
 
+    A column for every trial.
     Centres that the training policy covers ("explored") are dark and stand left of the others.
     """
     trials = {method: find_trials(folder, method) for method in MODE}
@@ -45,7 +45,7 @@ def draw_figure_7(folder: Path, out: Path) -> None:
     axes.tick_params(axis="x", length=0)
     axes.set_xlabel("trial")
     axes.set_ylabel(f"normalised recovered reward, d = {max(steps)}")
-    axes.spines[["top", "right"]].set_visible(False)
+    open_frame(axes)
     handles = [entry for method in MODE for entry in entries(method)]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     save(figure, out / "figure_7")
@@ -68,10 +68,9 @@ def find_trials(folder: Path, method: str) -> list[Path]:
         if finished and all(config.get(key) == value for key, value in wanted.items()):
             found.append((config["steps"], config["seed"], run))
     if not found:
-        raise InputError(
-            f"{folder} holds no finished run of {task.name} by {method} with {COMPONENTS} "
-            f"components; make them with: python -m experiments sweep {task.name} --out {folder}"
-        )
+        wanted_runs = f"finished run of {task.name} by {method} with {COMPONENTS} components"
+        command = f"python -m experiments sweep {task.name} --out {folder}"
+        raise InputError(f"{folder} holds no {wanted_runs}; make them with: {command}")
     lengths = {steps for steps, _, _ in found}
     length = task.default_size if task.default_size in lengths else max(lengths)
     return [run for steps, _, run in sorted(found) if steps == length]
@@ -81,12 +80,8 @@ def column(axes: Axes, position: float, arrays: dict[str, np.ndarray], method: s
     """One trial."""
     at_modes, at_random = normalised_rewards(arrays["modes_reward"], arrays["random_reward"])
     explored = arrays["covered"]
-    groups = {
-        "explored": at_modes[explored],
-        "unexplored": at_modes[~explored],
-        "random": at_random,
-    }
-    for name, values in groups.items():
+    groups = (at_modes[explored], at_modes[~explored], at_random)
+    for name, values in zip(OFFSETS, groups, strict=True):
         x = np.full(len(values), position + OFFSETS[name])
         axes.plot(x, values, linestyle="none", **look(method, name))
 
@@ -95,25 +90,16 @@ def look(method: str, group: str) -> dict[str, Any]:
     """Marker and colour."""
     colour = COLOURS[method]
     if group == "random":
-        return {
-            "marker": RANDOM[method],
-            "color": colour,
-            "alpha": 0.5,
-            "markersize": 5.0,
-            "markerfacecolor": "none",
-        }
+        hollow = {"alpha": 0.5, "markersize": 5.0, "markerfacecolor": "none"}
+        return {"marker": RANDOM[method], "color": colour, **hollow}
     colours = {"explored": walks.darker(colour, 0.55), "unexplored": colour}
     return {"marker": MODE[method], "color": colours[group], "markersize": 5.5}
 
 
 def entries(method: str) -> list[Line2D]:
     """A method's part of the legend."""
-    names = {
-        "explored": "explored mode centres",
-        "unexplored": "unexplored mode centres",
-        "random": "random points",
-    }
+    labels = ("explored mode centres", "unexplored mode centres", "random points")
     return [
         Line2D([], [], linestyle="none", label=f"{LABELS[method]}, {label}", **look(method, group))
-        for group, label in names.items()
+        for group, label in zip(OFFSETS, labels, strict=True)
     ]

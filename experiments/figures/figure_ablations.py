@@ -1,9 +1,8 @@
-"""The preset `best` beside each of its ablations, on every task that was run: what a part gives,
-and what it costs.
-"""
+"""The preset `best` beside each of its ablations: what a part gives, and what it costs."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from virl_tf.hparams import DIRECTORY, read_yaml
 from virl_tf.persistence.files import write_text
@@ -16,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 
-from experiments.figures.style import save
+from experiments.figures.style import open_frame, save
 from experiments.references import LABELS
 from experiments.result_files import bootstrap_interval, to_markdown
 from experiments.tasks import describe
@@ -29,25 +28,22 @@ COST = Panel("training", "cpu_seconds", "CPU seconds of the run")
 
 
 def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
-    """A column of panels per folder of `ablate`: reward, policy, mass off the data, cost; dots:
-    seeds, bars: 95 % intervals.
+    """A column of panels per folder of `ablate`: reward, policy, mass off the data, cost.
 
-    Below the ablations: the references that were measured on the same demonstrations. A panel
-    without measurements stays empty. Writes the same numbers as one table, `ablations.md`, beside
-    the figure.
+    Dots are seeds, bars 95 % intervals. Below the ablations: the references that were measured on
+    the same demonstrations. A panel without measurements stays empty. Writes the same numbers as
+    one table, `ablations.md`, beside the figure.
     """
     folders = [folders] if isinstance(folders, Path) else folders
     results = [read_ablations(folder) for folder in folders]
     found = {name for frame in results for name in frame["ablation"]}
     names = [name for name in read_yaml(DIRECTORY / "ablations.yaml") if name in found]
     stages = {stage for frame in results for stage in frame["stage"]}
-    references = {
-        LABELS[name]: f"reference {name}" for name in REFERENCES if f"reference {name}" in stages
-    }
+    references = {LABELS[name]: f"reference {name}" for name in REFERENCES}
+    references = {label: stage for label, stage in references.items() if stage in stages}
     size = (1.6 + 2.9 * len(folders), 2.0 + 0.72 * (len(names) + len(references)))
-    figure, panels = plt.subplots(
-        4, len(folders), figsize=size, sharey=True, squeeze=False, layout="constrained"
-    )
+    options: dict[str, Any] = {"sharey": True, "squeeze": False, "layout": "constrained"}
+    figure, panels = plt.subplots(4, len(folders), figsize=size, **options)
     columns: dict[str, list[str]] = {"ablation": [*names, *references]}
     for folder, frame, panel in zip(folders, results, panels.T, strict=True):
         title = folder.name.replace("_", " ")
@@ -76,15 +72,12 @@ def read_ablations(folder: Path) -> pd.DataFrame:
     """
     file = folder / "results.csv"
     if not file.is_file():
-        raise InputError(
-            f"no results in {folder}; make them with: python -m experiments ablate TASK --out "
-            f"{folder}"
-        )
+        command = f"python -m experiments ablate TASK --out {folder}"
+        raise InputError(f"no results in {folder}; make them with: {command}")
     frame = pd.read_csv(file)
     if "ablation" not in frame or not len(frame):
-        raise InputError(
-            f"{file} is not a table of `python -m experiments ablate`: it has no ablations."
-        )
+        text = "is not a table of `python -m experiments ablate`: it has no ablations."
+        raise InputError(f"{file} {text}")
     return frame
 
 
@@ -95,22 +88,10 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
     """
     for row, (name, seeds) in enumerate(values.items()):
         colour = {"best": "C1", **dict.fromkeys(LABELS.values(), "C7")}.get(name, "C0")
-        axes.plot(
-            seeds,
-            np.full(len(seeds), row),
-            "o",
-            color=colour,
-            markersize=3,
-            alpha=0.5,
-            markeredgewidth=0,
-        )
-        axes.plot(
-            [seeds.mean()] if len(seeds) else [],
-            [row] if len(seeds) else [],
-            "|",
-            color=colour,
-            markersize=10,
-        )
+        rows = np.full(len(seeds), row)
+        axes.plot(seeds, rows, "o", color=colour, markersize=3, alpha=0.5, markeredgewidth=0)
+        mean = [seeds.mean()] if len(seeds) else []
+        axes.plot(mean, rows[:1], "|", color=colour, markersize=10)
         axes.plot(bootstrap_interval(seeds), [row, row], color=colour, linewidth=1.2)
     if len(values.get("best", ())):
         axes.axvline(values["best"].mean(), color="C1", linewidth=0.8, linestyle="--", zorder=0)
@@ -119,8 +100,7 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
     shown = np.concatenate(list(values.values()))
     if len(shown) and shown.max() > 5.0 * shown.min() > 0.0:
         axes.set_xscale("log")
-        # The default labels every multiple of a power of ten where there is about one decade; they
-        # run into each other.
+        # The default labels every multiple of a power of ten, too many for about one decade.
         few = shown.max() < 30.0 * shown.min()
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
         axes.xaxis.set_major_formatter("{x:g}")
@@ -128,7 +108,7 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
     else:
         axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(label, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
+    open_frame(axes)
 
 
 def _values(frame: pd.DataFrame, name: str, stage: str, column: str) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The planar robot: the arms of a policy, from `python -m experiments benchmark vips`."""
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,13 +12,10 @@ from experiments.figures.style import read, save
 
 
 def draw_figure_robot(results: Path, out: Path) -> None:
-    """Left the mean of every component, as opaque as it is heavy; right draws of the policy;
-    crosses are the goals.
-    """
+    """Left the mean of every component, as opaque as it is heavy; right draws; crosses: goals."""
     arrays = read(results, "robot.npz")
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(8.0, 4.2), layout="constrained", sharex=True, sharey=True
-    )
+    options: dict[str, Any] = {"layout": "constrained", "sharex": True, "sharey": True}
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.0, 4.2), **options)
     weights = arrays["weights"] / arrays["weights"].max()
     used = weights > 1e-3
     arms(left, arrays["means"][used], list(0.15 + 0.85 * weights[used]), 1.2)

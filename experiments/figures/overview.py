@@ -15,6 +15,7 @@ from experiments.figures.style import (
     ellipses,
     has_mixture,
     heat_map,
+    open_frame,
     read,
     save,
     task_mixture,
@@ -39,12 +40,9 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
     figure = plt.figure(figsize=(14.5, 3.6), layout="constrained")
     maps, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[3.1, 1.2], wspace=0.03)[0]
     axes = maps.subplots(1, 3)
-    panels = [
-        ("expert", "log_p", target),
-        ("recovered reward", "reward", target),
-        ("policy", "log_policy", policy),
-    ]
-    for panel, (title, key, mixture) in zip(axes, panels, strict=True):
+    titles, keys = ("expert", "recovered reward", "policy"), ("log_p", "reward", "log_policy")
+    mixtures = (target, target, policy)
+    for panel, title, key, mixture in zip(axes, titles, keys, mixtures, strict=True):
         image = heat_map(panel, grid["axes"], grid[key])
         if mixture is not None:
             ellipses(panel, mixture)
@@ -56,37 +54,25 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
 
 
 def curves(axes: plt.Axes, history: pd.DataFrame, references: dict[str, float]) -> None:
-    """I-projection against the iteration, with reference lines labelled at their right end, at
-    values above 0.
-    """
+    """I-projection against the iteration; references above 0 as lines labelled at their end."""
     iterations = history["t"] + 1
-    axes.plot(
-        iterations,
-        history["i_projection_reward"],
-        "o-",
-        markersize=3,
-        color="C0",
-        label="recovered reward",
-    )
-    axes.plot(
-        iterations, history["i_projection_policy"], "s-", markersize=3, color="C1", label="policy"
-    )
+    reward, policy = history["i_projection_reward"], history["i_projection_policy"]
+    axes.plot(iterations, reward, "o-", markersize=3, color="C0", label="recovered reward")
+    axes.plot(iterations, policy, "s-", markersize=3, color="C1", label="policy")
     axes.set_yscale("log")
-    references = {
-        label: value for label, value in references.items() if value > 0.0
-    }  # an estimate from draws may not be
+    # An estimate from draws may be below 0.
+    references = {label: value for label, value in references.items() if value > 0.0}
     for value in references.values():
         axes.axhline(value, color="0.5", linewidth=0.7, zorder=0)
     low, high = np.log(axes.get_ylim())
     heights = [(np.log(value) - low) / (high - low) for value in references.values()]
     for label, height in zip(references, apart(heights, 0.055), strict=True):
-        axes.annotate(
-            label, (1.01, height), xycoords="axes fraction", fontsize=7, va="center", color="0.35"
-        )
+        look = {"fontsize": 7, "va": "center", "color": "0.35"}
+        axes.annotate(label, (1.01, height), xycoords="axes fraction", **look)
     axes.set_xlabel("iterations")
     axes.set_ylabel("KL(q || p)")
     axes.legend(fontsize=7, loc="best", framealpha=1.0, edgecolor="none")
-    axes.spines[["top", "right"]].set_visible(False)
+    open_frame(axes)
 
 
 def apart(heights: Sequence[float], gap: float) -> list[float]:

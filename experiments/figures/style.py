@@ -1,7 +1,6 @@
-"""What all figures share: heat maps of log densities, 95 % ellipses, demonstrations as grey
-crosses, files.
-"""
+"""What all figures share: heat maps of log densities, ellipses, demonstrations, files."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,50 +25,33 @@ DEPTH = 12.0
 # sqrt of the 95 % quantile of chi-square with 2 degrees of freedom: -2 log 0.05.
 RADIUS_95 = float(np.sqrt(-2.0 * np.log(0.05)))
 
-plt.rcParams.update(
-    {
-        "font.size": 9,
-        "axes.titlesize": 9,
-        "figure.dpi": 100,
-        "savefig.dpi": 150,
-        "image.cmap": "viridis",
-    }
-)
+plt.rcParams.update({"font.size": 9, "axes.titlesize": 9, "image.cmap": "viridis"})
+plt.rcParams.update({"figure.dpi": 100, "savefig.dpi": 150})
 
 
 def read(run: Path, name: str) -> dict[str, np.ndarray]:
     """Arrays of one result file of a run. Raises InputError if the run or the file is not there."""
     path = run / name
     if not path.is_file():
-        raise InputError(
-            f"{run} has no {name}; give the folder of a finished run (python -m experiments run "
-            "...)."
-        )
+        finished = "the folder of a finished run (python -m experiments run ...)"
+        raise InputError(f"{run} has no {name}; give {finished}.")
     return load_arrays(path)
 
 
 def heat_map(
     axes: Axes, grid_axes: np.ndarray, log_density: np.ndarray, *, contours: bool = False
 ) -> Any:
-    """A log density [R * R] on the grid [2, R], as nats below its maximum; `contours`: with a line
-    every 2 nats.
+    """A log density [R * R] on the grid [2, R], as nats below its maximum.
+
+    `contours`: with a line every 2 nats.
     """
     resolution = grid_axes.shape[1]
     values = np.maximum(log_density - log_density.max(), -DEPTH).reshape(resolution, resolution).T
-    image = axes.pcolormesh(
-        *grid_axes, values, shading="gouraud", vmin=-DEPTH, vmax=0.0, rasterized=True
-    )
+    span = {"vmin": -DEPTH, "vmax": 0.0}
+    image = axes.pcolormesh(*grid_axes, values, shading="gouraud", rasterized=True, **span)
     if contours:
-        levels = np.arange(2.0 - DEPTH, 0.0, 2.0)
-        axes.contour(
-            *grid_axes,
-            values,
-            levels=levels,
-            colors="white",
-            linewidths=0.5,
-            linestyles="solid",
-            alpha=0.6,
-        )
+        look = {"colors": "white", "linewidths": 0.5, "linestyles": "solid", "alpha": 0.6}
+        axes.contour(*grid_axes, values, levels=np.arange(2.0 - DEPTH, 0.0, 2.0), **look)
     axes.set_xlim(grid_axes[0, 0], grid_axes[0, -1])
     axes.set_ylim(grid_axes[1, 0], grid_axes[1, -1])
     axes.set_aspect("equal")
@@ -80,31 +62,24 @@ def heat_map(
 
 def ellipses(axes: Axes, mixture: Mixture, colour: str = "black", width: float = 0.8) -> None:
     """The 95 % ellipse of every component."""
-    variances, vectors = np.linalg.eigh(
-        np.asarray(mixture.scale_trils) @ np.asarray(mixture.scale_trils).swapaxes(1, 2)
-    )
+    scale_trils = np.asarray(mixture.scale_trils)
+    variances, vectors = np.linalg.eigh(scale_trils @ scale_trils.swapaxes(1, 2))
     diameters = 2.0 * RADIUS_95 * np.sqrt(variances)
     angles = np.degrees(np.arctan2(vectors[:, 1, 0], vectors[:, 0, 0]))
-    collection = EllipseCollection(
-        diameters[:, 0],
-        diameters[:, 1],
-        angles,
-        units="xy",
-        offsets=np.asarray(mixture.means),
-        offset_transform=axes.transData,
-        facecolors="none",
-        edgecolors=colour,
-        linewidths=width,
-    )
-    axes.add_collection(collection)
+    places = {"offsets": np.asarray(mixture.means), "offset_transform": axes.transData}
+    look = {"facecolors": "none", "edgecolors": colour, "linewidths": width}
+    axes.add_collection(EllipseCollection(*diameters.T, angles, units="xy", **places, **look))
 
 
 def crosses(axes: Axes, x: np.ndarray, n: int = 500) -> None:
     """N randomly chosen demonstrations as grey crosses."""
     chosen = np.random.default_rng(0).choice(len(x), min(n, len(x)), replace=False)
-    axes.scatter(
-        x[chosen, 0], x[chosen, 1], marker="x", s=9, linewidths=0.6, color="0.75", alpha=0.8
-    )
+    axes.scatter(*x[chosen, :2].T, marker="x", s=9, linewidths=0.6, color="0.75", alpha=0.8)
+
+
+def open_frame(axes: Axes) -> None:
+    """Without the lines above and on the right."""
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def has_mixture(run: Path) -> bool:
@@ -119,18 +94,13 @@ def task_mixture(run: Path) -> Mixture:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write `path`.png and .pdf, atomically and without dates, so that the same results give the
-    same files.
-    """
-    for kind, metadata in (
-        ("png", {"Software": None}),
-        ("pdf", {"CreationDate": None, "Producer": None}),
-    ):
-        write_atomically(
-            path.with_suffix(f".{kind}"),
-            lambda file, kind=kind, metadata=metadata: figure.savefig(
-                file, format=kind, metadata=metadata
-            ),  # type: ignore[misc]
-        )
+    """Write `path`.png and .pdf, atomically and without dates: same results, same files."""
+    undated: dict[str, dict[str, Any]] = {
+        "png": {"Software": None},
+        "pdf": {"CreationDate": None, "Producer": None},
+    }
+    for kind, metadata in undated.items():
+        write = partial(figure.savefig, format=kind, metadata=metadata)
+        write_atomically(path.with_suffix(f".{kind}"), write)
     plt.close(figure)
     Console().print(f"wrote {path}.png and .pdf")

@@ -1,6 +1,4 @@
-"""What the figures of the grid walker and of path planning share, and the picture at the end of
-their runs.
-"""
+"""What the figures of the walks share, and the picture at the end of their runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,16 +20,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
-from experiments.figures.style import COLOURS, LABELS, read, save
+from experiments.figures.style import COLOURS, LABELS, open_frame, read, save
 from experiments.tasks import describe, descriptions
 
 SHOWN = 200  # demonstrations in a panel, as in Figure 6
 MARGIN = 0.45  # of the panels, around the modes' walks
 LINE = 0.19  # inches, of a title or legend
 FAINTEST = 0.06  # opacity of the worst walks
-# Rewards differ by this many nats at least between the faintest and the fullest walk. Perfect draws
-# of the walker differ by a few nats (a chi-square over two); where all walks are good, none should
-# look bad.
+# Nats at least between the faintest and the fullest walk: perfect draws differ by a few (half a
+# chi-square), and where all walks are good none should look bad.
 LEAST_RANGE = 8.0
 DOTTED = (0, (1, 1.4))
 DASHED = (0, (4, 3))
@@ -49,9 +46,8 @@ def walk_task(run: Path, figure: str) -> GridWalker:
     allowed = [task.name for task in descriptions() if figure in task.figures]
     if config.get("task") not in allowed:
         command = " or ".join(f"python -m experiments run {task}" for task in allowed)
-        raise InputError(
-            f"{run} has the task {config.get('task')!r}; give a run made by: {command}"
-        )
+        task = config.get("task")
+        raise InputError(f"{run} has the task {task!r}; give a run made by: {command}")
     return describe(config["task"]).target(config)
 
 
@@ -75,8 +71,7 @@ def panel_row(
     margin: float = 0.0,
     rows: int = 1,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with panels of one scale, each with the walk's start (and goal) in it, in one row or
-    in equal ones.
+    """A figure with panels of one scale, each with the walk's start (and goal), in equal rows.
 
     No layout engine: together with equal aspects they cut titles off. All sizes follow from the
     panels' ranges instead.
@@ -99,9 +94,8 @@ def panel_row(
     for i in range(rows):
         left, low = 0.0, bottom + (rows - 1 - i) * row_height
         for extent in ranges:
-            axes = figure.add_axes(
-                (left / width, low / height, inch * extent / width, panel / height)
-            )
+            place = (left / width, low / height, inch * extent / width, panel / height)
+            axes = figure.add_axes(place)
             axes.set_xlim(-MARGIN, extent - MARGIN)
             axes.set_ylim(-half_height, half_height)
             axes.set_aspect("equal")
@@ -150,14 +144,8 @@ def polylines(
     colours = np.repeat(to_rgba_array(colour), len(waypoints), axis=0)
     colours[:, 3] = opacity[order]
     # Butt caps: others would fill the gaps of dotted lines.
-    lines = LineCollection(
-        list(waypoints[order]),
-        colors=colours,
-        linewidths=width,
-        linestyles=[style],
-        capstyle="butt",
-        zorder=zorder,
-    )
+    look: dict[str, Any] = {"linewidths": width, "linestyles": [style], "capstyle": "butt"}
+    lines = LineCollection(list(waypoints[order]), colors=colours, zorder=zorder, **look)
     axes.add_collection(lines)
 
 
@@ -166,19 +154,11 @@ def mode_grid(
 ) -> None:
     """The modes' walks in grey, in the background; those not `passable` [M] faint and dashed."""
     passable = np.ones(len(task.mode_centers), bool) if passable is None else passable
-    draw_walks(
-        axes,
-        task,
-        task.mode_centers[~passable],
-        "0.8",
-        width=0.9,
-        style=DASHED,
-        zorder=zorder - 0.2,
-    )
-    # White below the grey ones hides the dashes of steps that a blocked path shares with a passable
-    # one.
-    draw_walks(axes, task, task.mode_centers[passable], "white", width=1.6, zorder=zorder - 0.1)
-    draw_walks(axes, task, task.mode_centers[passable], GRID, width=0.9, zorder=zorder)
+    free, blocked = task.mode_centers[passable], task.mode_centers[~passable]
+    draw_walks(axes, task, blocked, "0.8", width=0.9, style=DASHED, zorder=zorder - 0.2)
+    # White below the grey ones hides the dashes of steps that blocked paths share with free ones.
+    draw_walks(axes, task, free, "white", width=1.6, zorder=zorder - 0.1)
+    draw_walks(axes, task, free, GRID, width=0.9, zorder=zorder)
 
 
 def discs(axes: Axes, centers: np.ndarray, radii: np.ndarray) -> None:
@@ -191,14 +171,12 @@ def discs(axes: Axes, centers: np.ndarray, radii: np.ndarray) -> None:
 
 
 def reward_range(*results: dict[str, np.ndarray]) -> tuple[float, float]:
-    """The rewards that the faintest and the fullest walks have, from the `walks.npz` of policies on
-    one reward.
+    """The rewards of the faintest and the fullest walks, of policies on one reward.
 
     Quantiles, because a few walks that went astray have rewards hundreds of nats below all others.
     """
-    rewards = np.concatenate(
-        [walks[name] for walks in results for name in ("means_reward", "draws_reward")]
-    )
+    names = ("means_reward", "draws_reward")
+    rewards = np.concatenate([walks[name] for walks in results for name in names])
     rewards = rewards[np.isfinite(rewards)]
     if not rewards.size:
         return 0.0, 1.0
@@ -207,9 +185,7 @@ def reward_range(*results: dict[str, np.ndarray]) -> tuple[float, float]:
 
 
 def opacities(reward: np.ndarray, low_high: tuple[float, float]) -> np.ndarray:
-    """Opacity of every walk: linear in its reward between the ends of a `reward_range`, and the
-    end's value beyond them.
-    """
+    """Opacity of every walk: linear in its reward between the ends of a `reward_range`."""
     low, high = low_high
     level = np.nan_to_num((reward - low) / (high - low), nan=0.0, posinf=1.0, neginf=0.0)
     return FAINTEST + (1.0 - FAINTEST) * np.clip(level, 0.0, 1.0)
@@ -224,9 +200,7 @@ def policy_walks(
 ) -> None:
     """Component means solid, draws from the components dotted, opacity by the recovered reward."""
     drawn, means = (opacities(walks[f"{name}_reward"], low_high) for name in ("draws", "means"))
-    draw_walks(
-        axes, task, walks["draws"], colour, opacity=drawn, width=0.9, style=DOTTED, zorder=2.0
-    )
+    draw_walks(axes, task, walks["draws"], colour, opacity=drawn, width=0.9, style=DOTTED)
     draw_walks(axes, task, walks["means"], darker(colour), opacity=means, width=1.3, zorder=3.0)
 
 
@@ -247,9 +221,8 @@ def line(
     label: str, colour: Any, style: Any = "-", width: float = 1.3, opacity: float = 1.0
 ) -> Line2D:
     """A line for a legend."""
-    return Line2D(
-        [], [], color=colour, linestyle=style, linewidth=width, alpha=opacity, label=label
-    )
+    look = {"color": colour, "linestyle": style, "linewidth": width, "alpha": opacity}
+    return Line2D([], [], label=label, **look)
 
 
 def marker(label: str, colour: Any, kind: str, size: float = 6.0) -> Line2D:
@@ -270,69 +243,48 @@ def legend_below(
     figure: Figure, entries: list[Line2D], columns: int | None = None, *, left: bool = False
 ) -> None:
     """One legend for all panels, below them; `left`: at the left end instead of in the middle."""
-    figure.legend(
-        handles=entries,
-        loc="lower left" if left else "lower center",
-        ncols=columns or len(entries),
-        frameon=False,
-        fontsize=8,
-        handlelength=2.6,
-        borderaxespad=0.3,
-    )
+    place = {"loc": "lower left" if left else "lower center", "borderaxespad": 0.3}
+    look = {"frameon": False, "fontsize": 8, "handlelength": 2.6}
+    figure.legend(handles=entries, ncols=columns or len(entries), **place, **look)
 
 
 # --- the picture at the end of a run --------------------------------------------------------------
 
 
 def draw_walk_overview(run: Path) -> None:
-    """Demonstrations, the policy's walks, and three measures over the iterations: overview.png and
-    .pdf in the run's folder.
-    """
+    """Demonstrations, the policy's walks, measures over the iterations: overview.png and .pdf."""
     config, walks = RunFolder(run).config, read(run, "walks.npz")
     task, method = describe(config["task"]).target(config), config["method"]
     colour = COLOURS.get(METHODS[method].family, "C3")
-    figure, (left, right) = panel_row(
-        task, 11.5 if isinstance(task, PathPlanning) else 9.0, title_lines=2, margin=3.3
-    )
+    width = 11.5 if isinstance(task, PathPlanning) else 9.0
+    figure, (left, right) = panel_row(task, width, title_lines=2, margin=3.3)
     for axes in (left, right):
         target_lines(axes, task)
     x = demonstrations(run)
     draw_walks(left, task, x, "0.2", opacity=0.25, width=0.8)
     left.set_title(f"{len(x)} demonstrations")
     policy_walks(right, task, walks, colour, reward_range(walks))
-    right.set_title(
-        f"policy of {LABELS.get(method, method)}\n{len(walks['means'])} components, "
-        f"{covered(walks)}"
-    )
+    found = f"{len(walks['means'])} components, {covered(walks)}"
+    right.set_title(f"policy of {LABELS.get(method, method)}\n{found}")
     legend_below(figure, policy_entries(colour), left=True)
     curves(figure, pd.read_csv(run / "metrics.csv"), colour, len(task.mode_centers))
     save(figure, run / "overview")
 
 
 def curves(figure: Figure, history: pd.DataFrame, colour: str, num_modes: int) -> None:
-    """The measures in `CURVES` against the iteration, one above the other, in the margin on the
-    right.
-    """
+    """The measures in `CURVES` against the iteration, one above the other, on the right."""
     width, height = figure.get_size_inches()
-    grid = figure.add_gridspec(
-        len(CURVES),
-        1,
-        left=1.0 - 2.4 / width,
-        right=1.0 - 0.1 / width,
-        bottom=0.5 / height,
-        top=1.0 - 0.15 / height,
-        hspace=0.25,
-    )
+    sides = {"left": 1.0 - 2.4 / width, "right": 1.0 - 0.1 / width}
+    ends = {"bottom": 0.5 / height, "top": 1.0 - 0.15 / height}
+    grid = figure.add_gridspec(len(CURVES), 1, **sides, **ends, hspace=0.25)
+    look: dict[str, Any] = {"markersize": 3, "linewidth": 1.2, "color": colour, "clip_on": False}
     column: Any = grid.subplots(sharex=True)
     for axes, (name, label) in zip(column, CURVES.items(), strict=True):
-        # A policy without a walk in the support has an infinite distance; the curve has a gap
-        # there.
+        # A policy without a walk in the support has an infinite distance: a gap in the curve.
         values = history[name].replace([np.inf, -np.inf], np.nan)
-        axes.plot(
-            history["t"] + 1, values, "o-", markersize=3, linewidth=1.2, color=colour, clip_on=False
-        )
+        axes.plot(history["t"] + 1, values, "o-", **look)
         axes.set_ylabel(label)
-        axes.spines[["top", "right"]].set_visible(False)
+        open_frame(axes)
     figure.align_ylabels(column)
     column[1].axhline(num_modes, color="0.5", linewidth=0.7, zorder=0)
     column[1].set_ylim(0, 1.08 * num_modes)
