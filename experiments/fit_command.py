@@ -276,7 +276,7 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
     if exponent := summary["mixture_exponent"]:
         discriminators = f"{1.0 - exponent:.2f} x the sum of discriminators"
         mixture = f"{exponent:.2f} x the log density of an EM mixture"
-        console.print(f"the reward: {discriminators} + {mixture}")
+        console.print(f"the reward: {discriminators} + {mixture}", soft_wrap=True)
     if not summary["held_out_log_likelihood"]:
         console.print(f"no rows were held out ({rows['train']} in all), so there is no score")
         return

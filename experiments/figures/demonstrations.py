@@ -70,7 +70,7 @@ def _draw_corner(folder: Path, columns: list[str]) -> None:
     draws, rewards = grid["policy_samples"], grid["policy_rewards"]
     depth = np.maximum(rewards - rewards.max(), -12.0)
     shown = x[np.random.default_rng(0).permutation(len(x))[: len(draws)]]
-    coloured = {"c": depth, "vmin": -12.0, "vmax": 0.0}
+    coloured: dict[str, Any] = {"c": depth, "vmin": -12.0, "vmax": 0.0}
     count = min(len(columns), MOST_COLUMNS)
     size = (1.0 + 1.9 * count, 1.9 * count)
     figure, panels = plt.subplots(count, count, figsize=size, layout="constrained", squeeze=False)
@@ -132,7 +132,11 @@ def _draw_training(folder: Path, history: pd.DataFrame) -> None:
     t = history["t"]
     loss.plot(t, history["validation_loss"], "o-", markersize=3, label="held out")
     loss.plot(t, history["train_loss"], "s-", markersize=3, label="training")
-    best = {"color": "0.5", "linewidth": 0.8, "label": "best constant: nothing to learn"}
+    best: dict[str, Any] = {
+        "color": "0.5",
+        "linewidth": 0.8,
+        "label": "best constant: nothing to learn",
+    }
     loss.plot(t, history["chance_loss"], "_:", **best)
     loss.set_ylabel("loss of the discriminator")
     loss.legend(frameon=False, fontsize=7)

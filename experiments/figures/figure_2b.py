@@ -44,7 +44,7 @@ def curve(axes: Axes, chosen: pd.DataFrame, colour: str, style: str, label: str)
     mean, spread = groups.mean(), groups.std().fillna(0.0)
     axes.plot(mean.index, mean, style, color=colour, markersize=4, label=label, zorder=3)
     low = np.maximum(mean - spread, 0.5 * mean)  # the axis is logarithmic
-    band = {"alpha": 0.15, "linewidth": 0, "zorder": 2}
+    band: dict[str, Any] = {"alpha": 0.15, "linewidth": 0, "zorder": 2}
     axes.fill_between(mean.index, low, mean + spread, color=colour, **band)
 
 
@@ -52,7 +52,12 @@ def reference(axes: Axes, results: pd.DataFrame, name: str) -> None:
     """Thin grey line of the means, with dots: a single number of modes shows, too."""
     means = select(results, ("reference", name, 0)).groupby("modes")["reported"].mean()
     if len(means):
-        look = {"color": "0.45", "markersize": 3, "linewidth": 0.8, "linestyle": DASHES[name]}
+        look: dict[str, Any] = {
+            "color": "0.45",
+            "markersize": 3,
+            "linewidth": 0.8,
+            "linestyle": DASHES[name],
+        }
         axes.plot(means.index, means, ".", **look, label=REFERENCES[name], zorder=1)
 
 
@@ -60,7 +65,10 @@ def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
     """Axes, legend, and a cross on the upper edge for every diverged run."""
     diverged = results[(results["status"] == "diverged") & results["stage"].isin(stages)]
     for method, group in diverged.groupby("method"):
-        look = {"color": COLOURS.get(str(method), "0.3"), "transform": axes.get_xaxis_transform()}
+        look: dict[str, Any] = {
+            "color": COLOURS.get(str(method), "0.3"),
+            "transform": axes.get_xaxis_transform(),
+        }
         axes.plot(group["modes"], np.full(len(group), 0.98), "x", **look)
     if len(diverged):
         runs = "runs" if len(diverged) > 1 else "run"
@@ -71,6 +79,6 @@ def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
     axes.set_xlabel("target components m")
     axes.set_ylabel("I-projection KL(q || p)")
     axes.set_xticks(sorted(results["modes"].unique()))
-    place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
     axes.legend(frameon=False, fontsize=7, handlelength=4, markerscale=0.8, **place)
     open_frame(axes)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from virl_tf.persistence.policy_file import load_policy
 
@@ -67,7 +68,7 @@ def curves(axes: plt.Axes, history: pd.DataFrame, references: dict[str, float]) 
     low, high = np.log(axes.get_ylim())
     heights = [(np.log(value) - low) / (high - low) for value in references.values()]
     for label, height in zip(references, apart(heights, 0.055), strict=True):
-        look = {"fontsize": 7, "va": "center", "color": "0.35"}
+        look: dict[str, Any] = {"fontsize": 7, "va": "center", "color": "0.35"}
         axes.annotate(label, (1.01, height), xycoords="axes fraction", **look)
     axes.set_xlabel("iterations")
     axes.set_ylabel("KL(q || p)")

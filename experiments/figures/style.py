@@ -47,10 +47,15 @@ def heat_map(
     """
     resolution = grid_axes.shape[1]
     values = np.maximum(log_density - log_density.max(), -DEPTH).reshape(resolution, resolution).T
-    span = {"vmin": -DEPTH, "vmax": 0.0}
+    span: dict[str, Any] = {"vmin": -DEPTH, "vmax": 0.0}
     image = axes.pcolormesh(*grid_axes, values, shading="gouraud", rasterized=True, **span)
     if contours:
-        look = {"colors": "white", "linewidths": 0.5, "linestyles": "solid", "alpha": 0.6}
+        look: dict[str, Any] = {
+            "colors": "white",
+            "linewidths": 0.5,
+            "linestyles": "solid",
+            "alpha": 0.6,
+        }
         axes.contour(*grid_axes, values, levels=np.arange(2.0 - DEPTH, 0.0, 2.0), **look)
     axes.set_xlim(grid_axes[0, 0], grid_axes[0, -1])
     axes.set_ylim(grid_axes[1, 0], grid_axes[1, -1])
@@ -66,8 +71,11 @@ def ellipses(axes: Axes, mixture: Mixture, colour: str = "black", width: float =
     variances, vectors = np.linalg.eigh(scale_trils @ scale_trils.swapaxes(1, 2))
     diameters = 2.0 * RADIUS_95 * np.sqrt(variances)
     angles = np.degrees(np.arctan2(vectors[:, 1, 0], vectors[:, 0, 0]))
-    places = {"offsets": np.asarray(mixture.means), "offset_transform": axes.transData}
-    look = {"facecolors": "none", "edgecolors": colour, "linewidths": width}
+    places: dict[str, Any] = {
+        "offsets": np.asarray(mixture.means),
+        "offset_transform": axes.transData,
+    }
+    look: dict[str, Any] = {"facecolors": "none", "edgecolors": colour, "linewidths": width}
     axes.add_collection(EllipseCollection(*diameters.T, angles, units="xy", **places, **look))
 
 

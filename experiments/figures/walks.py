@@ -221,7 +221,12 @@ def line(
     label: str, colour: Any, style: Any = "-", width: float = 1.3, opacity: float = 1.0
 ) -> Line2D:
     """A line for a legend."""
-    look = {"color": colour, "linestyle": style, "linewidth": width, "alpha": opacity}
+    look: dict[str, Any] = {
+        "color": colour,
+        "linestyle": style,
+        "linewidth": width,
+        "alpha": opacity,
+    }
     return Line2D([], [], label=label, **look)
 
 
@@ -243,8 +248,8 @@ def legend_below(
     figure: Figure, entries: list[Line2D], columns: int | None = None, *, left: bool = False
 ) -> None:
     """One legend for all panels, below them; `left`: at the left end instead of in the middle."""
-    place = {"loc": "lower left" if left else "lower center", "borderaxespad": 0.3}
-    look = {"frameon": False, "fontsize": 8, "handlelength": 2.6}
+    place: dict[str, Any] = {"loc": "lower left" if left else "lower center", "borderaxespad": 0.3}
+    look: dict[str, Any] = {"frameon": False, "fontsize": 8, "handlelength": 2.6}
     figure.legend(handles=entries, ncols=columns or len(entries), **place, **look)
 
 
@@ -274,8 +279,8 @@ def draw_walk_overview(run: Path) -> None:
 def curves(figure: Figure, history: pd.DataFrame, colour: str, num_modes: int) -> None:
     """The measures in `CURVES` against the iteration, one above the other, on the right."""
     width, height = figure.get_size_inches()
-    sides = {"left": 1.0 - 2.4 / width, "right": 1.0 - 0.1 / width}
-    ends = {"bottom": 0.5 / height, "top": 1.0 - 0.15 / height}
+    sides: dict[str, Any] = {"left": 1.0 - 2.4 / width, "right": 1.0 - 0.1 / width}
+    ends: dict[str, Any] = {"bottom": 0.5 / height, "top": 1.0 - 0.15 / height}
     grid = figure.add_gridspec(len(CURVES), 1, **sides, **ends, hspace=0.25)
     look: dict[str, Any] = {"markersize": 3, "linewidth": 1.2, "color": colour, "clip_on": False}
     column: Any = grid.subplots(sharex=True)

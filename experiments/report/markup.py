@@ -19,10 +19,9 @@ def escape(value: object) -> Markup:
 
 def element(name: str, *children: object, **attributes: str) -> Markup:
     """<name attributes>children</name>; `class_` is the attribute class, `data_x` is data-x."""
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
-        for key, value in attributes.items()
-    )
+    names = (key.rstrip("_").replace("_", "-") for key in attributes)
+    values = zip(names, attributes.values(), strict=True)
+    written = "".join(f' {key}="{html.escape(value)}"' for key, value in values)
     return Markup(f"<{name}{written}>{join(children)}</{name}>")
 
 
@@ -51,10 +50,8 @@ def markdown_table(text: str) -> Markup:
 
     Columns of one value stand in a line above it, empty ones are left out.
     """
-    header, _, *rows = (
-        [cell.strip() for cell in line.strip().strip("|").split("|")]
-        for line in text.strip().splitlines()
-    )
+    lines = (line.strip().strip("|").split("|") for line in text.strip().splitlines())
+    header, _, *rows = ([cell.strip() for cell in line] for line in lines)
     header = [name.replace("_", " ") for name in header]  # so that they can be broken
     values = [{row[i] for row in rows} for i in range(len(header))]
     same = [i for i, found in enumerate(values) if len(found) == 1 < len(rows)]
@@ -69,11 +66,9 @@ def image(path: Path, text: str) -> Markup:
     """A PNG inside the page; on a narrow screen a wide one is pushed sideways, not shrunk."""
     content = path.read_bytes()
     width, height = struct.unpack(">II", content[16:24])  # of the header, which comes first
-    encoded = base64.b64encode(content).decode("ascii")
+    source = f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
     kind = "wide" if width > 1.6 * height else "square"
-    return Markup(
-        f'<img class="{kind}" src="data:image/png;base64,{encoded}" alt="{html.escape(text)}">'
-    )
+    return Markup(f'<img class="{kind}" src="{source}" alt="{html.escape(text)}">')
 
 
 def command(*lines: str) -> Markup:
@@ -137,18 +132,16 @@ nav ul { columns: 2; padding-left: 1.2rem; }
   .verdict, pre { border: 1px solid var(--line); }
 }
 """
+# With an icon: a browser would ask the network for one.
+META = (
+    '<meta charset="utf-8">'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    '<link rel="icon" href="data:,">'
+)
 
 
 def page(title: str, *content: object) -> Markup:
     """A whole document that needs no other file and no network."""
-    head = join(
-        (
-            Markup('<meta charset="utf-8">'),
-            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Markup('<link rel="icon" href="data:,">'),  # a browser would ask the network for one
-            element("title", title),
-            element("style", Markup(STYLE)),
-        )
-    )
-    document = element("html", element("head", head), element("body", *content), lang="en")
+    head = element("head", Markup(META), element("title", title), element("style", Markup(STYLE)))
+    document = element("html", head, element("body", *content), lang="en")
     return Markup(f"<!doctype html>\n{document}\n")

@@ -1,9 +1,8 @@
-"""`python -m experiments report`: the page, put together from the results, the claims and the
-sources.
-"""
+"""`python -m experiments report`: the page, from the results, the claims and the sources."""
 
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 
 import virl_tf
@@ -31,11 +30,7 @@ from experiments.report.results import Results, mean_with_interval, not_run
 from experiments.tasks import describe, descriptions
 
 LOOKS = {HOLDS: "holds", FAILS: "fails", TOO_FEW: "open"}
-WRITTEN_TABLES = (
-    "table.md",
-    "ablations.md",
-    "benchmark.md",
-)  # that commands write beside their results
+WRITTEN_TABLES = ("table.md", "ablations.md", "benchmark.md")  # of commands, beside their results
 MOST_ROWS = 20  # of such a table that are shown without being asked for
 KNOWN_PICTURES = {f"figure_{figure.number}.png" for figure in items.FIGURES}
 
@@ -71,13 +66,8 @@ def build(results: Results) -> Markup:
         "Machine, versions, cost": machine(results),
     }
     title = "Versatile Inverse Reinforcement Learning via Cumulative Rewards: a reproduction"
-    return page(
-        title,
-        element("h1", title),
-        introduction(),
-        contents(list(sections)),
-        *(_section(*s) for s in sections.items()),
-    )
+    parts = [_section(*section) for section in sections.items()]
+    return page(title, element("h1", title), introduction(), contents(list(sections)), *parts)
 
 
 def introduction() -> Markup:
@@ -95,13 +85,8 @@ def introduction() -> Markup:
 
 def contents(titles: list[str]) -> Markup:
     """Links to the sections."""
-    return element(
-        "nav",
-        element(
-            "ul",
-            *(element("li", element("a", title, href=f"#{_anchor(title)}")) for title in titles),
-        ),
-    )
+    links = [element("a", title, href=f"#{_anchor(title)}") for title in titles]
+    return element("nav", element("ul", *(element("li", link) for link in links)))
 
 
 def _section(title: str, content: Markup) -> Markup:
@@ -118,13 +103,8 @@ def glance(results: Results, findings: dict[str, list[Finding]]) -> Markup:
     for item in items.FIGURES:
         state = "drawn from our runs" if results.has_picture(item.number) else "not run yet"
         missing = _missing(item, results)
-        rows.append(
-            [
-                _link(f"Figure {item.number}"),
-                item.title,
-                f"{state}. {missing}" if missing else state,
-            ]
-        )
+        shown = f"{state}. {missing}" if missing else state
+        rows.append([_link(f"Figure {item.number}"), item.title, shown])
     rows += [
         [_link(f"Table {number}"), title, f"in {file}"] for number, title, file, _ in items.TABLES
     ]
@@ -143,9 +123,9 @@ def _link(name: str) -> Markup:
 
 def _missing(item: items.Figure, results: Results) -> str:
     """What has not been run for a figure. Figures 2a, 5 and 6 are not made from a sweep."""
-    return (
-        "" if item.number in ("2a", "5", "6") else not_run(item.task, results.tables.get(item.task))
-    )
+    if item.number in ("2a", "5", "6"):
+        return ""
+    return not_run(item.task, results.tables.get(item.task))
 
 
 def figure(item: items.Figure, results: Results) -> Markup:
@@ -158,37 +138,27 @@ def figure(item: items.Figure, results: Results) -> Markup:
     with results.drawn(item.number) as picture:
         if picture is None:
             beside = None
-            parts.append(
-                element(
-                    "p", element("strong", "Ours: "), "not run yet; the commands below make it."
-                )
-            )
+            text = "not run yet; the commands below make it."
+            parts.append(element("p", element("strong", "Ours: "), text))
         else:
             beside = results.by_folder.get(picture.parent)
             shown = image(picture, f"Our {name.lower()}: {item.title}")
-            parts.append(
-                element("figure", shown, element("figcaption", f"{name}, drawn from our runs."))
-            )
+            caption = element("figcaption", f"{name}, drawn from our runs.")
+            parts.append(element("figure", shown, caption))
     missing = _missing(item, results)
     parts += [element("p", text) for text in (missing, item.remark) if text]
     parts.append(table(["the caption names", "in our figure"], item.elements))
     numbers = beside or (None if item.own_runs else results.tables.get(item.task))
     if numbers is not None:
         parts.append(item.numbers(numbers))
-    return element(
-        "article", *parts, element("p", "Made again by:", class_="soft"), command(*item.commands)
-    )
+    again = element("p", "Made again by:", class_="soft")
+    return element("article", *parts, again, command(*item.commands))
 
 
-def _table(number: str, title: str, file: str, build_table: object) -> Markup:
-    content = build_table() if callable(build_table) else Markup("")
+def _table(number: str, title: str, file: str, build_table: Callable[[], Markup]) -> Markup:
     name = f"Table {number}"
-    return element(
-        "article",
-        element("h3", f"{name}: {title}", id=_anchor(name)),
-        content,
-        element("p", f"From {file}.", class_="soft"),
-    )
+    heading = element("h3", f"{name}: {title}", id=_anchor(name))
+    return element("article", heading, build_table(), element("p", f"From {file}.", class_="soft"))
 
 
 def claims(findings: dict[str, list[Finding]]) -> Markup:
@@ -198,36 +168,26 @@ def claims(findings: dict[str, list[Finding]]) -> Markup:
         tested = task.claims()
         found = findings.get(task.name) or [Finding("no runs", TOO_FEW)] * len(tested)
         rows = [
-            [
-                claim.sentence,
-                finding.numbers,
-                element("span", finding.verdict, class_=f"verdict {LOOKS[finding.verdict]}"),
-                claim.test,
-            ]
+            [claim.sentence, finding.numbers, _verdict(finding), claim.test]
             for claim, finding in zip(tested, found, strict=True)
         ]
-        parts += [
-            element("h3", task.title),
-            table(["the paper says", "our runs say", "verdict", "test"], rows),
-        ]
+        header = ["the paper says", "our runs say", "verdict", "test"]
+        parts += [element("h3", task.title), table(header, rows)]
         parts.append(command(f"python -m experiments claims {task.name} FOLDER_OF_THE_SWEEP"))
     return join(parts)
 
 
+def _verdict(finding: Finding) -> Markup:
+    return element("span", finding.verdict, class_=f"verdict {LOOKS[finding.verdict]}")
+
+
 def beyond(results: Results) -> Markup:
-    """What is in the results and in no figure of the paper: `best`, its ablations, benchmarks,
-    studies, other pictures.
-    """
+    """What is in no figure of the paper: `best`, ablations, benchmarks, studies, other pictures."""
     parts = []
     for folder in results.below():
-        tables = (
-            []
-            if folder in results.by_folder
-            else [folder / name for name in WRITTEN_TABLES if (folder / name).is_file()]
-        )
-        pictures = [
-            path for path in sorted(folder.glob("*.png")) if path.name not in KNOWN_PICTURES
-        ]
+        written = () if folder in results.by_folder else WRITTEN_TABLES
+        tables = [folder / name for name in written if (folder / name).is_file()]
+        pictures = [p for p in sorted(folder.glob("*.png")) if p.name not in KNOWN_PICTURES]
         values = folder / "values.csv"
         if not (tables or pictures or values.is_file()):
             continue
@@ -235,10 +195,9 @@ def beyond(results: Results) -> Markup:
         parts += [element("h3", title)] if title else []
         parts += [_study_values(values)] if values.is_file() else []
         parts += [_written_table(path) for path in tables]
-        parts += [
-            element("figure", image(path, f"{title} {path.stem}"), element("figcaption", path.stem))
-            for path in pictures
-        ]
+        for path in pictures:
+            shown = image(path, f"{title} {path.stem}")
+            parts.append(element("figure", shown, element("figcaption", path.stem)))
     return join(parts) if parts else element("p", "Nothing.")
 
 
@@ -249,11 +208,9 @@ def _written_table(path: Path) -> Markup:
     except (IndexError, ValueError) as error:
         raise InputError(f"{path} is not a table as a command here writes it: {error}.") from error
     number = len(text.splitlines()) - 2
-    return (
-        shown
-        if number <= MOST_ROWS
-        else element("details", element("summary", f"{number} rows"), shown)
-    )
+    if number <= MOST_ROWS:
+        return shown
+    return element("details", element("summary", f"{number} rows"), shown)
 
 
 def _study_values(path: Path) -> Markup:
@@ -265,9 +222,8 @@ def _study_values(path: Path) -> Markup:
             for (column, candidate), group in groups
         ]
     except (KeyError, ValueError) as error:
-        raise InputError(
-            f"{path} is not a comparison made by `python -m experiments compare`: {error}."
-        ) from error
+        made = "a comparison made by `python -m experiments compare`"
+        raise InputError(f"{path} is not {made}: {error}.") from error
     return table(["column", "hyperparameters", "objective on fresh seeds (lower is better)"], rows)
 
 
@@ -276,21 +232,15 @@ def deviations() -> Markup:
     before, points = sources.deviations()
     header = sources.file_header(sources.DIRECTORY / "defaults.yaml")
     rows = [
-        [
-            element("code", default.name),
-            element("code", default.value),
-            inline(default.source) or "not stated",
-        ]
-        for default in sources.defaults()
+        [element("code", name), element("code", value), inline(source) or "not stated"]
+        for name, value, source in sources.defaults()
     ]
-    return join(
-        (
-            element("p", inline(before)),
-            element("ul", *(element("li", inline(point)) for point in points)),
-            element("h3", "Every default and its source"),
-            element("p", header),
-            table(["default", "value", "source"], rows),
-        )
+    return Markup(
+        element("p", inline(before))
+        + element("ul", *(element("li", inline(point)) for point in points))
+        + element("h3", "Every default and its source")
+        + element("p", header)
+        + table(["default", "value", "source"], rows)
     )
 
 
@@ -303,18 +253,14 @@ def machine(results: Results) -> Markup:
         for package in packages
     ]
     silent = [task.folder.name for task in results.tables.values() if task.folder.name not in found]
-    here = {
-        **versions(),
-        "system": f"{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores",
-    }
-    return join(
-        (
-            element("h3", "The results"),
-            table(["package", *found], rows),
-            element("p", f"Not recorded for: {', '.join(silent)}.") if silent else "",
-            element("p", "Runs are single-threaded; their medians:"),
-            items.costs(results),
-            element("h3", "This page"),
-            table(["what", "version"], here.items()),
-        )
+    cores = len(os.sched_getaffinity(0))
+    system = f"{platform.system()} {platform.machine()}, {cores} cores"
+    return Markup(
+        element("h3", "The results")
+        + table(["package", *found], rows)
+        + (element("p", f"Not recorded for: {', '.join(silent)}.") if silent else "")
+        + element("p", "Runs are single-threaded; their medians:")
+        + items.costs(results)
+        + element("h3", "This page")
+        + table(["what", "version"], {**versions(), "system": system}.items())
     )

@@ -1,6 +1,4 @@
-"""The committed results as the report reads them: tables by task, pictures by figure, versions, and
-what has not been run.
-"""
+"""The committed results as the report reads them: tables, pictures, versions, what is missing."""
 
 import contextlib
 import io
@@ -47,10 +45,9 @@ class Results:
         self.folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
         found = [_read(folder) for folder in self.folders if (folder / "results.csv").is_file()]
         if not found:
-            raise InputError(
-                f"{path} holds no results.csv in any of its folders; make one with: python -m "
-                "experiments sweep"
-            )
+            command = "python -m experiments sweep"
+            text = "holds no results.csv in any of its folders"
+            raise InputError(f"{path} {text}; make one with: {command}")
         self.by_folder = {table.folder: table for table in found}
         # Of several tables of a task the one of most runs stands for it.
         self.tables: dict[str, Table] = {}
@@ -64,15 +61,11 @@ class Results:
         """
         inside = [path for path in self.path.rglob("*") if path.is_dir()]
         inside.sort(key=lambda path: ("benchmark" in path.relative_to(self.path).parts, path))
-        return [
-            *(path for path in inside if not (path.parent / "ablations.md").is_file()),
-            self.path,
-        ]
+        own = [path for path in inside if not (path.parent / "ablations.md").is_file()]
+        return [*own, self.path]
 
     def picture(self, number: str) -> Path | None:
-        """The stored figure_<number>.png: from a folder whose table stands for its task if one has
-        it, else from any.
-        """
+        """The stored figure_<number>.png, first of a folder whose table stands for its task."""
         first = [table.folder for table in self.tables.values()]
         for folder in [*first, *self.folders]:
             if (folder / f"figure_{number}.png").is_file():
@@ -91,9 +84,7 @@ class Results:
 
     @contextlib.contextmanager
     def drawn(self, number: str) -> Iterator[Path | None]:
-        """A path to the figure's PNG, drawn now from its task's table if no picture is stored; None
-        if it cannot be had.
-        """
+        """A path to the figure's PNG, drawn now if none is stored and it can be; else None."""
         stored = self.picture(number)
         table = self._table_of(number)
         if stored is not None or table is None:
@@ -105,31 +96,25 @@ class Results:
 
     def versions(self) -> dict[str, dict[str, str]]:
         """What each folder's config.yaml says it was made with."""
-        return {
-            folder.name: {
-                key: str(value)
-                for key, value in (read_yaml(folder / "config.yaml").get("versions") or {}).items()
-            }
-            for folder in self.folders
-            if (folder / "config.yaml").is_file()
-        }
+        found = {}
+        for folder in self.folders:
+            if (folder / "config.yaml").is_file():
+                stored = read_yaml(folder / "config.yaml").get("versions") or {}
+                found[folder.name] = {key: str(value) for key, value in stored.items()}
+        return found
 
 
 def _read(folder: Path) -> Table:
     frame = read_results(folder)
     tasks = sorted(frame["task"].unique())
     if len(tasks) != 1 or tasks[0] not in names():
-        raise InputError(
-            f"{folder / 'results.csv'} must hold the results of one task of {', '.join(names())}; "
-            f"it holds {tasks}."
-        )
+        text = f"must hold the results of one task of {', '.join(names())}; it holds {tasks}."
+        raise InputError(f"{folder / 'results.csv'} {text}")
     return Table(folder, tasks[0], frame)
 
 
 def mean_with_interval(values: pd.Series, digits: int = 3) -> str:
-    """'0.050 [0.043, 0.059], n = 3' (no line break in n = 3): mean and 95 % bootstrap interval of
-    the finite values.
-    """
+    """'0.050 [0.043, 0.059], n = 3': mean and 95 % bootstrap interval of the finite values."""
     numbers = values.to_numpy(np.float64)
     finite = numbers[np.isfinite(numbers)]
     if not len(finite):
@@ -155,11 +140,8 @@ def not_run(task: str, table: Table | None) -> str:
     done = table.frame[(table.frame["stage"] == "training") & (table.frame["preset"] == "paper")]
     counts = {size: int((done["modes"] == size).sum()) for size in sizes}
     missing = [str(size) for size, count in counts.items() if not count]
-    fewer = [
-        f"{count} of {wanted} at {size} modes"
-        for size, count in counts.items()
-        if 0 < count < wanted
-    ]
+    begun = {size: count for size, count in counts.items() if 0 < count < wanted}
+    fewer = [f"{count} of {wanted} at {size} modes" for size, count in begun.items()]
     parts = [f"not run: {', '.join(missing)} modes"] if missing else []
     parts += [f"runs done: {', '.join(fewer)}"] if fewer else []
     return f"Of the full sweep (3 methods, 5 seeds) {'; '.join(parts)}." if parts else ""

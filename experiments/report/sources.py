@@ -1,6 +1,4 @@
-"""Open choices and deviations, read from where they are written down: a marked block of
-docs/from-the-paper-to-the-code.md and the comments of hparams/*.yaml.
-"""
+"""Open choices and deviations, read from docs/ and from the comments of hparams/*.yaml."""
 
 import re
 from pathlib import Path
@@ -27,10 +25,8 @@ def deviations() -> tuple[str, list[str]]:
     Raises InputError if there is no such page or block.
     """
     if not PAGE.is_file():
-        raise InputError(
-            f"the report needs a checkout of the repository: docs/{PAGE.name} is not beside the "
-            "package."
-        )
+        text = f"docs/{PAGE.name} is not beside the package."
+        raise InputError(f"the report needs a checkout of the repository: {text}")
     found = BLOCK.search(PAGE.read_text(encoding="utf-8"))
     if found is None:
         raise InputError(f"{PAGE} has no block <!-- deviations --> ... <!-- end -->.")
@@ -59,16 +55,12 @@ def defaults() -> list[Default]:
             content, _, beside = text.partition(" #")
             key, _, value = content.partition(":")
             parents[depth:] = [key]
-            comments = [*above, beside.strip()]
+            comments = [comment for comment in (*above, beside.strip()) if comment]
             above = []
             if value.strip():
-                found.append(
-                    Default(".".join(parents), value.strip(), " ".join(filter(None, comments)))
-                )
+                found.append(Default(".".join(parents), value.strip(), " ".join(comments)))
             else:
-                above = list(
-                    filter(None, comments)
-                )  # of a section: it belongs to the section's first value
+                above = comments  # of a section: it belongs to the section's first value
     return found
 
 
