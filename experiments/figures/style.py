@@ -76,13 +76,16 @@ def ellipses(axes: Axes, mixture: Mixture, colour: str = "black", width: float =
         "offset_transform": axes.transData,
     }
     look: dict[str, Any] = {"facecolors": "none", "edgecolors": colour, "linewidths": width}
-    axes.add_collection(EllipseCollection(*diameters.T, angles, units="xy", **places, **look))
+    widths, heights = diameters.T
+    found = EllipseCollection(widths, heights, angles, units="xy", **places, **look)
+    axes.add_collection(found)
 
 
 def crosses(axes: Axes, x: np.ndarray, n: int = 500) -> None:
     """N randomly chosen demonstrations as grey crosses."""
     chosen = np.random.default_rng(0).choice(len(x), min(n, len(x)), replace=False)
-    axes.scatter(*x[chosen, :2].T, marker="x", s=9, linewidths=0.6, color="0.75", alpha=0.8)
+    look: dict[str, Any] = {"linewidths": 0.6, "color": "0.75", "alpha": 0.8}
+    axes.scatter(x[chosen, 0], x[chosen, 1], marker="x", s=9, **look)
 
 
 def open_frame(axes: Axes) -> None:

@@ -1,7 +1,7 @@
-"""The figures and tables of the paper, in its order: what each shows, what its caption names, and
-ours.
-"""
+"""The figures and tables of the paper: what each shows, what its caption names, and ours."""
 
+import re
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -38,42 +38,48 @@ class Figure:
     own_runs: bool = False
 
 
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    """Lines 'what the caption names | how ours shows it'; indented ones go on with the last."""
+    lines = re.sub(r"\n +", " ", textwrap.dedent(text).strip()).splitlines()
+    parts = (line.partition(" | ") for line in lines)
+    return tuple((named, shown) for named, _, shown in parts)
+
+
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def _rows(
-    frame: pd.DataFrame, stages: tuple[str, ...], names: dict[str, str]
-) -> Iterator[tuple[str, pd.DataFrame]]:
+OF_GAUSSIANS = {
+    "training": "recovered reward",
+    "training_policy": "training policy",
+    "inference": "inference policy",
+    "inference_search": "inference policy with search",
+}
+
+
+def _rows(frame: pd.DataFrame, stages: tuple[str, ...]) -> Iterator[tuple[str, pd.DataFrame]]:
     """(label, its rows) for every stage, method and number of components there is."""
     chosen = frame[frame["stage"].isin(stages)]
     order = {method: i for i, method in enumerate([*LABELS, *REFERENCES])}
-    groups = sorted(
-        chosen.groupby(["stage", "method", "components"]),
-        key=lambda item: (order.get(item[0][1], 99), item[0]),
-    )
-    for (stage, method, components), rows in groups:
+    groups = chosen.groupby(["stage", "method", "components"])
+    by_method = sorted(groups, key=lambda item: (order.get(item[0][1], 99), item[0]))
+    for (stage, method, components), rows in by_method:
         if stage == "reference":
             yield REFERENCES.get(method, method), rows
         else:
-            yield f"{LABELS.get(method, method)} {components}c, {names[stage]}", rows
+            yield f"{LABELS.get(method, method)} {components}c, {OF_GAUSSIANS[stage]}", rows
 
 
 def distances(*stages: str) -> Numbers:
     """I-projections of the Gaussians by number of modes."""
-    names = {
-        "training": "recovered reward",
-        "training_policy": "training policy",
-        "inference": "inference policy",
-        "inference_search": "inference policy with search",
-    }
 
     def numbers(results: Table) -> Markup:
         modes = sorted(results.frame["modes"].unique())
         rows = []
-        for label, chosen in _rows(results.frame, stages, names):
+        for label, chosen in _rows(results.frame, stages):
             diverged = int((chosen["status"] == "diverged").sum())
+            shown = f"{label} ({diverged} diverged)" if diverged else label
             cells = [mean_with_interval(chosen[chosen["modes"] == m]["reported"]) for m in modes]
-            rows.append([f"{label}{f' ({diverged} diverged)' if diverged else ''}", *cells])
+            rows.append([shown, *cells])
         return table(["I-projection, (best + final) / 2", *(f"m = {m}" for m in modes)], rows)
 
     return numbers
@@ -94,12 +100,8 @@ MEASURES = {
 }
 POLICY = ("modes_covered", "good_fraction", "kl", "reported")
 INFERRED = (*POLICY, "new_modes", "collision_share", "true_reward_modes")
-REWARD = (
-    "reward_correlation",
-    "unexplored_above_random",
-    "unexplored_random_auc",
-    "explored_unexplored_auc",
-)
+AUCS = ("unexplored_random_auc", "explored_unexplored_auc")
+REWARD = ("reward_correlation", "unexplored_above_random", *AUCS)
 STAGES = {
     "training": "training",
     "inference": "inference",
@@ -120,10 +122,8 @@ def walks(**measures: tuple[str, ...]) -> Numbers:
                 label, digits = MEASURES[name]
                 of_stage = results.frame[results.frame["stage"] == stage]
                 if of_stage[name].notna().any():
-                    cells = [
-                        mean_with_interval(of_stage[of_stage["method"] == method][name], digits)
-                        for method in methods
-                    ]
+                    found = [of_stage[of_stage["method"] == method][name] for method in methods]
+                    cells = [mean_with_interval(values, digits) for values in found]
                     rows.append([f"{STAGES[stage]}: {label}", *cells])
         return table(["", *(LABELS[method] for method in methods)], rows)
 
@@ -143,24 +143,16 @@ FIGURES = (
         "Ways from a diamond to a circle: maximum likelihood averages over the modes, the "
         "information projection chooses a single behaviour, V-IRL's reward allows for good "
         "solutions even when some paths are obstructed.",
-        (
-            (
-                "a) the task, from the diamond to the circle",
-                "the grid of the 20 best paths, demonstrations in green",
-            ),
-            (
-                "b) maximum likelihood averages: poor solutions",
-                "a Gaussian of maximum likelihood: mean solid, samples dotted",
-            ),
-            (
-                "c) a single behaviour by the information projection",
-                "a Gaussian fitted by VIPS to V-IRL's recovered reward",
-            ),
-            (
-                "d) V-IRL with obstructed paths",
-                "a policy inferred on V-IRL's reward, discs on waypoints, blocked paths dashed",
-            ),
-        ),
+        _pairs("""
+        a) the task, from the diamond to the circle | the grid of the 20 best paths, demonstrations
+            in green
+        b) maximum likelihood averages: poor solutions | a Gaussian of maximum likelihood: mean
+            solid, samples dotted
+        c) a single behaviour by the information projection | a Gaussian fitted by VIPS to V-IRL's
+            recovered reward
+        d) V-IRL with obstructed paths | a policy inferred on V-IRL's reward, discs on waypoints,
+            blocked paths dashed
+        """),
         "path_planning",
         (
             "python -m experiments sweep path_planning --seeds 0,1,2 --out sweeps/paths",
@@ -174,15 +166,12 @@ FIGURES = (
         "The random Gaussian task",
         "A Gaussian mixture with 30 components: heat map of its log density, ellipsoids of 95 % "
         "covariance, expert demonstrations as grey crosses.",
-        (
-            ("30-component mixture", "--modes 30"),
-            (
-                "heat map of the log density",
-                "the same, down to 12 nats below the maximum, with its scale",
-            ),
-            ("95 % ellipsoids of the components", "black ellipses"),
-            ("demonstrations as grey crosses", "500 of them"),
-        ),
+        _pairs("""
+        30-component mixture | --modes 30
+        heat map of the log density | the same, down to 12 nats below the maximum, with its scale
+        95 % ellipsoids of the components | black ellipses
+        demonstrations as grey crosses | 500 of them
+        """),
         "gaussians",
         (
             "python -m experiments run gaussians --modes 30 --preset smoke --out runs/m30",
@@ -197,19 +186,15 @@ FIGURES = (
         "I-projection of V-IRL, G-EIM and EIM with 1 and 10 policy components against the number "
         "of modes m in {5, 10, ..., 50}, five seeds: V-IRL is stable and represents more modes "
         "than the baselines with as many components.",
-        (
-            ("numbers of target components", "x axis"),
-            ("V-IRL, G-EIM and EIM, 1c and 10c", "six curves: colour by method, dashed for 1c"),
-            ("a stable solution; more modes with as many components", "tested below, under Claims"),
-            (
-                "spread over the seeds",
-                "band of one standard deviation; diverged runs as crosses on the upper edge",
-            ),
-            (
-                "(not in the paper)",
-                "grey: KDE alone, EM, and the best possible policies of 1 and 10 components",
-            ),
-        ),
+        _pairs("""
+        numbers of target components | x axis
+        V-IRL, G-EIM and EIM, 1c and 10c | six curves: colour by method, dashed for 1c
+        a stable solution; more modes with as many components | tested below, under Claims
+        spread over the seeds | band of one standard deviation; diverged runs as crosses on the
+            upper edge
+        (not in the paper) | grey: KDE alone, EM, and the best possible policies of 1 and 10
+            components
+        """),
         "gaussians",
         (GAUSSIAN_SWEEP, "python -m experiments figure 2b sweeps/gaussians"),
         distances("training", "reference"),
@@ -220,17 +205,14 @@ FIGURES = (
         "Walks of five segments of the 10-component training policy and of a 25-component policy "
         "inferred on its reward, for G-EIM (a, b) and V-IRL (c, d). Only V-IRL's reward extends to "
         "modes that were not seen during training.",
-        (
-            ("d = 5 line segments", "five segments from the diamond on"),
-            (
-                "a) - d) 10-component sampling, 25-component inference policies",
-                "the same panels, for each method a third with components that come and go; above "
-                "each: modes covered",
-            ),
-            ("component means solid, samples dotted", "the same"),
-            ("higher opacity for a higher recovered reward", "one scale for each reward"),
-            ("intermediate targets as vertical dotted lines", "the same"),
-        ),
+        _pairs("""
+        d = 5 line segments | five segments from the diamond on
+        a) - d) 10-component sampling, 25-component inference policies | the same panels, for each
+            method a third with components that come and go; above each: modes covered
+        component means solid, samples dotted | the same
+        higher opacity for a higher recovered reward | one scale for each reward
+        intermediate targets as vertical dotted lines | the same
+        """),
         "grid_walker",
         (
             WALKER_SWEEP,
@@ -245,13 +227,13 @@ FIGURES = (
         "I-projection of policies with as many components as the target has modes, inferred on the "
         "recovered rewards, against "
         "that of the 10-component learner policies, for V-IRL and G-EIM.",
-        (
-            ("'Inference': VIPS with m components on the final recovered reward", "solid curves"),
-            ("'Training': the 10-component learner policy", "dashed curves"),
-            ("(not in the paper)", "dash-dotted: inference with components that come and go"),
-            ("numerical I-projection", "y axis, logarithmic"),
-            ("V-IRL", "blue; the paper's text compares it with G-EIM (orange)"),
-        ),
+        _pairs("""
+        'Inference': VIPS with m components on the final recovered reward | solid curves
+        'Training': the 10-component learner policy | dashed curves
+        (not in the paper) | dash-dotted: inference with components that come and go
+        numerical I-projection | y axis, logarithmic
+        V-IRL | blue; the paper's text compares it with G-EIM (orange)
+        """),
         "gaussians",
         (GAUSSIAN_SWEEP, "python -m experiments figure 4 sweeps/gaussians"),
         distances("training_policy", "inference", "inference_search"),
@@ -265,18 +247,12 @@ FIGURES = (
         "Contours of a) the log density of V-IRL's sampling policy, b) the reward averaged over "
         "five runs, c) a 30-component policy fitted to b); black ellipsoids of the expert's "
         "components (95 %), 500 expert samples as grey crosses.",
-        (
-            (
-                "contour plots a) - c)",
-                "the same three panels: a line every 2 nats, over a heat map",
-            ),
-            (
-                "average over 5 runs on one task",
-                "--task-seed 0; each reward is aligned by its maximum first",
-            ),
-            ("95 % ellipsoids of the expert", "black ellipses"),
-            ("500 expert samples", "grey crosses"),
-        ),
+        _pairs("""
+        contour plots a) - c) | the same three panels: a line every 2 nats, over a heat map
+        average over 5 runs on one task | --task-seed 0; each reward is aligned by its maximum first
+        95 % ellipsoids of the expert | black ellipses
+        500 expert samples | grey crosses
+        """),
         "gaussians",
         (
             "for s in 0 1 2 3 4; do python -m experiments run gaussians --modes 30 --task-seed 0 "
@@ -296,19 +272,15 @@ FIGURES = (
         "Left: turned by 45 degrees, all efficient waypoints of the first half lie on equidistant "
         "vertical lines; identical steps share waypoints. Right: 200 expert samples for d = 5, "
         "one-dimensional Gaussians as red dotted lines.",
-        (
-            ("the first half of Figure 1, turned", "dark grid; the second half dashed"),
-            ("equidistant vertical lines", "red, dotted, 0.8 apart"),
-            (
-                "identical steps share the same waypoints",
-                "two walks (blue, orange) with the same steps in another order",
-            ),
-            ("200 expert samples, d = 5", "right (the paper's text says 100)"),
-            (
-                "one of 2^5 possible paths each; 1-dimensional Gaussians",
-                "the samples follow the grid; red, dotted",
-            ),
-        ),
+        _pairs("""
+        the first half of Figure 1, turned | dark grid; the second half dashed
+        equidistant vertical lines | red, dotted, 0.8 apart
+        identical steps share the same waypoints | two walks (blue, orange) with the same steps in
+            another order
+        200 expert samples, d = 5 | right (the paper's text says 100)
+        one of 2^5 possible paths each; 1-dimensional Gaussians | the samples follow the grid; red,
+            dotted
+        """),
         "grid_walker",
         (WALKER_SWEEP, f"python -m experiments figure 6 {WALKER_RUN.format('virl')}"),
         lambda _: Markup(""),
@@ -320,18 +292,12 @@ FIGURES = (
         "The recovered rewards at mode centres and at random points",
         "Normalised rewards of V-IRL and G-EIM, five trials each: V-IRL represents all modes, "
         "G-EIM those that its sampling distribution explored.",
-        (
-            (
-                "'+' and 'x': mode centres",
-                "the same; explored ones dark and to the left of unexplored ones",
-            ),
-            ("'-' and 'o': random samples", "the same, 100 for each trial"),
-            (
-                "i-th column of a colour: i-th trial",
-                "the same, V-IRL (blue) left, G-EIM (orange) right",
-            ),
-            ("normalised evaluation", "y axis"),
-        ),
+        _pairs("""
+        '+' and 'x': mode centres | the same; explored ones dark and to the left of unexplored ones
+        '-' and 'o': random samples | the same, 100 for each trial
+        i-th column of a colour: i-th trial | the same, V-IRL (blue) left, G-EIM (orange) right
+        normalised evaluation | y axis
+        """),
         "grid_walker",
         (WALKER_SWEEP, "python -m experiments figure 7 sweeps/walker"),
         walks(training=REWARD),
@@ -369,9 +335,7 @@ PUBLISHED_ROWS = {
 
 
 def published(name: str) -> Markup:
-    """Table 2 or 3 from its YAML file, with the paper's stars; X where a method has no such
-    value.
-    """
+    """Table 2 or 3 from its YAML file, with the paper's stars; X where a method has no value."""
     content = hparams_file(name)
     columns = content["columns"]
     rows = []
@@ -386,20 +350,17 @@ def published(name: str) -> Markup:
     return table(["", *header], rows)
 
 
+def _published_table(
+    number: str, task: str, file: str
+) -> tuple[str, str, str, Callable[[], Markup]]:
+    title = f"Hyperparameters of {task} (* not optimised)"
+    return (number, title, f"hparams/{file}", lambda: published(file))
+
+
 TABLES = (
     ("1", "Ranges of the optimised hyperparameters", "hparams/search_space.yaml", table_1),
-    (
-        "2",
-        "Hyperparameters of the random Gaussians (* not optimised)",
-        "hparams/gaussians.yaml",
-        lambda: published("gaussians.yaml"),
-    ),
-    (
-        "3",
-        "Hyperparameters of the grid walker (* not optimised)",
-        "hparams/grid_walker.yaml",
-        lambda: published("grid_walker.yaml"),
-    ),
+    _published_table("2", "the random Gaussians", "gaussians.yaml"),
+    _published_table("3", "the grid walker", "grid_walker.yaml"),
 )
 
 
@@ -409,12 +370,7 @@ def costs(results: Results) -> Markup:
     for task, found in results.tables.items():
         chosen = found.frame[found.frame["stage"].isin(STAGES)]
         for (stage, method, components), group in chosen.groupby(["stage", "method", "components"]):
-            rows.append(
-                [
-                    task,
-                    STAGES[stage],
-                    f"{LABELS.get(method, method)} {components}c",
-                    f"{group['cpu_seconds'].median():.0f}",
-                ]
-            )
+            label = f"{LABELS.get(method, method)} {components}c"
+            median = f"{group['cpu_seconds'].median():.0f}"
+            rows.append([task, STAGES[stage], label, median])
     return table(["task", "stage", "method", "CPU seconds, median"], rows)
