@@ -29,7 +29,7 @@ from experiments.result_files import (
     rows_of,
     to_markdown,
 )
-from experiments.specification import Specification, make_specification
+from experiments.specification import RunRequest, Specification
 from experiments.sweep import Workers, execute_sweep
 from experiments.sweep_command import last_line
 from experiments.tasks import describe
@@ -101,8 +101,7 @@ def far_share(
     support: Callable[[Any], Any] | None,
     seed: int,
 ) -> float:
-    """Share of draws of exp(R) that lie farther from every training demonstration than 99.9 % of
-    the test demonstrations do.
+    """Share of draws of exp(R) farther from all training rows than 99.9 % of the test rows are.
 
     The draws are those of elliptical slice sampling with the demonstrations' moments as its prior;
     distances are in units of the demonstrations' standard deviations. Without mass away from the
@@ -151,7 +150,7 @@ def ablation_units(
 
     Args:
         rewards_only: no policy is inferred on them.
-        target: what else `make_specification` takes: size, dimension, rows, and assignments, over
+        target: what else `RunRequest` takes: size, dimension, rows, and assignments, over
             which an ablation's own values go.
 
     Raises:
@@ -172,7 +171,7 @@ def ablation_units(
 def _specification(row: Mapping[str, Any], **arguments: Any) -> Specification:
     """The run of a row of ablations.yaml."""
     preset, method = row.get("preset", "best"), row.get("method", "virl")
-    spec = make_specification(preset=preset, method=method, **arguments)
+    spec = RunRequest(preset=preset, method=method, **arguments).specification()
     hparams = spec.hparams.override(row.get("hparams", {}), FILE.name)
     return replace(spec, hparams=hparams)
 

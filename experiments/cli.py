@@ -142,20 +142,11 @@ def run_command(
     Continues a stopped run, leaves a finished one alone.
     """
     from experiments.runs import execute
-    from experiments.specification import make_specification
+    from experiments.specification import RunRequest
 
-    sizes = {"modes": modes, "steps": steps, "dim": dim, "rows": rows}
-    spec = make_specification(
-        **sizes,
-        task=task,
-        method=method,
-        components=components,
-        seed=seed,
-        task_seed=task_seed,
-        preset=preset,
-        hparams_file=hparams,
-        assignments=set_ or [],
-    )
+    sizes = (modes, steps, dim, rows)
+    given = (seed, task_seed, preset, hparams, set_ or [])
+    spec = RunRequest(task, method, components, *sizes, *given).specification()
     execute(spec, out or Path("runs") / spec.name, tensorboard=tensorboard)
 
 

@@ -79,55 +79,60 @@ class Specification:
         return dataclasses.asdict(self)
 
 
-def make_specification(
-    *,
-    task: str,
-    method: str = "virl",
-    components: int = 10,
-    modes: int | None = None,
-    steps: int | None = None,
-    dim: int | None = None,
-    rows: int | None = None,
-    seed: int = 0,
-    task_seed: int | None = None,
-    preset: str | None = None,
-    hparams_file: Path | None = None,
-    assignments: Sequence[str] = (),
-) -> Specification:
-    """The run a user asked for: defaults, published column, preset, user's file, assignments.
+@dataclass(frozen=True)
+class RunRequest:
+    """The run a user asks for; None: the task's or the preset's own.
 
-    Raises:
-        InputError: anything unknown or out of range.
+    Attributes:
+        task_seed: of the target; None: `seed`.
+        hparams_file, assignments: over the preset's hyperparameters.
     """
-    description = describe(task)
-    check_choice("method", method, METHODS)
-    preset = description.default_preset if preset is None else preset
-    budget = read_preset(preset)
-    size = _size(description, {"modes": modes, "steps": steps})
-    dim = _dimension(description, size, dim)
-    check_seed(seed)
-    train = budget["demonstrations"]["train"]
-    train = train if rows is None else check_integer("--rows", rows, dim + 2, MAX_ROWS)
-    check_integer("--components (at most one per demonstration)", components, 1, train)
-    values = _preset_hparams(task, method, components, budget)
-    if hparams_file is not None:
-        values = values.override(*_user_file(hparams_file, task, method, components))
-    for assignment in assignments:
-        values = values.override(parse_assignment(assignment), f"--set {assignment}")
-    return Specification(
-        task=task,
-        modes=description.num_modes(size),
-        steps=size if description.size_option == "steps" else 0,
-        task_seed=_task_seed(description, seed, task_seed),
-        method=method,
-        components=components,
-        seed=seed,
-        preset=preset,
-        num_train=train,
-        num_test=budget["demonstrations"]["test"],
-        dim=dim,
-        hparams=values,
-    )
+
+    task: str
+    method: str = "virl"
+    components: int = 10
+    modes: int | None = None
+    steps: int | None = None
+    dim: int | None = None
+    rows: int | None = None
+    seed: int = 0
+    task_seed: int | None = None
+    preset: str | None = None
+    hparams_file: Path | None = None
+    assignments: Sequence[str] = ()
+
+    def specification(self) -> Specification:
+        """The run: defaults, published column, preset, user's file, assignments.
+
+        Raises:
+            InputError: anything unknown or out of range.
+        """
+        task, method, components, rows = self.task, self.method, self.components, self.rows
+        description = describe(task)
+        check_choice("method", method, METHODS)
+        preset = description.default_preset if self.preset is None else self.preset
+        budget = read_preset(preset)
+        size = _size(description, {"modes": self.modes, "steps": self.steps})
+        dim = _dimension(description, size, self.dim)
+        seed = check_seed(self.seed)
+        train = budget["demonstrations"]["train"]
+        train = train if rows is None else check_integer("--rows", rows, dim + 2, MAX_ROWS)
+        check_integer("--components (at most one per demonstration)", components, 1, train)
+        hparams = _hparams(self, budget)
+        return Specification(
+            task=task,
+            modes=description.num_modes(size),
+            steps=size if description.size_option == "steps" else 0,
+            task_seed=_task_seed(description, seed, self.task_seed),
+            method=method,
+            components=components,
+            seed=seed,
+            preset=preset,
+            num_train=train,
+            num_test=budget["demonstrations"]["test"],
+            dim=dim,
+            hparams=hparams,
+        )
 
 
 def _size(description: TaskDescription, given: Mapping[str, int | None]) -> int:
@@ -166,13 +171,20 @@ def _task_seed(description: TaskDescription, seed: int, task_seed: int | None) -
     return check_seed(task_seed)
 
 
-def _preset_hparams(task: str, method: str, components: int, budget: Mapping[str, Any]) -> Hparams:
-    """The defaults, the published column where the preset wants it, and the preset's own values."""
-    values = default_hparams(METHODS[method].family)
+def _hparams(request: RunRequest, budget: Mapping[str, Any]) -> Hparams:
+    """The defaults, the published column where the preset wants it, the preset's, the user's."""
+    family, column = METHODS[request.method].family, (request.task, request.method)
+    values = default_hparams(family)
     if budget.get("published", True):
-        column = published_column(task, method, components)
-        values = values.override(column, f"hparams/{describe(task).table}.yaml")
-    return apply_preset(values, budget["hparams"], METHODS[method].family)
+        published = published_column(*column, request.components)
+        values = values.override(published, f"hparams/{describe(request.task).table}.yaml")
+    values = apply_preset(values, budget["hparams"], family)
+    if request.hparams_file is not None:
+        user = _user_file(request.hparams_file, *column, request.components)
+        values = values.override(*user)
+    for assignment in request.assignments:
+        values = values.override(parse_assignment(assignment), f"--set {assignment}")
+    return values
 
 
 def _user_file(path: Path, task: str, method: str, components: int) -> tuple[dict[str, Any], str]:

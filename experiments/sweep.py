@@ -1,5 +1,4 @@
-"""A sweep: a list of units, done on one machine or many through Dask, each once, in a folder of its
-own.
+"""A sweep: units, each done once in a folder of its own, on one machine or many through Dask.
 
 Nothing here keeps a queue. Dask's scheduler hands out the units, and gives those of a worker that
 died to another; a unit's folder knows how far it came, so it goes on from its last checkpoint

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from virl_tf.hparams import read_preset
 from virl_tf.validation import check_choice
 
-from experiments.specification import Specification, make_specification
+from experiments.specification import RunRequest, Specification
 from experiments.tasks import describe
 
 INFERRED_COMPONENTS = 10  # of the runs that a sweep infers policies on, as in the paper's figures
@@ -135,21 +135,15 @@ def units_of(
     grid = description.grids[preset]
     searches = (False, True) if search else (False,)
     searches = (True,) if preset == "best" else searches
-    specs = [
-        make_specification(
-            task=task,
-            method=method,
-            components=components,
-            **description.sized(size),
-            seed=seed,
-            preset=preset,
-            assignments=assignments,
-        )
+    of_all: dict[str, Any] = {"preset": preset, "assignments": assignments}
+    requests = [
+        RunRequest(task, method, components, **description.sized(size), seed=seed, **of_all)
         for method in description.sweep_methods
         for components in description.sweep_components
         for size in sizes or grid.sizes
         for seed in seeds or grid.seeds
     ]
+    specs = [request.specification() for request in requests]
     units = [RunUnit(spec, _inference_components(spec), searches) for spec in specs]
     targets = {(spec.size, spec.seed): spec for spec in specs}
     references = [ReferenceUnit(spec) for spec in targets.values()]

@@ -16,7 +16,7 @@ import pytest
 from experiments.benchmark import command, parts, timing, vips, whole_run
 from experiments.benchmark.timing import compare, exponent, rows_of, training_gflop
 from experiments.figures import draw
-from experiments.specification import make_specification
+from experiments.specification import RunRequest
 
 
 def test_candidates_take_turns_and_the_first_round_is_not_counted():
@@ -55,9 +55,9 @@ def test_operations_of_a_training_step_by_hand():
 
 
 def smoke(method, *assignments, modes=50):
-    return make_specification(
+    return RunRequest(
         task="gaussians", method=method, modes=modes, preset="smoke", assignments=assignments
-    )
+    ).specification()
 
 
 @pytest.mark.parametrize(

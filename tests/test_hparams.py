@@ -23,7 +23,7 @@ from virl_tf.validation import InputError
 
 import pytest
 
-from experiments.specification import make_specification
+from experiments.specification import RunRequest
 
 METHODS = ["virl", "geim", "eim"]
 
@@ -511,7 +511,9 @@ def test_the_papers_presets_leave_what_goes_beyond_it_off(preset):
         ("grid_walker", "virl"),
         ("grid_walker", "eim"),
     ):
-        values = make_specification(task=task, method=method, preset=preset).hparams.to_dict()
+        values = (
+            RunRequest(task=task, method=method, preset=preset).specification().hparams.to_dict()
+        )
         for section, keys in BEYOND_THE_PAPER.items():
             assert {key: values[section][key] for key in keys} == keys
 
@@ -519,7 +521,7 @@ def test_the_papers_presets_leave_what_goes_beyond_it_off(preset):
 def test_best_is_the_same_for_all_tasks_and_the_default_for_own_data():
     best = own_data_hparams("virl")
     for task in ("gaussians", "grid_walker", "path_planning"):
-        assert make_specification(task=task, preset="best").hparams == best
+        assert RunRequest(task=task, preset="best").specification().hparams == best
     assert best != default_hparams("virl")
     assert load_hparams_of("training: {num_epochs: 7}") == best.override(
         {"training": {"num_epochs": 7}}

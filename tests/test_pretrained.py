@@ -14,7 +14,7 @@ from virl_tf.metrics import grid_around, i_projection
 import numpy as np
 import pytest
 
-from experiments.specification import make_specification
+from experiments.specification import RunRequest
 
 FOLDER = Path(__file__).parent.parent / "experiments" / "results" / "pretrained"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -90,7 +90,9 @@ def test_the_command_in_the_readme_makes_this_run(name):
     arguments = {
         keys[key]: int(value) if value.isdigit() else value for key, value in options.items()
     }
-    made = make_specification(task=words[0], assignments=assignments, **arguments).to_config()
+    made = (
+        RunRequest(task=words[0], assignments=assignments, **arguments).specification().to_config()
+    )
     stored = read_yaml(FOLDER / name / "config.yaml")["config"]
     # An option that came later is not in the file; it was made with what is that option's default.
     for section, values in stored.pop("hparams").items():

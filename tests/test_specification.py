@@ -10,7 +10,7 @@ from virl_tf.validation import InputError
 
 import pytest
 
-from experiments.specification import make_specification
+from experiments.specification import RunRequest
 from experiments.tasks import names
 
 TASKS = names()
@@ -73,7 +73,7 @@ TABLE_3 = {
     ],
 )
 def test_modes_and_steps_are_those_of_the_target(task, size, modes, steps):
-    spec = make_specification(task=task, **size)
+    spec = RunRequest(task=task, **size).specification()
     assert (spec.modes, spec.steps) == (modes, steps)
 
 
@@ -109,33 +109,33 @@ def test_modes_and_steps_are_those_of_the_target(task, size, modes, steps):
 )
 def test_options_of_another_task_are_refused(task, option, message):
     with pytest.raises(InputError, match=message):
-        make_specification(task=task, **option)
+        RunRequest(task=task, **option).specification()
 
 
 @pytest.mark.parametrize("task", WALKS)
 @pytest.mark.parametrize("steps", [0, -2, 11, 12, 4.0])
 def test_steps_are_one_to_ten(task, steps):
     with pytest.raises(InputError, match=f"--steps must be an integer from 1 to 10, got {steps}"):
-        make_specification(task=task, steps=steps)
+        RunRequest(task=task, steps=steps).specification()
 
 
 @pytest.mark.parametrize("steps", [1, 3, 9])
 def test_paths_of_an_odd_number_of_steps_are_refused(steps):
     with pytest.raises(InputError, match=f"must be even, for the paths to meet again; got {steps}"):
-        make_specification(task="path_planning", steps=steps)
+        RunRequest(task="path_planning", steps=steps).specification()
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_as_many_components_as_demonstrations_are_allowed_and_no_more(task):
-    assert make_specification(task=task, preset="smoke", components=4000).components == 4000
+    assert RunRequest(task=task, preset="smoke", components=4000).specification().components == 4000
     for components in (0, 4001):
         with pytest.raises(InputError, match=f"--components .* from 1 to 4000, got {components}"):
-            make_specification(task=task, preset="smoke", components=components)
+            RunRequest(task=task, preset="smoke", components=components).specification()
 
 
 def test_an_unknown_task_names_the_nearest():
     with pytest.raises(InputError, match="did you mean 'grid_walker'"):
-        make_specification(task="gridwalker")
+        RunRequest(task="gridwalker").specification()
 
 
 # --- hyperparameters ------------------------------------------------------------------------------
@@ -146,9 +146,9 @@ def test_an_unknown_task_names_the_nearest():
     [("gaussians", "quick"), ("grid_walker", "paper"), ("path_planning", "paper")],
 )
 def test_the_default_preset_is_the_tasks(task, preset):
-    spec = make_specification(task=task)
+    spec = RunRequest(task=task).specification()
     assert spec.preset == preset
-    assert spec == make_specification(task=task, preset=preset)
+    assert spec == RunRequest(task=task, preset=preset).specification()
 
 
 @pytest.mark.parametrize("method", TABLE_3)
@@ -156,7 +156,9 @@ def test_the_default_preset_is_the_tasks(task, preset):
 def test_a_paper_run_has_the_column_of_table_3_and_nothing_else_over_the_defaults(task, method):
     assert published("grid_walker", method) == TABLE_3[method]
     for components in (1, 10):  # Table 3, unlike Table 2, has one column for both
-        spec = make_specification(task=task, method=method, components=components, preset="paper")
+        spec = RunRequest(
+            task=task, method=method, components=components, preset="paper"
+        ).specification()
         assert spec.hparams == default_hparams(method).override(TABLE_3[method])
 
 
@@ -165,9 +167,9 @@ def test_a_paper_run_has_the_column_of_table_3_and_nothing_else_over_the_default
     [("virl", 1, "virl_1c"), ("virl", 2, "virl_10c"), ("eim", 10, "eim_10c")],
 )
 def test_a_paper_run_of_the_gaussians_has_the_column_of_table_2(method, components, column):
-    spec = make_specification(
+    spec = RunRequest(
         task="gaussians", method=method, components=components, preset="paper"
-    )
+    ).specification()
     assert spec.hparams == default_hparams(method).override(published("gaussians", column))
 
 
@@ -175,16 +177,16 @@ def test_a_paper_run_of_the_gaussians_has_the_column_of_table_2(method, componen
 @pytest.mark.parametrize("task", TASKS)
 def test_every_method_runs_on_every_task_with_its_familys_column(task, method):
     family = METHODS[method].family
-    expected = make_specification(task=task, method=family, preset="smoke").hparams
-    assert make_specification(task=task, method=method, preset="smoke").hparams == expected
+    expected = RunRequest(task=task, method=family, preset="smoke").specification().hparams
+    assert RunRequest(task=task, method=method, preset="smoke").specification().hparams == expected
 
 
 def test_presets_go_over_the_column_then_the_file_then_single_assignments(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("network: {layer_size: 16, dropout: 0.25}\n")
-    spec = make_specification(
+    spec = RunRequest(
         task="grid_walker", preset="smoke", hparams_file=file, assignments=["network.dropout=0.5"]
-    )
+    ).specification()
     network = spec.hparams.network
     assert network.batch_norm is True  # Table 3
     assert spec.hparams.loop.num_negatives == 8000  # smoke
@@ -214,7 +216,7 @@ def test_names_tell_runs_apart():
             ["virl", "eim"], [1, 10], [0, 1], ["smoke", "paper"]
         )
     ]
-    specs = {make_specification(**one, **other) for one in options for other in common}
+    specs = {RunRequest(**one, **other).specification() for one in options for other in common}
     assert len({spec.name for spec in specs}) == len(specs)
 
 
@@ -238,4 +240,4 @@ def test_names_tell_runs_apart():
     ],
 )
 def test_names_are_the_documented_ones(options, name):
-    assert make_specification(**options).name == name
+    assert RunRequest(**options).specification().name == name

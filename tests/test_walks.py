@@ -36,7 +36,7 @@ from experiments.evaluation.walks import (
 )
 from experiments.inference import inference_of
 from experiments.result_files import check_same_task
-from experiments.specification import make_specification
+from experiments.specification import RunRequest
 from experiments.tasks import experiment_of
 from tests.conftest import make_network, make_reward
 
@@ -512,7 +512,7 @@ def test_walks_are_the_same_bytes_when_written_again(walker, tmp_path):
 
 
 def config_of(task, **options):
-    return make_specification(task=task, preset="smoke", **options).to_config()
+    return RunRequest(task=task, preset="smoke", **options).specification().to_config()
 
 
 def test_every_iteration_is_measured_on_the_test_demonstrations():
@@ -626,7 +626,11 @@ def summaries(folder, *options):
         run.mkdir()
         write_json(
             run / "summary.json",
-            {k: v for k, v in make_specification(**option).to_config().items() if k != "hparams"},
+            {
+                k: v
+                for k, v in RunRequest(**option).specification().to_config().items()
+                if k != "hparams"
+            },
         )
     return runs
 

@@ -24,7 +24,7 @@ import pandas as pd
 
 from experiments.benchmark.timing import Row, ceiling, forward_gflop, in_a_process, training_gflop
 from experiments.runs import demonstrations, execute
-from experiments.specification import Specification, make_specification, published_column
+from experiments.specification import RunRequest, Specification, published_column
 from experiments.tasks import experiment_of
 
 METHODS = ("virl", "geim", "eim")
@@ -144,9 +144,9 @@ def many_demonstrations(n: int) -> dict[str, float]:
 
 
 def _specification(method: str, preset: str, *assignments: str) -> Specification:
-    return make_specification(
+    return RunRequest(
         task="gaussians", method=method, modes=50, preset=preset, assignments=assignments
-    )
+    ).specification()
 
 
 def _timed_run(spec: Specification) -> tuple[dict[str, list[float]], pd.DataFrame, dict[str, Any]]:

@@ -98,7 +98,7 @@ def _draw_corner(folder: Path, columns: list[str]) -> None:
     save(figure, folder / "corner")
 
 
-def _histograms(axes: Axes, x: np.ndarray, draws: np.ndarray, bins: np.ndarray) -> None:
+def _histograms(axes: Axes, x: np.ndarray, draws: np.ndarray, bins: Any) -> None:
     """Of one column."""
     axes.hist(x, bins, density=True, color="0.8", label="demonstrations")
     axes.hist(draws, bins, density=True, histtype="step", color="C1", label="policy")

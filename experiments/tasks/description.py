@@ -131,5 +131,5 @@ class TaskDescription:
     correlated_references: tuple[str, ...] = ()
 
     def sized(self, size: int | None) -> dict[str, Any]:
-        """A size as the argument of `make_specification` that it is."""
+        """A size as the argument of `RunRequest` that it is."""
         return {self.size_option: size}

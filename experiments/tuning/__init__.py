@@ -1,3 +1,1 @@
-"""Optuna studies over the paper's ranges (Table 1), and the published hyperparameters beside the
-best found.
-"""
+"""Optuna studies over the paper's ranges (Table 1), and published against found values."""

@@ -26,7 +26,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from experiments.result_files import value_at
-from experiments.specification import Specification, make_specification, published_column
+from experiments.specification import RunRequest, Specification, published_column
 from experiments.tasks import describe
 from experiments.tasks.description import TaskDescription
 from experiments.tuning.space import searched, suggest, to_parameters
@@ -69,15 +69,10 @@ class StudySpecification:
 
     def run(self, seed: int, overrides: Mapping[str, Mapping[str, Any]]) -> Specification:
         """The run of one trial for one seed: its suggested values over everything else."""
-        spec = make_specification(
-            task=self.task,
-            method=self.method,
-            components=self.components,
-            **self.description.sized(self.size),
-            seed=seed,
-            preset=self.preset,
-            assignments=self.assignments,
-        )
+        column = (self.task, self.method, self.components)
+        given: dict[str, Any] = {"preset": self.preset, "assignments": self.assignments}
+        request = RunRequest(*column, **self.description.sized(self.size), seed=seed, **given)
+        spec = request.specification()
         return dataclasses.replace(spec, hparams=spec.hparams.override(overrides, "trial"))
 
     def to_attributes(self) -> dict[str, Any]:
