@@ -144,9 +144,10 @@ def run_command(
     from experiments.runs import execute
     from experiments.specification import RunRequest
 
-    sizes = (modes, steps, dim, rows)
-    given = (seed, task_seed, preset, hparams, set_ or [])
-    spec = RunRequest(task, method, components, *sizes, *given).specification()
+    sets = set_ or []
+    spec = RunRequest(
+        task, method, components, modes, steps, dim, rows, seed, task_seed, preset, hparams, sets
+    ).specification()
     execute(spec, out or Path("runs") / spec.name, tensorboard=tensorboard)
 
 

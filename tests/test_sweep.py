@@ -319,16 +319,17 @@ def test_a_unit_trains_and_then_infers_with_and_without_obstacles(task, tmp_path
     monkeypatch.setattr(
         inference,
         "infer",
-        lambda folders, components, **options: calls.append((folders, components, options)),
+        lambda folders, request, out, quiet: calls.append((folders, request, out)),
     )
     unit = next(unit for unit in units_of(task, "smoke", []) if unit.group == "eim 10c")
     unit.execute(tmp_path)
     assert calls[0] == (unit.spec, tmp_path)
     shares = {tmp_path / "inference": None, tmp_path / "obstacles": BLOCKED}
     expected = {tmp_path / name: shares[tmp_path / name] for name in FOLDERS[task][1:]}
-    assert {call[2]["out"]: call[2]["obstacles"] for call in calls[1:]} == expected
-    assert all(call[:2] == ([tmp_path], unit.inference_components) for call in calls[1:])
-    assert not any(call[2]["search"] for call in calls[1:])
+    assert {out: request.obstacles for _, request, out in calls[1:]} == expected
+    assert all(folders == [tmp_path] for folders, _, _ in calls[1:])
+    assert all(request.components == unit.inference_components for _, request, _ in calls[1:])
+    assert not any(request.search for _, request, _ in calls[1:])
 
 
 def test_a_sweep_with_search_infers_twice_and_completes_one_without(tmp_path, monkeypatch):
@@ -339,7 +340,7 @@ def test_a_sweep_with_search_infers_twice_and_completes_one_without(tmp_path, mo
     monkeypatch.setattr(
         inference,
         "infer",
-        lambda folders, components, **options: calls.update({options["out"].name: options}),
+        lambda folders, request, out, quiet: calls.update({out.name: request}),
     )
     plain, both = (
         next(iter(units_of("path_planning", "smoke", [], search=search)))
@@ -352,7 +353,7 @@ def test_a_sweep_with_search_infers_twice_and_completes_one_without(tmp_path, mo
     assert plain.finished(tmp_path)
     assert not both.finished(tmp_path)
     both.execute(tmp_path)
-    assert {name: (options["search"], options["obstacles"]) for name, options in calls.items()} == {
+    assert {name: (request.search, request.obstacles) for name, request in calls.items()} == {
         "inference": (False, None),
         "obstacles": (False, BLOCKED),
         "inference_search": (True, None),

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from experiments.figures.style import crosses, ellipses, heat_map, open_frame, read, save
+from experiments.figures.style import Look, crosses, ellipses, heat_map, open_frame, read, save
 
 MOST_COLUMNS = 6  # of a corner plot
-DOTS: dict[str, Any] = {"s": 2, "linewidths": 0, "rasterized": True}  # of a corner plot
+DOTS: Look = {"s": 2, "linewidths": 0, "rasterized": True}  # of a corner plot
 
 
 def draw_demonstrations(folder: Path, columns: list[str], history: pd.DataFrame) -> None:
@@ -44,7 +44,7 @@ def _draw_curve(folder: Path, columns: list[str]) -> None:
 def _draw_map(folder: Path, columns: list[str]) -> None:
     """The reward with demonstrations on it, and the policy with its components."""
     grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"]
-    options: dict[str, Any] = {"layout": "constrained", "sharex": True, "sharey": True}
+    options: Look = {"layout": "constrained", "sharex": True, "sharey": True}
     figure, panels = plt.subplots(1, 2, figsize=(10.4, 4.4), **options)
     for axes, key in zip(panels, ("reward", "log_policy"), strict=True):
         image = heat_map(axes, grid["axes"], grid[key])
@@ -70,7 +70,7 @@ def _draw_corner(folder: Path, columns: list[str]) -> None:
     draws, rewards = grid["policy_samples"], grid["policy_rewards"]
     depth = np.maximum(rewards - rewards.max(), -12.0)
     shown = x[np.random.default_rng(0).permutation(len(x))[: len(draws)]]
-    coloured: dict[str, Any] = {"c": depth, "vmin": -12.0, "vmax": 0.0}
+    coloured: Look = {"c": depth, "vmin": -12.0, "vmax": 0.0}
     count = min(len(columns), MOST_COLUMNS)
     size = (1.0 + 1.9 * count, 1.9 * count)
     figure, panels = plt.subplots(count, count, figsize=size, layout="constrained", squeeze=False)
@@ -132,11 +132,7 @@ def _draw_training(folder: Path, history: pd.DataFrame) -> None:
     t = history["t"]
     loss.plot(t, history["validation_loss"], "o-", markersize=3, label="held out")
     loss.plot(t, history["train_loss"], "s-", markersize=3, label="training")
-    best: dict[str, Any] = {
-        "color": "0.5",
-        "linewidth": 0.8,
-        "label": "best constant: nothing to learn",
-    }
+    best: Look = {"color": "0.5", "linewidth": 0.8, "label": "best constant: nothing to learn"}
     loss.plot(t, history["chance_loss"], "_:", **best)
     loss.set_ylabel("loss of the discriminator")
     loss.legend(frameon=False, fontsize=7)

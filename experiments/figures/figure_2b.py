@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from experiments.figures.style import COLOURS, LABELS, open_frame, save
+from experiments.figures.style import COLOURS, LABELS, Look, open_frame, save
 from experiments.references import LABELS as REFERENCES
 from experiments.result_files import read_results, select
 
@@ -44,7 +44,7 @@ def curve(axes: Axes, chosen: pd.DataFrame, colour: str, style: str, label: str)
     mean, spread = groups.mean(), groups.std().fillna(0.0)
     axes.plot(mean.index, mean, style, color=colour, markersize=4, label=label, zorder=3)
     low = np.maximum(mean - spread, 0.5 * mean)  # the axis is logarithmic
-    band: dict[str, Any] = {"alpha": 0.15, "linewidth": 0, "zorder": 2}
+    band: Look = {"alpha": 0.15, "linewidth": 0, "zorder": 2}
     axes.fill_between(mean.index, low, mean + spread, color=colour, **band)
 
 
@@ -52,12 +52,7 @@ def reference(axes: Axes, results: pd.DataFrame, name: str) -> None:
     """Thin grey line of the means, with dots: a single number of modes shows, too."""
     means = select(results, ("reference", name, 0)).groupby("modes")["reported"].mean()
     if len(means):
-        look: dict[str, Any] = {
-            "color": "0.45",
-            "markersize": 3,
-            "linewidth": 0.8,
-            "linestyle": DASHES[name],
-        }
+        look: Look = {"color": "0.45", "markersize": 3, "linewidth": 0.8, "linestyle": DASHES[name]}
         axes.plot(means.index, means, ".", **look, label=REFERENCES[name], zorder=1)
 
 
@@ -65,7 +60,7 @@ def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
     """Axes, legend, and a cross on the upper edge for every diverged run."""
     diverged = results[(results["status"] == "diverged") & results["stage"].isin(stages)]
     for method, group in diverged.groupby("method"):
-        look: dict[str, Any] = {
+        look: Look = {
             "color": COLOURS.get(str(method), "0.3"),
             "transform": axes.get_xaxis_transform(),
         }
@@ -79,6 +74,6 @@ def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
     axes.set_xlabel("target components m")
     axes.set_ylabel("I-projection KL(q || p)")
     axes.set_xticks(sorted(results["modes"].unique()))
-    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    place: Look = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
     axes.legend(frameon=False, fontsize=7, handlelength=4, markerscale=0.8, **place)
     open_frame(axes)

@@ -1,7 +1,6 @@
 """Figure 6: how the grid walker is made, and its demonstrations."""
 
 from pathlib import Path
-from typing import Any
 
 from virl_tf.tasks import GridWalker
 
@@ -11,12 +10,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Polygon
 
 from experiments.figures import walks
-from experiments.figures.style import save
+from experiments.figures.style import Look, save
 
 TARGET = "red"
 FIRST, SECOND = "C0", "C1"  # two walks whose steps differ in their order only
 CENTER = {"ha": "center", "va": "center"}
-LABEL: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": "0.2", **CENTER}
+LABEL: Look = {"textcoords": "offset points", "fontsize": 8, "color": "0.2", **CENTER}
 
 
 def draw_figure_6(run: Path, out: Path) -> None:
@@ -24,7 +23,7 @@ def draw_figure_6(run: Path, out: Path) -> None:
     task = walks.walk_task(run, "6")
     length = task.spacing * task.dim
     # As high as the cone on the last line.
-    sizes: dict[str, Any] = {"half_height": length, "legend_lines": 2}
+    sizes: Look = {"half_height": length, "legend_lines": 2}
     figure, (left, right) = walks.panel_row(task, 9.0, beyond=(length, 0.0), **sizes)
     for axes in (left, right):
         walks.target_lines(axes, task, TARGET)

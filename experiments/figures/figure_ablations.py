@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from virl_tf.hparams import DIRECTORY, read_yaml
 from virl_tf.persistence.files import write_text
@@ -15,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 
-from experiments.figures.style import open_frame, save
+from experiments.figures.style import Look, open_frame, save
 from experiments.references import LABELS
 from experiments.result_files import bootstrap_interval, to_markdown
 from experiments.tasks import describe
@@ -42,7 +41,7 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
     references = {LABELS[name]: f"reference {name}" for name in REFERENCES}
     references = {label: stage for label, stage in references.items() if stage in stages}
     size = (1.6 + 2.9 * len(folders), 2.0 + 0.72 * (len(names) + len(references)))
-    options: dict[str, Any] = {"sharey": True, "squeeze": False, "layout": "constrained"}
+    options: Look = {"sharey": True, "squeeze": False, "layout": "constrained"}
     figure, panels = plt.subplots(4, len(folders), figsize=size, **options)
     columns: dict[str, list[str]] = {"ablation": [*names, *references]}
     for folder, frame, panel in zip(folders, results, panels.T, strict=True):

@@ -1,20 +1,19 @@
 """The planar robot: the arms of a policy, from `python -m experiments benchmark vips`."""
 
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from experiments.figures.style import read, save
+from experiments.figures.style import Look, read, save
 
 
 def draw_figure_robot(results: Path, out: Path) -> None:
     """Left the mean of every component, as opaque as it is heavy; right draws; crosses: goals."""
     arrays = read(results, "robot.npz")
-    options: dict[str, Any] = {"layout": "constrained", "sharex": True, "sharey": True}
+    options: Look = {"layout": "constrained", "sharex": True, "sharey": True}
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.0, 4.2), **options)
     weights = arrays["weights"] / arrays["weights"].max()
     used = weights > 1e-3

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from virl_tf.persistence.policy_file import load_policy
 
@@ -12,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.figures.style import (
+    Look,
     crosses,
     ellipses,
     has_mixture,
@@ -68,7 +68,7 @@ def curves(axes: plt.Axes, history: pd.DataFrame, references: dict[str, float]) 
     low, high = np.log(axes.get_ylim())
     heights = [(np.log(value) - low) / (high - low) for value in references.values()]
     for label, height in zip(references, apart(heights, 0.055), strict=True):
-        look: dict[str, Any] = {"fontsize": 7, "va": "center", "color": "0.35"}
+        look: Look = {"fontsize": 7, "va": "center", "color": "0.35"}
         axes.annotate(label, (1.01, height), xycoords="axes fraction", **look)
     axes.set_xlabel("iterations")
     axes.set_ylabel("KL(q || p)")

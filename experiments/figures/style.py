@@ -18,6 +18,7 @@ from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 from rich.console import Console
 
+Look = dict[str, Any]  # keyword arguments of a drawing
 LABELS = {"virl": "V-IRL", "geim": "G-EIM", "eim": "EIM"}  # of the paper's methods
 COLOURS = {"virl": "C0", "geim": "C1", "eim": "C2"}
 # Nats below the maximum that a heat map shows; everything lower has the darkest colour.
@@ -47,15 +48,10 @@ def heat_map(
     """
     resolution = grid_axes.shape[1]
     values = np.maximum(log_density - log_density.max(), -DEPTH).reshape(resolution, resolution).T
-    span: dict[str, Any] = {"vmin": -DEPTH, "vmax": 0.0}
+    span: Look = {"vmin": -DEPTH, "vmax": 0.0}
     image = axes.pcolormesh(*grid_axes, values, shading="gouraud", rasterized=True, **span)
     if contours:
-        look: dict[str, Any] = {
-            "colors": "white",
-            "linewidths": 0.5,
-            "linestyles": "solid",
-            "alpha": 0.6,
-        }
+        look: Look = {"colors": "white", "linewidths": 0.5, "linestyles": "solid", "alpha": 0.6}
         axes.contour(*grid_axes, values, levels=np.arange(2.0 - DEPTH, 0.0, 2.0), **look)
     axes.set_xlim(grid_axes[0, 0], grid_axes[0, -1])
     axes.set_ylim(grid_axes[1, 0], grid_axes[1, -1])
@@ -71,11 +67,8 @@ def ellipses(axes: Axes, mixture: Mixture, colour: str = "black", width: float =
     variances, vectors = np.linalg.eigh(scale_trils @ scale_trils.swapaxes(1, 2))
     diameters = 2.0 * RADIUS_95 * np.sqrt(variances)
     angles = np.degrees(np.arctan2(vectors[:, 1, 0], vectors[:, 0, 0]))
-    places: dict[str, Any] = {
-        "offsets": np.asarray(mixture.means),
-        "offset_transform": axes.transData,
-    }
-    look: dict[str, Any] = {"facecolors": "none", "edgecolors": colour, "linewidths": width}
+    places: Look = {"offsets": np.asarray(mixture.means), "offset_transform": axes.transData}
+    look: Look = {"facecolors": "none", "edgecolors": colour, "linewidths": width}
     widths, heights = diameters.T
     found = EllipseCollection(widths, heights, angles, units="xy", **places, **look)
     axes.add_collection(found)
@@ -84,7 +77,7 @@ def ellipses(axes: Axes, mixture: Mixture, colour: str = "black", width: float =
 def crosses(axes: Axes, x: np.ndarray, n: int = 500) -> None:
     """N randomly chosen demonstrations as grey crosses."""
     chosen = np.random.default_rng(0).choice(len(x), min(n, len(x)), replace=False)
-    look: dict[str, Any] = {"linewidths": 0.6, "color": "0.75", "alpha": 0.8}
+    look: Look = {"linewidths": 0.6, "color": "0.75", "alpha": 0.8}
     axes.scatter(x[chosen, 0], x[chosen, 1], marker="x", s=9, **look)
 
 

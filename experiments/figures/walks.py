@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
-from experiments.figures.style import COLOURS, LABELS, open_frame, read, save
+from experiments.figures.style import COLOURS, LABELS, Look, open_frame, read, save
 from experiments.tasks import describe, descriptions
 
 SHOWN = 200  # demonstrations in a panel, as in Figure 6
@@ -144,7 +144,7 @@ def polylines(
     colours = np.repeat(to_rgba_array(colour), len(waypoints), axis=0)
     colours[:, 3] = opacity[order]
     # Butt caps: others would fill the gaps of dotted lines.
-    look: dict[str, Any] = {"linewidths": width, "linestyles": [style], "capstyle": "butt"}
+    look: Look = {"linewidths": width, "linestyles": [style], "capstyle": "butt"}
     lines = LineCollection(list(waypoints[order]), colors=colours, zorder=zorder, **look)
     axes.add_collection(lines)
 
@@ -221,12 +221,7 @@ def line(
     label: str, colour: Any, style: Any = "-", width: float = 1.3, opacity: float = 1.0
 ) -> Line2D:
     """A line for a legend."""
-    look: dict[str, Any] = {
-        "color": colour,
-        "linestyle": style,
-        "linewidth": width,
-        "alpha": opacity,
-    }
+    look: Look = {"color": colour, "linestyle": style, "linewidth": width, "alpha": opacity}
     return Line2D([], [], label=label, **look)
 
 
@@ -248,8 +243,8 @@ def legend_below(
     figure: Figure, entries: list[Line2D], columns: int | None = None, *, left: bool = False
 ) -> None:
     """One legend for all panels, below them; `left`: at the left end instead of in the middle."""
-    place: dict[str, Any] = {"loc": "lower left" if left else "lower center", "borderaxespad": 0.3}
-    look: dict[str, Any] = {"frameon": False, "fontsize": 8, "handlelength": 2.6}
+    place: Look = {"loc": "lower left" if left else "lower center", "borderaxespad": 0.3}
+    look: Look = {"frameon": False, "fontsize": 8, "handlelength": 2.6}
     figure.legend(handles=entries, ncols=columns or len(entries), **place, **look)
 
 
@@ -279,10 +274,10 @@ def draw_walk_overview(run: Path) -> None:
 def curves(figure: Figure, history: pd.DataFrame, colour: str, num_modes: int) -> None:
     """The measures in `CURVES` against the iteration, one above the other, on the right."""
     width, height = figure.get_size_inches()
-    sides: dict[str, Any] = {"left": 1.0 - 2.4 / width, "right": 1.0 - 0.1 / width}
-    ends: dict[str, Any] = {"bottom": 0.5 / height, "top": 1.0 - 0.15 / height}
+    sides: Look = {"left": 1.0 - 2.4 / width, "right": 1.0 - 0.1 / width}
+    ends: Look = {"bottom": 0.5 / height, "top": 1.0 - 0.15 / height}
     grid = figure.add_gridspec(len(CURVES), 1, **sides, **ends, hspace=0.25)
-    look: dict[str, Any] = {"markersize": 3, "linewidth": 1.2, "color": colour, "clip_on": False}
+    look: Look = {"markersize": 3, "linewidth": 1.2, "color": colour, "clip_on": False}
     column: Any = grid.subplots(sharex=True)
     for axes, (name, label) in zip(column, CURVES.items(), strict=True):
         # A policy without a walk in the support has an infinite distance: a gap in the curve.

@@ -69,9 +69,9 @@ class StudySpecification:
 
     def run(self, seed: int, overrides: Mapping[str, Mapping[str, Any]]) -> Specification:
         """The run of one trial for one seed: its suggested values over everything else."""
-        column = (self.task, self.method, self.components)
         given: dict[str, Any] = {"preset": self.preset, "assignments": self.assignments}
-        request = RunRequest(*column, **self.description.sized(self.size), seed=seed, **given)
+        given |= self.description.sized(self.size)
+        request = RunRequest(self.task, self.method, self.components, seed=seed, **given)
         spec = request.specification()
         return dataclasses.replace(spec, hparams=spec.hparams.override(overrides, "trial"))
 
