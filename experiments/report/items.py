@@ -225,8 +225,8 @@ FIGURES = (
         "4",
         "Inference on the recovered rewards of the Gaussians",
         "I-projection of policies with as many components as the target has modes, inferred on the "
-        "recovered rewards, against "
-        "that of the 10-component learner policies, for V-IRL and G-EIM.",
+        "recovered rewards, against that of the 10-component learner policies, for V-IRL and "
+        "G-EIM.",
         _pairs("""
         'Inference': VIPS with m components on the final recovered reward | solid curves
         'Training': the 10-component learner policy | dashed curves
@@ -238,8 +238,8 @@ FIGURES = (
         (GAUSSIAN_SWEEP, "python -m experiments figure 4 sweeps/gaussians"),
         distances("training_policy", "inference", "inference_search"),
         "Each value is (best + final) / 2, as in Figure 2b; the paper's text takes each policy at "
-        "its best iteration. The "
-        "caption speaks of the best and of the final reward; ours is the final one.",
+        "its best iteration. The caption speaks of the best and of the final reward; ours is the "
+        "final one.",
     ),
     Figure(
         "5",
