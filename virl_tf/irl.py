@@ -119,7 +119,7 @@ def step(
     previous = base if method.accumulate else base.without_base()
     target = previous if converged else previous.add(phi)
     policy, history = improve(state.policy, target, split_seed(seed, t, "policy"), hparams.policy)
-    reward = target if method.reward == "target" else target.of_policy(policy)
+    reward = target if method.reward == "target" else state.reward.of_policy(policy)
 
     seconds = (sample_seconds, training_seconds, clock.lap())
     info = make_info(t, fit, converged, negatives, history, seconds)
