@@ -33,9 +33,10 @@ def pool(state: State, problem: Problem, hparams: Hparams) -> tuple[State, Info]
     seed, t, clock = problem.seed, state.t, Clock()
     proposal = Fusion(state.policy, problem.estimate)
     x = proposal.sample(hparams.loop.num_negatives, split_seed(seed, t, "pooling"))
-    exponent = _exponent(state, problem, x, proposal.log_prob(x))
+    log_mu = proposal.log_prob(x)
+    exponent = _exponent(state, problem, x, log_mu)
     reward = state.reward.pooled(exponent)
-    weighted = Negatives(x, normalise(evaluate(reward, x) - proposal.log_prob(x)))
+    weighted = Negatives(x, normalise(evaluate(reward, x) - log_mu))
     sample_seconds = clock.lap()
 
     policy, history = improve(state.policy, reward, split_seed(seed, t, "policy"), hparams.policy)
