@@ -4,6 +4,7 @@ TensorFlow is imported inside the commands, so that `--help` answers at once.
 """
 
 import contextlib
+import math
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -175,6 +176,18 @@ def fit_command(
     columns: Annotated[
         str | None, Option(metavar="A,B,...", help="Columns of a .csv or .parquet; default: all.")
     ] = None,
+    group: Annotated[
+        str | None,
+        Option(metavar="COLUMN", help="Rows of one label in it are held out together."),
+    ] = None,
+    periodic: Annotated[
+        str | None,
+        Option(
+            metavar="A,B=360,...", help="Columns that are angles; a whole turn is 2 pi or = it."
+        ),
+    ] = None,
+    lower: Annotated[str | None, Option(metavar="A=0,...", help="Lower bounds of columns.")] = None,
+    upper: Annotated[str | None, Option(metavar="A=1,...", help="Upper bounds of columns.")] = None,
     held_out: Annotated[
         float, Option(metavar="SHARE", help="Of the rows, for the score; 0: none.")
     ] = 0.1,
@@ -189,11 +202,27 @@ def fit_command(
 
     Continues a stopped run, leaves a finished one alone.
     """
-    from experiments.fit_command import FitRequest, fit_file
+    from experiments.fit_command import (
+        FitRequest,
+        fit_file,
+        parse_columns,
+        parse_numbers,
+        parse_support,
+    )
 
-    chosen = None if columns is None else [name.strip() for name in columns.split(",")]
     request = FitRequest(
-        demonstrations, array, chosen, method, components, seed, held_out, hparams, set_ or []
+        path=demonstrations,
+        array=array,
+        columns=parse_columns(columns),
+        group=group,
+        method=method,
+        components=components,
+        seed=seed,
+        held_out=held_out,
+        periodic=parse_numbers("--periodic", periodic, default=2.0 * math.pi),
+        support=parse_support(lower, upper),
+        hparams_file=hparams,
+        assignments=set_ or [],
     )
     fit_file(request, out or Path("runs") / demonstrations.stem, tensorboard)
 
@@ -224,6 +253,13 @@ def infer_command(
         float | None,
         Option(metavar="SHARE", help="path_planning: block this share of the paths, e.g. 0.33."),
     ] = None,
+    support: Annotated[
+        str | None,
+        Option(
+            metavar="FILE.py:NAME",
+            help="Your Python function of points [N, D] that is true where the policy may go.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, _folder("Default: inference/ or obstacles/ in the (first) run's folder.")
     ] = None,
@@ -233,7 +269,7 @@ def infer_command(
     """
     from experiments.inference import InferenceRequest, infer
 
-    request = InferenceRequest(components, search, steps, samples, seed, obstacles)
+    request = InferenceRequest(components, search, steps, samples, seed, obstacles, support)
     infer(runs, request, out or runs[0] / ("inference" if obstacles is None else "obstacles"))
 
 

@@ -18,10 +18,14 @@ class Demonstrations(NamedTuple):
 
     x: np.ndarray  # [N, D] float64
     columns: list[str]  # [D]
+    groups: np.ndarray | None = None  # [N] labels of the column `group`
 
 
 def load_demonstrations(
-    path: Path, array: str | None = None, columns: Sequence[str] | None = None
+    path: Path,
+    array: str | None = None,
+    columns: Sequence[str] | None = None,
+    group: str | None = None,
 ) -> Demonstrations:
     """Read and check a file of demonstrations, a row each. Nothing in the file is executed.
 
@@ -29,6 +33,7 @@ def load_demonstrations(
         path: .npy or .npz of an array [N, D], .csv with or without a line of names, or .parquet.
         array: which array of an .npz that holds several.
         columns: the columns to use, by name, of a .csv or .parquet.
+        group: the column, by name, of labels of rows that are held out together; not used else.
 
     Raises:
         InputError: whatever is wrong, with the column and the rows (counted from 0, without the
@@ -55,7 +60,14 @@ def load_demonstrations(
         raise InputError(
             f"--columns is for .csv and .parquet files; the columns of {path} have no names."
         )
-    return _checked(_chosen(readers[kind](), columns, path), path)
+    frame = readers[kind]().rename(columns=str)
+    groups = None
+    if group is not None:
+        groups = frame.pop(check_choice(f"column of {path}", group, frame.columns))
+        if groups.isna().any():
+            raise InputError(f"{path}: column {group!r} has no label in {_rows(groups.isna())}.")
+    found = _checked(_chosen(frame, columns, path), path)
+    return found if groups is None else found._replace(groups=groups.to_numpy())
 
 
 def _read_npy(path: Path) -> np.ndarray:
@@ -174,7 +186,6 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 
 def _chosen(frame: pd.DataFrame, columns: Sequence[str] | None, path: Path) -> pd.DataFrame:
-    frame = frame.rename(columns=str)
     if columns is None:
         return frame
     names = [check_choice(f"column of {path}", name, frame.columns) for name in columns]

@@ -47,13 +47,22 @@ def check_same_task(runs: list[Path]) -> None:
     """Raises InputError unless all runs are finished and on the same target."""
     tasks = []
     for run in runs:
-        summary = read_summary(run)
-        keys = ("task", *describe(summary["task"]).same_target)
-        tasks.append({key: summary[key] for key in keys})
+        tasks.append(_target_of(run, read_summary(run)))
     for run, task in zip(runs, tasks, strict=True):
         if task != tasks[0]:
             text = "give runs on one task (of the Gaussians: with one --task-seed)."
             raise InputError(f"{run} has the task {task}, but {runs[0]} has {tasks[0]}; {text}")
+
+
+def _target_of(run: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What is equal for runs on one target, or for fits to the same demonstrations."""
+    if "task" in summary:
+        keys = ("task", *describe(summary["task"]).same_target)
+        return {key: summary[key] for key in keys}
+    found = value_at(summary, "demonstrations.sha256")
+    if found is None:
+        raise InputError(f"{run / 'summary.json'} is neither a run's nor a fit's.")
+    return {"demonstrations": found}
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

@@ -13,8 +13,18 @@ PACKAGE = ROOT / "virl_tf"
 # A module imports only from lower floors or, in its own folder, from modules to its left on the
 # same floor.
 FLOORS = [
-    ["_quiet_import", "validation", "hparams", "numerics", "shapes", "density", "splitting"],
+    [
+        "_quiet_import",
+        "validation",
+        "hparams",
+        "numerics",
+        "shapes",
+        "density",
+        "splitting",
+        "domain",
+    ],
     ["mixture", "network_stack"],
+    ["mixture_choice", "prepared"],
     [
         *("kde", "fusion", "importance", "features", "reward"),
         *("tasks.base", "tasks.slice_sampling"),
@@ -32,7 +42,7 @@ FLOORS = [
         *("vips", "vips.surrogate", "vips.trust_region", "vips.vips", "vips.adaptive"),
     ],
     ["methods"],
-    ["negatives", "stopping", "irl", "pooling", "metrics"],
+    ["negatives", "stopping", "irl", "pooling", "metrics", "score", "summary"],
     ["observers", "event_files"],
     [
         *("persistence", "persistence.files", "persistence.configuration"),
@@ -44,7 +54,14 @@ FLOORS = [
 ]
 EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks"],
-    ["result_files", "specification", "demonstration_files", "docs_command", "doc_tables"],
+    [
+        "result_files",
+        "specification",
+        "demonstration_files",
+        "supports",
+        "docs_command",
+        "doc_tables",
+    ],
     [
         *("references", "claims"),
         *("evaluation", "evaluation.base", "evaluation.contrast", "evaluation.distances"),
@@ -57,7 +74,7 @@ EXPERIMENT_FLOORS = [
         *("figures.figure_6", "figures.figure_7", "figures.figure_robot"),
         "figures.figure_ablations",
     ],
-    ["evaluation.densities", "evaluation.walks"],
+    ["evaluation.densities", "evaluation.walks", "evaluation.own"],
     ["tasks.gaussians", "tasks.grid_walker", "tasks.path_planning"],
     ["runs", "inference", "fit_command"],
     ["units", "sweep", "sweep_command", "ablation_command"],

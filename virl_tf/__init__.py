@@ -20,6 +20,8 @@ from virl_tf.hparams import Hparams, load_hparams
 from virl_tf.mixture import Mixture
 from virl_tf.persistence.reward_file import load_reward
 from virl_tf.reward import Reward
+from virl_tf.score import Score
+from virl_tf.summary import FitWarning
 from virl_tf.validation import InputError
 
 __version__ = "0.1.0"
@@ -30,12 +32,14 @@ METHODS = methods.METHODS
 
 __all__ = [
     "METHODS",
+    "FitWarning",
     "Hparams",
     "InputError",
     "Mixture",
     "PolicyResult",
     "Result",
     "Reward",
+    "Score",
     "__version__",
     "fit",
     "fit_policy",

@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from virl_tf.domain import EVERYWHERE
 from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork
 from virl_tf.reward import DTYPES, Reward, from_named_arrays
@@ -19,6 +20,8 @@ from virl_tf.validation import InputError, check_unpacked_size
 
 _MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}
 _CLASSES = {"Functional", "InputLayer", "CumulativeReward", "DTypePolicy", "__keras_tensor__", ""}
+# What files without bounds and angles do not hold.
+_EVERYWHERE = {f"domain.{name}": array for name, array in EVERYWHERE._asdict().items()}
 # Files of version 0.1 name no arrays; they hold the first 13, 14 or 18 of these.
 _UNNAMED = 13, 14, 18
 _DAMAGED = (
@@ -83,7 +86,8 @@ def _read_arrays(content: bytes, names: list[str] | None) -> dict[str, np.ndarra
         arrays = {
             name: _read_array(weights, f"{group}/{i}", len(content)) for i, name in enumerate(names)
         }
-    return {**_absent(len(arrays["features.shift"])), **arrays} if old else arrays
+    absent = _absent(len(arrays["features.shift"])) if old else _EVERYWHERE
+    return {**absent, **arrays}
 
 
 def _absent(dim: int) -> dict[str, np.ndarray]:
@@ -91,6 +95,7 @@ def _absent(dim: int) -> dict[str, np.ndarray]:
     mixture = empty_mixture(dim)._asdict()
     return {
         "features.frequencies": np.zeros((dim, 0), np.float32),
+        **_EVERYWHERE,
         **{f"mixture.{name}": np.asarray(array) for name, array in mixture.items()},
         "mixture_exponent": np.zeros(()),
     }
@@ -127,9 +132,13 @@ def _check_arrays(arrays: dict[str, np.ndarray]) -> None:
         raise ValueError("its arrays have other shapes")
     if not len(arrays["mixture.means"]) and arrays["mixture_exponent"] != 0.0:
         raise ValueError("its average is with a mixture that has no components")
-    densities = [name for name in arrays if not name.startswith("networks.")]
+    densities = [name for name in arrays if not name.startswith(("networks.", "domain."))]
     if not all(np.isfinite(arrays[name]).all() for name in densities):
         raise ValueError("its mixture, scales or frequencies are not finite")
+    if not (arrays["domain.lower"] < arrays["domain.upper"]).all():
+        raise ValueError("its bounds are impossible")
+    if not np.isfinite(arrays["domain.period"]).all():
+        raise ValueError("its periods are not finite")
     if not 0 <= arrays["networks.count"] <= len(arrays["networks.input_kernel"]):
         raise ValueError("its number of networks is impossible")
 
@@ -154,6 +163,7 @@ def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
         "features.frequencies": (d, f),
         **_prefixed("mixture", Mixture((m,), (m, d), (m, d, d))),
         "mixture_exponent": (),
+        **dict.fromkeys(_EVERYWHERE, (d,) if len(arrays["domain.lower"]) else (0,)),
     }
 
 

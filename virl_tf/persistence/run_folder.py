@@ -10,6 +10,7 @@ reward.keras, policy.npz    the result; their presence marks a finished run
 import contextlib
 import csv
 import io
+import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.persistence.checkpoint import load_state, save_state
 from virl_tf.persistence.configuration import differences, versions
-from virl_tf.persistence.files import DamagedFileError, plain, write_text
+from virl_tf.persistence.files import DamagedFileError, plain, write_json, write_text
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward, save_reward
 from virl_tf.reward import Reward
@@ -240,6 +241,24 @@ class RunFolder:
                 f"cannot write to {self.path}: {error.strerror or error}. "
                 "What was finished before is kept: the same call continues once that is solved."
             ) from error
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json. Raises InputError if it cannot be written."""
+        with self._writing():
+            write_json(self.path / "summary.json", summary)
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json holds; nothing if there is none. Raises InputError if it is damaged."""
+        path = self.path / "summary.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"{path} cannot be read: {error}.") from error
+        if not isinstance(found, dict):
+            raise InputError(f"{path} is not a run's summary.")
+        return found
 
     def reward(self) -> Reward:
         """The recovered reward."""
