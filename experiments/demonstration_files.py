@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from virl_tf.persistence.files import DamagedFileError, load_arrays
+from virl_tf.persistence.files import load_array, load_arrays
 from virl_tf.validation import InputError, check_choice, check_demonstrations
 
 import numpy as np
@@ -35,7 +35,7 @@ def load_demonstrations(
             line of names).
     """
     readers: dict[str, Callable[[], pd.DataFrame]] = {
-        ".npy": lambda: _frame_of(_read_npy(path), path),
+        ".npy": lambda: _frame_of(load_array(path), path),
         ".npz": lambda: _frame_of(_read_npz(path, array), path),
         ".csv": lambda: _read_csv(path),
         ".parquet": lambda: _read_parquet(path),
@@ -58,23 +58,8 @@ def load_demonstrations(
     return _checked(_chosen(readers[kind](), columns, path), path)
 
 
-def _read_npy(path: Path) -> np.ndarray:
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(
-            f"{path} is damaged or not an .npy file of a plain array: {error}."
-        ) from error
-    if not isinstance(found, np.ndarray):
-        raise InputError(f"{path} holds several arrays; give it the ending .npz.")
-    return found
-
-
 def _read_npz(path: Path, array: str | None) -> np.ndarray:
-    try:
-        arrays = load_arrays(path)
-    except DamagedFileError as error:
-        raise InputError(str(error)) from error
+    arrays = load_arrays(path)
     if not arrays:
         raise InputError(f"{path} holds no array.")
     if array is None and len(arrays) > 1:

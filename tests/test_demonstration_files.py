@@ -135,7 +135,7 @@ def csv(*lines, header="a,b"):
         (
             "x.npy",
             np.array([Explosive()] * 9, dtype=object),
-            "damaged or not an .npy file.*allow_pickle=False",
+            "damaged or not an .npy file.*holds pickled objects, which are not loaded",
         ),
         (
             "x.npy",
@@ -150,11 +150,11 @@ def csv(*lines, header="a,b"):
         ("x.npy", X * [1.0, 0.0], "x.npy: demonstrations: column 1 is constant"),
         ("x.npy", with_holes(3, 17), r"in rows 3, 17 \(column 'x1'\)"),
         ("x.npy", with_holes(*range(8)), r"in rows 0, 1, 2, 3, 4 and 3 more"),
-        ("x.npz", b"PK\x03\x04 broken", "damaged or not an .npz file"),
+        ("x.npz", b"PK\x03\x04 broken", "damaged or not a zip file, which .npz files are"),
         (
             "x.npz",
             {"x": np.array([Explosive()] * 9, dtype=object)},
-            "damaged or not an .npz file.*allow_pickle=False",
+            "damaged or not an .npz file.*holds pickled objects, which are not loaded",
         ),
         ("x.npz", {}, "holds no array|damaged"),
         ("x.parquet", b"PAR1 broken", "damaged or not a .parquet file|needs pyarrow"),

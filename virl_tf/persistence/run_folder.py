@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import yaml
 
@@ -73,7 +72,7 @@ class RunFolder:
             raise InputError(
                 f"{self.path} holds files but no run (no config.yaml); give a new or empty folder."
             )
-        made_by = (self._content.get("versions") or {}).get("virl_tf")
+        made_by = self._versions.get("virl_tf")
         if made_by is not None and made_by != versions().get("virl_tf"):
             raise InputError(
                 f"{self.path} was made by virl_tf {made_by}; "
@@ -92,6 +91,13 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """What identifies the run. Raises InputError if there is no run here."""
         return self._content["config"]
+
+    @property
+    def _versions(self) -> Mapping[str, Any]:
+        found = self._content.get("versions") or {}
+        if not isinstance(found, Mapping):
+            raise InputError(f"{self.path / 'config.yaml'}: versions must be a mapping.")
+        return found
 
     @property
     def _content(self) -> dict[str, Any]:
@@ -197,27 +203,30 @@ class RunFolder:
 
     def history(self) -> pd.DataFrame:
         """metrics.csv and timings.csv side by side, a row per iteration."""
-        metrics, timings = self._table("metrics.csv"), self._table("timings.csv")
+        metrics, timings = self.table("metrics.csv"), self.table("timings.csv")
         if list(metrics["t"]) != list(timings["t"]):
             raise InputError(
                 f"metrics.csv and timings.csv in {self.path} hold different iterations: "
                 "one of them is damaged."
             )
-        return metrics.merge(timings, on="t")
+        return pd.concat([metrics, timings.drop(columns="t")], axis=1)
 
     def seconds(self) -> float:
         """CPU seconds of the iterations done so far."""
         if not self._checkpoints():
             return 0.0
-        return float(self._table("timings.csv").drop(columns="t").to_numpy().sum())
+        return float(self.table("timings.csv").drop(columns="t").to_numpy().sum())
 
-    def _table(self, name: str) -> pd.DataFrame:
+    def table(self, name: str) -> pd.DataFrame:
+        """metrics.csv or timings.csv. Raises InputError if it is missing or damaged."""
         try:
             frame = pd.read_csv(self.path / name, float_precision="round_trip")
         except (OSError, ValueError) as error:
             raise InputError(f"{self.path / name} cannot be read: {error}.") from error
-        if "t" not in frame or not all(np.issubdtype(kind, np.number) for kind in frame.dtypes):
-            raise InputError(f"{self.path / name} is not a table of iterations.")
+        text = [key for key in frame if not pd.api.types.is_numeric_dtype(frame[key])]
+        if "t" not in frame or text:
+            why = f"column {text[0]!r} holds text" if text else "it has no column 't'"
+            raise InputError(f"{self.path / name} is not a table of iterations: {why}.")
         return frame
 
     # --- result -----------------------------------------------------------------------------------
