@@ -13,7 +13,10 @@ PACKAGE = ROOT / "virl_tf"
 # A module imports only from lower floors or, in its own folder, from modules to its left on the
 # same floor.
 FLOORS = [
-    ["_quiet_import", "validation", "hparams", "numerics", "shapes", "density", "splitting"],
+    [
+        *("_quiet_import", "validation", "data_checks"),
+        *("hparams", "numerics", "shapes", "density", "splitting"),
+    ],
     ["mixture", "network_stack"],
     [
         *("kde", "fusion", "importance", "features", "reward"),
