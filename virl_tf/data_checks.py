@@ -166,10 +166,10 @@ def _share_of_copies(x: np.ndarray) -> float:
 
 
 def _is_rounded(x: np.ndarray) -> bool:
-    """Whether the numbers have at most `DIGITS` significant digits."""
-    size = np.abs(x[x != 0.0])
+    """Whether the numbers are single precision or have at most `DIGITS` significant digits."""
+    size = np.abs(x[(x != 0.0) & (x.astype(np.float32) != x)])
     scaled = size / 10.0 ** (np.floor(np.log10(size)) - DIGITS + 1)
-    return bool(np.mean(np.abs(scaled - np.rint(scaled)) < 1e-4) > 0.99)
+    return bool(np.mean(np.abs(scaled - np.rint(scaled)) > 1e-4) < 0.01) if size.size else True
 
 
 def _flat(columns: list[Column]) -> list[str]:
