@@ -147,8 +147,12 @@ def test_continuous_data_gives_no_warning(rounded):
         assert examine(x) == [], f"{n} rows in {d}-D, {name}"
 
 
-def test_extreme_units_are_no_matter():
-    assert examine(data() * [1e99, 1e-99, 1.0]) == []
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("unit", [1e99, 1e-99])
+def test_extreme_units_are_no_matter(unit):
+    x = data() * [unit, 1.0, 1.0]
+    assert examine(x) == []
+    assert examine(np.concatenate([x, x])[:, :1]) != []
 
 
 # --- dither ---------------------------------------------------------------------------------------

@@ -167,7 +167,9 @@ def _share_of_copies(x: np.ndarray) -> float:
 
 def _is_rounded(x: np.ndarray) -> bool:
     """Whether the numbers are single precision or have at most `DIGITS` significant digits."""
-    size = np.abs(x[(x != 0.0) & (x.astype(np.float32) != x)])
+    with np.errstate(over="ignore"):  # larger numbers are no single precision
+        single = x.astype(np.float32) == x
+    size = np.abs(x[~single])
     scaled = size / 10.0 ** (np.floor(np.log10(size)) - DIGITS + 1)
     return bool(np.mean(np.abs(scaled - np.rint(scaled)) > 1e-4) < 0.01) if size.size else True
 
