@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from virl_tf.persistence.files import load_array, load_arrays
-from virl_tf.validation import InputError, check_choice, check_demonstrations
+from virl_tf.validation import InputError, check_choice, check_demonstrations, reason
 
 import numpy as np
 import pandas as pd
@@ -96,7 +96,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
             skipinitialspace=True,
         )
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise InputError(f"{path} is not a .csv file of numbers: {str(error).strip()}.") from error
+        raise InputError(f"{path} is not a .csv file of numbers: {reason(error)}.") from error
     if header is None:
         names = _cells(comment, separator)  # np.savetxt puts a "#" before the line of names
         if len(names) != frame.shape[1]:
@@ -155,7 +155,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
             f"{path}: .parquet needs pyarrow, the extra `parquet`: pip install '.[parquet]'"
         ) from error
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-        raise InputError(f"{path} is damaged or not a .parquet file: {error}") from error
+        raise InputError(f"{path} is damaged or not a .parquet file: {reason(error)}") from error
 
 
 def _chosen(frame: pd.DataFrame, columns: Sequence[str] | None, path: Path) -> pd.DataFrame:

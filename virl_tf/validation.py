@@ -16,6 +16,12 @@ class InputError(ValueError):
     """Input that cannot be used; the message says what is wrong and what is allowed."""
 
 
+def reason(error: BaseException) -> str:
+    """What an error says, on one line and without what it quotes at length from a file."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else f"{text[:300]} ..."
+
+
 def closest(name: str, valid: Iterable[str]) -> str:
     """What to say about an unknown name: the nearest valid one, if any is near, and all of them."""
     valid = sorted(valid)

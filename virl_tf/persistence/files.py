@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from virl_tf.validation import InputError, check_unpacked_size
+from virl_tf.validation import InputError, check_unpacked_size, reason
 
 # What zipfile raises for damaged files: RuntimeError where a header asks for a password or an
 # unknown compression, OverflowError and struct.error for impossible offsets and sizes.
@@ -96,7 +96,7 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
             arrays[name.removesuffix(".npy")] = _read_array(io.BytesIO(content), len(content))
         except ValueError as error:
             raise DamagedFileError(
-                f"{path} is damaged or not an .npz file of plain arrays: {error}."
+                f"{path} is damaged or not an .npz file of plain arrays: {reason(error)}."
             ) from error
     return _Arrays(path, arrays)
 
@@ -114,7 +114,7 @@ def load_array(path: Path) -> np.ndarray:
         raise InputError(f"no file {path}.") from error
     except (OSError, ValueError) as error:
         raise DamagedFileError(
-            f"{path} is damaged or not an .npy file of a plain array: {error}."
+            f"{path} is damaged or not an .npy file of a plain array: {reason(error)}."
         ) from error
 
 
@@ -136,7 +136,7 @@ def read_members(path: Path) -> dict[str, bytes]:
         raise InputError(f"no file {path}.") from error
     except _DAMAGED as error:
         kind = f"a zip file, which {path.suffix} files are"
-        raise DamagedFileError(f"{path} is damaged or not {kind}: {error}.") from error
+        raise DamagedFileError(f"{path} is damaged or not {kind}: {reason(error)}.") from error
 
 
 _MAGIC = b"\x93NUMPY"
@@ -203,6 +203,19 @@ def _plain_dtype(descr: str) -> np.dtype:
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a mapping as indented JSON, atomically."""
     write_text(path, json.dumps(plain(value), indent=2) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A mapping written by `write_json`. Raises InputError if it is missing or damaged."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"no file {path}.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read: {reason(error)}.") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} cannot be read: it holds no names and values.")
+    return value
 
 
 def plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork
 from virl_tf.persistence.files import read_members
 from virl_tf.reward import DTYPES, Reward, from_named_arrays
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, reason
 
 _MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}
 _CLASSES = {"Functional", "InputLayer", "CumulativeReward", "DTypePolicy", "__keras_tensor__", ""}
@@ -45,7 +45,7 @@ def load_reward(path: Path | str) -> Reward:
         arrays = _read_arrays(members["model.weights.h5"], _names(description))
         _check_arrays(arrays)
     except _DAMAGED as error:
-        raise InputError(f"{path} is not a reward saved by virl_tf: {error}") from error
+        raise InputError(f"{path} is not a reward saved by virl_tf: {reason(error)}") from error
     return from_named_arrays(arrays)
 
 

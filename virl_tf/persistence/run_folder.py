@@ -27,7 +27,7 @@ from virl_tf.persistence.files import DamagedFileError, plain, write_text
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward, save_reward
 from virl_tf.reward import Reward
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, reason
 
 try:
     import fcntl
@@ -150,7 +150,8 @@ class RunFolder:
             writer.writerows(rows)
         except (FileNotFoundError, ValueError, csv.Error) as error:
             raise InputError(
-                f"{path} is missing or damaged ({error}); give another folder to start anew."
+                f"{path} is missing or damaged ({reason(error)}); "
+                "give another folder to start anew."
             ) from error
         if len(rows) < before:
             raise InputError(
@@ -222,7 +223,7 @@ class RunFolder:
         try:
             frame = pd.read_csv(self.path / name, float_precision="round_trip")
         except (OSError, ValueError) as error:
-            raise InputError(f"{self.path / name} cannot be read: {error}.") from error
+            raise InputError(f"{self.path / name} cannot be read: {reason(error)}.") from error
         text = [key for key in frame if not pd.api.types.is_numeric_dtype(frame[key])]
         if "t" not in frame or text:
             why = f"column {text[0]!r} holds text" if text else "it has no column 't'"
