@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import struct
 import tempfile
 import zipfile
@@ -31,6 +32,26 @@ class DamagedFileError(InputError):
     """A file that is not what was written; every array carries the CRC-32 of its bytes."""
 
 
+PARTIAL = ".partial"
+"""How the hidden names end under which files are written; a kill leaves them behind."""
+
+
+def remove_partial(folder: Path, before: float) -> None:
+    """Remove what kills have left in a folder: what was last written before a time of `time.time`.
+
+    Nothing that is not named as `write_atomically` and `save_reward` do; what cannot be removed
+    stays.
+    """
+    for path in list(folder.rglob(f".*-*{PARTIAL}")):
+        with contextlib.suppress(OSError):
+            if path.lstat().st_mtime >= before:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Call `write` on a temporary file beside `path`, then rename it.
 
@@ -38,7 +59,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """
     try:
         with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name}-", delete=False
+            dir=path.parent, prefix=f".{path.name}-", suffix=PARTIAL, delete=False
         ) as file:
             try:
                 write(file)  # type: ignore[arg-type]

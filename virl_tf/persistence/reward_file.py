@@ -13,7 +13,7 @@ import numpy as np
 
 from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork
-from virl_tf.persistence.files import read_members
+from virl_tf.persistence.files import PARTIAL, read_members
 from virl_tf.reward import DTYPES, Reward, from_named_arrays
 from virl_tf.validation import InputError, reason
 
@@ -167,7 +167,7 @@ def _prefixed(field: str, record: Any) -> dict[str, Any]:
 
 def save_reward(path: Path, reward: Reward) -> None:
     """Write `reward.as_keras()` atomically, without Keras's dates: equal rewards, equal files."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".reward-") as directory:
+    with tempfile.TemporaryDirectory(PARTIAL, ".reward-", path.parent) as directory:
         dated, undated = Path(directory) / "reward.keras", Path(directory) / "undated.keras"
         reward.as_keras().save(dated)
         with zipfile.ZipFile(dated) as source, zipfile.ZipFile(undated, "w") as file:

@@ -10,6 +10,7 @@ reward.keras, policy.npz    the result; their presence marks a finished run
 import contextlib
 import csv
 import io
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.persistence.checkpoint import load_state, save_state
 from virl_tf.persistence.configuration import differences, versions
-from virl_tf.persistence.files import DamagedFileError, plain, write_text
+from virl_tf.persistence.files import DamagedFileError, plain, remove_partial, write_text
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward, save_reward
 from virl_tf.reward import Reward
@@ -33,6 +34,9 @@ try:
     import fcntl
 except ImportError:  # not a POSIX system: runs work, without the lock
     fcntl = None  # type: ignore[assignment]
+
+
+_STARTED = time.time()
 
 
 class RunFolder:
@@ -58,6 +62,7 @@ class RunFolder:
             found = folder.path.iterdir() if folder.path.is_dir() else ()
             if any(not entry.name.startswith(".") for entry in found):
                 folder._check_same(yaml.safe_load(text)["config"])
+                folder._tidy_if_finished()
             else:
                 folder.path.mkdir(parents=True, exist_ok=True)
                 write_text(folder.path / "config.yaml", text)
@@ -186,6 +191,8 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keep other processes from this run; the lock ends with the process, however it ends.
 
+        What kills have left behind before this process began is removed.
+
         Raises:
             InputError: another process works on it.
         """
@@ -200,7 +207,15 @@ class RunFolder:
                         f"another process is working on the run in {self.path}; "
                         "wait for it or stop it."
                     ) from error
+                # Commands write here without the lock too, but none for a minute.
+                remove_partial(self.path, max(_STARTED, time.time() - 60.0))
             yield
+
+    def _tidy_if_finished(self) -> None:
+        """A finished run is not locked any more, but pictures and summaries are made after that."""
+        if self.finished:
+            with contextlib.suppress(InputError), self.locked():  # it may be read-only
+                pass
 
     def history(self) -> pd.DataFrame:
         """metrics.csv and timings.csv side by side, a row per iteration."""
