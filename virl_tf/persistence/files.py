@@ -162,6 +162,7 @@ def read_members(path: Path) -> dict[str, bytes]:
 
 _MAGIC = b"\x93NUMPY"
 _MOST_HEADER_BYTES = 10_000  # what NumPy reads, too
+_MOST_BESIDE_ZERO = 2**16  # elements of an axis of an array without elements
 _HEADER = {
     "descr": r"""['"]descr['"]\s*:\s*['"]([<>|=]?[A-Za-z?]\d{0,9}(?:\[\w+\])?)['"]""",
     "fortran_order": r"""['"]fortran_order['"]\s*:\s*(True|False)""",
@@ -181,14 +182,15 @@ def _read_array(file: io.BufferedIOBase, size: int) -> np.ndarray:
     dtype, fortran_order, shape = _read_header(file)
     count = math.prod(shape)
     left = size - file.tell()
-    if count * dtype.itemsize > left:
+    # Beside a zero, another axis may be of any length, and nobody may count to 2^62 then.
+    if count * dtype.itemsize > left or max(shape, default=0) > max(left, _MOST_BESIDE_ZERO):
         raise ValueError(
             f"it declares an array {list(shape)} of {dtype.itemsize} bytes each, but holds {left}"
         )
     content = np.empty(count * dtype.itemsize, np.uint8)
     if file.readinto(content.data) != content.size:
         raise ValueError("it ends too early")
-    # Raises ValueError for sizes of 2^63 beside a zero, and for too many dimensions.
+    # Raises ValueError for too many dimensions.
     return content.view(dtype).reshape(shape, order="F" if fortran_order else "C")
 
 
