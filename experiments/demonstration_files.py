@@ -17,6 +17,7 @@ from virl_tf.validation import (
 import numpy as np
 import pandas as pd
 
+_WRONG_DESCRIPTION = LookupError, TypeError, AttributeError
 MOST_NAMED = 5  # rows that an error names
 
 
@@ -145,7 +146,8 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         raise InputError(
             f"{path}: .parquet needs pyarrow, the extra `parquet`: pip install '.[parquet]'"
         ) from error
-    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+    # pyarrow's own errors are these; the others come of pandas's description within the file.
+    except (OSError, ValueError, RuntimeError, MemoryError, *_WRONG_DESCRIPTION) as error:
         raise InputError(f"{path} is damaged or not a .parquet file: {reason(error)}") from error
 
 
