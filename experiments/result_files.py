@@ -38,8 +38,10 @@ def reading(path: Path) -> Iterator[None]:
     """Around what takes values out of a result file: raises InputError if it is another's file."""
     try:
         yield
-    except InputError:
-        raise
+    except InputError as error:
+        if str(path.parent) in str(error):
+            raise
+        raise InputError(f"{path}: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         wrong = f"{type(error).__name__}: {reason(error)}"
         raise InputError(f"{path} is not as its command writes it ({wrong}).") from error
@@ -161,7 +163,7 @@ def _read_table(path: Path, task: str) -> pd.DataFrame:
         raise InputError(f"no results in {path}; make them with: {command}")
     frame = read_table(file)
     if list(frame.columns) not in [columns_of(name) for name in names()]:
-        columns = ", ".join(frame.columns)
+        columns = ", ".join(frame.columns)[:400]
         raise InputError(
             f"{file} is not a results table of this version: its columns are {columns}."
         )
@@ -180,7 +182,7 @@ def read_table(file: Path) -> pd.DataFrame:
     numbers = frame[[name for name in frame if name not in TEXT]]
     wrong = [name for name in numbers if not pd.api.types.is_numeric_dtype(numbers[name])]
     if wrong:
-        raise InputError(f"{file} is damaged: its column {wrong[0]!r} holds text.")
+        raise InputError(f"{file} is damaged: its column {wrong[0]!r:.40} holds text.")
     return frame
 
 

@@ -241,7 +241,7 @@ class RunFolder:
             raise InputError(f"{self.path / name} cannot be read: {reason(error)}.") from error
         text = [key for key in frame if not pd.api.types.is_numeric_dtype(frame[key])]
         if "t" not in frame or text:
-            why = f"column {text[0]!r} holds text" if text else "it has no column 't'"
+            why = f"column {text[0]!r:.40} holds text" if text else "it has no column 't'"
             raise InputError(f"{self.path / name} is not a table of iterations: {why}.")
         return frame
 
