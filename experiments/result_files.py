@@ -179,7 +179,8 @@ def read_table(file: Path) -> pd.DataFrame:
         frame = pd.read_csv(file)
     except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read: {reason(error)}.") from error
-    numbers = frame[[name for name in frame if name not in TEXT]]
+    # Where there are no rows, pandas takes all columns for text.
+    numbers = frame[[name for name in frame if name not in TEXT and len(frame)]]
     wrong = [name for name in numbers if not pd.api.types.is_numeric_dtype(numbers[name])]
     if wrong:
         raise InputError(f"{file} is damaged: its column {wrong[0]!r:.40} holds text.")
