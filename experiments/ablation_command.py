@@ -1,6 +1,5 @@
 """`python -m experiments ablate`: the preset `best` and what each of its parts gives and costs."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from virl_tf.hparams import DIRECTORY, read_yaml
 from virl_tf.metrics import grid_around, normalise_on_grid
 from virl_tf.mixture import moments
 from virl_tf.numerics import DENSITY
-from virl_tf.persistence.files import load_arrays, write_json, write_text
+from virl_tf.persistence.files import load_arrays, read_json, write_json, write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.reward import Reward, evaluate
 from virl_tf.tasks.slice_sampling import slice_sample
@@ -26,6 +25,7 @@ from experiments.result_files import (
     bootstrap_interval,
     columns_of,
     read_summary,
+    reading,
     rows_of,
     to_markdown,
 )
@@ -224,7 +224,14 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Of results.csv, with what only ablations have; of `best` also the references."""
     summary = read_summary(folder)
-    found = json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
+    found = read_json(folder / "ablation.json")
+    with reading(folder / "ablation.json"):
+        yield from _with_ablation(rows_of(folder), summary, found)
+
+
+def _with_ablation(
+    rows: list[dict[str, Any]], summary: dict[str, Any], found: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     effective = summary["effective_sample_size"]
     of_training = {
         "iterations": summary["num_iterations"],
@@ -232,7 +239,7 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
         "effective_share": effective["mean"] / effective["of"],
         **{name: found[name] for name in AWAY if name in found},
     }
-    for row in rows_of(folder):
+    for row in rows:
         yield {**row, **(of_training if row["stage"] == "training" else {})}
     if "references" in found:
         key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}

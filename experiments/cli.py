@@ -174,7 +174,10 @@ def fit_command(
         str | None, Option(metavar="NAME", help="Of an .npz with several arrays.")
     ] = None,
     columns: Annotated[
-        str | None, Option(metavar="A,B,...", help="Columns of a .csv or .parquet; default: all.")
+        str | None, Option(metavar="A,B,...", help="Columns to use (of arrays x0, x1, ...).")
+    ] = None,
+    exclude: Annotated[
+        str | None, Option(metavar="A,B,...", help="Columns to leave out; default: none.")
     ] = None,
     group: Annotated[
         str | None,
@@ -188,6 +191,10 @@ def fit_command(
     ] = None,
     lower: Annotated[str | None, Option(metavar="A=0,...", help="Lower bounds of columns.")] = None,
     upper: Annotated[str | None, Option(metavar="A=1,...", help="Upper bounds of columns.")] = None,
+    dither: Annotated[
+        bool,
+        Option("--dither", help="Spread columns of few distinct values by their resolution."),
+    ] = False,
     held_out: Annotated[
         float, Option(metavar="SHARE", help="Of the rows, for the score; 0: none.")
     ] = 0.1,
@@ -214,6 +221,7 @@ def fit_command(
         path=demonstrations,
         array=array,
         columns=parse_columns(columns),
+        exclude=parse_columns(exclude) or [],
         group=group,
         method=method,
         components=components,
@@ -221,6 +229,7 @@ def fit_command(
         held_out=held_out,
         periodic=parse_numbers("--periodic", periodic, default=2.0 * math.pi),
         support=parse_support(lower, upper),
+        dither=dither,
         hparams_file=hparams,
         assignments=set_ or [],
     )

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from experiments.demonstration_files import load_demonstrations
 from experiments.evaluation.own import draw_missing
+from experiments.result_files import reading
 from experiments.specification import parse_assignment
 
 Support = tuple[Mapping[str, float] | None, Mapping[str, float] | None]
@@ -27,14 +28,15 @@ class FitRequest(NamedTuple):
     """What is fitted to which data.
 
     Attributes:
-        path, array, columns, group: see `load_demonstrations`.
-        method, components, seed, held_out, periodic, support: see `virl_tf.fit`.
+        path, array, columns, exclude, group: see `load_demonstrations`.
+        method, components, seed, held_out, periodic, support, dither: see `virl_tf.fit`.
         hparams_file, assignments: over the library's defaults, as for `run`.
     """
 
     path: Path
     array: str | None = None
     columns: Sequence[str] | None = None
+    exclude: Sequence[str] = ()
     group: str | None = None
     method: str = "virl"
     components: int | None = None
@@ -42,6 +44,7 @@ class FitRequest(NamedTuple):
     held_out: float = 0.1
     periodic: Mapping[str, float] | None = None
     support: Support | None = None
+    dither: bool = False
     hparams_file: Path | None = None
     assignments: Sequence[str] = ()
 
@@ -54,7 +57,9 @@ def fit_file(request: FitRequest, out: Path, tensorboard: bool) -> None:
     """
     console = Console()
     check_choice("method", request.method, METHODS)
-    data = load_demonstrations(request.path, request.array, request.columns, request.group)
+    data = load_demonstrations(
+        request.path, request.array, request.columns, request.exclude, request.group
+    )
     if request.components is not None:
         check_integer("--components", request.components, 1, len(data.x))
     hparams = user_hparams(request.method, request.hparams_file, request.assignments)
@@ -71,6 +76,7 @@ def fit_file(request: FitRequest, out: Path, tensorboard: bool) -> None:
             groups=data.groups,
             periodic=request.periodic,
             support=request.support,
+            dither=request.dither,
             seed=request.seed,
             hparams=hparams,
             directory=out,
@@ -78,7 +84,8 @@ def fit_file(request: FitRequest, out: Path, tensorboard: bool) -> None:
             tensorboard=tensorboard,
         )
     draw_missing(out, result)
-    print_summary(result.summary, console)
+    with reading(out / "summary.json"):
+        print_summary(result.summary, console)
     _print_files(out, console)
 
 

@@ -14,14 +14,8 @@ PACKAGE = ROOT / "virl_tf"
 # same floor.
 FLOORS = [
     [
-        "_quiet_import",
-        "validation",
-        "hparams",
-        "numerics",
-        "shapes",
-        "density",
-        "splitting",
-        "domain",
+        *("_quiet_import", "validation", "data_checks", "hparams", "numerics", "shapes"),
+        *("density", "splitting", "domain"),
     ],
     ["mixture", "network_stack"],
     ["mixture_choice", "prepared"],

@@ -129,6 +129,7 @@ def fit(
     groups: Any = None,
     periodic: Sequence[Any] | Mapping[Any, float] | None = None,
     support: tuple[Any, Any] | None = None,
+    dither: bool = False,
     seed: int = 0,
     hparams: Hparams | Mapping[str, Any] | str | Path | None = None,
     directory: str | Path | None = None,
@@ -149,6 +150,7 @@ def fit(
         periodic: columns (names or numbers) that are angles in radians, or {column: whole turn}.
         support: bounds (lower, upper) of the columns: a number for all, [D] numbers, {column:
             number} or None each. The reward is -inf outside.
+        dither: spread columns of few distinct values by uniform noise as wide as their resolution.
         seed: of everything random; the same seed on the same machine gives the same bytes.
         hparams: None (the preset `best` of hparams/presets.yaml over defaults.yaml), overrides of
             these {section: {key: value}}, a YAML file of such overrides, or a full `Hparams`.
@@ -168,7 +170,8 @@ def fit(
     """
     row = METHODS[check_choice("method", method, METHODS)]
     check_seed(seed)
-    prepared = prepare(demonstrations, DataOptions(held_out, groups, periodic, support), seed)
+    options = DataOptions(held_out, groups, periodic, support, dither)
+    prepared = prepare(demonstrations, options, seed)
     if num_components is not None:
         check_num_components(num_components, len(prepared.train))
     if tensorboard and directory is None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from virl_tf.data_checks import dither, examine
 from virl_tf.domain import Domain, make_domain
 from virl_tf.numerics import numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
@@ -33,6 +34,7 @@ class Prepared(NamedTuple):
         names: of the columns.
         train, test: rows for the fit, and those that only the score sees.
         groups: of the rows of `train`; None: each is its own.
+        warnings: what is suspicious about them (`virl_tf.data_checks`).
         repeated: how many rows are equal to one before.
         domain: where demonstrations can lie.
         identity: what tells these data and options from others, for config.yaml.
@@ -42,6 +44,7 @@ class Prepared(NamedTuple):
     train: Float64[Array, "N D"]
     test: Float64[Array, "M D"]
     groups: Int64[Array, " N"] | None
+    warnings: list[str]
     repeated: int
     domain: Domain
     identity: dict[str, Any]
@@ -56,6 +59,9 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     x = check_demonstrations(demonstrations)
     names = column_names(demonstrations, x.shape[1])
     share = _check_share(options.held_out)
+    if options.dither:
+        x = dither(x, numpy_seed(seed, 0, "dither"))
+    suspicious = examine(x, names)
     labels = _check_labels(options.groups, len(x))
     domain = make_domain(x, names, options.periodic, options.support)
     identity: dict[str, Any] = {"shape": list(x.shape), "sha256": _digest(x), "held_out": share}
@@ -76,6 +82,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
         train=train,
         test=x[held_out],
         groups=None if groups is None else groups[~held_out],
+        warnings=suspicious,
         repeated=len(x) - len(np.unique(x, axis=0)),
         domain=domain,
         identity=identity,

@@ -11,6 +11,7 @@ from virl_tf.fusion import Fusion
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.reward import Reward
+from virl_tf.validation import InputError
 
 NORMALISER_DRAWS = 20_000
 CLEAR = 2.0  # standard errors by which a difference counts
@@ -103,5 +104,15 @@ def _mean(values: np.ndarray) -> dict[str, float]:
 
 
 def from_plain(value: Mapping[str, Any] | None) -> Score | None:
-    """The inverse of `_asdict`, from a summary; None: nothing was scored."""
-    return None if value is None else Score(**value)
+    """The inverse of `_asdict`, from a summary; None: nothing was scored.
+
+    Raises InputError if it is something else.
+    """
+    if value is None:
+        return None
+    try:
+        found = Score(**value)
+        repr(found)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise InputError(f"summary.json holds no score of this version: {error}.") from error
+    return found

@@ -63,7 +63,12 @@ def summarise(
         "chance_loss": float(last["chance_loss"]),
         "mixture_exponent": float(history["mixture_exponent"].iloc[-1]),
         "effective_sample_size": size,
-        "warnings": [*_of_rows(prepared), *_of_training(trained), *_of_score(found)],
+        "warnings": [
+            *prepared.warnings,
+            *_of_rows(prepared),
+            *_of_training(trained),
+            *_of_score(found),
+        ],
     }
 
 
