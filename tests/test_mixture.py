@@ -366,3 +366,11 @@ def test_bic_of_a_gaussian_is_one_component_and_the_moments():
     np.testing.assert_allclose(
         mixture.covariances[0], np.cov(x, rowvar=False, bias=True), rtol=1e-3, atol=1e-4
     )
+
+
+def test_samples_need_no_seed():
+    policy = make_mixture(2)
+    assert policy.sample(3).shape == (3, 2)
+    assert not np.array_equal(policy.sample(3), policy.sample(3))
+    np.testing.assert_array_equal(policy.sample(3, 5), policy.sample(3, seed=5))
+    assert policy.sample_with_components(3)[1].shape == (3,)

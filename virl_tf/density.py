@@ -12,5 +12,5 @@ class Density(Protocol):
     def log_prob(self, x: Any) -> tf.Tensor:
         """Its logarithm: [N, D] -> [N] float64."""
 
-    def sample(self, n: int, seed: Any) -> tf.Tensor:
-        """Draws [n, D] float64. `seed`: stateless, int32 [2]."""
+    def sample(self, n: int, seed: Any = None) -> tf.Tensor:
+        """Draws [n, D] float64. `seed`: an integer, int32 [2], or None: another one each time."""

@@ -1,6 +1,8 @@
 """What a user calls to fit a policy: any log density in, a Gaussian mixture out."""
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,18 +10,20 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from virl_tf.hparams import SearchHparams, default_hparams, search_hparams
+from virl_tf.hparams import default_hparams, search_hparams
 from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
+from virl_tf.observers import StepBar
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool, Float64
 from virl_tf.validation import InputError, check_integer, check_seed
-from virl_tf.vips.adaptive import search as vips_search
+from virl_tf.vips.adaptive import Budget, Search, budget_of
 from virl_tf.vips.vips import (
     StepOptions,
     Target,
     VipsHistory,
     default_samples,
+    rows_at_once,
     step_options,
     vips_steps,
 )
@@ -58,10 +62,12 @@ class PolicyResult:
     Attributes:
         policy: the mixture; `policy.distribution` is a tfd.MixtureSameFamily.
         history: a row per step, the columns of `virl_tf.vips.vips.VipsHistory`.
+        warnings: a line for each reason to doubt the policy, with what to try.
     """
 
     policy: Mixture
     history: pd.DataFrame
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """The policy, and how the fit ended."""
@@ -88,12 +94,16 @@ def fit_policy(
     jit_compile: bool = False,
     callback: Callback | None = None,
     callback_every: int = 50,
+    progress: bool = False,
 ) -> PolicyResult:
     """Fit a Gaussian mixture q to any log density by VIPS: minimise KL(q || exp(log_prob)).
 
+    It can be interrupted between any two steps.
+
     Args:
-        log_prob: unnormalised log density in TensorFlow, float64 [N, D] -> [N]; may be -inf. A
-            recovered `Reward` is one.
+        log_prob: unnormalised log density of TensorFlow operations, float64 [N, D] -> [N]; may be
+            -inf. A recovered `Reward` is one. Float32 wants a tf.cast, NumPy a tf.numpy_function;
+            the error says how.
         dim: D.
         num_components: K.
         seed: of the start and of all samples.
@@ -112,12 +122,18 @@ def fit_policy(
         support: [N, D] -> [N] bool; outside of it `log_prob` counts as -inf. A recovered reward
             knows no bounds of its own.
         jit_compile: compile with XLA, which takes 15 seconds and pays from thousands of steps on.
-        callback: called as callback(steps_done, policy) after every `callback_every` steps; the
-            result is the same without it.
+        callback: called as callback(steps_done, policy) after the search and then after every
+            `callback_every` steps; the result is the same without it.
+        progress: show a progress bar.
+
+    Warns:
+        UserWarning: a component became `MAX_GROWTH` times as wide as the start, where the fit ends,
+            or is still on its way to infinity: the density is flat or improper.
 
     Raises:
-        InputError: an argument that cannot be used, or a `log_prob` of the wrong shape, NaN, or
-            finite nowhere at the start.
+        InputError: an argument that cannot be used, or a `log_prob` of the wrong shape or dtype,
+            NaN, finite nowhere at the start, or not made of TensorFlow operations. What `log_prob`
+            or `support` raise themselves is passed on.
     """
     seed = check_seed(seed)
     dim = check_integer("dim", dim, 1)
@@ -136,16 +152,21 @@ def fit_policy(
     options = step_options(hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
     num_steps = defaults.num_steps if num_steps is None else num_steps
     num_steps = check_integer("num_steps", num_steps, 1)
-    steps_per_call = num_steps if callback is None else _steps_per_call(num_steps, callback_every)
+    interval = num_steps if callback is None else _interval(num_steps, callback_every)
 
-    target = _target(log_prob, support)
     start = _start(log_prob, dim, num_components, seed, initial_policy)
-    points = start.sample(num_samples * num_components, split_seed(seed, 0, "check"))
-    _check_target(target, points)
+    num_points = min(num_samples * num_components, rows_at_once(dim))
+    points = start.sample(num_points, split_seed(seed, 0, "check"))
+    target = checked_target(log_prob, support, points)
 
-    stages = _Stages(target, seed, searched, options, num_samples, steps_per_call, jit_compile)
+    steps = _Steps(target, seed, options, num_samples, jit_compile)
+    watch = _Watch(start, callback, interval)
+    budget = None if searched is None else budget_of(num_components, dim, searched)
+    total = num_steps + (0 if budget is None else budget.steps)
     try:
-        policy, histories = stages.run(start, num_steps // steps_per_call, callback)
+        with StepBar(total) if progress else nullcontext() as watch.bar:
+            policy = start if budget is None else steps.search(start, budget, watch)
+            policy = steps.improve(policy, num_steps, watch)
     except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
         if not jit_compile:
             raise
@@ -153,7 +174,8 @@ def fit_policy(
             "log_prob could not be compiled by XLA; pass jit_compile=False. "
             f"XLA said: {error.message}"
         ) from error
-    return _result(policy, histories)
+    watch.end(policy, hparams.kl_bound)
+    return _result(policy, watch)
 
 
 def spread_start(reward: Reward, num_components: int, seed: int) -> Mixture:
@@ -166,79 +188,246 @@ def spread_start(reward: Reward, num_components: int, seed: int) -> Mixture:
     )
 
 
+# Of a component's standard deviation, in units of the start's.
+MAX_GROWTH = 1e6
+
+# So far from the start, in the same units, a component is called lost if the ELBO rose in each of
+# the last steps, all of which went as far as they were allowed.
+FAR, LAST_STEPS = 100.0, 10
+
+
+class _Watch:
+    """What looks at a fit after each step, and ends it where a component grows without end."""
+
+    def __init__(self, start: Mixture, callback: Callback | None, callback_every: int):
+        self.histories: list[VipsHistory] = []
+        self.bar: StepBar | None = None
+        self.warnings: tuple[str, ...] = ()
+        self._steps = 0
+        self._callback = callback
+        self._callback_every = callback_every
+        self._centre, self._widths = _centre_and_widths(start)
+
+    def step(self, policy: Mixture, elbo: Float64[Array, "*steps"]) -> None:
+        """After a step to `policy`; the ELBO of what it started from is the last or only one."""
+        if self.bar is not None:
+            self.bar.step(float(elbo[min(self._steps, len(elbo) - 1)]))
+        self._steps += 1
+        trils = policy.scale_trils.numpy()
+        # What is not finite has broken down otherwise; `_result` says so.
+        if (np.sqrt((trils**2).sum(axis=-1)) > MAX_GROWTH * self._widths).any():
+            self.warnings = (_grows(self._steps),)
+
+    def end(self, policy: Mixture, kl_bound: float) -> None:
+        """After the last step: whether a component is on its way to infinity."""
+        history = self.history.tail(LAST_STEPS)
+        rising = (np.diff(history.elbo) > 0.0).all() and len(history) == LAST_STEPS
+        at_the_bound = (history.component_kl > 0.99 * kl_bound).all()
+        moved = np.abs(policy.means.numpy() - self._centre) / self._widths
+        if not self.stopped and rising and at_the_bound and moved.max() > FAR:
+            self.warnings = (_LOST,)
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """Of all steps so far."""
+        columns = {
+            name: np.concatenate([getattr(history, name) for history in self.histories])
+            for name in VipsHistory._fields
+        }
+        return pd.DataFrame(columns)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the fit is to end here."""
+        return bool(self.warnings)
+
+    def call(self, policy: Mixture) -> None:
+        """Tell the user."""
+        if self._callback is not None:
+            self._callback(self._steps, policy)
+
+    def is_due(self, steps_done: int) -> bool:
+        """Whether the user is to be told after so many steps of the K components."""
+        return self._callback is not None and steps_done % self._callback_every == 0
+
+
+def _centre_and_widths(policy: Mixture) -> tuple[np.ndarray, np.ndarray]:
+    """The mean [D] and the standard deviation [D] of the whole mixture."""
+    weights = np.exp(policy.log_weights.numpy())
+    means = policy.means.numpy()
+    centre = weights @ means
+    variances = np.diagonal(policy.covariances.numpy(), axis1=1, axis2=2)
+    return centre, np.sqrt(weights @ (variances + (means - centre) ** 2))
+
+
+_LOST = (
+    "log_prob may be improper: a component is far from the start and still moves as fast as it "
+    "may, with a rising ELBO. Bound it with support=, or add a log density that falls off; if the "
+    "mode is that far away, give an initial_policy near to it, or more num_steps."
+)
+
+
+def _grows(steps: int) -> str:
+    return (
+        f"log_prob seems flat or improper: after {steps} steps a component is {MAX_GROWTH:g} "
+        "times as wide as the start, and the fit ends there. Bound it with support=, or add a log "
+        "density that falls off; if it is that wide, give an initial_policy of its width."
+    )
+
+
 @dataclass(frozen=True)
-class _Stages:
-    """The search, if there is one, then the K components' own steps."""
+class _Steps:
+    """The search, and the K components' own steps.
+
+    Each step is a call of its own: Python looks for Ctrl-C between calls only.
+    """
 
     target: Target
     seed: int
-    search: SearchHparams | None
     options: StepOptions
-    num_samples: int  # of the own steps, as the next
-    steps_per_call: int
+    num_samples: int  # of the own steps
     jit_compile: bool
 
-    def run(
-        self, policy: Mixture, num_calls: int, callback: Callback | None
-    ) -> tuple[Mixture, list[VipsHistory]]:
-        """The fitted policy and the history of each compiled call."""
-        histories: list[VipsHistory] = []
+    def search(self, start: Mixture, budget: Budget, watch: _Watch) -> Mixture:
+        """The K components that the search finds."""
+        seed = tf.constant(split_seed(self.seed, 0, "search"))
+        search = Search(self.target, seed, self.options, budget)
+        state, scale = self._compiled(search.begin, start)(start)
+        number = tf.constant(0)
+        step = self._compiled(search.step, number, state)
+        exchange = self._compiled(search.exchange, number, state, scale)
+        for r in range(budget.rounds):
+            for i in range(r * budget.steps_per_round, (r + 1) * budget.steps_per_round):
+                state = step(tf.constant(i), state)
+                watch.step(state.policy, state.history.elbo)
+                if watch.stopped:
+                    break
+            state = exchange(tf.constant(r), state, scale)
+            if watch.stopped:
+                break
+        watch.histories.append(VipsHistory(*(column[: i + 1] for column in state.history)))
+        policy = search.result(state)
+        watch.call(policy)
+        return policy
 
-        def done(history: VipsHistory) -> None:
-            histories.append(history)
-            if callback is not None:
-                callback(sum(len(part.elbo) for part in histories), policy)
+    def improve(self, policy: Mixture, num_steps: int, watch: _Watch) -> Mixture:
+        """After `num_steps` steps, or those until a component grows without end."""
+        if watch.stopped:
+            return policy
+        step = self._compiled(self._improve, policy, tf.constant(0))
+        for i in range(num_steps):
+            policy, history = step(policy, tf.constant(i))
+            watch.histories.append(history)
+            watch.step(policy, history.elbo)
+            if watch.is_due(i + 1):
+                watch.call(policy)
+            if watch.stopped:
+                break
+        return policy
 
-        if self.search is not None:
-            policy, history = self._compiled(self._find, policy)(policy)
-            done(history)
-        improve = self._compiled(self._improve, policy, tf.constant(0))
-        for call in range(num_calls):
-            policy, history = improve(policy, tf.constant(call * self.steps_per_call))
-            done(history)
-        return policy, histories
+    def _improve(self, policy: Mixture, i: tf.Tensor) -> tuple[Mixture, VipsHistory]:
+        seed = tf.constant(split_seed(self.seed, 0, "policy"))
+        sizes = {"num_steps": 1, "num_samples": self.num_samples}
+        return vips_steps(policy, self.target, seed, self.options, **sizes, first_step=i)
 
     def _compiled(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return compiled(function, *specs_of(arguments), jit_compile=self.jit_compile)
 
-    def _find(self, policy: Mixture) -> tuple[Mixture, VipsHistory]:
-        assert self.search is not None
-        seed = tf.constant(split_seed(self.seed, 0, "search"))
-        return vips_search(policy, self.target, seed, self.options, self.search)
 
-    def _improve(self, policy: Mixture, first_step: tf.Tensor) -> tuple[Mixture, VipsHistory]:
-        return vips_steps(
-            policy,
-            self.target,
-            tf.constant(split_seed(self.seed, 0, "policy")),
-            self.options,
-            num_steps=self.steps_per_call,
-            num_samples=self.num_samples,
-            first_step=first_step,
-        )
-
-
-def _steps_per_call(num_steps: int, callback_every: Any) -> int:
-    """How many steps are compiled as one call, or InputError."""
-    steps = min(check_integer("callback_every", callback_every, 1), num_steps)
-    if num_steps % steps:
+def _interval(num_steps: int, callback_every: Any) -> int:
+    """Of how many steps each the callback is told, or InputError unless the last is among them."""
+    interval = min(check_integer("callback_every", callback_every, 1), num_steps)
+    if num_steps % interval:
         raise InputError(
             f"num_steps must be a multiple of callback_every ({callback_every}), got {num_steps}."
         )
-    return steps
+    return interval
 
 
-def _target(log_prob: Any, support: Support | None) -> Target:
-    """The log density to fit, -inf outside of `support`."""
+# --- targets --------------------------------------------------------------------------------------
+
+
+def checked_target(
+    log_prob: Callable[..., Any], support: Support | None, x: Float64[Array, "N D"]
+) -> Target:
+    """The log density to fit, -inf outside of `support`; both are tried at x first.
+
+    Raises:
+        InputError: no number for each x, none finite, or what TensorFlow cannot compile.
+    """
     function = log_prob.log_prob if isinstance(log_prob, Reward) else log_prob
     if support is None:
+        _check_values(_tried("log_prob", function, x), x)
         return function
+    inside = np.asarray(_tried("support", support, x))
+    if inside.shape != (len(x),) or inside.dtype != bool:
+        raise InputError(
+            f"support must map [N, D] to [N] of booleans; for x of shape {list(x.shape)} it "
+            f"returned {inside.dtype} {list(inside.shape)}. Return a comparison, such as "
+            "tf.reduce_all(x > 0.0, axis=1)."
+        )
+    values = _tried("log_prob", function, x)
 
     def bounded(x: tf.Tensor) -> tf.Tensor:
         values = tf.cast(function(x), DENSITY)
         return tf.where(support(x), values, tf.constant(-np.inf, DENSITY))
 
+    _check_shape(values, x)
+    _check_values(bounded(x), x)
     return bounded
+
+
+def _tried(name: str, function: Callable[..., Any], x: Float64[Array, "N D"]) -> Any:
+    """function(x), once it is known that TensorFlow can compile it.
+
+    Raises:
+        InputError: it takes float32 only, or is not made of TensorFlow operations.
+    """
+    with _named(name):
+        try:
+            values = function(x)
+        except _OF_TENSORFLOW:
+            if not _takes_float32(function, x):
+                raise
+            raise InputError(
+                f"{name} takes float32, but gets float64 [N, D]; cast what it gets: "
+                f"lambda x: {name}(tf.cast(x, tf.float32))."
+            ) from None
+    rows = tf.TensorSpec(x.shape, x.dtype)
+    try:
+        tf.function(function, autograph=False).get_concrete_function(rows)
+    except (*_OF_TENSORFLOW, NotImplementedError, AttributeError) as error:
+        dtype = "bool" if name == "support" else "float64"
+        raise InputError(
+            f"{name} must be made of TensorFlow operations ({type(error).__name__}); wrap NumPy or "
+            f"plain Python: f = lambda x: np.asarray({name}(x), '{dtype}'), and then "
+            f"lambda x: tf.ensure_shape(tf.numpy_function(f, [x], tf.{dtype}), [None])."
+        ) from error
+    return values
+
+
+_OF_TENSORFLOW = (tf.errors.OpError, TypeError, ValueError)
+
+
+def _takes_float32(function: Callable[..., Any], x: Float64[Array, "N D"]) -> bool:
+    try:
+        function(tf.cast(x, tf.float32))
+    except _OF_TENSORFLOW:
+        return False
+    return True
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Passes on what the user's function raises, with the function's name (from Python 3.11 on)."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if hasattr(error, "add_note"):
+            error.add_note(f"This is {name}'s own error; fit_policy passed it float64 [N, D].")
+        raise
 
 
 def _start(
@@ -264,9 +453,9 @@ def _start(
     return policy
 
 
-def _check_target(target: Target, x: Float64[Array, "N D"]) -> None:
-    """InputError unless `target` gives a number for each draw of the start, and some are finite."""
-    values = np.asarray(target(x))
+def _check_shape(values: Any, x: Float64[Array, "N D"]) -> np.ndarray:
+    """The values as an array, or InputError unless they are a real number for each x."""
+    values = np.asarray(values)
     if values.shape != (len(x),):
         raise InputError(
             f"log_prob must map [N, D] to [N]; for x of shape {list(x.shape)} "
@@ -274,6 +463,12 @@ def _check_target(target: Target, x: Float64[Array, "N D"]) -> None:
         )
     if not np.issubdtype(values.dtype, np.floating):
         raise InputError(f"log_prob must return real numbers, got dtype {values.dtype}.")
+    return values
+
+
+def _check_values(values: Any, x: Float64[Array, "N D"]) -> None:
+    """InputError unless these are numbers for each draw of the start, and some are finite."""
+    values = _check_shape(values, x)
     if np.isnan(values).any():
         raise InputError(
             f"log_prob returned NaN at {int(np.isnan(values).sum())} of {len(x)} points "
@@ -286,13 +481,11 @@ def _check_target(target: Target, x: Float64[Array, "N D"]) -> None:
         )
 
 
-def _result(policy: Mixture, histories: list[VipsHistory]) -> PolicyResult:
+def _result(policy: Mixture, watch: _Watch) -> PolicyResult:
     """The policy with all its steps' history, or InputError if the fit broke down."""
     finite = np.isfinite(policy.means).all() and np.isfinite(policy.scale_trils).all()
     if np.isnan(policy.log_weights).any() or not finite:
         raise InputError("log_prob returned NaN, or values so extreme that the fit broke down.")
-    columns = {
-        name: np.concatenate([getattr(history, name) for history in histories])
-        for name in VipsHistory._fields
-    }
-    return PolicyResult(policy, pd.DataFrame(columns))
+    for line in watch.warnings:
+        warnings.warn(line, stacklevel=3)
+    return PolicyResult(policy, watch.history, watch.warnings)

@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import DENSITY, LOG_2PI, compiled
+from virl_tf.numerics import (
+    DENSITY,
+    LOG_2PI,
+    check_room_to_compile,
+    compiled,
+    sampling_seed,
+)
 from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import folds
 from virl_tf.validation import InputError
@@ -31,14 +37,23 @@ class Kde(NamedTuple):
 
     def log_prob(self, x: tf.Tensor) -> tf.Tensor:
         """Log p~(x): [M, D] -> [M], in blocks."""
+        _check_room(*self.points.shape)
         return _compiled_log_prob(self.points.shape[1])(self, tf.convert_to_tensor(x, DENSITY))
 
-    def sample(self, n: int, seed: Any) -> tf.Tensor:
-        """N draws [n, D]. `seed`: stateless, int32 [2]."""
-        seeds = tf.random.split(tf.convert_to_tensor(seed), 2)
+    def sample(self, n: int, seed: Any = None) -> tf.Tensor:
+        """N draws [n, D]. `seed`: an integer, int32 [2], or None: another one each time."""
+        seeds = tf.random.split(sampling_seed(seed), 2)
         rows = tf.random.stateless_uniform([n], seeds[0], 0, self.points.shape[0], tf.int32)
         noise = tf.random.stateless_normal([n, self.points.shape[1]], seeds[1], dtype=DENSITY)
         return tf.gather(self.points, rows) + self.bandwidth * noise
+
+
+@functools.cache
+def _check_room(n: int | None, d: int) -> None:
+    """InputError where there is no room for the kernels' program: XLA compiles one per number of
+    kernels, about eleven memory maps that stay.
+    """
+    check_room_to_compile()
 
 
 @functools.cache

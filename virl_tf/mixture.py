@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from threadpoolctl import threadpool_limits
 
-from virl_tf.numerics import DENSITY, LOG_2PI
+from virl_tf.numerics import DENSITY, LOG_2PI, sampling_seed
 from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError
 
@@ -87,13 +87,13 @@ class Mixture(NamedTuple):
         """Log q~(o|x): [N, D] -> [N, K]."""
         return tf.nn.log_softmax(self.log_weights + self.component_log_prob(x), axis=-1)
 
-    def sample(self, n: int, seed: Any) -> tf.Tensor:
-        """Draws [n, D]. `seed`: stateless, int32 [2]."""
+    def sample(self, n: int, seed: Any = None) -> tf.Tensor:
+        """Draws [n, D]. `seed`: an integer, int32 [2], or None: another one each time."""
         return self.sample_with_components(n, seed)[0]
 
-    def sample_with_components(self, n: int, seed: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def sample_with_components(self, n: int, seed: Any = None) -> tuple[tf.Tensor, tf.Tensor]:
         """Draws x [n, D] and the components [n] int32 they came from."""
-        seeds = tf.random.split(tf.convert_to_tensor(seed), 2)
+        seeds = tf.random.split(sampling_seed(seed), 2)
         ids = tf.random.stateless_categorical(self.log_weights[None], n, seeds[0], dtype=tf.int32)
         z = tf.random.stateless_normal([n, self.dim], seeds[1], dtype=DENSITY)
         scale_trils = tf.gather(self.scale_trils, ids[0])

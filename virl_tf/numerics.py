@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, check_seed
 
 DENSITY = tf.float64
 NETWORK = tf.float32
@@ -50,18 +50,24 @@ def free_memory_maps() -> float:
     return limit - used
 
 
+def check_room_to_compile() -> None:
+    """InputError if the system could end this process at the next program that XLA compiles."""
+    if free_memory_maps() < MAPS_OF_A_PROGRAM:
+        raise InputError(
+            "this process has compiled so many programs that the system would end it at the next "
+            "one; go on in a new process, or allow more memory maps: "
+            "sysctl -w vm.max_map_count=262144."
+        )
+
+
 def compiled(function: Callable[..., Any], *specs: Any, jit_compile: bool = True) -> Any:
     """`function` traced once, for arguments of these specs; calls raise for other shapes.
 
     Raises:
         InputError: the process has compiled too much already.
     """
-    if jit_compile and free_memory_maps() < MAPS_OF_A_PROGRAM:
-        raise InputError(
-            "this process has compiled so many programs that the system would end it at the next "
-            "one; go on in a new process, or allow more memory maps: "
-            "sysctl -w vm.max_map_count=262144."
-        )
+    if jit_compile:
+        check_room_to_compile()
     traceable = tf.function(function, autograph=False, jit_compile=jit_compile)
     return traceable.get_concrete_function(*specs)
 
@@ -75,6 +81,28 @@ def split_seed(seed: int, iteration: int, purpose: str) -> np.ndarray:
     """
     words = [int(seed), int(iteration), zlib.crc32(purpose.encode())]
     return np.random.SeedSequence(words).generate_state(2).astype(np.int32)
+
+
+def sampling_seed(seed: Any) -> tf.Tensor:
+    """The stateless seed, int32 [2], that a sampler's argument stands for.
+
+    Args:
+        seed: int32 [2]; or one integer; or None: fresh entropy from the system, so that no two
+            calls draw the same.
+
+    Raises:
+        InputError: anything else, or None inside of a tf.function, which would keep one draw.
+    """
+    if seed is None:
+        if not tf.executing_eagerly():
+            raise InputError(
+                "a tf.function would keep one seed for all of its calls; pass sample(n, seed=...) "
+                "an int32 [2] that changes with them."
+            )
+        return tf.constant(np.random.SeedSequence().generate_state(2).astype(np.int32))
+    if np.ndim(seed) == 0 and not tf.is_tensor(seed):
+        return tf.constant(split_seed(check_seed(seed), 0, "sample"))
+    return tf.convert_to_tensor(seed)
 
 
 def numpy_seed(seed: int, iteration: int, purpose: str) -> int:
@@ -96,6 +124,26 @@ def repeat(
         maximum_iterations=times,
     )
     return state
+
+
+def in_blocks(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, most: int) -> tf.Tensor:
+    """`function` of the rows of x, at most so many at once: [N, D] -> [N] float64.
+
+    Blocks are equal: the last row is repeated until they are.
+    """
+    rows = int(x.shape[0])
+    if rows <= most:
+        return tf.cast(function(x), DENSITY)
+    blocks = -(-rows // most)
+    size = -(-rows // blocks)
+    padding = tf.repeat(x[-1:], blocks * size - rows, axis=0)
+    padded = tf.reshape(tf.concat([x, padding], axis=0), [blocks, size, x.shape[1]])
+    values = tf.map_fn(
+        lambda block: tf.reshape(tf.cast(function(block), DENSITY), [size]),
+        padded,
+        parallel_iterations=1,
+    )
+    return tf.reshape(values, [-1])[:rows]
 
 
 def bisect_decreasing(
@@ -144,6 +192,45 @@ def solve_positive_definite(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     start = (tf.constant(0), tf.concat([a, b[..., None]], axis=-1))
     _, system = tf.while_loop(lambda i, _: i < size, eliminate, start, maximum_iterations=size)
     return system[..., -1]
+
+
+def conjugate_gradients(
+    apply: Callable[[tf.Tensor], tf.Tensor],
+    b: tf.Tensor,
+    precondition: Callable[[tf.Tensor], tf.Tensor],
+    tolerance: float,
+    most: int,
+) -> tf.Tensor:
+    """X with apply(x) = b for K systems at once: [K, M, M] -> [K, M, M].
+
+    Args:
+        apply: a positive definite linear map of each system, in the inner product of all entries.
+        precondition: about the inverse of `apply`, positive definite as well.
+        tolerance: of the preconditioned residuals' norm, in units of the first ones.
+        most: iterations.
+    """
+
+    def inner(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(x * y, axis=[1, 2], keepdims=True)
+
+    def unfinished(i: tf.Tensor, *state: tf.Tensor) -> tf.Tensor:
+        return (i < most) & tf.reduce_any(state[-1] > tolerance**2 * first_size)
+
+    def iterate(
+        i: tf.Tensor, x: tf.Tensor, residual: tf.Tensor, direction: tf.Tensor, size: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        image = apply(direction)
+        step = tf.math.divide_no_nan(size, inner(direction, image))
+        x, residual = x + step * direction, residual - step * image
+        better = precondition(residual)
+        new_size = inner(residual, better)
+        direction = better + tf.math.divide_no_nan(new_size, size) * direction
+        return i + 1, x, residual, direction, new_size
+
+    direction = precondition(b)
+    first_size = inner(b, direction)
+    start = (tf.constant(0), tf.zeros_like(b), b, direction, first_size)
+    return tf.while_loop(unfinished, iterate, start)[1]
 
 
 def cholesky(a: tf.Tensor) -> tf.Tensor:

@@ -91,3 +91,43 @@ class ProgressBar:
                 soft_wrap=True,
             )
         self._progress.update(self._task, completed=state.t - bool(state.pooled))
+
+
+class StepBar:
+    """A bar over the steps of a policy's fit; where there is no terminal, a line for each tenth."""
+
+    def __init__(self, num_steps: int, console: Console | None = None):
+        """For `num_steps` in all."""
+        self._console = console or Console(stderr=True)
+        self._num_steps = num_steps
+        self._done = 0
+        self._progress = Progress(
+            TextColumn("step"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("ELBO {task.fields[elbo]:.4g}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=num_steps, elbo=float("nan"))
+
+    def __enter__(self) -> "StepBar":
+        """Show the bar."""
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        """Take it down."""
+        self._progress.stop()
+
+    def step(self, elbo: float) -> None:
+        """Move on by one, whose ELBO was this."""
+        self._done += 1
+        self._progress.update(self._task, advance=1, elbo=elbo)
+        every = max(1, self._num_steps // 10)
+        if not self._console.is_terminal and self._done % every == 0:
+            line = f"step {self._done} of {self._num_steps}  ELBO {elbo:.4g}"
+            self._console.print(line, highlight=False, soft_wrap=True)

@@ -141,10 +141,14 @@ def _checked_points(x: Any, dim: int) -> tf.Tensor:
         raise InputError(
             f"x must be an array of real numbers [..., {dim}], got dtype {x.dtype.name}."
         )
+    wanted = f"x must have shape [..., {dim}] (this reward's dimension)"
+    if x.shape.rank is None or (x.shape.rank > 0 and x.shape[-1] is None):
+        # In a graph whose input has no such shape: known when it runs.
+        found = tf.debugging.assert_equal(tf.shape(x)[-1:], [dim], f"{wanted}.")
+        with tf.control_dependencies([found] if found is not None else []):
+            return tf.cast(x, DENSITY)
     if x.shape.rank == 0 or x.shape[-1] != dim:
-        raise InputError(
-            f"x must have shape [..., {dim}] (this reward's dimension), got {tuple(x.shape)}."
-        )
+        raise InputError(f"{wanted}, got {tuple(x.shape)}.")
     return tf.cast(x, DENSITY)
 
 
@@ -152,11 +156,29 @@ def _scaled(scale: tf.Tensor, density: Mixture, x: tf.Tensor) -> tf.Tensor:
     """Scale * log density(x): [N, D] -> [N]."""
     if density.num_components == 0:
         return tf.zeros_like(x[:, 0])
+
     # A branch, not a product: the gradient of an infinite density would be nan, and one that is
-    # left out costs nothing.
-    return tf.cond(
-        tf.equal(scale, 0.0), lambda: tf.zeros_like(x[:, 0]), lambda: scale * density.log_prob(x)
-    )
+    # left out costs nothing. With a gradient of its own, because tf.vectorized_map cannot convert
+    # what TensorFlow's keeps of a branch.
+    @tf.custom_gradient
+    def value(x: tf.Tensor) -> Any:
+        left_out = tf.equal(scale, 0.0)
+
+        def slope(upstream: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                log_density = density.log_prob(x)
+            return tape.gradient(log_density, x, scale * upstream)
+
+        def backward(upstream: tf.Tensor) -> tf.Tensor:
+            return tf.cond(left_out, lambda: tf.zeros_like(x), lambda: slope(upstream))
+
+        def scaled() -> tf.Tensor:
+            return scale * density.log_prob(x)
+
+        return tf.cond(left_out, lambda: tf.zeros_like(x[:, 0]), scaled), backward
+
+    return value(x)
 
 
 def evaluate(reward: Reward, x: tf.Tensor) -> tf.Tensor:

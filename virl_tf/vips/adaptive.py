@@ -21,9 +21,11 @@ from virl_tf.vips.vips import (
     StepOptions,
     Target,
     VipsHistory,
+    density_at,
     draw_from_each,
     empty_history,
     record,
+    values_at,
     vips_step,
 )
 
@@ -112,6 +114,66 @@ class SearchState(NamedTuple):
     history: VipsHistory  # of all steps
 
 
+class Scale(NamedTuple):
+    """What the start says of the target's size."""
+
+    gaps: Float64[Array, " R"]  # of each round, in nats
+    spread: Float64[Array, "D D"]  # the Cholesky factor of the draws' covariance
+
+
+class Search(NamedTuple):
+    """A search, in the pieces of which `search` is made; a caller may compile each of them.
+
+    Attributes:
+        target: as in `vips_steps`.
+        seed: int32 [2].
+        options: of the steps; each component's KL bound is the search's own.
+        budget: how much it does.
+    """
+
+    target: Target
+    seed: Int32[Array, "2"]
+    options: StepOptions
+    budget: Budget
+
+    def begin(self, start: Mixture) -> tuple[SearchState, Scale]:
+        """The first state; the start's draws are the first candidates."""
+        draws_seed, spare_seed = tf.unstack(tf.random.split(self._seeds()[0], 2))
+        points = start.sample(START_DRAWS, draws_seed)
+        values = values_at(self.target, points)
+        gaps = _gaps(values, np.resize(GAP_QUANTILES, self.budget.rounds))
+        state = _first_state(start, points, values, spare_seed, self.budget)
+        return state, Scale(gaps, _spread(points))
+
+    def step(self, i: Int32[Array, ""], state: SearchState) -> SearchState:
+        """Step i of all slots."""
+        step_seed = tf.random.fold_in(self._seeds()[1], i)
+        own = self.options._replace(kl_bound=state.kl_bounds)
+        policy, row, draws = vips_step(
+            state.policy, self.target, step_seed, own, self.budget.samples
+        )
+        kl_bounds, scores = _adapt(state, draws.gains)
+        first_row = START_DRAWS + i * self.budget.slots * STORED_DRAWS
+        store = _put(state.store, first_row, draws.points, draws.values)
+        history = record(state.history, i, row)
+        return SearchState(policy, kl_bounds, scores, store, history)
+
+    def exchange(self, r: Int32[Array, ""], state: SearchState, scale: Scale) -> SearchState:
+        """What ends round r: K components stay, the others are replaced."""
+        round_seed = tf.random.fold_in(self._seeds()[2], r)
+        components = self.budget.components
+        return _exchange(state, self.target, round_seed, scale.gaps[r], scale.spread, components)
+
+    def result(self, state: SearchState) -> Mixture:
+        """The K components that stayed, without what the last exchange added."""
+        kept = Mixture(*(array[: self.budget.components] for array in state.policy))
+        return _normalised(kept)
+
+    def _seeds(self) -> list[tf.Tensor]:
+        """Of the start, the steps and the exchanges."""
+        return tf.unstack(tf.random.split(self.seed, 3))
+
+
 def search(
     start: Mixture,
     target: Target,
@@ -119,45 +181,24 @@ def search(
     options: StepOptions,
     hparams: SearchHparams,
 ) -> tuple[Mixture, VipsHistory]:
-    """A mixture with as many components as `start`, and a row per step.
-
-    Not compiled: `fit_policy` compiles it.
+    """A mixture with as many components as `start`, and a row per step; all in one graph.
 
     Args:
         start: K components; its draws are the first candidates, and their spread the unit of a new
             component's covariance.
-        target, seed: as in `vips_steps`.
-        options: of the steps; each component's KL bound is the search's own.
+        target, seed, options: as in `Search`.
     """
     budget = budget_of(start.num_components, start.dim, hparams)
-    start_seed, steps_seed, exchange_seed = tf.unstack(tf.random.split(seed, 3))
-    draws_seed, spare_seed = tf.unstack(tf.random.split(start_seed, 2))
-    points = start.sample(START_DRAWS, draws_seed)
-    values = tf.cast(target(points), DENSITY)
-    spread = _spread(points)
-    gaps = _gaps(values, np.resize(GAP_QUANTILES, budget.rounds))
-
-    def step(i: tf.Tensor, state: SearchState) -> SearchState:
-        step_seed = tf.random.fold_in(steps_seed, i)
-        own = options._replace(kl_bound=state.kl_bounds)
-        policy, row, draws = vips_step(state.policy, target, step_seed, own, budget.samples)
-        kl_bounds, scores = _adapt(state, draws.gains)
-        first_row = START_DRAWS + i * budget.slots * STORED_DRAWS
-        store = _put(state.store, first_row, draws.points, draws.values)
-        history = record(state.history, i, row)
-        return SearchState(policy, kl_bounds, scores, store, history)
+    pieces = Search(target, seed, options, budget)
+    state, scale = pieces.begin(start)
 
     def one_round(r: tf.Tensor, state: SearchState) -> SearchState:
         first_step = r * budget.steps_per_round
-        state = repeat(budget.steps_per_round, step, state, first_step)
-        round_seed = tf.random.fold_in(exchange_seed, r)
-        return _exchange(state, target, round_seed, gaps[r], spread, budget.components)
+        state = repeat(budget.steps_per_round, pieces.step, state, first_step)
+        return pieces.exchange(r, state, scale)
 
-    state = _first_state(start, points, values, spare_seed, budget)
     state = repeat(budget.rounds, one_round, state)
-    # Without what the last exchange added.
-    kept = Mixture(*(array[: budget.components] for array in state.policy))
-    return _normalised(kept), state.history
+    return pieces.result(state), state.history
 
 
 def _first_state(
@@ -341,7 +382,7 @@ def _candidates(
     """
     unused = tf.constant(-np.inf, DENSITY)
     used = store.values > unused
-    log_policy = policy.log_prob(store.points)
+    log_policy = density_at(policy, store.points)
     peak = tf.reduce_max(tf.where(used, log_policy, unused))
     covered = tf.maximum(log_policy, peak - gap)
     excess = tf.where(used, store.values - covered, unused)
@@ -364,7 +405,7 @@ def _local_scales(
     shape = [number, len(SCALES), SCALE_DRAWS]
     z = tf.random.stateless_normal([*shape, dim], seed, dtype=DENSITY)
     x = means[:, None, None] + scales[:, None, None] * tf.linalg.matvec(spread, z)
-    values = tf.reshape(tf.cast(target(tf.reshape(x, [-1, dim])), DENSITY), shape)
+    values = tf.reshape(values_at(target, tf.reshape(x, [-1, dim])), shape)
 
     finite = tf.math.is_finite(values)
     lowest = tf.reduce_min(tf.where(finite, values, values.dtype.max))

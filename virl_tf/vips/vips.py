@@ -30,7 +30,7 @@ import tensorflow as tf
 
 from virl_tf.hparams import PolicyHparams
 from virl_tf.mixture import Mixture
-from virl_tf.numerics import DENSITY, compiled, repeat, specs_of
+from virl_tf.numerics import DENSITY, compiled, in_blocks, repeat, specs_of
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool, Float64, Int32
 from virl_tf.vips.surrogate import fit_quadratic, num_coefficients
@@ -38,6 +38,11 @@ from virl_tf.vips.trust_region import ComponentStep, update_components, update_w
 
 Target = Callable[[tf.Tensor], tf.Tensor]
 """log p*(x) + const, [N, D] -> [N]; what is not finite is outside of its support."""
+
+
+# Numbers in the points that a target gets at once, and in the [K, D, N] of a mixture's density: a
+# target may hold dozens of arrays of N numbers, the mixture holds three of its own. 1 and 256 MiB.
+TARGET_NUMBERS, MIXTURE_NUMBERS = 2**17, 2**25
 
 
 class StepOptions(NamedTuple):
@@ -135,11 +140,11 @@ def vips_step(
     k, d = policy.means.shape
     z, points = draw_from_each(policy, num_samples, seed)
     x = tf.reshape(points, [-1, d])
-    values = tf.reshape(tf.cast(target(x), DENSITY), [k, num_samples])
+    values = tf.reshape(values_at(target, x), [k, num_samples])
     log_target, alive, rejected = _floored(values)
 
     log_component = -0.5 * tf.reduce_sum(z**2, axis=-1) - policy.log_normalisers()[:, None]
-    log_policy = tf.reshape(policy.log_prob(x), [k, num_samples])
+    log_policy = tf.reshape(density_at(policy, x), [k, num_samples])
     log_responsibility = policy.log_weights[:, None] + log_component - log_policy
     rewards = log_target + log_responsibility  # R_o(x)
 
@@ -162,6 +167,22 @@ def vips_step(
         rejected=rejected,
     )
     return new, row, Draws(points, values, gains)
+
+
+def values_at(target: Target, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
+    """The target at x, in blocks where these are many numbers."""
+    return in_blocks(target, x, rows_at_once(x.shape[1]))
+
+
+def rows_at_once(dim: int) -> int:
+    """How many points a target gets at most."""
+    return max(1, TARGET_NUMBERS // dim)
+
+
+def density_at(policy: Mixture, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
+    """Log q~(x), in blocks where these are many components and points."""
+    most = MIXTURE_NUMBERS // (policy.num_components * policy.dim)
+    return in_blocks(policy.log_prob, x, max(1, most))
 
 
 def draw_from_each(
