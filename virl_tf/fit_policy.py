@@ -1,8 +1,8 @@
 """What a user calls to fit a policy: any log density in, a Gaussian mixture out."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -347,9 +347,7 @@ def _interval(num_steps: int, callback_every: Any) -> int:
 # --- targets --------------------------------------------------------------------------------------
 
 
-def checked_target(
-    log_prob: Callable[..., Any], support: Support | None, x: Float64[Array, "N D"]
-) -> Target:
+def checked_target(log_prob: Any, support: Support | None, x: Float64[Array, "N D"]) -> Target:
     """The log density to fit, -inf outside of `support`; both are tried at x first.
 
     Raises:
@@ -383,7 +381,7 @@ def _tried(name: str, function: Callable[..., Any], x: Float64[Array, "N D"]) ->
     Raises:
         InputError: it takes float32 only, or is not made of TensorFlow operations.
     """
-    with _named(name):
+    with _Named(name):
         try:
             values = function(x)
         except _OF_TENSORFLOW:
@@ -417,17 +415,20 @@ def _takes_float32(function: Callable[..., Any], x: Float64[Array, "N D"]) -> bo
     return True
 
 
-@contextmanager
-def _named(name: str) -> Iterator[None]:
-    """Passes on what the user's function raises, with the function's name (from Python 3.11 on)."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        if hasattr(error, "add_note"):
-            error.add_note(f"This is {name}'s own error; fit_policy passed it float64 [N, D].")
-        raise
+class _Named:
+    """Gives what the user's function raises the function's name, from Python 3.11 on."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __enter__(self) -> None:
+        """Nothing yet."""
+
+    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        """Passes on the error as it is."""
+        if hasattr(error, "add_note") and not isinstance(error, InputError):
+            note = f"This is {self._name}'s own error; fit_policy passed it float64 [N, D]."
+            error.add_note(note)
 
 
 def _start(
