@@ -201,3 +201,62 @@ def test_other_seeds_of_samplers_are_refused(seed):
 def test_a_graph_wants_a_seed():
     with pytest.raises(InputError, match="seed="):
         tf.function(lambda: numerics.sampling_seed(None), autograph=False)()
+
+
+# --- blocks, conjugate gradients, seeds of samplers -----------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 50])
+def test_blocks_give_what_all_rows_give_and_are_small(rows):
+    seen = []
+
+    def squares(x):
+        seen.append(int(x.shape[0]))
+        return tf.reduce_sum(x**2, axis=1)
+
+    x = tf.constant(np.random.default_rng(rows).normal(size=(rows, 3)))
+    np.testing.assert_array_equal(numerics.in_blocks(squares, x, 8), tf.reduce_sum(x**2, axis=1))
+    assert max(seen) <= 8
+    assert rows <= sum(seen) < rows + 8
+
+
+def test_blocks_take_float32_values_of_unknown_shape():
+    def halves(x):
+        return tf.numpy_function(lambda x: np.float32(0.5 * x[:, 0]), [x], tf.float32)
+
+    x = tf.constant(np.arange(10.0)[:, None])
+    found = tf.function(lambda x: numerics.in_blocks(halves, x, 4))(x)
+    assert found.dtype == tf.float64
+    np.testing.assert_array_equal(found, 0.5 * np.arange(10.0))
+
+
+def test_conjugate_gradients_solve_positive_definite_systems():
+    rng = np.random.default_rng(0)
+    root, b = rng.normal(size=(4, 5, 5)), rng.normal(size=(4, 5, 1))
+    a = root @ root.transpose(0, 2, 1) + np.eye(5)
+    found = numerics.conjugate_gradients(
+        lambda x: tf.matmul(a, x), tf.constant(b), lambda r: 0.5 * r, 1e-12, 50
+    )
+    np.testing.assert_allclose(found, np.linalg.solve(a, b), rtol=1e-8)
+    start = numerics.conjugate_gradients(
+        lambda x: tf.matmul(a, x), tf.constant(b), lambda r: r, 1e-12, 0
+    )
+    np.testing.assert_array_equal(start, np.zeros_like(b))
+
+
+def test_a_sampler_takes_a_pair_an_integer_or_no_seed():
+    np.testing.assert_array_equal(numerics.sampling_seed([3, 4]), [3, 4])
+    np.testing.assert_array_equal(numerics.sampling_seed(7), numerics.sampling_seed(np.int64(7)))
+    assert not np.array_equal(numerics.sampling_seed(7), numerics.sampling_seed(8))
+    assert not np.array_equal(numerics.sampling_seed(None), numerics.sampling_seed(None))
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "three"])
+def test_other_seeds_of_samplers_are_refused(seed):
+    with pytest.raises(InputError, match="seed"):
+        numerics.sampling_seed(seed)
+
+
+def test_a_graph_wants_a_seed():
+    with pytest.raises(InputError, match="seed="):
+        tf.function(lambda: numerics.sampling_seed(None), autograph=False)()

@@ -370,3 +370,63 @@ def test_graphs_of_unknown_shapes(shape):
     if shape != [2]:
         with pytest.raises(tf.errors.InvalidArgumentError):
             function(tf.zeros([4, 3], tf.float64))
+
+
+# --- TensorFlow's transformations -----------------------------------------------------------------
+
+
+def value_and_slope(reward, x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        values = reward(x)
+    return values, tape.gradient(values, x)
+
+
+def variants():
+    reward = make_reward([make_network(seed=i) for i in range(2)])
+    half = tf.constant(0.5, tf.float64)
+    pooled = reward._replace(mixture=reward.base, mixture_exponent=half)
+    return {"V-IRL": reward, "without base": reward.without_base(), "pooled": pooled}
+
+
+@pytest.mark.parametrize("name", variants())
+def test_a_reward_and_its_gradient_are_vectorised(name):
+    reward, x = variants()[name], tf.constant(np.random.default_rng(0).normal(size=(5, 2)))
+    values, slopes = tf.vectorized_map(
+        lambda point: value_and_slope(reward, point), x, fallback_to_while_loop=False
+    )
+    expected_values, expected_slopes = value_and_slope(reward, x)
+    np.testing.assert_allclose(values, expected_values, rtol=1e-6)
+    np.testing.assert_allclose(slopes, expected_slopes, rtol=1e-5, atol=1e-6)
+
+
+def test_batch_jacobians_of_a_reward_and_of_its_gradient():
+    reward = variants()["pooled"]
+    x = tf.constant(np.random.default_rng(0).normal(size=(4, 2)))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        values, slopes = value_and_slope(reward, x)
+        column = values[:, None]
+    jacobian = tape.batch_jacobian(column, x)
+    np.testing.assert_allclose(jacobian[:, 0], slopes, rtol=1e-6)
+    hessian = tape.batch_jacobian(slopes, x).numpy()
+    step = 1e-4
+    for i in range(2):
+        shift = step * tf.one_hot(i, 2, dtype=tf.float64)
+        above, below = (
+            value_and_slope(reward.without_networks(), x + s)[1] for s in (shift, -shift)
+        )
+        np.testing.assert_allclose(hessian[:, i], (above - below) / (2.0 * step), rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [None, [None, None], [2]])
+def test_graphs_of_unknown_shapes(shape):
+    reward = variants()["V-IRL"]
+    function = tf.function(
+        lambda x: reward(x), autograph=False, input_signature=[tf.TensorSpec(shape, tf.float64)]
+    )
+    x = tf.constant([0.5, 1.0] if shape == [2] else [[0.5, 1.0], [2.0, 3.0]], tf.float64)
+    np.testing.assert_array_equal(function(x), reward(x))
+    if shape != [2]:
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            function(tf.zeros([4, 3], tf.float64))

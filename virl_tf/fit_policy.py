@@ -426,7 +426,9 @@ class _Named:
 
     def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
         """Passes on the error as it is."""
-        if hasattr(error, "add_note") and not isinstance(error, InputError):
+        if error is None or isinstance(error, InputError):
+            return
+        if hasattr(error, "add_note"):
             note = f"This is {self._name}'s own error; fit_policy passed it float64 [N, D]."
             error.add_note(note)
 
