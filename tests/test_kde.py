@@ -1,7 +1,6 @@
 from virl_tf import kde as module
 from virl_tf.kde import Kde, fit_kde, silverman_factor
 from virl_tf.validation import InputError
-from virl_tf.validation import InputError
 
 import numpy as np
 import pytest
@@ -227,20 +226,6 @@ def test_samples_depend_on_the_seed_alone():
     kde = make_kde(normal(30), 0.3)
     np.testing.assert_array_equal(kde.sample(20, SEED), kde.sample(20, SEED))
     assert (kde.sample(20, SEED).numpy() != kde.sample(20, [6, 5]).numpy()).all()
-
-
-def test_kernels_that_cannot_be_compiled_any_more_are_an_error_and_not_a_crash(monkeypatch):
-    x = normal(3)
-    make_kde(normal(23), [0.3, 0.3]).log_prob(x)
-    monkeypatch.setattr("virl_tf.numerics.free_memory_maps", lambda: 100)
-    make_kde(normal(23, seed=1), [0.2, 0.3]).log_prob(x)  # compiled before
-    with pytest.raises(InputError, match="max_map_count"):
-        make_kde(normal(29), [0.3, 0.3]).log_prob(x)
-
-
-def test_kernels_are_drawn_without_a_seed():
-    kde = make_kde(normal(20), [0.3, 0.3])
-    assert not np.array_equal(kde.sample(3), kde.sample(3))
 
 
 def test_kernels_that_cannot_be_compiled_any_more_are_an_error_and_not_a_crash(monkeypatch):

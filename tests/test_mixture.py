@@ -374,11 +374,3 @@ def test_samples_need_no_seed():
     assert not np.array_equal(policy.sample(3), policy.sample(3))
     np.testing.assert_array_equal(policy.sample(3, 5), policy.sample(3, seed=5))
     assert policy.sample_with_components(3)[1].shape == (3,)
-
-
-def test_samples_need_no_seed():
-    policy = make_mixture(2)
-    assert policy.sample(3).shape == (3, 2)
-    assert not np.array_equal(policy.sample(3), policy.sample(3))
-    np.testing.assert_array_equal(policy.sample(3, 5), policy.sample(3, seed=5))
-    assert policy.sample_with_components(3)[1].shape == (3,)

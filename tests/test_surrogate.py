@@ -1,5 +1,4 @@
 from virl_tf.vips import surrogate
-from virl_tf.vips import surrogate
 from virl_tf.vips.surrogate import fit_quadratic, num_coefficients
 
 import numpy as np
@@ -108,64 +107,6 @@ def test_batch_equals_one_component_at_a_time():
         single_a, single_b = fit(z[o : o + 1], rewards[o : o + 1], 1e-6)
         np.testing.assert_allclose(a[o], single_a[0], rtol=1e-9, atol=1e-14)
         np.testing.assert_allclose(b[o], single_b[0], rtol=1e-9, atol=1e-14)
-
-
-# --- many dimensions ------------------------------------------------------------------------------
-
-
-def wavy(z):
-    return np.sin(z.sum(axis=-1)) * [[1.0], [100.0]] - (z[..., 0] - 1.0) ** 2
-
-
-@pytest.mark.parametrize("ridge", [1e-6, 0.1])
-@pytest.mark.parametrize("dim", [1, 4, 12])
-def test_conjugate_gradients_solve_the_normal_equations(monkeypatch, dim, ridge):
-    z = draws(2, dim)
-    monkeypatch.setattr(surrogate, "MAX_DIRECT_DIM", dim)
-    expected_a, expected_b = fit(z, wavy(z), ridge)
-    monkeypatch.setattr(surrogate, "MAX_DIRECT_DIM", 0)
-    a, b = fit(z, wavy(z), ridge)
-    scale = np.abs(expected_a).max(axis=(1, 2))
-    np.testing.assert_allclose(
-        a / scale[:, None, None], expected_a / scale[:, None, None], atol=1e-4
-    )
-    np.testing.assert_allclose(b / scale[:, None], expected_b / scale[:, None], atol=1e-4)
-    np.testing.assert_array_equal(a, a.transpose(0, 2, 1))
-
-
-def test_quadratics_in_many_dimensions_are_recovered():
-    dim = surrogate.MAX_DIRECT_DIM + 5
-    rng = np.random.default_rng(0)
-    root = rng.normal(size=(2, dim, dim))
-    a, b, c = root + root.transpose(0, 2, 1), rng.normal(size=(2, dim)), rng.normal(size=(2, 1))
-    z = draws(2, dim)
-    found_a, found_b = fit(z, quadratic(z, a, b, c))
-    np.testing.assert_allclose(found_a, a, atol=1e-3)
-    np.testing.assert_allclose(found_b, b, atol=1e-3)
-
-
-def test_constant_rewards_in_many_dimensions_give_zeros_and_few_samples_finite_numbers():
-    dim = surrogate.MAX_DIRECT_DIM + 1
-    z = draws(2, dim, samples=20)
-    for part in fit(z, np.full(z.shape[:2], 3.0), 1e-6):
-        np.testing.assert_array_equal(part, np.zeros_like(part))
-    assert all(np.isfinite(part).all() for part in fit(z, wavy(z), 1e-6))
-
-
-def test_no_matrix_of_features_is_made_in_many_dimensions():
-    dim = surrogate.MAX_DIRECT_DIM + 10
-    rows = 2 * num_coefficients(dim)
-    specs = [tf.TensorSpec(shape, tf.float64) for shape in ([3, rows, dim], [3, rows], [])]
-    graph = tf.function(fit_quadratic, autograph=False).get_concrete_function(*specs).graph
-    bodies = [body.graph for body in graph._functions.values() if hasattr(body, "graph")]
-    sizes = [
-        np.prod(tensor.shape)
-        for part in (graph, *bodies)
-        for op in part.get_operations()
-        for tensor in op.outputs
-        if tensor.shape.is_fully_defined()
-    ]
-    assert max(sizes) <= 3 * rows * (dim + 1)
 
 
 # --- many dimensions ------------------------------------------------------------------------------
