@@ -17,6 +17,7 @@ import typer
 
 from experiments.cli import app
 from experiments.doc_tables import find_pages
+from experiments.supports import load_support
 from experiments.tuning.study import StudySpecification
 
 from . import postgres
@@ -241,7 +242,12 @@ def test_every_python_block_is_run_by_a_test():
     blocks = {name: len(python_blocks(name)) for name in PAGES if python_blocks(name)}
     recipes = blocks.pop("docs/recipes.md")  # tests/test_recipes.py
     assert recipes > 5
-    assert blocks == {"README.md": 1, "docs/usage.md": 2, "docs/paper-experiments.md": 1}
+    assert blocks == {
+        "README.md": 1,
+        "docs/usage.md": 2,
+        "docs/own-demonstrations.md": 2,
+        "docs/paper-experiments.md": 1,
+    }
 
 
 def run_block(block, folder):
@@ -264,6 +270,18 @@ def test_the_example_of_usage_runs(tmp_path):
     run_block(python_blocks("docs/usage.md")[0], tmp_path)
     assert (tmp_path / "reward.keras").is_file()
     assert (tmp_path / "runs" / "mine" / "policy.npz").is_file()
+
+
+@pytest.mark.slow
+def test_the_example_of_own_demonstrations_runs(tmp_path):
+    np.save(tmp_path / "demos.npy", np.random.default_rng(0).standard_normal((300, 2)))
+    run_block(python_blocks("docs/own-demonstrations.md")[0], tmp_path)
+
+
+def test_the_support_of_own_demonstrations_is_one(tmp_path):
+    (tmp_path / "free.py").write_text(python_blocks("docs/own-demonstrations.md")[1])
+    inside = load_support(str(tmp_path / "free.py")).function(np.array([[0.0, 0.05], [1.0, 0.0]]))
+    np.testing.assert_array_equal(inside, [False, True])
 
 
 def test_the_pretrained_rewards_are_loaded_as_the_page_says(tmp_path):

@@ -299,8 +299,5 @@ def test_files_of_a_run_that_was_killed_before_its_summary_are_completed(call, f
         == 0
     )
     assert (out / "reward.png").is_file()
-    found, before = json.loads((out / "summary.json").read_text()), json.loads(summary)
-    for timed in (found, before):
-        timed.pop("cpu_seconds")
-    assert found == before
+    assert (out / "summary.json").read_text() == summary
     assert style.read(out, "grid.npz")["axes"].shape == (2, own.RESOLUTION)
