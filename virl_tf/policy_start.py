@@ -31,7 +31,7 @@ def reward_start(reward: Reward, num_components: int, seed: int) -> Mixture:
 
 
 def _proposal(reward: Reward) -> Mixture:
-    """Equal shares of the Gaussian with the demonstrations' spread, the prior and the EM mixture."""
+    """Equal shares of a Gaussian with the demonstrations' spread, the prior, and the EM mixture."""
     spread = Mixture(
         tf.zeros([1], DENSITY),
         reward.features.shift[None],
