@@ -10,6 +10,8 @@ from virl_tf.validation import InputError, check_choice, check_demonstrations
 import numpy as np
 import pandas as pd
 
+from experiments.early_checks import check_demonstration_file
+
 MOST_NAMED = 5  # rows that an error names
 
 
@@ -40,15 +42,8 @@ def load_demonstrations(
         ".csv": lambda: _read_csv(path),
         ".parquet": lambda: _read_parquet(path),
     }
+    check_demonstration_file(path)
     kind = path.suffix.lower()
-    if kind not in readers:
-        raise InputError(
-            f"{path}: unknown kind of file {kind!r}; allowed are {', '.join(readers)}."
-        )
-    if not path.is_file():
-        raise InputError(f"no file {path}." if not path.exists() else f"{path} is not a file.")
-    if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty.")
     if array is not None and kind != ".npz":
         raise InputError(f"--array is for .npz files, not for {path}.")
     if columns is not None and kind in (".npy", ".npz"):

@@ -80,7 +80,7 @@ class Split(NamedTuple):
     test: np.ndarray
 
 
-def fit_file(request: FitRequest, out: Path, tensorboard: bool) -> None:
+def fit_file(request: FitRequest, out: Path, tensorboard: bool, progress: bool = True) -> None:
     """Recover the reward of the demonstrations in a file into `out`, or what is left of it.
 
     Raises:
@@ -104,7 +104,7 @@ def fit_file(request: FitRequest, out: Path, tensorboard: bool) -> None:
     start = time.process_time()
     options: dict[str, Any] = {"seed": seed, "hparams": hparams, "directory": out}
     result = virl_tf.fit(
-        rows.train, method, chosen.components, **options, progress=True, tensorboard=tensorboard
+        rows.train, method, chosen.components, **options, progress=progress, tensorboard=tensorboard
     )
     if not (out / "summary.json").is_file():
         save_arrays(out / "demonstrations.npz", {"train": rows.train, "test": rows.test})

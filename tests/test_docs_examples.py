@@ -54,7 +54,7 @@ TINY = [
 ]
 NETWORK = ["--set", "network.layer_size=8"]
 ONE = ["--preset", "smoke", "--seeds", "0", "--workers", "1"]
-STUDY = ["--preset", "smoke", "--size", "3"]
+STUDY = ["--preset", "smoke", "--modes", "3"]
 # The first words of a command -> what makes it small. Of an option given twice the last one counts.
 SMALL = {
     "run gaussians": ["--preset", "smoke", *TINY, *NETWORK],

@@ -44,11 +44,15 @@ FLOORS = [
 ]
 EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks"],
-    ["result_files", "specification", "demonstration_files", "docs_command", "doc_tables"],
+    [
+        *("result_files", "specification", "early_checks", "demonstration_files"),
+        *("docs_command", "doc_tables"),
+    ],
     [
         *("references", "claims"),
         *("evaluation", "evaluation.base", "evaluation.contrast", "evaluation.distances"),
         *("benchmark", "benchmark.timing", "benchmark.vips", "benchmark.parts"),
+        "benchmark.settings",
     ],
     [
         *("figures", "figures.style", "figures.overview", "figures.comparison"),
@@ -57,12 +61,12 @@ EXPERIMENT_FLOORS = [
         *("figures.figure_6", "figures.figure_7", "figures.figure_robot"),
         "figures.figure_ablations",
     ],
-    ["evaluation.densities", "evaluation.walks"],
+    ["evaluation.densities", "evaluation.walks", "evaluation.ablated"],
     ["tasks.gaussians", "tasks.grid_walker", "tasks.path_planning"],
     ["runs", "inference", "fit_command"],
-    ["units", "sweep", "sweep_command", "ablation_command"],
+    ["units", "expected_time", "sweep", "sweep_command", "ablations", "ablation_command"],
     [
-        *("tuning", "tuning.space", "tuning.study", "tuning.compare"),
+        *("tuning", "tuning.space", "tuning.specification", "tuning.study", "tuning.compare"),
         *("tuning.tune_command", "tuning.study_plots"),
         *("benchmark.whole_run", "benchmark.command"),
         *("report", "report.markup", "report.sources", "report.results"),

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from experiments.figures.style import Look, open_frame, save
 from experiments.references import LABELS
-from experiments.result_files import bootstrap_interval, to_markdown
+from experiments.result_files import bootstrap_interval, to_markdown, with_interval
 from experiments.tasks import describe
 from experiments.tasks.description import Panel
 
@@ -118,5 +118,4 @@ def _values(frame: pd.DataFrame, name: str, stage: str, column: str) -> np.ndarr
 def _cell(seeds: np.ndarray) -> str:
     if not len(seeds):
         return ""
-    low, high = bootstrap_interval(seeds)
-    return f"{seeds.mean():.3g} [{low:.3g}, {high:.3g}]"
+    return with_interval(seeds, "{:.3g}".format)

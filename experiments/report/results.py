@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.figures import draw
-from experiments.result_files import bootstrap_interval, read_results
+from experiments.result_files import read_results, with_interval
 from experiments.tasks import describe, descriptions, names
 
 NEED_TABLES_ONLY = ("2b", "4")  # figures that are drawn from results.csv alone
@@ -119,9 +119,8 @@ def mean_with_interval(values: pd.Series, digits: int = 3) -> str:
     finite = numbers[np.isfinite(numbers)]
     if not len(finite):
         return "-"
-    low, high = bootstrap_interval(finite)
-    interval = f" [{low:.{digits}f}, {high:.{digits}f}]" if np.isfinite(low) else ""
-    return f"{finite.mean():.{digits}f}{interval}, n\u00a0=\u00a0{len(finite)}"
+    shown = with_interval(finite, f"{{:.{digits}f}}".format)
+    return f"{shown}, n\u00a0=\u00a0{len(finite)}"
 
 
 def not_run(task: str, table: Table | None) -> str:

@@ -10,23 +10,27 @@ from typing import Any
 from virl_tf.hparams import to_yaml
 from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_text
-from virl_tf.validation import InputError, check_choice
+from virl_tf.validation import InputError
 
 import numpy as np
 import optuna
 import pandas as pd
 from rich.console import Console
 
-from experiments.result_files import bootstrap_interval, read_summary, sign_flip_test, to_markdown
-from experiments.specification import column_name, published_column, tuned_file
+from experiments.result_files import read_summary, sign_flip_test, to_markdown, with_interval
+from experiments.specification import (
+    column_name,
+    parse_integers,
+    published_column,
+    tuned_file,
+)
 from experiments.sweep import Workers, execute_sweep
-from experiments.sweep_command import last_line, parse_integers
-from experiments.tasks import describe, descriptions
+from experiments.sweep_command import last_line
+from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest
+from experiments.tuning.specification import Studies, StudySpecification, check_compared
 from experiments.tuning.study import (
     ENDED,
-    Studies,
-    StudySpecification,
     best_trial,
     objective_value,
     open_storage,
@@ -78,7 +82,7 @@ def compare(
         InputError: no study of this task there, seeds that tuning saw, or runs that failed.
     """
     console, task = Console(), studies.task
-    check_choice("task", task, [known.name for known in descriptions() if known.compared])
+    check_compared(task)
     number = workers.local
     fresh = parse_integers("--seeds", seeds) or [100, 101, 102]
     columns = find_columns(studies)
@@ -156,12 +160,11 @@ def find_columns(studies: Studies) -> list[Column]:
 
 def find_study(studies: Studies, column: tuple[str, int]) -> optuna.Study | None:
     """The study of `tune` with the same arguments, or None."""
-    name = studies.specification(column).name
-    file = Path("studies") / name / "study.db"
-    if studies.storage is None and not file.is_file():
+    name, url = studies.specification(column).name, studies.url(column)
+    if url is None:
         return None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = open_storage(studies.storage or f"sqlite:///{file.absolute()}")
+    storage = open_storage(url)
     if name not in optuna.get_all_study_names(storage):
         return None
     return optuna.load_study(study_name=name, storage=storage)
@@ -218,8 +221,7 @@ def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
         chosen = values[own].sort_values("seed")
         parts[candidate] = chosen.set_index("seed")["value"]
         v = chosen["value"].to_numpy(float)
-        low, high = bootstrap_interval(v)
-        row[candidate] = f"{v.mean():.4f} [{low:.4f}, {high:.4f}]" if len(v) else "failed"
+        row[candidate] = with_interval(v, "{:.4f}".format) if len(v) else "failed"
         row[f"{candidate} diverged"] = str(int((chosen["status"] == "diverged").sum()))
     both = pd.concat(parts, axis=1, join="inner").to_numpy(float)
     row["found lower in"] = f"{int((both[:, 1] < both[:, 0]).sum())} of {len(both)}"

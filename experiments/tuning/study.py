@@ -7,16 +7,14 @@ as asked for are complete or pruned; failed ones are not counted.
 """
 
 import contextlib
-import dataclasses
-import json
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from virl_tf.persistence.configuration import differences
 from virl_tf.validation import InputError
@@ -26,15 +24,14 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from experiments.result_files import value_at
-from experiments.specification import RunRequest, Specification, published_column
+from experiments.specification import published_column
 from experiments.tasks import describe
-from experiments.tasks.description import TaskDescription
 from experiments.tuning.space import searched, suggest, to_parameters
+from experiments.tuning.specification import StudySpecification
 
 HEARTBEAT_SECONDS = 10
 GRACE_SECONDS = 40  # without a heartbeat, after which a trial counts as lost
 RETRIES = 5  # of one lost trial
-Column = tuple[str, int]  # method and components
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 POLL_SECONDS = 2.0
 # Heartbeat and retry have been experimental since 2.9.
@@ -44,73 +41,10 @@ CONNECT_SECONDS = 10  # until a PostgreSQL server counts as one that does not an
 OPENING_SECONDS = 3.0  # that another command may take to make the tables, or the study
 
 
-@dataclass(frozen=True)
-class StudySpecification:
-    """What identifies a study: two commands with the same one work on the same study."""
-
-    task: str
-    method: str
-    components: int
-    size: int  # of the target
-    preset: str
-    seeds: tuple[int, ...]
-    assignments: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """E.g. gaussians-virl-10c-m50-quick."""
-        size = f"{self.description.size_letter}{self.size}"
-        return f"{self.task}-{self.method}-{self.components}c-{size}-{self.preset}"
-
-    @property
-    def description(self) -> TaskDescription:
-        """The task's."""
-        return describe(self.task)
-
-    def run(self, seed: int, overrides: Mapping[str, Mapping[str, Any]]) -> Specification:
-        """The run of one trial for one seed: its suggested values over everything else."""
-        given: dict[str, Any] = {"preset": self.preset, "assignments": self.assignments}
-        given |= self.description.sized(self.size)
-        request = RunRequest(self.task, self.method, self.components, seed=seed, **given)
-        spec = request.specification()
-        return dataclasses.replace(spec, hparams=spec.hparams.override(overrides, "trial"))
-
-    def to_attributes(self) -> dict[str, Any]:
-        """As stored with the study: with space and objective, so that their changes are noticed."""
-        rows = searched(self.task, self.method, self.components)
-        space = {
-            name: {key: value for key, value in row.spec.items() if key != "description"}
-            for name, row in rows.items()
-        }
-        attributes = dataclasses.asdict(self)
-        attributes |= {"space": space, "objective": self.description.objective_label}
-        return json.loads(json.dumps(attributes))
-
-
 def published_parameters(spec: StudySpecification) -> dict[str, Any]:
     """The published column as a trial's parameters."""
     column = (spec.task, spec.method, spec.components)
     return to_parameters(published_column(*column), searched(*column))
-
-
-class Studies(NamedTuple):
-    """A task's studies of one preset and size (None: the task's defaults) in one database."""
-
-    task: str
-    preset: str | None
-    size: int | None
-    storage: str | None
-
-    def specification(
-        self, column: Column, seeds: Sequence[int] = (), assignments: Sequence[str] = ()
-    ) -> StudySpecification:
-        """Of the study of one column."""
-        description = describe(self.task)
-        size = description.default_size if self.size is None else self.size
-        preset = description.default_preset if self.preset is None else self.preset
-        return StudySpecification(
-            self.task, *column, size, preset, tuple(seeds), tuple(assignments)
-        )
 
 
 class _Storage(optuna.storages.RDBStorage):

@@ -7,7 +7,8 @@ from virl_tf.validation import InputError, check_choice
 
 from experiments.figures.comparison import draw_study
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES, find_study
-from experiments.tuning.study import Studies, best_trial, count
+from experiments.tuning.specification import Studies
+from experiments.tuning.study import best_trial, count
 
 
 def study_plots(studies: Studies, method: str, components: int, out: Path | None) -> None:

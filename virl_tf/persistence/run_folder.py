@@ -13,22 +13,21 @@ import io
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import yaml
 
 from virl_tf.hparams import read_yaml, to_yaml
-from virl_tf.irl import State
-from virl_tf.mixture import Mixture
-from virl_tf.persistence.checkpoint import load_state, save_state
 from virl_tf.persistence.configuration import differences, versions
 from virl_tf.persistence.files import DamagedFileError, plain, write_text
-from virl_tf.persistence.policy_file import load_policy, save_policy
-from virl_tf.persistence.reward_file import load_reward, save_reward
-from virl_tf.reward import Reward
 from virl_tf.validation import InputError
+
+if TYPE_CHECKING:  # whether a folder is the right one is known without TensorFlow
+    from virl_tf.irl import State
+    from virl_tf.mixture import Mixture
+    from virl_tf.reward import Reward
 
 try:
     import fcntl
@@ -110,7 +109,7 @@ class RunFolder:
 
     # --- iterations -------------------------------------------------------------------------------
 
-    def record(self, state: State, row: Mapping[str, Any]) -> None:
+    def record(self, state: "State", row: Mapping[str, Any]) -> None:
         """Store one iteration: its row, then the state after it.
 
         A kill in between costs one iteration, never more.
@@ -121,7 +120,9 @@ class RunFolder:
         with self._writing():
             self._record(state, row)
 
-    def _record(self, state: State, row: Mapping[str, Any]) -> None:
+    def _record(self, state: "State", row: Mapping[str, Any]) -> None:
+        from virl_tf.persistence.checkpoint import save_state
+
         timed = {key for key in row if key.endswith("_seconds")}
         timings = {key: value for key, value in row.items() if key == "t" or key in timed}
         metrics = {key: value for key, value in row.items() if key not in timed}
@@ -156,12 +157,14 @@ class RunFolder:
     def _checkpoints(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("state-*.npz"))
 
-    def latest_state(self, template: State) -> State | None:
+    def latest_state(self, template: "State") -> "State | None":
         """The newest whole checkpoint, None if there is none yet; warns of a damaged one.
 
         Raises:
             InputError: all checkpoints are damaged, or they belong to a run with other shapes.
         """
+        from virl_tf.persistence.checkpoint import load_state
+
         checkpoints = self._checkpoints()
         while checkpoints:
             try:
@@ -222,11 +225,14 @@ class RunFolder:
 
     # --- result -----------------------------------------------------------------------------------
 
-    def write_result(self, reward: Reward, policy: Mixture) -> None:
+    def write_result(self, reward: "Reward", policy: "Mixture") -> None:
         """Write reward.keras and policy.npz; the run is finished then.
 
         Raises InputError if they cannot be written.
         """
+        from virl_tf.persistence.policy_file import save_policy
+        from virl_tf.persistence.reward_file import save_reward
+
         with self._writing():
             save_reward(self.path / "reward.keras", reward)
             save_policy(self.path / "policy.npz", policy)
@@ -241,10 +247,14 @@ class RunFolder:
                 "What was finished before is kept: the same call continues once that is solved."
             ) from error
 
-    def reward(self) -> Reward:
+    def reward(self) -> "Reward":
         """The recovered reward."""
+        from virl_tf.persistence.reward_file import load_reward
+
         return load_reward(self.path / "reward.keras")
 
-    def policy(self) -> Mixture:
+    def policy(self) -> "Mixture":
         """The policy."""
+        from virl_tf.persistence.policy_file import load_policy
+
         return load_policy(self.path / "policy.npz")
