@@ -489,7 +489,7 @@ def study_plots_command(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Optimisation history, importances, slices and contours of a study."""
+    """Optimisation history, importances, slices, and the two most important hyperparameters."""
     from experiments.tuning.specification import Studies
 
     studies = Studies(task, preset, modes, steps, storage)
@@ -559,22 +559,40 @@ def benchmark_command(
 
 @app.command("figure")
 def figure_command(
-    number: Annotated[str, Argument(help="1, 2a, 2b, 3, 4, 5, 6, 7, robot, or ablations.")],
-    runs: Annotated[
-        list[Path],
-        Argument(
-            metavar="RESULTS...",
-            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4: sweeps; 7: a "
-            "sweep; robot: a benchmark; ablations: folders of `ablate`.",
-        ),
+    number: Annotated[
+        str, Argument(help="1, 2a, 2b, 3, 4, 5, 6, 7, robot, ablations, or all of them.")
     ],
+    runs: Annotated[
+        list[Path] | None,
+        Argument(
+            metavar="[RESULTS]...",
+            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4: sweeps; 7: a "
+            "sweep; robot: a benchmark; ablations: folders of `ablate`. Default: the committed "
+            "results.",
+        ),
+    ] = None,
     inference: Annotated[Path | None, _folder("Figure 5c only: the result of `infer`.")] = None,
+    pool: Pool = False,
     out: Annotated[Path, _folder("Where the PNG and PDF go.")] = Path("figures"),
+    quiet: Quiet = False,
 ) -> None:
     """Redraw a figure of the paper from result files alone."""
     from experiments.figures import draw
 
-    draw(number, runs, inference, out)
+    draw(number, runs or [], inference, out, pool)
+
+
+@app.command("thin")
+def thin_command(
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help="Folders of finished runs.")],
+    out: Annotated[Path, _folder("A folder for each run goes in here.")],
+    quiet: Quiet = False,
+) -> None:
+    """Copies of runs that hold only what figures are drawn from, some ten KB each."""
+    from experiments.thin_command import thin
+
+    for run in runs:
+        thin(run, out / run.name)
 
 
 REPORT = Path("report.html")
@@ -585,18 +603,23 @@ RESULTS = Path(__file__).parent / "results"
 def report_command(
     out: Annotated[Path, Option(metavar="FILE", help="Where the page goes.")] = REPORT,
     results: Annotated[Path, _folder("Folder of results; default: the committed ones.")] = RESULTS,
+    quiet: Quiet = False,
 ) -> None:
     """One self-contained HTML page: each figure, table and claim of the paper with ours
     beside it.
     """
+    from experiments.report.results import Results
+
+    found = Results(results)
     from experiments.report.report import write_report
 
-    write_report(results, out)
+    write_report(found, out)
 
 
 @app.command("docs")
 def docs_command(
     out: Annotated[Path, _folder("Where the pages go.")] = Path("reference"),
+    quiet: Quiet = False,
 ) -> None:
     """The API reference as HTML pages, from the docstrings (extra `docs`)."""
     from experiments.docs_command import write_reference

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pandas as pd
 from experiments.specification import Specification
 from experiments.units import RunUnit, Unit
 
+UPPER = "paper"  # the preset whose runs take longest
 RESULTS = Path(__file__).parent / "results"
 KEYS = ["task", "method", "components", "modes", "preset", "stage"]
 
@@ -28,45 +30,59 @@ def timings(results: Path = RESULTS) -> pd.DataFrame:
     return together.groupby(KEYS, as_index=False)["cpu_seconds"].median()
 
 
-def expected_seconds(spec: Specification, stages: Sequence[str] = ("training",)) -> float:
-    """CPU seconds of a run's stages, by the committed runs of its task, method and preset.
+class Expected(NamedTuple):
+    """CPU seconds of a run; nan: nothing like it is committed.
 
-    Those of as many components and modes, or of the nearest numbers there are. nan: there are none
-    for some stage.
+    Attributes:
+        bound: they are those of the preset `paper`, which takes longer than the run's.
     """
-    known = timings()
-    same = (known["task"] == spec.task) & (known["method"] == spec.method)
-    same &= known["preset"] == spec.preset
-    total = 0.0
-    for stage in stages:
-        rows = known[same & (known["stage"] == stage)]
-        if rows.empty:
-            return float("nan")
-        for column, value in (("components", spec.components), ("modes", spec.modes)):
-            distance = (rows[column].astype(float) - value).abs()
-            rows = rows[distance == distance.min()]
-        total += float(rows["cpu_seconds"].mean())
-    return total
+
+    seconds: float
+    bound: bool = False
 
 
-def seconds_of_units(units: Sequence[Unit]) -> np.ndarray:
-    """Expected CPU seconds of each run among the units [n]; nan where nothing like it is known."""
+def expected_time(spec: Specification, stages: Sequence[str] = ("training",)) -> Expected:
+    """Of a run's stages, by the committed runs of its task, method and preset, else of `paper`.
+
+    Those of as many components and modes, or of the nearest numbers there are.
+    """
+    for preset in (spec.preset, UPPER):
+        seconds = sum(_seconds(spec, preset, stage) for stage in stages)
+        if np.isfinite(seconds):
+            return Expected(seconds, preset != spec.preset)
+    return Expected(float("nan"))
+
+
+def _seconds(spec: Specification, preset: str, stage: str) -> float:
+    rows = timings()
+    wanted = {"task": spec.task, "method": spec.method, "preset": preset, "stage": stage}
+    for column, value in wanted.items():
+        rows = rows[rows[column] == value]
+    for column, number in (("components", spec.components), ("modes", spec.modes)):
+        distance = (rows[column].astype(float) - number).abs()
+        rows = rows[distance == distance.min()]
+    return float(rows["cpu_seconds"].mean())
+
+
+def times_of_units(units: Sequence[Unit]) -> list[Expected]:
+    """Of each run among the units, with its inference."""
     runs = [unit for unit in units if isinstance(unit, RunUnit)]
-    seconds = [expected_seconds(run.spec, ("training", *run.inferences)) for run in runs]
-    return np.array(seconds, np.float64)
+    return [expected_time(run.spec, ("training", *run.inferences)) for run in runs]
 
 
-def sentence(seconds: np.ndarray, workers: int) -> str:
-    """What `seconds_of_units` comes to, in words."""
-    known = seconds[np.isfinite(seconds)]
-    if not len(seconds):
+def sentence(times: Sequence[Expected], workers: int) -> str:
+    """What these runs come to, in words."""
+    known = [time.seconds for time in times if np.isfinite(time.seconds)]
+    if not times:
         return "nothing left to run"
-    if not len(known):
-        return "expected time unknown: no committed run is of this task, method and preset"
-    total = known.sum()
-    text = f"about {_duration(total)} of CPU time, {_duration(total / workers)} on {workers} "
-    text += f"worker{'s' if workers > 1 else ''}, by the committed runs"
-    missing = len(seconds) - len(known)
+    if not known:
+        return "expected time unknown: no run of this task and method is committed"
+    bound = any(time.bound for time in times)
+    about, by = ("at most", f" of preset {UPPER}") if bound else ("about", "")
+    total, plural = sum(known), "s" if workers > 1 else ""
+    text = f"{about} {_duration(total)} of CPU time, {_duration(total / workers)} on {workers} "
+    text += f"worker{plural}, by the committed runs{by}"
+    missing = len(times) - len(known)
     return f"{text}; and {missing} runs of which none is committed" if missing else text
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from virl_tf.hparams import read_yaml
 from virl_tf.persistence.files import write_text
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 import numpy as np
@@ -147,6 +148,13 @@ def check_numerics(folders: Sequence[Path]) -> None:
         check_poolable(f"versions of {package}", said)
 
 
+def check_same_preset(runs: Sequence[Path]) -> None:
+    """Raises InputError unless the runs in these folders have one preset and equal versions."""
+    presets = {run: {str(RunFolder(run).config.get("preset"))} for run in runs}
+    check_poolable("presets", presets)
+    check_numerics(runs)
+
+
 def read_results(
     paths: Path | Sequence[Path], task: str = "TASK", pool: bool = False
 ) -> pd.DataFrame:
@@ -178,8 +186,8 @@ def read_results(
 def _read_table(path: Path, task: str) -> pd.DataFrame:
     file = path / "results.csv" if path.is_dir() else path
     if not file.is_file():
-        command = f"python -m experiments sweep {task} --out {path}"
-        raise InputError(f"no results in {path}; make them with: {command}")
+        command = f"python -m experiments sweep {task}"
+        raise InputError(f"no results in {path}; make them with: {command} --out DIR")
     frame = pd.read_csv(file)
     if list(frame.columns) not in [columns_of(name) for name in names()]:
         columns = ", ".join(frame.columns)

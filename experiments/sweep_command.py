@@ -8,7 +8,7 @@ from virl_tf.validation import InputError
 
 from rich.console import Console
 
-from experiments.expected_time import seconds_of_units, sentence
+from experiments.expected_time import sentence, times_of_units
 from experiments.result_files import table, to_markdown, write_results
 from experiments.sweep import Workers, execute_sweep
 from experiments.units import ReferenceUnit, SweepRequest
@@ -57,7 +57,7 @@ def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
     references = sum(isinstance(unit, ReferenceUnit) for unit in left)
     done = len(units) - len(left)
     console.print(f"{len(units)} units in {out}: {done} done already, {len(left)} to do")
-    console.print(sentence(seconds_of_units(left), number))
+    console.print(sentence(times_of_units(left), number))
     if references:
         console.print(f"{references} units of references are not in this time")
 

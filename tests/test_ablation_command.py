@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from experiments import ablations
+from experiments import ablations as rows_and_units
 from experiments.ablation_command import ablate, table
 from experiments.ablations import ablation_units
 from experiments.evaluation.ablated import correlations, far_share, off_grid_share
@@ -67,7 +67,7 @@ def test_every_ablation_is_best_with_its_change_alone():
     ],
 )
 def test_rows_that_cannot_be_are_refused(row, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(ablations, "FILE", tmp_path / "ablations.yaml")
+    monkeypatch.setattr(rows_and_units, "FILE", tmp_path / "ablations.yaml")
     (tmp_path / "ablations.yaml").write_text(row)
     with pytest.raises(InputError, match=message):
         units()

@@ -175,9 +175,9 @@ def test_the_command_writes_numbers_and_a_table(tmp_path, monkeypatch):
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, arguments, message):
-    names, *settings = arguments
+    names, *given = arguments
     with pytest.raises(InputError, match=message):
-        command.benchmark(names, settings.Settings(*settings), tmp_path)
+        command.benchmark(names, settings.Settings(*given), tmp_path)
     assert not list(tmp_path.iterdir())
 
 

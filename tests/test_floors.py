@@ -46,7 +46,7 @@ EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks"],
     [
         *("result_files", "specification", "early_checks", "demonstration_files"),
-        *("docs_command", "doc_tables"),
+        *("docs_command", "doc_tables", "thin_command"),
     ],
     [
         *("references", "claims"),
@@ -56,6 +56,7 @@ EXPERIMENT_FLOORS = [
     ],
     [
         *("figures", "figures.style", "figures.overview", "figures.comparison"),
+        "figures.study_pictures",
         *("figures.demonstrations", "figures.walks", "figures.figure_1", "figures.figure_2a"),
         *("figures.figure_2b", "figures.figure_3", "figures.figure_4", "figures.figure_5"),
         *("figures.figure_6", "figures.figure_7", "figures.figure_robot"),

@@ -317,7 +317,7 @@ def test_damaged_results_are_one_clear_error(results, name, content, message, tm
     (results / "other").mkdir()
     (results / name).write_text(content)
     with pytest.raises(InputError, match=message):
-        write_report(results, tmp_path / "report.html")
+        write_report(Results(results), tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 

@@ -7,6 +7,7 @@ from virl_tf.validation import InputError
 import matplotlib.pyplot as plt
 import numpy as np
 
+from experiments.figures import infer_command
 from experiments.figures.style import crosses, ellipses, heat_map, read, save, task_mixture
 from experiments.result_files import check_same_task
 
@@ -22,8 +23,7 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
     first = read(runs[0], "grid.npz")
     inference = inference or runs[0] / "inference"
     if not (inference / "grid.npz").is_file():
-        names = " ".join(str(run) for run in runs)
-        command = f"python -m experiments infer {names} --components 30"
+        command = infer_command(runs, "--components 30", "inference")
         raise InputError(f"no inference result in {inference}; make it with: {command}")
     # A reward is known up to a constant; each is aligned by its largest value.
     rewards = [read(run, "grid.npz")["reward"] for run in runs]

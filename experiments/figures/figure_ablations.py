@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 
+from experiments.figures import own
 from experiments.figures.style import Look, open_frame, save
 from experiments.references import LABELS
 from experiments.result_files import bootstrap_interval, to_markdown, with_interval
@@ -71,7 +72,7 @@ def read_ablations(folder: Path) -> pd.DataFrame:
     """
     file = folder / "results.csv"
     if not file.is_file():
-        command = f"python -m experiments ablate TASK --out {folder}"
+        command = f"python -m experiments ablate TASK --out {own(folder)}"
         raise InputError(f"no results in {folder}; make them with: {command}")
     frame = pd.read_csv(file)
     if "ablation" not in frame or not len(frame):

@@ -10,7 +10,7 @@ import contextlib
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -47,13 +47,27 @@ def published_parameters(spec: StudySpecification) -> dict[str, Any]:
     return to_parameters(published_column(*column), searched(*column))
 
 
+VANISHED = "its worker vanished or was stopped"
+
+
 class _Storage(optuna.storages.RDBStorage):
-    """Optuna's, but heartbeats outlive an outage: Optuna sends no more after one that fails."""
+    """Optuna's, but heartbeats outlive an outage, after which Optuna sends no more, and a trial
+    that is given up says why.
+    """
 
     def record_heartbeat(self, trial_id: int) -> None:
         """Say that a trial's worker is alive, if the database answers."""
         with contextlib.suppress(optuna.exceptions.StorageInternalError):
             super().record_heartbeat(trial_id)
+
+    def set_trial_state_values(
+        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
+    ) -> bool:
+        """A trial that fails without a reason had nobody left to store one."""
+        if state == TrialState.FAIL and "reason" not in self.get_trial(trial_id).user_attrs:
+            with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
+                self.set_trial_user_attr(trial_id, "reason", VANISHED)
+        return super().set_trial_state_values(trial_id, state, values)
 
 
 def open_storage(url: str) -> optuna.storages.RDBStorage:
@@ -101,7 +115,15 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
 
 def _retry(most: int | None) -> Callable[[optuna.Study, FrozenTrial], None]:
     """Enqueues a lost trial again, at most so often."""
-    return optuna.storages.RetryHeartbeatStaleTrialCallback(most, inherit_intermediate_values=True)
+    enqueue = optuna.storages.RetryHeartbeatStaleTrialCallback(
+        most, inherit_intermediate_values=True
+    )
+
+    def retry(study: optuna.Study, trial: FrozenTrial) -> None:
+        trial.user_attrs.pop("reason", None)  # it is the lost trial's, not the next one's
+        enqueue(study, trial)
+
+    return retry
 
 
 def _make_folder(url: str, allowed: str) -> None:

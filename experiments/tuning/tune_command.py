@@ -9,7 +9,6 @@ from typing import Any
 from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError, check_integer
 
-import numpy as np
 import optuna
 from optuna.trial import TrialState
 from rich.console import Console, Group
@@ -17,7 +16,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from experiments.expected_time import expected_seconds, sentence
+from experiments.expected_time import expected_time, sentence
 from experiments.sweep import Workers, cluster, submit
 from experiments.tuning.specification import FOLDER, StudySpecification, TuneRequest
 from experiments.tuning.study import (
@@ -74,10 +73,10 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     if file.is_file() or not url.startswith("sqlite:///"):
         done = trials_done(spec.name, open_storage(url))
     left = max(0, request.trials - done)
-    seconds = [expected_seconds(spec.run(seed, {})) for seed in spec.seeds] * left
+    times = [expected_time(spec.run(seed, {})) for seed in spec.seeds] * left
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{request.trials} trials of {spec.name}: {done} done already, {left} to do")
-    console.print(sentence(np.array(seconds), workers.local))
+    console.print(sentence(times, workers.local))
     console.print("a trial that is pruned takes less, one with a larger network more")
 
 
