@@ -81,6 +81,7 @@ SMALL = {
     "compare": [*STUDY, "--seeds", "100", "--workers", "1"],
     "study-plots": STUDY,
     "figure": [],
+    "thin": [],
     "claims": [],
     "report": [],
     "docs": [],

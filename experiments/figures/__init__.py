@@ -103,10 +103,11 @@ def _results(number: str, runs: Sequence[Path]) -> list[Path]:
     """The folders that a figure is drawn from. Raises InputError if a file it needs is missing."""
     kind = FIGURES[number]
     if not runs:
-        if not RESULTS.is_dir():
+        folders = [RESULTS / name for name in kind.committed]
+        if not all(folder.is_dir() for folder in folders):
             text = "only a checkout of the repository holds results."
             raise InputError(f"figure {number} needs folders of results; {text}")
-        return [RESULTS / name for name in kind.committed]
+        return folders
     if kind.folders and len(runs) != kind.folders:
         folders = "folders" if kind.folders > 1 else "folder"
         raise InputError(
