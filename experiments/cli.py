@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from experiments.tasks import descriptions, names
+from experiments.tasks import describe, descriptions, names
 from experiments.tasks.description import DEFAULT_PRESET, TaskDescription
 
 app = typer.Typer(
@@ -190,14 +190,13 @@ def run_command(
 
     Continues a stopped run, leaves a finished one alone.
     """
-    from virl_tf.persistence.run_folder import RunFolder
-
     from experiments.specification import RunRequest
 
-    sets = set_ or []
-    spec = RunRequest(
-        task, method, components, modes, steps, dim, rows, seed, task_seed, preset, hparams, sets
-    ).specification()
+    target = (modes, steps, dim, rows, seed, task_seed)
+    request = RunRequest(task, method, components, *target, preset, hparams, set_ or [])
+    spec = request.specification()
+    from virl_tf.persistence.run_folder import RunFolder
+
     out = out or Path("runs") / spec.name
     RunFolder.open(out, spec.to_config())
     from experiments.runs import execute  # TensorFlow, when all arguments are right
@@ -246,7 +245,7 @@ def fit_command(
     """
     from experiments.early_checks import check_fit
 
-    check_fit(demonstrations, method, components, seed, hparams, set_ or [])
+    check_fit(demonstrations, method, components, seed, held_out, hparams, set_ or [])
     from experiments.fit_command import FitRequest, fit_file
 
     chosen = None if columns is None else [name.strip() for name in columns.split(",")]
@@ -292,7 +291,7 @@ def infer_command(
     """
     from experiments.early_checks import check_infer
 
-    check_infer(runs, components, steps, seed)
+    check_infer(runs, components, steps, samples, seed)
     from experiments.inference import InferenceRequest, infer
 
     request = InferenceRequest(components, search, steps, samples, seed, obstacles)
@@ -508,6 +507,11 @@ def claims_command(
     pool: Pool = False,
 ) -> None:
     """What the paper says about a task's results, the numbers that speak to it, and a verdict."""
+    from experiments.early_checks import results_file
+
+    describe(task)
+    for path in results:
+        results_file(path, task)
     from experiments.claims import print_claims
 
     print_claims(task, results, pool)
@@ -608,6 +612,9 @@ def report_command(
     """One self-contained HTML page: each figure, table and claim of the paper with ours
     beside it.
     """
+    from experiments.early_checks import check_results_folder
+
+    check_results_folder(results)
     from experiments.report.results import Results
 
     found = Results(results)

@@ -19,7 +19,6 @@ from virl_tf.persistence.files import save_arrays, write_json
 from virl_tf.problem import density_estimate
 from virl_tf.reward import Reward
 from virl_tf.validation import (
-    InputError,
     check_choice,
     check_demonstrations,
     check_integer,
@@ -33,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.demonstration_files import Demonstrations, load_demonstrations
+from experiments.early_checks import check_held_out
 from experiments.specification import parse_assignment
 
 # Numbers of components that are tried when none is given.
@@ -90,8 +90,7 @@ def fit_file(request: FitRequest, out: Path, tensorboard: bool, progress: bool =
     path, method, seed, held_out = request.path, request.method, request.seed, request.held_out
     check_choice("method", method, METHODS)
     check_seed(seed)
-    if not 0.0 <= held_out <= 0.5:
-        raise InputError(f"--held-out is a share of the rows, from 0 to 0.5; got {held_out}.")
+    check_held_out(held_out)
     data = load_demonstrations(path, request.array, request.columns)
     rows = Split(data, *split(data.x, held_out, seed))
     hparams = user_hparams(method, request.hparams_file, request.assignments)

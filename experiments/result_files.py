@@ -13,6 +13,7 @@ from virl_tf.validation import InputError
 import numpy as np
 import pandas as pd
 
+from experiments.early_checks import results_file
 from experiments.tasks import describe, names
 from experiments.tasks.description import TaskDescription
 
@@ -184,10 +185,7 @@ def read_results(
 
 
 def _read_table(path: Path, task: str) -> pd.DataFrame:
-    file = path / "results.csv" if path.is_dir() else path
-    if not file.is_file():
-        command = f"python -m experiments sweep {task}"
-        raise InputError(f"no results in {path}; make them with: {command} --out DIR")
+    file = results_file(path, task)
     frame = pd.read_csv(file)
     if list(frame.columns) not in [columns_of(name) for name in names()]:
         columns = ", ".join(frame.columns)

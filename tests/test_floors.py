@@ -45,7 +45,7 @@ FLOORS = [
 EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks"],
     [
-        *("result_files", "specification", "early_checks", "demonstration_files"),
+        *("specification", "early_checks", "result_files", "demonstration_files"),
         *("docs_command", "doc_tables", "thin_command"),
     ],
     [

@@ -103,11 +103,11 @@ def _results(number: str, runs: Sequence[Path]) -> list[Path]:
     """The folders that a figure is drawn from. Raises InputError if a file it needs is missing."""
     kind = FIGURES[number]
     if not runs:
-        folders = [RESULTS / name for name in kind.committed]
-        if not all(folder.is_dir() for folder in folders):
+        committed = [RESULTS / name for name in kind.committed]
+        if not all(folder.is_dir() for folder in committed):
             text = "only a checkout of the repository holds results."
             raise InputError(f"figure {number} needs folders of results; {text}")
-        return folders
+        return committed
     if kind.folders and len(runs) != kind.folders:
         folders = "folders" if kind.folders > 1 else "folder"
         raise InputError(

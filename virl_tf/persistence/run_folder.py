@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import yaml
 
 from virl_tf.hparams import read_yaml, to_yaml
@@ -24,7 +23,9 @@ from virl_tf.persistence.configuration import differences, versions
 from virl_tf.persistence.files import DamagedFileError, plain, write_text
 from virl_tf.validation import InputError
 
-if TYPE_CHECKING:  # whether a folder is the right one is known without TensorFlow
+if TYPE_CHECKING:  # whether a folder is the right one is known without TensorFlow and pandas
+    import pandas as pd
+
     from virl_tf.irl import State
     from virl_tf.mixture import Mixture
     from virl_tf.reward import Reward
@@ -198,7 +199,7 @@ class RunFolder:
                     ) from error
             yield
 
-    def history(self) -> pd.DataFrame:
+    def history(self) -> "pd.DataFrame":
         """metrics.csv and timings.csv side by side, a row per iteration."""
         metrics, timings = self._table("metrics.csv"), self._table("timings.csv")
         if list(metrics["t"]) != list(timings["t"]):
@@ -214,7 +215,9 @@ class RunFolder:
             return 0.0
         return float(self._table("timings.csv").drop(columns="t").to_numpy().sum())
 
-    def _table(self, name: str) -> pd.DataFrame:
+    def _table(self, name: str) -> "pd.DataFrame":
+        import pandas as pd
+
         try:
             frame = pd.read_csv(self.path / name, float_precision="round_trip")
         except (OSError, ValueError) as error:
