@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Any
 from virl_tf import _quiet_import  # noqa: F401  (before anything that imports TensorFlow)
 
 if TYPE_CHECKING:
-    from virl_tf import methods, tasks
+    from virl_tf import tasks
     from virl_tf.fit import Result, fit, load
     from virl_tf.fit_policy import PolicyResult, fit_policy
     from virl_tf.hparams import Hparams, load_hparams
+    from virl_tf.methods import Method
     from virl_tf.mixture import Mixture
     from virl_tf.persistence.reward_file import load_reward
     from virl_tf.reward import Reward
     from virl_tf.validation import InputError
 
-    METHODS = methods.METHODS
-    """What `fit` accepts as `method`: its name -> its row. A new method is a new row."""
+METHODS: "dict[str, Method]"
+"""What `fit` accepts as `method`: its name -> its row. A new method is a new row."""
 
 __version__ = "0.1.0"
 """Of this package; results made by different versions are not mixed."""

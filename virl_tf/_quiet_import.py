@@ -48,8 +48,9 @@ class _QuietLoader(importlib.abc.Loader):
             module.__spec__.loader = self._loader
         with _caught_stderr():
             self._loader.exec_module(module)
-            # TFP loads lazily, and tf-keras with it.
-            importlib.import_module("tensorflow_probability").distributions  # noqa: B018
+            if "tensorflow_probability" not in sys.modules:  # else it is what asks for TensorFlow
+                # TFP loads lazily, and tf-keras with it.
+                importlib.import_module("tensorflow_probability").distributions  # noqa: B018
 
 
 class _QuietFinder(importlib.abc.MetaPathFinder):
