@@ -1,11 +1,10 @@
 """`python -m experiments ablate`: the preset `best` and what each of its parts gives and costs."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from virl_tf.persistence.files import write_text
+from virl_tf.persistence.files import read_json, write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
@@ -16,6 +15,7 @@ from experiments.ablations import Ablation
 from experiments.result_files import (
     columns_of,
     read_summary,
+    reading,
     rows_of,
     to_markdown,
     with_interval,
@@ -75,7 +75,14 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Of results.csv, with what only ablations have; of `best` also the references."""
     summary = read_summary(folder)
-    found = json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
+    found = read_json(folder / "ablation.json")
+    with reading(folder / "ablation.json"):
+        yield from _with_ablation(rows_of(folder), summary, found)
+
+
+def _with_ablation(
+    rows: list[dict[str, Any]], summary: dict[str, Any], found: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     effective = summary["effective_sample_size"]
     of_training = {
         "iterations": summary["num_iterations"],
@@ -83,7 +90,7 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
         "effective_share": effective["mean"] / effective["of"],
         **{name: found[name] for name in AWAY if name in found},
     }
-    for row in rows_of(folder):
+    for row in rows:
         yield {**row, **(of_training if row["stage"] == "training" else {})}
     if "references" in found:
         key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}

@@ -5,6 +5,7 @@ TensorFlow is imported inside the commands, so that `--help` answers at once.
 
 import contextlib
 import io
+import math
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -226,8 +227,27 @@ def fit_command(
         str | None, Option(metavar="NAME", help="Of an .npz with several arrays.")
     ] = None,
     columns: Annotated[
-        str | None, Option(metavar="A,B,...", help="Columns of a .csv or .parquet; default: all.")
+        str | None, Option(metavar="A,B,...", help="Columns to use (of arrays x0, x1, ...).")
     ] = None,
+    exclude: Annotated[
+        str | None, Option(metavar="A,B,...", help="Columns to leave out; default: none.")
+    ] = None,
+    group: Annotated[
+        str | None,
+        Option(metavar="COLUMN", help="Rows of one label in it are held out together."),
+    ] = None,
+    periodic: Annotated[
+        str | None,
+        Option(
+            metavar="A,B=360,...", help="Columns that are angles; a whole turn is 2 pi or = it."
+        ),
+    ] = None,
+    lower: Annotated[str | None, Option(metavar="A=0,...", help="Lower bounds of columns.")] = None,
+    upper: Annotated[str | None, Option(metavar="A=1,...", help="Upper bounds of columns.")] = None,
+    dither: Annotated[
+        bool,
+        Option("--dither", help="Spread columns of few distinct values by their resolution."),
+    ] = False,
     held_out: Annotated[
         float, Option(metavar="SHARE", help="Of the rows, for the score; 0: none.")
     ] = 0.1,
@@ -246,11 +266,29 @@ def fit_command(
     from experiments.early_checks import check_fit
 
     check_fit(demonstrations, method, components, seed, held_out, hparams, set_ or [])
-    from experiments.fit_command import FitRequest, fit_file
+    from experiments.fit_command import (
+        FitRequest,
+        fit_file,
+        parse_columns,
+        parse_numbers,
+        parse_support,
+    )
 
-    chosen = None if columns is None else [name.strip() for name in columns.split(",")]
     request = FitRequest(
-        demonstrations, array, chosen, method, components, seed, held_out, hparams, set_ or []
+        path=demonstrations,
+        array=array,
+        columns=parse_columns(columns),
+        exclude=parse_columns(exclude) or [],
+        group=group,
+        method=method,
+        components=components,
+        seed=seed,
+        held_out=held_out,
+        periodic=parse_numbers("--periodic", periodic, default=2.0 * math.pi),
+        support=parse_support(lower, upper),
+        dither=dither,
+        hparams_file=hparams,
+        assignments=set_ or [],
     )
     fit_file(request, out or Path("runs") / demonstrations.stem, tensorboard, not quiet)
 
@@ -281,6 +319,13 @@ def infer_command(
         float | None,
         Option(metavar="SHARE", help="path_planning: block this share of the paths, e.g. 0.33."),
     ] = None,
+    support: Annotated[
+        str | None,
+        Option(
+            metavar="FILE.py:NAME",
+            help="Your Python function of points [N, D] that is true where the policy may go.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, _folder("Default: inference/ or obstacles/ in the (first) run's folder.")
     ] = None,
@@ -294,7 +339,7 @@ def infer_command(
     check_infer(runs, components, steps, samples, seed)
     from experiments.inference import InferenceRequest, infer
 
-    request = InferenceRequest(components, search, steps, samples, seed, obstacles)
+    request = InferenceRequest(components, search, steps, samples, seed, obstacles, support)
     infer(runs, request, out or runs[0] / ("inference" if obstacles is None else "obstacles"))
 
 

@@ -2,16 +2,24 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from virl_tf.persistence.files import DamagedFileError, load_arrays
-from virl_tf.validation import InputError, check_choice, check_demonstrations
+from virl_tf.persistence.files import load_array, load_arrays
+from virl_tf.validation import (
+    InputError,
+    check_choice,
+    check_demonstrations,
+    check_number_columns,
+    check_two_axes,
+    reason,
+)
 
 import numpy as np
 import pandas as pd
 
 from experiments.early_checks import check_demonstration_file
 
+_WRONG_DESCRIPTION = LookupError, TypeError, AttributeError
 MOST_NAMED = 5  # rows that an error names
 
 
@@ -20,24 +28,31 @@ class Demonstrations(NamedTuple):
 
     x: np.ndarray  # [N, D] float64
     columns: list[str]  # [D]
+    groups: np.ndarray | None = None  # [N] labels of the column `group`
 
 
 def load_demonstrations(
-    path: Path, array: str | None = None, columns: Sequence[str] | None = None
+    path: Path,
+    array: str | None = None,
+    columns: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    group: str | None = None,
 ) -> Demonstrations:
     """Read and check a file of demonstrations, a row each. Nothing in the file is executed.
 
     Args:
         path: .npy or .npz of an array [N, D], .csv with or without a line of names, or .parquet.
         array: which array of an .npz that holds several.
-        columns: the columns to use, by name, of a .csv or .parquet.
+        columns: the columns to use, by name; those of an array are x0, x1, ...; None: all.
+        exclude: the columns among these to leave out.
+        group: the column, by name, of labels of rows that are held out together; not used else.
 
     Raises:
         InputError: whatever is wrong, with the column and the rows (counted from 0, without the
             line of names).
     """
     readers: dict[str, Callable[[], pd.DataFrame]] = {
-        ".npy": lambda: _frame_of(_read_npy(path), path),
+        ".npy": lambda: _frame_of(load_array(path), path),
         ".npz": lambda: _frame_of(_read_npz(path, array), path),
         ".csv": lambda: _read_csv(path),
         ".parquet": lambda: _read_parquet(path),
@@ -46,30 +61,18 @@ def load_demonstrations(
     kind = path.suffix.lower()
     if array is not None and kind != ".npz":
         raise InputError(f"--array is for .npz files, not for {path}.")
-    if columns is not None and kind in (".npy", ".npz"):
-        raise InputError(
-            f"--columns is for .csv and .parquet files; the columns of {path} have no names."
-        )
-    return _checked(_chosen(readers[kind](), columns, path), path)
-
-
-def _read_npy(path: Path) -> np.ndarray:
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(
-            f"{path} is damaged or not an .npy file of a plain array: {error}."
-        ) from error
-    if not isinstance(found, np.ndarray):
-        raise InputError(f"{path} holds several arrays; give it the ending .npz.")
-    return found
+    frame = readers[kind]().rename(columns=str)
+    groups = None
+    if group is not None:
+        groups = frame.pop(check_choice(f"column of {path}", group, frame.columns))
+        if groups.isna().any():
+            raise InputError(f"{path}: column {group!r} has no label in {_rows(groups.isna())}.")
+    found = _checked(_chosen(frame, columns, exclude, path), path)
+    return found if groups is None else found._replace(groups=groups.to_numpy())
 
 
 def _read_npz(path: Path, array: str | None) -> np.ndarray:
-    try:
-        arrays = load_arrays(path)
-    except DamagedFileError as error:
-        raise InputError(str(error)) from error
+    arrays = load_arrays(path)
     if not arrays:
         raise InputError(f"{path} holds no array.")
     if array is None and len(arrays) > 1:
@@ -83,11 +86,7 @@ def _read_npz(path: Path, array: str | None) -> np.ndarray:
 
 
 def _frame_of(x: np.ndarray, path: Path) -> pd.DataFrame:
-    if x.ndim != 2:
-        one = " (one column of numbers is [N, 1]: x[:, None])" if x.ndim == 1 else ""
-        raise InputError(
-            f"{path}: demonstrations must be 2-D [N, D], got {x.ndim}-D with shape {x.shape}{one}."
-        )
+    check_two_axes(x, f"{path}: ")
     return pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])])
 
 
@@ -106,25 +105,13 @@ def _read_csv(path: Path) -> pd.DataFrame:
             skipinitialspace=True,
         )
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise InputError(f"{path} is not a .csv file of numbers: {str(error).strip()}.") from error
+        raise InputError(f"{path} is not a .csv file of numbers: {reason(error)}.") from error
     if header is None:
         names = _cells(comment, separator)  # np.savetxt puts a "#" before the line of names
         if len(names) != frame.shape[1]:
             names = [f"x{i}" for i in range(frame.shape[1])]
         frame.columns = pd.Index(names)
-    elif _counts_rows(frame):
-        shown = ",".join(str(name) for name in frame.columns[1:])
-        raise InputError(
-            f"{path}: the first column has no name and counts the rows; "
-            f"leave it out with --columns {shown}"
-        )
     return frame
-
-
-def _counts_rows(frame: pd.DataFrame) -> bool:
-    """Whether the first column has no name and holds 0, 1, 2, ..., as pandas writes its index."""
-    unnamed = str(frame.columns[0]).startswith("Unnamed:")
-    return unnamed and frame.iloc[:, 0].equals(pd.Series(range(len(frame))))
 
 
 def _first_lines(path: Path) -> tuple[str, str]:
@@ -164,16 +151,22 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         raise InputError(
             f"{path}: .parquet needs pyarrow, the extra `parquet`: pip install '.[parquet]'"
         ) from error
-    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-        raise InputError(f"{path} is damaged or not a .parquet file: {error}") from error
+    # pyarrow's own errors are these; the others come of pandas's description within the file.
+    except (OSError, ValueError, RuntimeError, MemoryError, *_WRONG_DESCRIPTION) as error:
+        raise InputError(f"{path} is damaged or not a .parquet file: {reason(error)}") from error
 
 
-def _chosen(frame: pd.DataFrame, columns: Sequence[str] | None, path: Path) -> pd.DataFrame:
-    frame = frame.rename(columns=str)
-    if columns is None:
-        return frame
-    names = [check_choice(f"column of {path}", name, frame.columns) for name in columns]
-    return frame[list(dict.fromkeys(names))]
+def _chosen(
+    frame: pd.DataFrame, columns: Sequence[str] | None, exclude: Sequence[str], path: Path
+) -> pd.DataFrame:
+    wanted, unwanted = (
+        [check_choice(f"column of {path}", name, frame.columns) for name in names]
+        for names in (columns or (), exclude)
+    )
+    kept = [name for name in wanted or frame.columns if name not in unwanted]
+    if len(frame.columns) and not kept:
+        raise InputError(f"{path}: --exclude leaves no column.")
+    return frame[list(dict.fromkeys(kept))] if wanted or unwanted else frame
 
 
 def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
@@ -183,7 +176,14 @@ def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
         raise InputError(f"{path}: several columns are called {repeated[0]!r}.")
     if not len(frame) or not names:
         raise InputError(f"{path} holds no rows of numbers: its shape is {frame.shape}.")
-    x = np.column_stack([_numbers(frame[name], path) for name in names])
+    if names[0].startswith("Unnamed:") and (frame.iloc[:, 0] == range(len(frame))).all():
+        # As pandas writes its index.
+        raise InputError(
+            f"{path}: the first column has no name and counts the rows; "
+            f"drop it (--exclude '{names[0]}')."
+        )
+    check_number_columns(str(path), {name: _no_numbers(frame[name]) for name in names})
+    x = np.column_stack([frame[name].to_numpy(np.float64, na_value=np.nan) for name in names])
     finite = np.isfinite(x)
     if not finite.all():
         whole = finite.all(axis=0)
@@ -194,25 +194,22 @@ def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
             "remove these rows or fill them in."
         )
     try:
-        return Demonstrations(check_demonstrations(x), names)
+        return Demonstrations(check_demonstrations(x, names), names)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def _numbers(column: pd.Series, path: Path) -> Any:
-    """One column as float64 [N]."""
+def _no_numbers(column: pd.Series) -> str:
+    """What a column holds instead of numbers; "" if it holds numbers."""
     dtype = column.dtype
     if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype):
-        return column.to_numpy(np.float64, na_value=np.nan)
+        return ""
     if pd.api.types.is_string_dtype(dtype) or pd.api.types.is_object_dtype(dtype):
         text = column.notna() & pd.to_numeric(column, errors="coerce").isna()
-        shown = repr(column[text].iloc[0])[:40] if text.any() else "text"
-        where = f" in {_rows(text.to_numpy())}" if text.any() else ""
-        raise InputError(
-            f"{path}: column {column.name!r} holds text{where}, for example {shown}; "
-            "choose others with --columns."
-        )
-    raise InputError(f"{path}: column {column.name!r} holds {dtype}, not real numbers.")
+        if not text.any():
+            return "text"
+        return f"text in {_rows(text.to_numpy())}, for example {str(column[text].iloc[0])!r:.40}"
+    return f"{dtype}, not real numbers"
 
 
 def _rows(bad: np.ndarray) -> str:

@@ -17,7 +17,6 @@ Text of `file`, `where`, `than` and `of` may hold {name} of another setting. `ro
 the first column.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -25,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from virl_tf.hparams import read_yaml
-from virl_tf.persistence.files import write_text
-from virl_tf.validation import InputError
+from virl_tf.persistence.files import read_json, write_text
+from virl_tf.validation import InputError, reason
 
 import numpy as np
 import pandas as pd
@@ -53,10 +52,12 @@ def read_frame(path: Path) -> pd.DataFrame:
     """
     try:
         if path.suffix == ".json":
-            return pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))["rows"])
+            return pd.DataFrame(read_json(path)["rows"])
         return pd.read_csv(path)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"cannot read {path}: {error}.") from error
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InputError(f"cannot read {path}: {reason(error)}.") from error
 
 
 def chosen(frame: pd.DataFrame, where: Settings, file: str) -> pd.DataFrame:

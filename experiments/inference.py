@@ -4,7 +4,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from virl_tf.fit_policy import FINAL_STEPS, PolicyResult, fit_policy, spread_start
+import virl_tf
+from virl_tf.fit_policy import FINAL_STEPS, PolicyResult, Support, fit_policy, spread_start
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed
 from virl_tf.persistence.files import write_json, write_text
@@ -16,7 +17,9 @@ from virl_tf.validation import InputError, check_integer, check_seed
 from rich.console import Console
 
 from experiments.evaluation.base import Inference
+from experiments.evaluation.own import OwnInference, draw_missing
 from experiments.result_files import check_same_task
+from experiments.supports import load_support
 from experiments.tasks import describe, experiment_of, names_where
 from experiments.tasks.description import TaskDescription
 
@@ -34,6 +37,7 @@ class InferenceRequest(NamedTuple):
             `fit_policy`'s after a search.
         obstacles: the share of path planning's paths that discs block, which the reward does not
             know of.
+        support: where the policy may go, a Python function; see `experiments.supports`.
     """
 
     components: int
@@ -42,6 +46,7 @@ class InferenceRequest(NamedTuple):
     samples: int | None = None
     seed: int = 0
     obstacles: float | None = None
+    support: str | None = None
 
 
 def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = False) -> None:
@@ -57,6 +62,7 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     check_seed(request.seed)
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
+    given = None if request.support is None else load_support(request.support)
     inference = inference_of(runs, rewards, request.obstacles)
     config = {
         "runs": [run.name for run in runs],
@@ -66,6 +72,7 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
         "seed": request.seed,
         **({"search": True} if request.search else {}),
         **({} if request.obstacles is None else {"blocked_share": request.obstacles}),
+        **({} if given is None else {"support": given.identity}),
     }
     RunFolder.open(out, config)
     if (out / "summary.json").is_file():
@@ -76,7 +83,8 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     with console.status(
         f"fitting {request.components} components to the reward of {len(runs)} run(s)"
     ):
-        fitted, evaluations = _fit(inference, rewards[0], config)
+        support = _both(inference.support, None if given is None else given.function)
+        fitted, evaluations = _fit(inference, rewards[0], support, config)
     seconds = time.process_time() - start
     save_policy(out / "policy.npz", fitted.policy)
     write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
@@ -103,6 +111,12 @@ def inference_of(runs: list[Path], rewards: list[Reward], obstacles: float | Non
     Raises InputError if it knows no obstacles, or not such a share of them.
     """
     config = RunFolder(runs[0]).config
+    if "task" not in config:
+        if obstacles is not None:
+            raise InputError("--obstacles is for tasks; on your own demonstrations use --support.")
+        for run in runs:
+            draw_missing(run, virl_tf.load(run))
+        return OwnInference(runs, rewards)
     if obstacles is not None and not _has_obstacles(describe(config["task"])):
         takers = names_where(_has_obstacles)
         raise InputError(f"--obstacles is for {takers}; these are runs of {config['task']}.")
@@ -113,8 +127,15 @@ def _has_obstacles(description: TaskDescription) -> bool:
     return any(share is not None for share in description.inference_stages.values())
 
 
+def _both(first: Support | None, second: Support | None) -> Support | None:
+    """Where both are true; None is everywhere."""
+    if first is None or second is None:
+        return first or second
+    return lambda x: first(x) & second(x)
+
+
 def _fit(
-    inference: Inference, reward: Reward, config: dict[str, Any]
+    inference: Inference, reward: Reward, support: Support | None, config: dict[str, Any]
 ) -> tuple[PolicyResult, list[dict[str, float]]]:
     """The new policy, and what is measured of it on the way."""
     components, steps, seed = config["components"], config["steps"], config["seed"]
@@ -128,7 +149,7 @@ def _fit(
         reward.dim,
         components,
         search=config.get("search", False),
-        support=inference.support,
+        support=support,
         seed=seed,
         num_steps=steps,
         samples_per_component=config["samples"],

@@ -14,7 +14,7 @@ from virl_tf.mixture import Mixture, bic_mixture, em_mixture, kmeans_start
 from virl_tf.numerics import DENSITY, numpy_seed
 from virl_tf.persistence.files import write_json
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.problem import density_estimate
+from virl_tf.problem import kernel_estimate
 from virl_tf.tasks import Task
 
 import numpy as np
@@ -116,7 +116,7 @@ def execute_references(spec: Specification, folder: Path) -> None:
     RunFolder.open(folder, {"references": identity})
     task = describe(spec.task).target(config)
     x = task.demonstrations(spec.num_train + spec.num_test, spec.seed)[: spec.num_train]
-    run_density = density_estimate(x, spec.hparams, spec.seed)
+    run_density = kernel_estimate(x, spec.hparams, spec.seed)
     of = Demonstrated(x, spec.seed, task, min(SWEEP_COMPONENTS, len(x)), run_density)
     points = tf.constant(metrics.grid_around(x).points, DENSITY)
     log_p = task.log_prob(points)

@@ -1,14 +1,14 @@
 """Result files: what a run's summary says, the tidy table of a sweep, and its statistics."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from virl_tf.hparams import read_yaml
-from virl_tf.persistence.files import write_text
+from virl_tf.persistence.files import read_json, write_text
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, reason
 
 import numpy as np
 import pandas as pd
@@ -29,13 +29,25 @@ def columns_of(task: str) -> list[str]:
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """A folder's summary.json. Raises InputError if it is missing or damaged."""
-    try:
-        return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    path = folder / "summary.json"
+    if not path.exists():
         text = "it is not a finished run. Run its command to the end first."
-        raise InputError(f"{folder} has no summary.json: {text}") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{folder / 'summary.json'} cannot be read: {error}.") from error
+        raise InputError(f"{folder} has no summary.json: {text}")
+    return read_json(path)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Around what takes values out of a result file: raises InputError if it is another's file."""
+    try:
+        yield
+    except InputError as error:
+        if str(path.parent) in str(error):
+            raise
+        raise InputError(f"{path}: {error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        wrong = f"{type(error).__name__}: {reason(error)}"
+        raise InputError(f"{path} is not as its command writes it ({wrong}).") from error
 
 
 def value_at(summary: Mapping[str, Any], place: str) -> Any:
@@ -51,12 +63,23 @@ def check_same_task(runs: list[Path]) -> None:
     tasks = []
     for run in runs:
         summary = read_summary(run)
-        keys = ("task", *describe(summary["task"]).same_target)
-        tasks.append({key: summary[key] for key in keys})
+        with reading(run / "summary.json"):
+            tasks.append(_target_of(run, summary))
     for run, task in zip(runs, tasks, strict=True):
         if task != tasks[0]:
             text = "give runs on one task (of the Gaussians: with one --task-seed)."
             raise InputError(f"{run} has the task {task}, but {runs[0]} has {tasks[0]}; {text}")
+
+
+def _target_of(run: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What is equal for runs on one target, or for fits to the same demonstrations."""
+    if "task" in summary:
+        keys = ("task", *describe(summary["task"]).same_target)
+        return {key: summary[key] for key in keys}
+    found = value_at(summary, "demonstrations.sha256")
+    if found is None:
+        raise InputError(f"{run / 'summary.json'} is neither a run's nor a fit's.")
+    return {"demonstrations": found}
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -67,7 +90,11 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     reward (`..._search`: with components that come and go), `reference` a density that is no method
     of the paper's.
     """
-    summary = read_summary(folder)
+    with reading(folder / "summary.json"):
+        return _rows_of(folder, read_summary(folder))
+
+
+def _rows_of(folder: Path, summary: dict[str, Any]) -> list[dict[str, Any]]:
     if "method" not in summary:
         return _reference_rows(summary)
     description = describe(summary["task"])
@@ -186,12 +213,29 @@ def read_results(
 
 def _read_table(path: Path, task: str) -> pd.DataFrame:
     file = results_file(path, task)
-    frame = pd.read_csv(file)
+    frame = read_table(file)
     if list(frame.columns) not in [columns_of(name) for name in names()]:
-        columns = ", ".join(frame.columns)
+        columns = ", ".join(frame.columns)[:400]
         raise InputError(
             f"{file} is not a results table of this version: its columns are {columns}."
         )
+    return frame
+
+
+TEXT = ("ablation", "task", "method", "preset", "stage", "status")  # all other columns hold numbers
+
+
+def read_table(file: Path) -> pd.DataFrame:
+    """A results.csv. Raises InputError if it is damaged."""
+    try:
+        frame = pd.read_csv(file)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be read: {reason(error)}.") from error
+    # Where there are no rows, pandas takes all columns for text.
+    numbers = frame[[name for name in frame if name not in TEXT and len(frame)]]
+    wrong = [name for name in numbers if not pd.api.types.is_numeric_dtype(numbers[name])]
+    if wrong:
+        raise InputError(f"{file} is damaged: its column {wrong[0]!r:.40} holds text.")
     return frame
 
 

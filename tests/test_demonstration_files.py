@@ -95,6 +95,41 @@ def test_arrays_and_columns_are_chosen_by_name(tmp_path):
         load_demonstrations(table, columns=["nome"])
 
 
+def test_columns_are_left_out_by_name(tmp_path):
+    table = pd.DataFrame(X, columns=["a", "b"])
+    table.insert(0, "row number", range(30))
+    table["who"] = "me"
+    path = written(tmp_path / "x.csv", table.to_csv(index=False))
+    with pytest.raises(InputError, match="without numbers: who; with numbers: row number, a, b;"):
+        load_demonstrations(path)
+    found = load_demonstrations(path, exclude=["who", "row number"])
+    assert found.columns == ["a", "b"]
+    found = load_demonstrations(path, columns=["b", "who", "a"], exclude=["who"])
+    assert found.columns == ["b", "a"]
+    with pytest.raises(InputError, match=r"unknown column of .* did you mean 'row number'"):
+        load_demonstrations(path, exclude=["row nummer"])
+    with pytest.raises(InputError, match="--exclude leaves no column"):
+        load_demonstrations(path, columns=["a"], exclude=["a"])
+
+
+def test_an_index_that_pandas_wrote_is_left_out_as_the_refusal_says(tmp_path):
+    path = written(tmp_path / "x.csv", pd.DataFrame(X, columns=["a", "b"]).to_csv())
+    with pytest.raises(InputError, match=r"drop it \(--exclude 'Unnamed: 0'"):
+        load_demonstrations(path)
+    assert load_demonstrations(path, exclude=["Unnamed: 0"]).columns == ["a", "b"]
+    assert load_demonstrations(path, columns=["a"]).columns == ["a"]
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+def test_the_columns_of_arrays_have_names_too(tmp_path, name):
+    path = written(tmp_path / name, X if name == "x.npy" else {"x": X})
+    found = load_demonstrations(path, exclude=["x0"])
+    assert found.columns == ["x1"]
+    np.testing.assert_array_equal(found.x, X[:, 1:])
+    with pytest.raises(InputError, match="Allowed: x0, x1"):
+        load_demonstrations(path, columns=["x2"])
+
+
 def with_holes(*rows):
     x = X.copy()
     x[list(rows), 1] = np.nan
@@ -122,39 +157,44 @@ def csv(*lines, header="a,b"):
         (
             "x.csv",
             csv("1,oops"),
-            r"column 'b' holds text in row 30, for example 'oops'; choose others with --columns",
+            r"column 'b' holds text in row 30, for example 'oops'; without numbers: b; "
+            r"with numbers: a; drop the former \(--exclude b\)\.$",
         ),
         ("x.csv", csv("1,"), r"missing values, NaN or infinities in row 30 \(column 'b'\)"),
         ("x.csv", csv("1,inf"), r"row 30 \(column 'b'\)"),
         (
             "x.csv",
             pd.DataFrame(X, columns=["a", "b"]).to_csv(),
-            r"counts the rows; leave it out with --columns a,b",
+            r"the first column has no name and counts the rows; drop it .--exclude 'Unnamed: 0'",
         ),
         ("x.npy", b"not an array", "damaged or not an .npy file"),
         (
             "x.npy",
             np.array([Explosive()] * 9, dtype=object),
-            "damaged or not an .npy file.*allow_pickle=False",
+            "damaged or not an .npy file.*holds pickled objects, which are not loaded",
         ),
         (
             "x.npy",
             X[:, 0],
             r"must be 2-D \[N, D\], got 1-D with shape \(30,\) \(one column of numbers is \[N, 1\]",
         ),
-        ("x.npy", np.zeros((2, 3, 4)), r"must be 2-D \[N, D\], got 3-D with shape \(2, 3, 4\)"),
+        (
+            "x.npy",
+            np.zeros((2, 3, 4)),
+            r"must be 2-D.*got 3-D.*: flatten trajectories \[N, T, D\] to \[N, T \* D\]",
+        ),
         ("x.npy", np.zeros((0, 2)), "holds no rows of numbers"),
         ("x.npy", X[:3], "3 rows of dimension 2; at least D \\+ 2 = 4 are needed"),
         ("x.npy", X + 1j, "holds complex128, not real numbers"),
         ("x.npy", X.astype(str), "column 'x0' holds text"),
-        ("x.npy", X * [1.0, 0.0], "x.npy: demonstrations: column 1 is constant"),
+        ("x.npy", X * [1.0, 0.0], "x.npy: demonstrations: column 'x1' is constant"),
         ("x.npy", with_holes(3, 17), r"in rows 3, 17 \(column 'x1'\)"),
         ("x.npy", with_holes(*range(8)), r"in rows 0, 1, 2, 3, 4 and 3 more"),
-        ("x.npz", b"PK\x03\x04 broken", "damaged or not an .npz file"),
+        ("x.npz", b"PK\x03\x04 broken", "damaged or not a zip file, which .npz files are"),
         (
             "x.npz",
             {"x": np.array([Explosive()] * 9, dtype=object)},
-            "damaged or not an .npz file.*allow_pickle=False",
+            "damaged or not an .npz file.*holds pickled objects, which are not loaded",
         ),
         ("x.npz", {}, "holds no array|damaged"),
         ("x.parquet", b"PAR1 broken", "damaged or not a .parquet file|needs pyarrow"),
@@ -195,8 +235,6 @@ def test_what_is_not_a_file_is_refused(tmp_path, name):
 def test_options_of_other_kinds_of_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="--array is for"):
         load_demonstrations(written(tmp_path / "x.npy", X), array="x")
-    with pytest.raises(InputError, match="--columns is for"):
-        load_demonstrations(tmp_path / "x.npy", columns=["x0"])
 
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):

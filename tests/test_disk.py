@@ -9,6 +9,7 @@ import shutil
 import subprocess
 
 from virl_tf import InputError, fit, load
+from virl_tf.persistence import run_folder
 from virl_tf.persistence.run_folder import RunFolder
 
 import numpy as np
@@ -65,6 +66,10 @@ def expected(tmp_path_factory):
     return content(path)
 
 
+def partial_files(path):
+    return sorted(path.rglob(".*.partial"))
+
+
 class Killed(BaseException):
     """The process is gone: nothing after this reaches the disk, no cleaning up either."""
 
@@ -104,14 +109,20 @@ def number_of_steps(tmp_path):
 def test_a_kill_at_any_step_on_the_disk_loses_nothing(tmp_path, expected):
     steps = number_of_steps(tmp_path)
     assert steps > 50
+    left = 0
     for step in range(1, steps + 1):
         path = tmp_path / f"run-{step}"
         with pytest.MonkeyPatch.context() as patch:
             Disk(patch, step, Killed())
             with pytest.raises(Killed):
                 go_on(path)
-        go_on(path)
+        left += len(partial_files(path))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run_folder, "_STARTED", np.inf)  # a process that begins after the kill
+            go_on(path)
         assert content(path) == expected, f"killed at step {step} of {steps}"
+        assert partial_files(path) == []
+    assert left > 10
 
 
 def test_a_disk_that_fails_at_any_step_is_reported_and_loses_nothing(tmp_path, expected):

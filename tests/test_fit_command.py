@@ -4,6 +4,7 @@ import json
 import re
 
 import virl_tf
+from virl_tf.persistence.policy_file import load_policy
 
 import numpy as np
 import pandas as pd
@@ -12,9 +13,9 @@ from PIL import Image
 from rich.console import Console
 
 from experiments import fit_command
+from experiments.evaluation import own
 from experiments.figures import style
 from tests import tiny
-from tests.conftest import make_mixture, make_reward
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -72,7 +73,7 @@ def test_the_folder_holds_the_result_and_what_it_was_made_of(finished):
         assert summary["columns"][0]["mean"] == pytest.approx(arrays["train"][:, 0].mean())
         np.testing.assert_array_equal(np.sort(both, axis=0), np.sort(demonstrations(), axis=0))
         result = virl_tf.load(out)
-        score = summary["held_out_log_likelihood"]["policy"]
+        score = summary["score"]["log_likelihood"]["policy"]
         assert score["mean"] == pytest.approx(
             float(np.mean(result.policy.log_prob(arrays["test"])))
         )
@@ -83,7 +84,7 @@ def test_the_number_of_components_was_found(finished):
     summary = json.loads((finished[0] / "summary.json").read_text())
     assert summary["components"] == 3
     assert set(summary["components_scores"]) >= {"1", "2", "3", "5"}
-    assert "components 3, chosen by the likelihood of held-out rows under EM" in finished[1]
+    assert "components 3, chosen by cross-validation under EM" in finished[1]
 
 
 def test_the_printed_snippet_loads_and_uses_the_result(finished, capsys):
@@ -108,8 +109,7 @@ def test_the_same_command_leaves_a_finished_run_alone(call, finished):
     again = call("fit", out.parent / "mine.csv", "--columns", "speed,distance", *TINY, "--out", out)
     assert again[0] == 0
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-    table = shown[shown.index("demonstrations  ") :]
-    assert again[1].endswith(table[table.index("recovered reward") :])
+    assert again[1].endswith(shown[shown.index("log-likelihood of 20 held-out") :])
 
 
 def test_another_file_is_refused_and_nothing_changes(call, finished):
@@ -134,6 +134,16 @@ def test_another_file_is_refused_and_nothing_changes(call, finished):
         (["mine.npy", "--components", "55"], "from 1 to 54"),
         (["mine.npy", "--held-out", "0.9"], "from 0 to 0.5; got 0.9"),
         (["mine.npy", "--held-out", "nan"], "from 0 to 0.5; got nan"),
+        (["mine.npy", "--group", "who"], "unknown column of"),
+        (
+            ["mine.npy", "--periodic", "x0=turn"],
+            "--periodic takes COLUMN=NUMBER,..., got 'x0=turn'",
+        ),
+        (["mine.npy", "--periodic", "x7"], "unknown column 'x7'"),
+        (["mine.npy", "--lower", "x0"], "--lower takes COLUMN=NUMBER,..., got 'x0'"),
+        (["mine.npy", "--lower", "x0=1000"], "demonstrations are outside of the bounds"),
+        (["mine.npy", "--lower", "x0=1", "--upper", "x0=0"], "the lower one must be below"),
+        (["mine.npy", "--lower", "x0=-99", "--periodic", "x0"], "cannot have bounds, too"),
         (["mine.npy", "--set", "network.layer_sise=8"], "did you mean 'layer_size'"),
         (["mine.npy", "--hparams", "none.yaml"], "none.yaml"),
         (["mine.npy", "--seed", "-1"], "seed must be"),
@@ -167,59 +177,9 @@ def test_other_dimensions_and_methods(call, tmp_path, dim, method):
     assert not (tmp_path / "out" / "tensorboard").exists()
     assert "no rows were held out (60 in all), so there is no score" in shown
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["held_out_log_likelihood"] == {}
+    assert summary["score"] is None
     assert summary["components_reason"] == "given"
     assert (summary["bandwidth"] is None) == (method == "eim")
-
-
-# --- the pieces -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("modes", [1, 3])
-def test_as_many_components_as_clusters_are_chosen(modes):
-    rng = np.random.default_rng(0)
-    x = 8.0 * rng.integers(0, modes, (600, 1)) * [1.0, 100.0] + rng.normal(size=(600, 2)) * [
-        1.0,
-        100.0,
-    ]
-    choice = fit_command.choose_components(x, seed=0)
-    assert choice.components == modes
-    assert max(choice.scores, key=choice.scores.get) >= modes
-
-
-@pytest.mark.parametrize("rows", [3, 4, 10])
-def test_few_rows_get_one_component(rows):
-    assert (
-        fit_command.choose_components(
-            np.random.default_rng(0).normal(size=(rows, 1)), seed=0
-        ).components
-        == 1
-    )
-
-
-def test_rows_are_held_out_at_random_and_each_is_used_once():
-    x = np.arange(200.0)[:, None]
-    train, test = fit_command.split(x, 0.1, seed=0)
-    assert (len(train), len(test)) == (180, 20)
-    np.testing.assert_array_equal(np.sort(np.concatenate([train, test]), axis=0), x)
-    assert test.max() > 150 > 50 > test.min()
-    assert not np.array_equal(test, fit_command.split(x, 0.1, seed=1)[1])
-    assert len(fit_command.split(x, 0.04, seed=0)[1]) == 0  # 8 rows would tell nothing
-
-
-def test_the_normaliser_of_a_known_density():
-    policy = make_mixture(3)
-    kde = virl_tf.kde.fit_kde(policy.sample(400, [1, 2]).numpy(), 0.5)
-    reward = make_reward([], base=policy, base_exponent=1.0)
-    log_z, effective = fit_command.log_normaliser(reward, fit_command.Fusion(policy, kde), seed=0)
-    assert abs(log_z) < 0.02
-    assert effective > 0.5 * fit_command.NORMALISER_DRAWS
-    half = fit_command.log_normaliser(
-        reward._replace(base_exponent=0.5 * reward.base_exponent),
-        fit_command.Fusion(policy, kde),
-        seed=0,
-    )
-    assert half[0] > 0.5
 
 
 def test_it_says_what_the_reward_is_made_of(finished):
@@ -244,8 +204,89 @@ def test_the_last_discriminator_is_called_useless_only_where_it_is(
     assert ("EM mixture" in shown) == (exponent > 0.0)
 
 
-def test_repeated_rows_are_pointed_out(finished):
-    assert "5 rows repeat another" in finished[1]
+def test_equal_rows_are_on_one_side_of_the_split(finished):
+    with np.load(finished[0] / "demonstrations.npz") as arrays:
+        train, test = ({tuple(row) for row in arrays[name]} for name in ("train", "test"))
+    assert not train & test
+
+
+def test_bounds_angles_and_groups_reach_the_fit(call, tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"heading": rng.normal(0.0, 20.0, 120) % 360, "speed": rng.random(120)})
+    frame.assign(who=[f"p{i // 6}" for i in range(120)]).to_csv(tmp_path / "x.csv", index=False)
+    options = ["--periodic", "heading=360", "--lower", "speed=0", "--upper", "speed=1"]
+    options += ["--group", "who", "--components", "2", "--no-tensorboard"]
+    status, _, error = call("fit", tmp_path / "x.csv", *options, *TINY, "--out", tmp_path / "out")
+    assert status == 0, error
+    result = virl_tf.load(tmp_path / "out")
+    inside = result.reward([[10.0, 0.5], [370.0, 0.5], [-350.0, 0.5]]).numpy()
+    np.testing.assert_allclose(inside, inside[0])
+    assert np.isneginf(result.reward([[10.0, 1.5], [10.0, -0.5]]).numpy()).all()
+    # Not cut where the demonstrations are: all of them are within a quarter turn of each other.
+    with np.load(tmp_path / "out" / "demonstrations.npz") as arrays:
+        both = np.concatenate([arrays["train"], arrays["test"]])
+        held_out = {row[1] for row in arrays["test"]}
+    assert np.ptp(both[:, 0]) < 180.0
+    of_held_out = frame["speed"].isin(held_out).to_numpy().reshape(20, 6)
+    assert (of_held_out.all(axis=1) == of_held_out.any(axis=1)).all()
+    assert of_held_out.sum() == 12
+
+
+# --- inference on it ------------------------------------------------------------------------------
+
+
+SEARCH = ["--components", "2", "--fixed", "--steps", "4", "--samples", "20"]
+
+
+def test_a_new_policy_and_figure_5_of_fits(call, finished, tmp_path):
+    plain = tmp_path / "plain"
+    frame = pd.DataFrame(demonstrations(), columns=["speed", "distance"])
+    hparams = virl_tf.load(finished[0]).config["hparams"]
+    with pytest.warns(virl_tf.FitWarning):
+        virl_tf.fit(frame, num_components=3, hparams=hparams, directory=plain)
+    (tmp_path / "slow.py").write_text("def support(x):\n    return x[:, 0] < 100.0\n")
+    options = [*SEARCH, "--support", tmp_path / "slow.py"]
+    status, shown, error = call("infer", plain, *options, "--out", tmp_path / "new")
+    assert status == 0, error
+    assert "of 20 held-out demonstrations" in shown
+    for name in ("policy.npz", "reward.png", "history.csv", "summary.json"):
+        assert (tmp_path / "new" / name).is_file(), name
+    assert (plain / "reward.png").is_file()  # what the library does not draw is drawn now
+    found = json.loads((tmp_path / "new" / "summary.json").read_text())
+    policy = load_policy(tmp_path / "new" / "policy.npz")
+    with np.load(plain / "demonstrations.npz") as arrays:
+        expected = float(np.mean(policy.log_prob(arrays["test"])))
+    assert found["log_likelihood"]["inference_policy"] == pytest.approx(expected)
+    drawn = ["--inference", tmp_path / "new", "--out", tmp_path / "figures"]
+    status, _, error = call("figure", "5", plain, *drawn)
+    assert status == 0, error
+    assert (tmp_path / "figures" / "figure_5.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("support", "message"),
+    [
+        ("none.py", "none.py cannot be read"),
+        ("empty.py", "has no function 'support'"),
+        ("empty.py:inside", "has no function 'inside'"),
+        ("no_such_module_at_all:inside", "cannot be read"),
+    ],
+)
+def test_a_support_that_cannot_be_read(call, finished, tmp_path, support, message):
+    (tmp_path / "empty.py").write_text("")
+    place = tmp_path / support if ".py" in support else support
+    arguments = [*SEARCH, "--support", place, "--out", tmp_path / "new"]
+    status, _, error = call("infer", finished[0], *arguments)
+    assert status == 2
+    assert message in error
+    assert not (tmp_path / "new").exists()
+
+
+def test_obstacles_are_of_tasks(call, finished, tmp_path):
+    arguments = [*SEARCH, "--obstacles", "0.3", "--out", tmp_path / "new"]
+    status, _, error = call("infer", finished[0], *arguments)
+    assert status == 2
+    assert "use --support" in error
 
 
 def test_files_of_a_run_that_was_killed_before_its_summary_are_completed(call, finished, tmp_path):
@@ -262,4 +303,4 @@ def test_files_of_a_run_that_was_killed_before_its_summary_are_completed(call, f
     for timed in (found, before):
         timed.pop("cpu_seconds")
     assert found == before
-    assert style.read(out, "grid.npz")["axes"].shape == (2, fit_command.RESOLUTION)
+    assert style.read(out, "grid.npz")["axes"].shape == (2, own.RESOLUTION)

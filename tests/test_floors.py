@@ -13,8 +13,12 @@ PACKAGE = ROOT / "virl_tf"
 # A module imports only from lower floors or, in its own folder, from modules to its left on the
 # same floor.
 FLOORS = [
-    ["_quiet_import", "validation", "hparams", "numerics", "shapes", "density", "splitting"],
+    [
+        *("_quiet_import", "validation", "data_checks", "hparams", "numerics", "shapes"),
+        *("density", "splitting", "domain"),
+    ],
     ["mixture", "network_stack"],
+    ["mixture_choice", "prepared"],
     [
         *("kde", "fusion", "importance", "features", "reward"),
         *("tasks.base", "tasks.slice_sampling"),
@@ -32,7 +36,7 @@ FLOORS = [
         *("vips", "vips.surrogate", "vips.trust_region", "vips.vips", "vips.adaptive"),
     ],
     ["methods"],
-    ["negatives", "stopping", "irl", "pooling", "metrics"],
+    ["negatives", "stopping", "irl", "pooling", "metrics", "score", "summary"],
     ["observers", "event_files"],
     [
         *("persistence", "persistence.files", "persistence.configuration"),
@@ -45,7 +49,7 @@ FLOORS = [
 EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks"],
     [
-        *("specification", "early_checks", "result_files", "demonstration_files"),
+        *("specification", "early_checks", "result_files", "demonstration_files", "supports"),
         *("docs_command", "doc_tables", "thin_command"),
     ],
     [
@@ -62,7 +66,7 @@ EXPERIMENT_FLOORS = [
         *("figures.figure_6", "figures.figure_7", "figures.figure_robot"),
         "figures.figure_ablations",
     ],
-    ["evaluation.densities", "evaluation.walks", "evaluation.ablated"],
+    ["evaluation.densities", "evaluation.walks", "evaluation.own", "evaluation.ablated"],
     ["tasks.gaussians", "tasks.grid_walker", "tasks.path_planning"],
     ["runs", "inference", "fit_command"],
     ["units", "expected_time", "sweep", "sweep_command", "ablations", "ablation_command"],

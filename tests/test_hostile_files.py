@@ -13,7 +13,7 @@ import zipfile
 from virl_tf import load
 from virl_tf.hparams import load_hparams, read_yaml
 from virl_tf.persistence.checkpoint import load_state, save_state
-from virl_tf.persistence.files import load_arrays, save_arrays
+from virl_tf.persistence.files import load_array, load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward
 from virl_tf.persistence.run_folder import RunFolder
@@ -246,14 +246,63 @@ def test_small_compressed_files_and_large_uncompressed_ones_are_read(tmp_path):
     assert load_arrays(tmp_path / "large.npz")["x"].size == MAX_UNPACKED_BYTES // 8 + 1
 
 
-@pytest.mark.parametrize("shape", [(10**15,), (2**40, 2**40), (-1,), (0, 2**62), (10**9,)])
-def test_a_shape_beyond_the_files_content_is_refused(tmp_path, shape):
-    write_zip(
-        tmp_path / "policy.npz",
-        {f"{field}.npy": header(shape) for field in ("log_weights", "means", "scale_trils")},
-    )
-    with pytest.raises(InputError, match=r"policy\.npz"):
-        load_policy(tmp_path / "policy.npz")
+@pytest.mark.parametrize(
+    ("shape", "descr"),
+    [
+        *(((10**15,), "<f8"), ((2**40, 2**40), "<f8"), ((-1,), "<f8"), ((0, 2**62), "<f8")),
+        *(((10**9,), "<f8"), ((True, 2), "<f8"), ((1,) * 70, "<f8"), ((2,), "<U0"), ((2,), "|V8")),
+        *(((2,), [("a", "<f8")]), ((2,), "|O"), ((2,), "<f3"), ((1.5,), "<f8"), ((2**64,), "<f8")),
+        *(((0, 2**40), "<f8"), ((2**17, 0), "|u1")),
+    ],
+    ids=str,
+)
+def test_a_header_beyond_the_files_content_is_refused(tmp_path, shape, descr):
+    array = header(shape, descr) + bytes(64)
+    (tmp_path / "x.npy").write_bytes(array)
+    fields = ("log_weights", "means", "scale_trils")
+    write_zip(tmp_path / "policy.npz", {f"{field}.npy": array for field in fields})
+    for read, name in ((load_array, "x.npy"), (load_policy, "policy.npz")):
+        with pytest.raises(InputError, match=rf"{name} is damaged or not an .np. file"):
+            read(tmp_path / name)
+
+
+def test_a_file_of_scalars_is_refused(run, tmp_path):
+    save_arrays(run / "policy.npz", dict.fromkeys(("log_weights", "means", "scale_trils"), 1.0))
+    with pytest.raises(InputError, match=r"policy\.npz is not a policy"):
+        load(run)
+    scalars(run / "reward.keras")
+    with pytest.raises(InputError, match=r"reward\.keras is not a reward"):
+        load(run)
+
+
+@pytest.mark.parametrize("dtype", ["<f8", ">f4", "|b1", "<c16", "<U3", "|u1", "<f2", "|S4"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (0, 3), (2, 1, 3)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_are_read_as_numpy_reads_them(tmp_path, dtype, shape, order):
+    x = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype, order=order)
+    path = tmp_path / "x.npy"
+    np.save(path, x)
+    found, expected = load_array(path), np.load(path)
+    np.testing.assert_array_equal(found, expected)
+    assert (found.dtype, found.shape) == (x.dtype, x.shape)
+    assert found.flags.fnc == expected.flags.fnc
+    assert found.flags.writeable
+
+
+@pytest.mark.parametrize("versions", [["virl_tf"], "1.0", 3])
+def test_versions_that_are_no_mapping_are_refused(run, versions):
+    content = f"config: {{method: virl}}\nversions: {json.dumps(versions)}\n"
+    (run / "config.yaml").write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=r"config\.yaml: versions must be a mapping"):
+        RunFolder.open(run, {"method": "virl"})
+
+
+@pytest.mark.parametrize("table", ["metrics.csv", "timings.csv"])
+def test_text_in_a_numbers_place_is_named(run, table):
+    text = (run / table).read_text(encoding="utf-8")
+    (run / table).write_text(text.replace("2,", "two,", 1), encoding="utf-8")
+    with pytest.raises(InputError, match=rf"{table} is not a table.*column 't' holds text"):
+        load(run)
 
 
 def h5(change):
@@ -267,6 +316,18 @@ def h5(change):
         repacked(path, model__weights__h5=content.getvalue())
 
     return apply
+
+
+def scalars(path):
+    """Every array of a reward becomes a number."""
+
+    def change(group):
+        for name in list(group):
+            kind = group[name].dtype
+            del group[name]
+            group.create_dataset(name, data=np.zeros((), kind))
+
+    h5(change)(path)
 
 
 def replaced(name, make):

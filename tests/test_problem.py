@@ -1,5 +1,8 @@
+from virl_tf.importance import effective_sample_size
 from virl_tf.kde import Kde, fit_kde
-from virl_tf.mixture import Mixture, bic_mixture
+from virl_tf.mixture import Mixture
+from virl_tf.mixture_choice import describe_density
+from virl_tf.numerics import numpy_seed
 from virl_tf.problem import make_problem
 
 import numpy as np
@@ -78,50 +81,79 @@ def test_the_prior_is_the_gaussian_with_the_demonstrations_moments(prior):
     np.testing.assert_allclose(mixture_log_prob(found, GRID), moments_log_prob(GRID), rtol=1e-6)
 
 
-def test_the_mixture_prior_is_the_em_mixture_of_lowest_bic_without_the_held_out_demonstrations():
+def test_the_mixture_prior_describes_the_training_demonstrations_alone():
     problem = problem_of(loop={"prior": "mixture"})
-    # Another seed: up to EM's tolerance.
-    expected = bic_mixture(problem.demonstrations.numpy()[[i for i in range(60) if i % 10]], 0)
-    assert expected.num_components == problem.prior.num_components == 2  # X has two clusters
-    found = mixture_log_prob(problem.prior, X)
-    np.testing.assert_allclose(found, mixture_log_prob(expected, X), atol=0.05)
-    of_all = mixture_log_prob(bic_mixture(problem.demonstrations.numpy(), 0), X)
-    assert np.abs(found - of_all).max() > 0.05
+    expected = describe_density(problem.train.numpy(), numpy_seed(0, 0, "mixture"))
+    np.testing.assert_array_equal(mixture_log_prob(problem.prior, X), mixture_log_prob(expected, X))
+    assert problem.prior.num_components > 1  # X has two clusters
+    assert problem.mixture.num_components == 0  # nothing is pooled
 
 
-@pytest.mark.parametrize(("rows", "dim", "components"), [(3000, 2, 1), (40, 2, 2), (500, 6, 2)])
-def test_the_automatic_prior_is_a_mixture_where_kernels_blur(rows, dim, components):
+def apart(rows, dim):
+    """Two Gaussians far from each other."""
     rng = np.random.default_rng(0)
-    x = rng.choice([-5.0, 5.0], (rows, 1)) * np.eye(dim)[0] + rng.standard_normal((rows, dim))
-    assert problem_of(x, loop={"prior": "auto"}).prior.num_components == components
+    return rng.choice([-5.0, 5.0], (rows, 1)) * np.eye(dim)[0] + rng.standard_normal((rows, dim))
+
+
+AUTO = {"kde": {"estimator": "auto", "bandwidth": "held_out", "bandwidth_scale": "relative"}}
+AUTO["loop"] = {"prior": "auto"}
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(3000, 2), (300, 2), (2000, 4)])
+def test_where_kernels_cover_the_density_they_are_the_estimate(rows, dim):
+    problem = problem_of(apart(rows, dim), **AUTO)
+    assert isinstance(problem.estimate, Kde)
+    assert problem.prior.num_components == 1
+
+
+def stretched(rows, dim):
+    """Modes that are long in one direction of their own and thin in all others."""
+    rng = np.random.default_rng(0)
+    shapes = 0.01 * np.eye(dim) + rng.standard_normal((8, dim, 1)) * np.eye(dim)[0]
+    centres, of = rng.uniform(-2.0, 2.0, (8, dim)), rng.integers(0, 8, rows)
+    return centres[of] + np.einsum("nij,nj->ni", shapes[of], rng.standard_normal((rows, dim)))
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(2000, 12), (300, 11)])
+def test_where_kernels_miss_it_the_mixture_joins_them_and_is_the_prior(rows, dim):
+    problem = problem_of(stretched(rows, dim), **AUTO)
+    kernels, mixture = problem.estimate
+    assert isinstance(kernels, Kde)
+    assert mixture is problem.prior
+    assert mixture.num_components > 1
+    x = problem.estimate.sample(2000, [1, 2])
+    log_w = mixture.log_prob(x) - problem.estimate.log_prob(x)
+    assert float(effective_sample_size(log_w)) > 900  # half of the draws are the mixture's own
 
 
 # --- p~ -------------------------------------------------------------------------------------------
 
 
-def test_the_automatic_estimate_is_the_mixture_that_the_reward_starts_from():
-    problem = problem_of(kde={"estimator": "auto"}, loop={"prior": "mixture"})
-    assert problem.estimate is problem.prior
-    assert problem.prior.num_components == 2
-
-
-@pytest.mark.parametrize(
-    ("estimator", "prior"), [("auto", "moments"), ("auto", "flat"), ("kernel", "mixture")]
-)
-def test_else_the_estimate_is_kernels_at_all_demonstrations(estimator, prior):
-    problem = problem_of(kde={"estimator": estimator}, loop={"prior": prior})
+@pytest.mark.parametrize("prior", ["moments", "flat", "mixture"])
+def test_the_papers_estimate_is_kernels_at_all_demonstrations(prior):
+    problem = problem_of(kde={"estimator": "kernel"}, loop={"prior": prior})
     assert isinstance(problem.estimate, Kde)
     for found, expected in zip(problem.estimate, fit_kde(X, 0.3, "absolute"), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("prior", ["moments", "mixture"])
-def test_the_estimate_may_be_a_mixture_of_its_own(prior):
+def test_the_estimate_may_be_the_mixture(prior):
     problem = problem_of(kde={"estimator": "mixture"}, loop={"prior": prior})
     assert isinstance(problem.estimate, Mixture)
-    assert problem.estimate is not problem.prior
-    expected = mixture_log_prob(bic_mixture(X, 0), X)
-    np.testing.assert_allclose(mixture_log_prob(problem.estimate, X), expected, atol=1e-3)
+    assert (problem.estimate is problem.prior) == (prior == "mixture")
+
+
+def test_groups_are_held_out_together():
+    groups = np.repeat(np.arange(20), 3)
+    problem = make_problem(X, tiny.hparams(), 0, groups)
+    of_row = {tuple(row): group for row, group in zip(X, groups, strict=True)}
+    held_out, train = (
+        {of_row[tuple(row)] for row in rows.numpy()} for rows in (problem.held_out, problem.train)
+    )
+    assert not held_out & train
+    assert len(held_out) == 2
+    assert len(problem.held_out) == 6
 
 
 # --- the mixture for pooling ----------------------------------------------------------------------
@@ -133,9 +165,9 @@ def test_as_in_the_paper_there_is_none():
 
 def test_it_has_not_seen_the_held_out_demonstrations():
     problem = problem_of(loop={"mixture_average": True})
-    expected = bic_mixture(problem.demonstrations.numpy()[[i for i in range(60) if i % 10]], 0)
-    assert problem.mixture.num_components == expected.num_components == 2
+    seed = numpy_seed(0, 0, "mixture")
     found = mixture_log_prob(problem.mixture, X)
-    np.testing.assert_allclose(found, mixture_log_prob(expected, X), atol=1e-3)
-    of_all = mixture_log_prob(bic_mixture(problem.demonstrations.numpy(), 0), X)
+    expected = describe_density(problem.train.numpy(), seed)
+    np.testing.assert_array_equal(found, mixture_log_prob(expected, X))
+    of_all = mixture_log_prob(describe_density(problem.demonstrations.numpy(), seed), X)
     assert np.abs(found - of_all).max() > 1e-2

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import time
@@ -343,3 +344,70 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     other.wait()
     with folder.locked():
         pass
+
+
+# --- what kills leave behind ----------------------------------------------------------------------
+
+LEFT = [".metrics.csv-a1b2c3d4.partial", "checkpoints/.state-00002.npz-a1b2c3d4.partial"]
+OTHERS = [".metrics.csv-a1b2c3d4", "mine.partial", ".hidden", "checkpoints/notes.partial"]
+
+
+def leave_behind(path, age):
+    """Files as kills leave them, a temporary folder of reward.keras, and others, all of one age."""
+    (path / ".reward-a1b2c3d4.partial").mkdir()
+    names = [*LEFT, *OTHERS, ".reward-a1b2c3d4.partial/reward.keras"]
+    for name in [*names, ".reward-a1b2c3d4.partial"]:
+        if name in names:
+            (path / name).write_text("half", encoding="utf-8")
+        os.utime(path / name, (time.time() - age, time.time() - age))
+
+
+def present(path):
+    return sorted(str(p.relative_to(path)) for p in path.rglob("*") if not p.is_dir())
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_the_next_start_removes_what_kills_have_left_and_nothing_else(tmp_path, finished):
+    folder = recorded(tmp_path)
+    if finished:
+        folder.write_result(make_reward(()), make_mixture())
+    with folder.locked():
+        before = present(folder.path)
+    leave_behind(folder.path, age=1e6)
+    folder = RunFolder.open(folder.path, folder.config)
+    if not finished:
+        assert set(LEFT) < set(present(folder.path))  # the lock is not held yet
+        with folder.locked():
+            pass
+    assert present(folder.path) == sorted([*before, *OTHERS])
+    assert not (folder.path / ".reward-a1b2c3d4.partial").exists()
+
+
+def test_what_is_younger_than_the_process_is_kept(tmp_path):
+    folder = recorded(tmp_path)
+    leave_behind(folder.path, age=0)
+    with folder.locked():
+        assert set(LEFT) < set(present(folder.path))
+
+
+def test_nothing_is_removed_without_the_lock(tmp_path):
+    folder = recorded(tmp_path)
+    leave_behind(folder.path, age=1e6)
+    with (folder.path / ".lock").open("a") as file:
+        run_folder.fcntl.flock(file, run_folder.fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another process"), folder.locked():
+            pass
+    assert set(LEFT) < set(present(folder.path))
+
+
+def test_nothing_is_removed_through_a_link(tmp_path):
+    folder = recorded(tmp_path / "run")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / LEFT[0]).write_text("another's", encoding="utf-8")
+    for name in ("linked", ".reward-a1b2c3d4.partial"):
+        (folder.path / name).symlink_to(outside)
+    run_folder.remove_partial(folder.path, time.time() + 1e6)
+    assert present(outside) == [LEFT[0]]
+    assert (folder.path / "linked").is_symlink()
+    assert not (folder.path / ".reward-a1b2c3d4.partial").is_symlink()

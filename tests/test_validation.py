@@ -9,6 +9,7 @@ from virl_tf.validation import (
 )
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -224,3 +225,75 @@ def test_invalid_seeds(seed):
 
 def test_input_error_is_a_value_error():
     assert issubclass(InputError, ValueError)
+
+
+# --- frames and trajectories ----------------------------------------------------------------------
+
+
+def frame(**columns):
+    numbers = {"speed": data()[:, 0], "angle": data()[:, 1]}
+    return pd.DataFrame({**numbers, **columns})
+
+
+def test_a_frame_of_numbers_is_its_array():
+    np.testing.assert_array_equal(check_demonstrations(frame()), data())
+    nullable = frame().round(1).astype("Float64")
+    np.testing.assert_array_equal(check_demonstrations(nullable), data().round(1))
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (
+            {"who": ["me"] * 10, "when": pd.date_range("2020", periods=10)},
+            r"column 'who' holds text, for example 'me'; without numbers: who, when; "
+            r"with numbers: speed, angle; drop the former \(--exclude who,when\)\.$",
+        ),
+        ({"my kind": pd.Categorical(["a"] * 10)}, r"'my kind' holds category, not real numbers.*"
+         r"\(--exclude 'my kind'\)"),
+        ({"speed": ["a"] * 10, "angle": ["b"] * 10}, r"'speed' holds text.*no column holds num"),
+        ({"angle": 1j}, "column 'angle' holds complex128, not real numbers"),
+        ({"angle": 3.0}, "column 'angle' is constant"),
+        ({"angle": pd.array([None, *range(9)], "Int64")}, "first: row 0, column 'angle'"),
+        ({"angle": [1e200, *range(9)]}, "column 'angle' holds numbers up to"),
+    ],
+)  # fmt: skip
+def test_messages_on_frames_name_the_columns(columns, expected):
+    with pytest.raises(InputError, match=expected):
+        check_demonstrations(frame(**columns))
+
+
+class OtherFrame:
+    """A table of another package than pandas: columns, dtypes and an array."""
+
+    def __init__(self, **columns):
+        self.held = {name: np.asarray(values) for name, values in columns.items()}
+        self.columns = list(self.held)
+        self.dtypes = [{"f": "Float64", "U": "String"}[a.dtype.kind] for a in self.held.values()]
+
+    def __getitem__(self, name):
+        return self.held[name]
+
+    def __array__(self, dtype=None, copy=None):
+        return np.column_stack(list(self.held.values()))
+
+
+def test_frames_of_other_packages_are_read_too():
+    columns = {"speed": data()[:, 0], "angle": data()[:, 1]}
+    np.testing.assert_array_equal(check_demonstrations(OtherFrame(**columns)), data())
+    with pytest.raises(InputError, match="column 'who' holds text, for example 'me'; without"):
+        check_demonstrations(OtherFrame(**columns, who=["me"] * 10))
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (np.zeros((5, 3, 2)), r"flatten trajectories \[N, T, D\] to \[N, T \* D\], x.reshape"),
+        (np.zeros((5, 3, 2)), "or fit movement-primitive weights"),
+        ([np.zeros((3, 2)), np.zeros((4, 2))], "different lengths; resample trajectories"),
+        (np.zeros(5), r"one column of numbers is \[N, 1\]: x\[:, None\]"),
+    ],
+)
+def test_other_shapes_are_told_how_to_become_rows(x, expected):
+    with pytest.raises(InputError, match=expected):
+        check_demonstrations(x)

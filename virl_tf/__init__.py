@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from virl_tf.mixture import Mixture
     from virl_tf.persistence.reward_file import load_reward
     from virl_tf.reward import Reward
+    from virl_tf.score import Score
+    from virl_tf.summary import FitWarning
     from virl_tf.validation import InputError
 
 METHODS: "dict[str, Method]"
@@ -38,12 +40,14 @@ __version__ = "0.1.0"
 # files and hyperparameters need no TensorFlow, which takes seconds to load.
 _HOMES = {
     "METHODS": "methods",
+    "FitWarning": "summary",
     "Hparams": "hparams",
     "InputError": "validation",
     "Mixture": "mixture",
     "PolicyResult": "fit_policy",
     "Result": "fit",
     "Reward": "reward",
+    "Score": "score",
     "fit": "fit",
     "fit_policy": "fit_policy",
     "load": "fit",
@@ -53,12 +57,14 @@ _HOMES = {
 
 __all__ = [
     "METHODS",
+    "FitWarning",
     "Hparams",
     "InputError",
     "Mixture",
     "PolicyResult",
     "Result",
     "Reward",
+    "Score",
     "__version__",
     "fit",
     "fit_policy",

@@ -160,7 +160,8 @@ def drop_steps(path: Path, first: int) -> None:
 
 
 def _rewrite(file: Path, records: list[bytes]) -> None:
-    temporary = file.with_name(f".{file.name}")  # a name that TensorBoard does not read
+    # A name that TensorBoard does not read, and that `files.remove_partial` removes after a kill.
+    temporary = file.with_name(f".{file.name}-kept.partial")
     with tf.io.TFRecordWriter(str(temporary)) as writer:
         for record in records:
             writer.write(record)

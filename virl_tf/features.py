@@ -8,7 +8,7 @@ import tensorflow as tf
 from virl_tf.hparams import NetworkHparams
 from virl_tf.kde import held_out_bandwidth, silverman_factor
 from virl_tf.numerics import DENSITY, NETWORK, numpy_seed, to_network
-from virl_tf.shapes import Array, Float32, Float64
+from virl_tf.shapes import Array, Float32, Float64, Int64
 
 _SQRT_2 = np.float32(np.sqrt(2.0))  # gives the features the variance of standardised inputs
 
@@ -47,7 +47,11 @@ def make_features(x: np.ndarray, frequencies: np.ndarray) -> Features:
 
 
 def draw_frequencies(
-    x: np.ndarray, bandwidth: np.ndarray | None, hparams: NetworkHparams, seed: int
+    x: np.ndarray,
+    bandwidth: np.ndarray | None,
+    hparams: NetworkHparams,
+    seed: int,
+    groups: Int64[Array, " N"] | None = None,
 ) -> np.ndarray:
     """Random frequencies [D, F] in radians per standard deviation of the demonstrations x [N, D].
 
@@ -59,13 +63,14 @@ def draw_frequencies(
 
     Args:
         bandwidth: [D], the held-out one where p~ has it already; None: it is sought here.
+        groups: see `virl_tf.kde.fit_kde`.
     """
     number = hparams.num_frequencies
     if number == 0:
         return np.zeros((x.shape[1], 0), np.float32)
     spread = x.std(axis=0)
     if bandwidth is None:
-        width = held_out_bandwidth(x, spread, numpy_seed(seed, 0, "bandwidth"))
+        width = held_out_bandwidth(x, spread, numpy_seed(seed, 0, "bandwidth"), groups)
     else:
         width = bandwidth / spread
     length = width / silverman_factor(*x.shape) * np.ones_like(spread)

@@ -1,9 +1,9 @@
 """What a user calls: `fit` recovers a reward, `load` reads a result back."""
 
-import hashlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pandas as pd
 
 from virl_tf import irl, pooling
 from virl_tf.discriminator.fit import DiscriminatorFitter
+from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.event_files import EventFiles
 from virl_tf.hparams import (
     Hparams,
@@ -23,19 +24,18 @@ from virl_tf.hparams import (
 from virl_tf.irl import Info, State
 from virl_tf.methods import METHODS, Method
 from virl_tf.mixture import Mixture
+from virl_tf.mixture_choice import choose_mixture
 from virl_tf.observers import Observer, ProgressBar
 from virl_tf.persistence.configuration import versions
-from virl_tf.persistence.files import write_text
+from virl_tf.persistence.files import save_arrays, write_json, write_text
 from virl_tf.persistence.run_folder import RunFolder
+from virl_tf.prepared import DataOptions, prepare
 from virl_tf.problem import Problem, make_problem
 from virl_tf.reward import Reward
-from virl_tf.validation import (
-    InputError,
-    check_choice,
-    check_demonstrations,
-    check_integer,
-    check_seed,
-)
+from virl_tf.score import Score, from_plain
+from virl_tf.shapes import Array, Int64
+from virl_tf.summary import FitWarning, summarise
+from virl_tf.validation import InputError, check_choice, check_integer, check_seed
 
 Evaluate = Callable[[State], Mapping[str, float]]
 
@@ -49,16 +49,36 @@ class Result:
         policy: q~_T; `policy.distribution` is a tfd.MixtureSameFamily.
         history: one row per iteration, the columns of `virl_tf.irl.Info`.
         config: what the run was made with.
+        summary: what was found, as in summary.json.
     """
 
     reward: Reward
     policy: Mixture
     history: pd.DataFrame
     config: dict[str, Any]
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def score(self) -> Score | None:
+        """How likely held-out demonstrations are; None if none were held out."""
+        return from_plain(self.summary.get("score"))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes the result worth less, each with what to do next."""
+        return tuple(self.summary.get("warnings", ()))
+
+    def __repr__(self) -> str:
+        """Reward, policy, score and warnings, a line each."""
+        lines = [f"Result of {self.config.get('method')}, {len(self.history)} iterations:"]
+        lines += [f"  {self.reward}", f"  {self.policy}"]
+        score = self.score
+        lines += [] if score is None else [f"  {line}" for line in repr(score).splitlines()]
+        return "\n".join([*lines, *(f"  warning: {text}" for text in self.warnings)])
 
     def save(self, path: Path | str) -> None:
         """Write the result to the folder `path`, new or empty: config.yaml, metrics.csv,
-        timings.csv, reward.keras, policy.npz.
+        timings.csv, reward.keras, policy.npz, and summary.json if there is one.
 
         Raises:
             InputError: the folder holds files already (nothing is overwritten), or cannot be
@@ -77,6 +97,8 @@ class Result:
             write_text(
                 folder / "metrics.csv", self.history.drop(columns=timings[1:]).to_csv(index=False)
             )
+            if self.summary:
+                write_json(folder / "summary.json", self.summary)
             RunFolder(folder).write_result(self.reward, self.policy)
         except OSError as error:
             raise InputError(f"cannot write to {folder}: {error.strerror or error}.") from error
@@ -95,14 +117,19 @@ def load(path: Path | str) -> Result:
         raise InputError(
             f"the run in {folder.path} is not finished; run its command again to continue it."
         )
-    return Result(folder.reward(), folder.policy(), folder.history(), config)
+    return Result(folder.reward(), folder.policy(), folder.history(), config, folder.summary())
 
 
 def fit(
     demonstrations: Any,
     method: str = "virl",
-    num_components: int = 10,
+    num_components: int | None = None,
     *,
+    held_out: float = 0.1,
+    groups: Any = None,
+    periodic: Sequence[Any] | Mapping[Any, float] | None = None,
+    support: tuple[Any, Any] | None = None,
+    dither: bool = False,
     seed: int = 0,
     hparams: Hparams | Mapping[str, Any] | str | Path | None = None,
     directory: str | Path | None = None,
@@ -113,9 +140,17 @@ def fit(
     """Recover the reward behind expert demonstrations.
 
     Args:
-        demonstrations: [N, D] array or tensor of real numbers, N >= D + 2.
+        demonstrations: [N, D] array, tensor or data frame of real numbers, N >= D + 2.
         method: "virl", "geim" or "eim".
-        num_components: K of the Gaussian-mixture policy, 1 <= K <= N.
+        num_components: K of the Gaussian-mixture policy, 1 <= K <= N; None: chosen by the
+            likelihood of held-out rows under EM.
+        held_out: share of the demonstrations that only the score sees; 0: none.
+        groups: [N] labels, e.g. of people: demonstrations of one label are held out together, from
+            score and training alike. Equal rows are a group anyway.
+        periodic: columns (names or numbers) that are angles in radians, or {column: whole turn}.
+        support: bounds (lower, upper) of the columns: a number for all, [D] numbers, {column:
+            number} or None each. The reward is -inf outside.
+        dither: spread columns of few distinct values by uniform noise as wide as their resolution.
         seed: of everything random; the same seed on the same machine gives the same bytes.
         hparams: None (the preset `best` of hparams/presets.yaml over defaults.yaml), overrides of
             these {section: {key: value}}, a YAML file of such overrides, or a full `Hparams`.
@@ -129,37 +164,54 @@ def fit(
 
     Raises:
         InputError: any of these cannot be used; before any compute.
+
+    Warns:
+        FitWarning: what is in `Result.warnings`.
     """
-    x = check_demonstrations(demonstrations)
     row = METHODS[check_choice("method", method, METHODS)]
-    check_num_components(num_components, len(x))
     check_seed(seed)
+    options = DataOptions(held_out, groups, periodic, support, dither)
+    prepared = prepare(demonstrations, options, seed)
+    if num_components is not None:
+        check_num_components(num_components, len(prepared.train))
     if tensorboard and directory is None:
         raise InputError("tensorboard=True needs a directory to write into; give directory=.")
     values = resolve_hparams(hparams, row)
+    choice = choose_mixture(prepared.train, seed, prepared.groups, num_components)
     config = {
         "method": method,
-        "num_components": int(num_components),
+        "num_components": choice.components,
         "seed": int(seed),
         "hparams": values.to_dict(),
-        "demonstrations": {
-            "shape": list(x.shape),
-            "sha256": hashlib.sha256(x.tobytes()).hexdigest(),
-        },
+        "demonstrations": prepared.identity,
     }
     folder = RunFolder.open(directory, config) if directory is not None else None
-    return run(
-        x,
+    result = run(
+        prepared.train,
         row,
-        num_components,
+        choice.components,
         seed,
         values,
         config,
+        groups=prepared.groups,
+        domain=prepared.domain,
         folder=folder,
         evaluate=evaluate,
         progress=progress,
         tensorboard=tensorboard,
     )
+    if not result.summary:
+        fitted = (result.reward, result.policy, result.history)
+        summary = summarise(prepared, choice, row, values, fitted, seed)
+        if folder is not None:
+            save_arrays(
+                folder.path / "demonstrations.npz", {"train": prepared.train, "test": prepared.test}
+            )
+            folder.write_summary(summary)
+        result = replace(result, summary=summary)
+    for text in result.warnings:
+        warnings.warn(text, FitWarning, stacklevel=2)
+    return result
 
 
 def check_num_components(num_components: Any, num_demonstrations: int) -> int:
@@ -188,6 +240,8 @@ def run(
     hparams: Hparams,
     config: Mapping[str, Any],
     *,
+    groups: Int64[Array, " N"] | None = None,
+    domain: Domain = EVERYWHERE,
     folder: RunFolder | None = None,
     evaluate: Evaluate | None = None,
     observers: Sequence[Observer] = (),
@@ -199,7 +253,7 @@ def run(
     """
     if folder is not None and folder.finished:
         return load(folder.path)
-    problem = make_problem(demonstrations, hparams, seed)
+    problem = make_problem(demonstrations, hparams, seed, groups, domain)
     with folder.locked() if folder is not None else nullcontext():
         state = first = irl.init(problem, method, num_components, hparams)
         fitter = DiscriminatorFitter(problem.features.num_inputs, hparams)

@@ -63,6 +63,13 @@ class PolicyResult:
     policy: Mixture
     history: pd.DataFrame
 
+    def __repr__(self) -> str:
+        """The policy, and how the fit ended."""
+        last = self.history.iloc[-1]
+        found = f"ELBO {last['elbo']:.4f} after {len(self.history)} steps"
+        effective = f"{last['effective_components']:.1f} effective components"
+        return f"PolicyResult: {self.policy}, {found}, {effective}"
+
 
 def fit_policy(
     log_prob: Target | Reward,
@@ -86,8 +93,7 @@ def fit_policy(
 
     Args:
         log_prob: unnormalised log density in TensorFlow, float64 [N, D] -> [N]; may be -inf. A
-            recovered `Reward` is one; `virl_tf.stay_near` keeps its policy out of the gaps between
-            the demonstrations, in many dimensions.
+            recovered `Reward` is one.
         dim: D.
         num_components: K.
         seed: of the start and of all samples.

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from virl_tf.validation import InputError, check_choice, closest
+from virl_tf.validation import InputError, check_choice, closest, reason
 
 # In an installed package the YAML files lie inside it; in a checkout they stand at the top level.
 _INSTALLED, _CHECKOUT = (
@@ -93,7 +93,7 @@ class TrainingHparams:
 class KdeHparams:
     """Density estimate p~ of the demonstrations."""
 
-    estimator: str = _ranged(choice("kernel", "mixture", "auto"))
+    estimator: str = _ranged(choice("kernel", "mixture", "both", "auto"))
 
     bandwidth: float | str = _table_1(words=("silverman", "held_out"))
     bandwidth_scale: str = _ranged(choice("absolute", "relative"))
@@ -103,7 +103,7 @@ class KdeHparams:
 class PolicyHparams:
     """Start and trust-region updates of the policy q~_t."""
 
-    start: str = _ranged(choice("standard_normal", "kmeans", "samples"))
+    start: str = _ranged(choice("standard_normal", "kmeans", "samples", "em"))
     update_steps: int = _table_1()
     samples_per_component: int | None = _ranged(interval(4))
     kl_bound: float = _ranged(interval(0.0, open_low=True))
@@ -304,7 +304,7 @@ def read_yaml(path: Path | str) -> Any:
             raise InputError(f"cannot read {path}: it is larger than {_MAX_YAML_BYTES} bytes.")
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}.") from error
+        raise InputError(f"cannot read {path}: {reason(error)}.") from error
     return parse_yaml(text, str(path))
 
 
@@ -324,7 +324,7 @@ def parse_yaml(text: str, source: str) -> Any:
         AttributeError,
         RecursionError,
     ) as error:
-        raise InputError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from error
+        raise InputError(f"{source} is not valid YAML: {reason(error)}") from error
 
 
 @dataclass(frozen=True)

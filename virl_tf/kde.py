@@ -9,11 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.numerics import DENSITY, LOG_2PI, compiled
-from virl_tf.shapes import Array, Float64
+from virl_tf.shapes import Array, Float64, Int64
+from virl_tf.splitting import folds
 from virl_tf.validation import InputError
 
 # Squared distances of 1e12 squared bandwidths are exact to 1e-4 nats.
 _MAX_WIDTHS = 1e6
+_FOLDS = 5  # of the cross-validation
 _BLOCK = 64  # points at once; 16 to 256 take the same time (measured)
 # Up to so many columns squared distances are summed column by column, which XLA fuses with all that
 # follows. Measured, ns per pair of point and kernel, by columns and by one product: D = 2 2.9 and
@@ -82,7 +84,11 @@ def _squared_distances(points: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 
 def fit_kde(
-    points: np.ndarray, bandwidth: float | str, scale: str = "absolute", seed: int = 0
+    points: np.ndarray,
+    bandwidth: float | str,
+    scale: str = "absolute",
+    seed: int = 0,
+    groups: Int64[Array, " N"] | None = None,
 ) -> Kde:
     """KDE of `points` [N, D].
 
@@ -91,6 +97,7 @@ def fit_kde(
             held-out points decides).
         scale: "absolute": in data units; "relative": times each column's standard deviation.
         seed: splits the points for "held_out".
+        groups: whose points "held_out" holds out together (`virl_tf.splitting`).
 
     Raises:
         InputError: a bandwidth so narrow, against the spread of the points, that distances are lost
@@ -103,7 +110,7 @@ def fit_kde(
         # paper's 0.215.
         bandwidth = silverman_factor(*points.shape)
     elif bandwidth == "held_out":
-        bandwidth = held_out_bandwidth(points, unit, seed)
+        bandwidth = held_out_bandwidth(points, unit, seed, groups)
     widths = float(bandwidth) * unit
     span = np.ptp(points, axis=0)
     narrow = np.flatnonzero(span >= _MAX_WIDTHS * widths)
@@ -125,15 +132,18 @@ def silverman_factor(n: int, d: int) -> float:
 
 
 def held_out_bandwidth(
-    points: np.ndarray, unit: np.ndarray, seed: int, folds: int = 5, most: int = 2000
+    points: np.ndarray,
+    unit: np.ndarray,
+    seed: int,
+    groups: Int64[Array, " N"] | None = None,
+    most: int = 2000,
 ) -> float:
     """The bandwidth, in multiples of `unit` [D], under which held-out points are likeliest.
 
     Cross-validation with at most `most` held-out points, among 25 values around Silverman's in
     geometric steps of 1.25: every fourth of them, then those around the best.
     """
-    order = np.random.default_rng(seed).permutation(len(points))
-    parts = np.array_split(order, min(folds, len(points)))
+    parts = folds(len(points), _FOLDS, seed, groups)
     splits = [
         (np.delete(points, part, axis=0), points[part[: max(1, most // len(parts))]])
         for part in parts

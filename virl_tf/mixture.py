@@ -16,6 +16,7 @@ from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError
 
 tfd = tfp.distributions
+_SHOWN_WEIGHTS = 8
 
 
 class Mixture(NamedTuple):
@@ -30,6 +31,16 @@ class Mixture(NamedTuple):
     log_weights: Float64[Array, " K"]
     means: Float64[Array, "K D"]
     scale_trils: Float64[Array, "K D D"]
+
+    def __repr__(self) -> str:
+        """Sizes and largest weights, in a line."""
+        log_weights = tf.get_static_value(self.log_weights)
+        if log_weights is None:
+            return f"<Mixture of {self.means.shape[0]} Gaussians>"
+        weights = np.sort(np.exp(log_weights))[::-1]
+        more = " ..." if len(weights) > _SHOWN_WEIGHTS else ""
+        shown = " ".join(f"{weight:.3f}" for weight in weights[:_SHOWN_WEIGHTS])
+        return f"<Mixture of {len(weights)} Gaussians, D = {self.dim}, weights {shown}{more}>"
 
     @property
     def num_components(self) -> int:
@@ -187,18 +198,42 @@ def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
     return _uniform(means, covariances)._replace(log_weights=tf.constant(log_weights, DENSITY))
 
 
+def em_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
+    """`em_mixture`, with a ridge that keeps components of few rows from collapsing."""
+    ridge = 1e-3 if len(x) >= 5 * (x.shape[1] + 1) * num_components else 1e-2
+    return em_mixture(x, num_components, seed, Covariances("full", ridge))
+
+
 _MAX_ROWS = 20_000  # for BIC
 # scikit-learn's EM multiplies small matrices, for which a BLAS of many threads mostly waits: with
 # two threads it takes four times as long.
 _EM_THREADS = 1
+_KMEANS_START = 10  # components
 _SPLIT_STARTS = 3  # of EM with two components; from a single start splits are missed
 
 
-def em_mixture(x: np.ndarray, num_components: int, seed: int) -> Mixture:
+class Covariances(NamedTuple):
+    """What EM may do with the covariances.
+
+    Attributes:
+        type: "full": one for each component; "tied": one for all.
+        ridge: added to their diagonals, in units of the columns' variances.
+    """
+
+    type: str
+    ridge: float
+
+
+FULL = Covariances("full", 1e-6)
+
+
+def em_mixture(
+    x: np.ndarray, num_components: int, seed: int, covariances: Covariances = FULL
+) -> Mixture:
     """Maximum-likelihood Gaussian mixture of x [N, D] by EM from a k-means start (scikit-learn)."""
     z, shift, scale = _standardised(x)
     with threadpool_limits(_EM_THREADS):
-        return _mixture(_em(z, num_components, seed), shift, scale)
+        return _mixture(_em(z, num_components, seed, covariances), shift, scale)
 
 
 def bic_mixture(x: np.ndarray, seed: int) -> Mixture:
@@ -208,18 +243,28 @@ def bic_mixture(x: np.ndarray, seed: int) -> Mixture:
     One Gaussian at first; a component whose own rows (those it is likeliest to have drawn) two
     Gaussians describe with the lower criterion is replaced by these two, and EM goes on with all
     (X-means of Pelleg and Moore, 2000, with Gaussians). EM from a k-means start lays a component
-    over two modes where there are many dimensions; this one is then split. Of x at most 20,000 rows
-    are used.
+    over two modes where there are many dimensions; this one is then split. Where two Gaussians are
+    no better than one, though many are, a start from `_KMEANS_START` components gets there; of both
+    models the one with the lower criterion counts. Of x at most 20,000 rows are used.
     """
     z, shift, scale = _standardised(x[np.random.default_rng(seed).permutation(len(x))[:_MAX_ROWS]])
+    starts = [1]
+    if len(z) >= _KMEANS_START * 5 * (z.shape[1] + 1):
+        starts.append(_KMEANS_START)
     with threadpool_limits(_EM_THREADS):
-        best = _em(z, 1, seed)
-        while (start := _split(z, best, seed)) is not None:
-            model = _em(z, len(start["means_init"]), seed, **start)
-            if model.bic(z) >= best.bic(z):
-                break
-            best = model
+        best = min((_grown(z, count, seed) for count in starts), key=lambda model: model.bic(z))
     return _mixture(best, shift, scale)
+
+
+def _grown(z: np.ndarray, num_components: int, seed: int) -> Any:
+    """EM's model from so many components, split while BIC falls."""
+    best = _em(z, num_components, seed)
+    while (start := _split(z, best, seed)) is not None:
+        model = _em(z, len(start["means_init"]), seed, FULL, **start)
+        if model.bic(z) >= best.bic(z):
+            break
+        best = model
+    return best
 
 
 def _split(z: np.ndarray, model: Any, seed: int) -> dict[str, np.ndarray] | None:
@@ -258,24 +303,27 @@ def _standardised(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return (x - shift) / scale, shift, scale
 
 
-def _em(z: np.ndarray, num_components: int, seed: int, **start: Any) -> Any:
+def _em(
+    z: np.ndarray, num_components: int, seed: int, covariances: Covariances = FULL, **start: Any
+) -> Any:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    model = GaussianMixture(
-        num_components, reg_covar=1e-6, max_iter=500, random_state=seed, **start
-    )
+    kind: dict[str, Any] = {"covariance_type": covariances.type, "reg_covar": covariances.ridge}
+    model = GaussianMixture(num_components, max_iter=500, random_state=seed, **kind, **start)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(z)
 
 
 def _mixture(model: Any, shift: np.ndarray, scale: np.ndarray) -> Mixture:
-    means, roots = (
-        shift + scale * model.means_,
-        scale[:, None] * np.linalg.cholesky(model.covariances_),
-    )
-    return Mixture(*(tf.constant(a, DENSITY) for a in (np.log(model.weights_), means, roots)))
+    k, d = model.means_.shape
+    covariances = np.broadcast_to(model.covariances_, (k, d, d))  # tied: one for all
+    roots = scale[:, None] * np.linalg.cholesky(covariances)
+    # A component may have lost all its weight; its logarithm stays a number.
+    log_weights = np.log(np.maximum(model.weights_, np.finfo(np.float64).tiny))
+    arrays = (log_weights, shift + scale * model.means_, roots)
+    return Mixture(*(tf.constant(a, DENSITY) for a in arrays))
 
 
 def _uniform(means: np.ndarray, covariances: np.ndarray) -> Mixture:

@@ -71,7 +71,10 @@ def log_likelihoods(state: State, problem: Problem, x: tf.Tensor, log_mu: tf.Ten
     points = tf.concat([problem.held_out, x], axis=0)
     of_reward = evaluate(state.reward, points).numpy()
     of_mixture = problem.mixture.log_prob(points).numpy()
-    pools = (1.0 - EXPONENTS[:, None]) * of_reward + EXPONENTS[:, None] * of_mixture
+    inside = np.isfinite(of_reward)  # of the reward's domain
+    pools = np.full((len(EXPONENTS), len(of_reward)), -np.inf)
+    weights = EXPONENTS[:, None]
+    pools[:, inside] = (1.0 - weights) * of_reward[inside] + weights * of_mixture[inside]
     num_held_out = len(problem.held_out)
     log_w = pools[:, num_held_out:] - log_mu.numpy()
     log_normaliser = np.logaddexp.reduce(log_w, axis=1) - np.log(len(x))

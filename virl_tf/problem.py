@@ -6,20 +6,25 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.density import Density
+from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.features import Features, draw_frequencies, make_features
+from virl_tf.fusion import Fusion
 from virl_tf.hparams import Hparams
-from virl_tf.kde import fit_kde, silverman_factor
-from virl_tf.mixture import Mixture, bic_mixture, empty_mixture, moments
-from virl_tf.numerics import DENSITY, numpy_seed
-from virl_tf.shapes import Array, Float64
+from virl_tf.importance import effective_sample_size
+from virl_tf.kde import Kde, fit_kde
+from virl_tf.mixture import Mixture, empty_mixture, moments
+from virl_tf.mixture_choice import describe_density
+from virl_tf.numerics import DENSITY, numpy_seed, split_seed
+from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import held_out_rows
 
-MAX_BLUR = 0.4
-"""Silverman's factor up to which kernels resolve what a density is made of.
+COVERED = 0.1
+"""Effective share of an EM mixture's importance weights from which kernels cover the density.
 
-With 8,000 demonstrations in D = 2 and 5 (factors 0.22 and 0.35) the networks find what one Gaussian
-leaves to them; in D = 10 (0.49), and with 300 rows in D = 3 (0.43), they do not.
+Measured (docs/decisions.md, estimator): 0.92 to 0.19 for densities in D = 2 to 6 with 8,000
+demonstrations, 0.04 and less in ten and more dimensions.
 """
+_COVER_DRAWS = 4000
 
 
 class Problem(NamedTuple):
@@ -33,6 +38,7 @@ class Problem(NamedTuple):
         prior: an EM mixture or a Gaussian that q*_0 may be.
         mixture: by EM, of `train`, for pooling; without components where nothing is pooled.
         features: what the networks see of a point.
+        domain: where demonstrations can lie.
         seed: of the run.
     """
 
@@ -43,57 +49,99 @@ class Problem(NamedTuple):
     prior: Mixture
     mixture: Mixture
     features: Features
+    domain: Domain
     seed: int
 
 
-def make_problem(demonstrations: np.ndarray, hparams: Hparams, seed: int) -> Problem:
-    """Shuffle and split demonstrations [N, D] once, fit p~, q*_0 and the mixture for pooling."""
+def make_problem(
+    demonstrations: np.ndarray,
+    hparams: Hparams,
+    seed: int,
+    groups: Int64[Array, " N"] | None = None,
+    domain: Domain = EVERYWHERE,
+) -> Problem:
+    """Shuffle and split demonstrations [N, D] once, fit p~, q*_0 and the mixture for pooling.
+
+    Args:
+        groups: whose rows are held out together (`virl_tf.splitting.row_groups`).
+        domain: the demonstrations are inside of it.
+    """
     rng = np.random.default_rng(numpy_seed(seed, 0, "demonstration order"))
-    shuffled = demonstrations[rng.permutation(len(demonstrations))]
-    held_out_index, train_index = held_out_rows(len(shuffled), hparams.training.validation_fraction)
+    order = rng.permutation(len(demonstrations))
+    shuffled = demonstrations[order]
+    shuffled_groups = None if groups is None else np.asarray(groups)[order]
+    fraction = hparams.training.validation_fraction
+    held_out_index, train_index = held_out_rows(len(shuffled), fraction, shuffled_groups)
     train = shuffled[train_index]
 
-    prior = _prior(shuffled, train, hparams, seed)
-    estimate: Density = prior
-    if hparams.kde.estimator != "auto" or prior.num_components == 1:
-        estimate = density_estimate(demonstrations, hparams, seed)
+    kernels = kernel_estimate(demonstrations, hparams, seed, groups)
     mixture = empty_mixture(shuffled.shape[1])
-    if hparams.loop.mixture_average:
-        mixture = bic_mixture(train, numpy_seed(seed, 0, "mixture"))
+    if _needs_mixture(hparams):
+        train_groups = None if shuffled_groups is None else shuffled_groups[train_index]
+        mixture = describe_density(train, numpy_seed(seed, 0, "mixture"), train_groups)
+    estimate, prior = _estimate_and_prior(kernels, mixture, moments(shuffled), hparams, seed)
 
-    bandwidth = None
-    if hparams.kde.bandwidth == "held_out" and hasattr(estimate, "bandwidth"):  # not a mixture
-        bandwidth = np.asarray(estimate.bandwidth)
-    frequencies = draw_frequencies(demonstrations, bandwidth, hparams.network, seed)
+    bandwidth = np.asarray(kernels.bandwidth) if hparams.kde.bandwidth == "held_out" else None
+    frequencies = draw_frequencies(demonstrations, bandwidth, hparams.network, seed, groups)
     return Problem(
-        tf.constant(shuffled, DENSITY),
-        tf.constant(train, DENSITY),
-        tf.constant(shuffled[held_out_index], DENSITY),
-        estimate,
-        prior,
-        mixture,
-        make_features(shuffled, frequencies),
-        seed,
+        demonstrations=tf.constant(shuffled, DENSITY),
+        train=tf.constant(train, DENSITY),
+        held_out=tf.constant(shuffled[held_out_index], DENSITY),
+        estimate=estimate,
+        prior=prior,
+        mixture=mixture if hparams.loop.mixture_average else empty_mixture(shuffled.shape[1]),
+        features=make_features(shuffled, frequencies),
+        domain=domain,
+        seed=seed,
     )
 
 
-def density_estimate(x: np.ndarray, hparams: Hparams, seed: int) -> Density:
-    """p~ of the demonstrations x [N, D] where it is not q*_0: kernels, as in the paper, or a
-    mixture by EM.
-    """
+def kernel_estimate(
+    x: np.ndarray, hparams: Hparams, seed: int, groups: Int64[Array, " N"] | None = None
+) -> Kde:
+    """The paper's p~: kernels at the demonstrations x [N, D]."""
+    kde = hparams.kde
     density_seed = numpy_seed(seed, 0, "bandwidth")
-    if hparams.kde.estimator == "mixture":
-        return bic_mixture(x, density_seed)
-    return fit_kde(x, hparams.kde.bandwidth, hparams.kde.bandwidth_scale, density_seed)
+    return fit_kde(x, kde.bandwidth, kde.bandwidth_scale, density_seed, groups)
 
 
-def _prior(shuffled: np.ndarray, train: np.ndarray, hparams: Hparams, seed: int) -> Mixture:
-    """The mixture for q*_0, of training rows alone: one that saw the held-out rows, too, would seem
-    too good on them. Else the Gaussian with the demonstrations' moments.
+def _needs_mixture(hparams: Hparams) -> bool:
+    loop = hparams.loop
+    return (
+        loop.mixture_average
+        or loop.prior in ("mixture", "auto")
+        or hparams.kde.estimator != "kernel"
+    )
+
+
+def _estimate_and_prior(
+    kernels: Kde, mixture: Mixture, gaussian: Mixture, hparams: Hparams, seed: int
+) -> tuple[Density, Mixture]:
+    """p~ and what q*_0 may be.
+
+    The EM mixture is of training rows alone: a q*_0 that saw the held-out rows, too, would seem too
+    good on them. "auto": where kernels do not cover the density, the mixture joins them in p~, and
+    the networks, which find little then, start from it.
     """
-    kind = hparams.loop.prior
-    if kind == "auto":
-        kind = "moments" if silverman_factor(*shuffled.shape) <= MAX_BLUR else "mixture"
-    if kind == "mixture":
-        return bic_mixture(train, numpy_seed(seed, 0, "prior"))
-    return moments(shuffled)
+    estimator, prior = hparams.kde.estimator, hparams.loop.prior
+    if "auto" in (estimator, prior):
+        covered = covers(kernels, mixture, seed)
+        estimator = _chosen(estimator, "kernel" if covered else "both")
+        prior = _chosen(prior, "moments" if covered else "mixture")
+    estimates: dict[str, Density] = {
+        "kernel": kernels,
+        "mixture": mixture,
+        "both": Fusion(kernels, mixture),
+    }
+    return estimates[estimator], mixture if prior == "mixture" else gaussian
+
+
+def _chosen(given: str, found: str) -> str:
+    return found if given == "auto" else given
+
+
+def covers(kernels: Kde, mixture: Mixture, seed: int) -> bool:
+    """Whether draws of the kernels represent the density, as far as an EM mixture tells it."""
+    x = kernels.sample(_COVER_DRAWS, split_seed(seed, 0, "coverage"))
+    effective = effective_sample_size(mixture.log_prob(x) - kernels.log_prob(x))
+    return bool(effective >= COVERED * _COVER_DRAWS)

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.features import Features
 from virl_tf.mixture import Mixture
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
@@ -30,6 +31,7 @@ class Reward(NamedTuple):
         mixture: an EM mixture of the demonstrations, with which a reward may be pooled at the end
             of a run; else without components.
         mixture_exponent: b; 0 leaves the mixture out, as in the paper.
+        domain: outside of its bounds R(x) is -inf; angles are taken modulo their period.
     """
 
     base: Mixture
@@ -38,6 +40,17 @@ class Reward(NamedTuple):
     features: Features
     mixture: Mixture
     mixture_exponent: Float64[Array, ""]
+    domain: Domain = EVERYWHERE
+
+    def __repr__(self) -> str:
+        """What it is made of, in a line."""
+        count = tf.get_static_value(self.networks.count)
+        kernels = self.networks.networks.hidden_kernels.shape
+        networks = f"{count} network{'s' if count != 1 else ''} of {kernels[1] + 1} x {kernels[-1]}"
+        exponent = tf.get_static_value(self.mixture_exponent)
+        pooled = f", {exponent:.2f} x log of an EM mixture" if exponent else ""
+        base = f"base: a mixture of {self.base.num_components}"
+        return f"<Reward D = {self.dim}, {networks}, {base}{pooled}>"
 
     @property
     def dim(self) -> int:
@@ -50,13 +63,18 @@ class Reward(NamedTuple):
         Raises:
             InputError: another last axis, or what is not real.
         """
-        x = _checked_points(x, self.dim)
+        x = self.domain.wrap(_checked_points(x, self.dim))
         flat = evaluate(self, tf.reshape(x, [-1, self.dim]))
         return tf.reshape(flat, tf.shape(x)[:-1])
 
     def log_prob(self, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
-        """R(x): [N, D] -> [N], not compiled: for use inside other compiled functions."""
-        return self.log_base(x) + self.networks.sum_logits(self.features(x))
+        """R(x): [N, D] -> [N], not compiled: for use inside other compiled functions.
+
+        Of angles only the turn in `domain` counts; elsewhere it is -inf, so that a policy has each
+        mode once.
+        """
+        values = self.log_base(x) + self.networks.sum_logits(self.features(x))
+        return self.domain.bounded(x, values)
 
     def log_base(self, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
         """All but the networks: [N, D] -> [N]; a density whose exponent is 0 adds 0."""
@@ -182,7 +200,7 @@ class CumulativeValues:
             network = reward.networks.network(i)
             self._sum += from_network(_compiled_logits(specs_of(network))(network, self._inputs))
         self._count, self._known = count, _identity(reward, count)
-        return self._base + self._sum
+        return reward.domain.bounded(self.points, self._base + self._sum)
 
     def _goes_on(self, reward: Reward) -> bool:
         """Whether the reward of the last call is this one, or was before its last networks were
@@ -224,6 +242,7 @@ _NAMES = Reward(
     features=_names("features", Features),
     mixture=_names("mixture", Mixture),
     mixture_exponent="mixture_exponent",
+    domain=_names("domain", Domain),
 )
 _FLOAT32 = {*_NAMES.networks.networks, "features.frequencies"}
 _OTHERS = {**dict.fromkeys(_FLOAT32, "float32"), "networks.count": "int32"}
@@ -264,7 +283,8 @@ class CumulativeReward(keras.layers.Layer):
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """R(x): [N, D] -> [N]."""
-        return self.reward.log_prob(tf.cast(x, DENSITY))
+        reward = self.reward
+        return reward.log_prob(reward.domain.wrap(tf.cast(x, DENSITY)))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """[N]."""

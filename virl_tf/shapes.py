@@ -2,9 +2,9 @@
 
 import numpy as np
 import tensorflow as tf
-from jaxtyping import Bool, Float32, Float64, Int32
+from jaxtyping import Bool, Float32, Float64, Int32, Int64
 
 Array = tf.Tensor | np.ndarray
 """What a record's field holds: a tensor, or the NumPy array it was made from."""
 
-__all__ = ["Array", "Bool", "Float32", "Float64", "Int32"]
+__all__ = ["Array", "Bool", "Float32", "Float64", "Int32", "Int64"]

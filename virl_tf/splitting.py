@@ -1,15 +1,65 @@
-"""Which rows are held out from the training of every phi_t."""
+"""Which rows are held out; rows of one group are never on both sides."""
 
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from virl_tf.shapes import Array, Int64
 
-def held_out_rows(n: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Which of n rows are held out, evenly spaced and at least one, and the others."""
-    rows = np.linspace(0, n, max(1, int(fraction * n)), endpoint=False).astype(int)
-    return rows, np.delete(np.arange(n), rows)
+
+def held_out_rows(
+    n: int, fraction: float, groups: Int64[Array, " N"] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which of n rows are held out, and the others.
+
+    Evenly spaced groups, in the order of their first rows, and at least one; where every row is a
+    group of its own (`groups` is None), evenly spaced rows.
+    """
+    if groups is None:
+        rows = np.linspace(0, n, max(1, int(fraction * n)), endpoint=False).astype(int)
+        return rows, np.delete(np.arange(n), rows)
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    in_order = np.argsort(first)
+    chosen, _ = held_out_rows(len(first), fraction)
+    held_out = np.isin(group, in_order[chosen])
+    return np.flatnonzero(held_out), np.flatnonzero(~held_out)
+
+
+def row_groups(x: np.ndarray, labels: Any = None) -> Int64[Array, " N"] | None:
+    """The group of each row of x [N, D]: equal rows are one, and so are rows of one label [N].
+
+    None if every row is a group of its own.
+    """
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    numbered = [np.unique(x, axis=0, return_inverse=True)[1].ravel()]
+    if labels is not None:
+        numbered.append(np.unique(labels, return_inverse=True)[1].ravel())
+    if all(len(np.unique(numbers)) == len(x) for numbers in numbered):
+        return None
+    # A graph of rows, and of what rows have in common; what hangs together is a group.
+    edges, nodes = [], len(x)
+    for numbers in numbered:
+        edges.append(nodes + numbers)
+        nodes += int(numbers.max()) + 1
+    ends = np.concatenate(edges)
+    starts = np.tile(np.arange(len(x)), len(edges))
+    graph = coo_matrix((np.ones(len(ends)), (starts, ends)), shape=(nodes, nodes))
+    return connected_components(graph, directed=False)[1][: len(x)].astype(np.int64)
+
+
+def folds(
+    n: int, number: int, seed: int, groups: Int64[Array, " N"] | None = None
+) -> list[np.ndarray]:
+    """The rows of each fold of a cross-validation of n rows; a group is in one fold as a whole."""
+    rng = np.random.default_rng(seed)
+    if groups is None:
+        return np.array_split(rng.permutation(n), min(number, n))
+    names, group = np.unique(groups, return_inverse=True)
+    parts = np.array_split(rng.permutation(len(names)), min(number, len(names)))
+    return [np.flatnonzero(np.isin(group, part)) for part in parts]
 
 
 def split(records: Any, fraction: float) -> tuple[Any, Any]:

@@ -4,8 +4,10 @@ Every refusal is one `InputError` that names what, where and what is allowed.
 """
 
 import difflib
+import re
+import shlex
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,12 @@ import numpy as np
 
 class InputError(ValueError):
     """Input that cannot be used; the message says what is wrong and what is allowed."""
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, on one line and without what it quotes at length from a file."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else f"{text[:300]} ..."
 
 
 def closest(name: str, valid: Iterable[str]) -> str:
@@ -82,25 +90,21 @@ def check_unpacked_size(path: Path) -> None:
 _MAX_MAGNITUDE = 1e100
 
 
-def check_demonstrations(demonstrations: Any) -> np.ndarray:
-    """Return demonstrations as float64 [N, D].
+def check_demonstrations(demonstrations: Any, names: Sequence[str] | None = None) -> np.ndarray:
+    """Return demonstrations, an array or a frame of pandas's kind, as float64 [N, D].
+
+    `names`: of the columns, for messages; None: those of a frame, else their numbers.
 
     Raises:
         InputError: not numeric, not 2-D, empty, fewer than D + 2 rows, NaN or infinite entries, a
             column that does not vary (a density with no width in one direction has no finite
             reward), or one whose variance is beyond the floats.
     """
-    try:
-        x = np.asarray(demonstrations)
-        if x.dtype == object or not (np.issubdtype(x.dtype, np.number) or x.dtype == bool):
-            raise TypeError(f"dtype {x.dtype}")
-        if np.issubdtype(x.dtype, np.complexfloating):
-            raise TypeError(f"dtype {x.dtype}")
-        x = x.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"demonstrations must be a numeric array [N, D], got {error}.") from error
-    if x.ndim != 2:
-        raise InputError(f"demonstrations must be 2-D [N, D], got {x.ndim}-D with shape {x.shape}.")
+    if is_frame(demonstrations):
+        names = [str(name) for name in demonstrations.columns]
+    x = _as_float64(demonstrations)
+    check_two_axes(x)
+    labels = [str(i) for i in range(x.shape[1])] if names is None else [repr(n) for n in names]
     if 0 in x.shape:
         raise InputError(
             f"demonstrations are empty: shape {x.shape}; "
@@ -115,9 +119,10 @@ def check_demonstrations(demonstrations: Any) -> np.ndarray:
     if not finite.all():
         row, column = np.argwhere(~finite)[0]
         bad = int((~finite).any(axis=1).sum())
+        first = f"first: row {row}, column {labels[column]}"
         raise InputError(
-            f"demonstrations hold NaN or infinities in {bad} of {n} rows "
-            f"(first: row {row}, column {column}); allowed are finite numbers."
+            f"demonstrations hold NaN or infinities in {bad} of {n} rows ({first}); "
+            "allowed are finite numbers."
         )
     # A constant column may still show a spread of a few rounding errors, so the bound is relative
     # to the values' size.
@@ -126,16 +131,89 @@ def check_demonstrations(demonstrations: Any) -> np.ndarray:
     largest = np.abs(x).max(axis=0)
     constant = np.flatnonzero((spread <= 1e-12 * largest) & (largest <= _MAX_MAGNITUDE))
     if constant.size:
+        i = constant[0]
         raise InputError(
-            f"demonstrations: column {constant[0]} is constant (value {x[0, constant[0]]:.6g}); "
+            f"demonstrations: column {labels[i]} is constant (value {x[0, i]:.6g}); "
             "every column must vary. Drop it or add the noise it really has."
         )
     extreme = np.flatnonzero(~((spread >= 1.0 / _MAX_MAGNITUDE) & (largest <= _MAX_MAGNITUDE)))
     if extreme.size:
         i = extreme[0]
         raise InputError(
-            f"demonstrations: column {i} holds numbers up to {largest[i]:.3g} with a standard "
-            f"deviation of {spread[i]:.3g}; allowed are numbers up to {_MAX_MAGNITUDE:g} and "
-            f"standard deviations from {1.0 / _MAX_MAGNITUDE:g}. Change its unit."
+            f"demonstrations: column {labels[i]} holds numbers up to {largest[i]:.3g} with a "
+            f"standard deviation of {spread[i]:.3g}; allowed are numbers up to "
+            f"{_MAX_MAGNITUDE:g} and standard deviations from {1.0 / _MAX_MAGNITUDE:g}. "
+            "Change its unit."
         )
     return x
+
+
+def is_frame(value: Any) -> bool:
+    """Whether a value is a table with named columns, of pandas or another package."""
+    return hasattr(value, "columns") and hasattr(value, "dtypes")
+
+
+def _as_float64(demonstrations: Any) -> np.ndarray:
+    """As float64 of any shape. Raises InputError unless they are real numbers."""
+    if is_frame(demonstrations):
+        check_number_columns("demonstrations", _columns_without_numbers(demonstrations))
+        if hasattr(demonstrations, "astype"):  # pandas's own missing values become NaN
+            demonstrations = demonstrations.astype(np.float64)
+    try:
+        x = np.asarray(demonstrations)
+        if x.dtype.kind not in "biuf":
+            raise TypeError(f"dtype {x.dtype}")
+        return x.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        ragged = "rows of different lengths; resample trajectories to one number of points"
+        got = ragged if "inhomogeneous" in str(error) else reason(error)
+        raise InputError(f"demonstrations must be a numeric array [N, D], got {got}.") from error
+
+
+def check_two_axes(x: np.ndarray, where: str = "") -> None:
+    """Raise InputError unless x is [N, D]; the message says how trajectories become rows."""
+    if x.ndim == 2:
+        return
+    cure = "one column of numbers is [N, 1]: x[:, None]"
+    if x.ndim > 2:
+        flat = "flatten trajectories [N, T, D] to [N, T * D], x.reshape(len(x), -1)"
+        cure = f"a row per demonstration is needed: {flat}, or fit movement-primitive weights"
+    got = f"got {x.ndim}-D with shape {x.shape}" + (f" ({cure})" if x.ndim else "")
+    raise InputError(f"{where}demonstrations must be 2-D [N, D], {got}.")
+
+
+def _columns_without_numbers(frame: Any) -> dict[str, str]:
+    """{column: what it holds, "" for numbers} of a frame."""
+    held = {}
+    for name, dtype in zip(frame.columns, frame.dtypes, strict=True):
+        number = re.match(r"u?int|float|double|bool", str(dtype).lower())
+        values = np.asarray(frame[name]).ravel()
+        example = f", for example {str(values[0])!r:.40}" if len(values) else ""
+        text = str(dtype).lower() in ("object", "str", "string") or "char" in str(dtype)
+        what = "text" if text else f"{dtype}, not real numbers"
+        held[str(name)] = "" if number else what + example
+    return held
+
+
+def check_number_columns(where: str, held: Mapping[str, str]) -> None:
+    """Raise InputError that lists the columns if any holds something else than numbers.
+
+    `held`: {column: what it holds, "" for numbers}.
+    """
+    wrong = [name for name, what in held.items() if what]
+    if not wrong:
+        return
+    numbers = [name for name, what in held.items() if not what]
+    text = f"{where}: column {wrong[0]!r} holds {held[wrong[0]]}"
+    if not numbers:
+        raise InputError(f"{text}; no column holds numbers.")
+    exclude = shlex.quote(",".join(wrong))
+    raise InputError(
+        f"{text}; without numbers: {_listed(wrong)}; with numbers: {_listed(numbers)}; "
+        f"drop the former (--exclude {exclude if len(wrong) <= 10 else 'A,B,...'})."
+    )
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:10])
+    return f"{shown} and {len(names) - 10} more" if len(names) > 10 else shown

@@ -13,7 +13,7 @@ from virl_tf.methods import METHODS
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
 from virl_tf.persistence.files import load_arrays, save_arrays
-from virl_tf.problem import density_estimate
+from virl_tf.problem import kernel_estimate
 from virl_tf.reward import Reward
 from virl_tf.tasks import RandomGaussians, Task
 
@@ -73,7 +73,7 @@ class DensityExperiment:
         history, seed = result.history, self._config["seed"]
         family = METHODS[self._config["method"]].family
         hparams = default_hparams(family).override(self._config["hparams"])
-        run_density = density_estimate(train, hparams, seed)
+        run_density = kernel_estimate(train, hparams, seed)
         components = self._config["components"]
         of = Demonstrated(train, seed, self.task, components, run_density)
         references = fit_references(OF_RUNS, of)

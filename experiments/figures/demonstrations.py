@@ -16,11 +16,10 @@ MOST_COLUMNS = 6  # of a corner plot
 DOTS: Look = {"s": 2, "linewidths": 0, "rasterized": True}  # of a corner plot
 
 
-def draw_demonstrations(folder: Path, columns: list[str], history: pd.DataFrame) -> None:
-    """reward.png and .pdf in 1-D and 2-D, corner.png and .pdf else; training.png and .pdf."""
+def draw_demonstrations(folder: Path, columns: list[str]) -> None:
+    """reward.png and .pdf in 1-D and 2-D, corner.png and .pdf else."""
     draw = {1: _draw_curve, 2: _draw_map}.get(len(columns), _draw_corner)
     draw(folder, columns)
-    _draw_training(folder, history)
 
 
 def _draw_curve(folder: Path, columns: list[str]) -> None:
@@ -126,8 +125,10 @@ def _label(axes: Axes, row: int, column: int, count: int, columns: list[str]) ->
         axes.set_ylabel(columns[row], fontsize=8)
 
 
-def _draw_training(folder: Path, history: pd.DataFrame) -> None:
-    """Loss of each discriminator on held-out points, effective sample size of the weights."""
+def draw_training(folder: Path, history: pd.DataFrame) -> None:
+    """training.png and .pdf: loss of each discriminator on held-out points, effective sample size
+    of the weights.
+    """
     figure, (loss, size) = plt.subplots(1, 2, figsize=(8.0, 2.8), layout="constrained")
     t = history["t"]
     loss.plot(t, history["validation_loss"], "o-", markersize=3, label="held out")

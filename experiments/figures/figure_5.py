@@ -8,7 +8,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments.figures import infer_command
-from experiments.figures.style import crosses, ellipses, heat_map, read, save, task_mixture
+from experiments.figures.style import (
+    crosses,
+    ellipses,
+    has_mixture,
+    heat_map,
+    read,
+    save,
+    task_mixture,
+)
 from experiments.result_files import check_same_task
 
 
@@ -16,11 +24,15 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
     """Draw the three panels as contour plots over heat maps.
 
     (a) log density of the first run's sampling policy, (b) the average reward of all runs, (c) log
-    density of the policy that `infer` fitted to that average; the target's 95 % ellipses and 500
-    demonstrations in each.
+    density of the policy that `infer` fitted to that average; the target's 95 % ellipses, if it is
+    known, and 500 demonstrations in each.
+
+    Raises InputError for runs on demonstrations that are not 2-D.
     """
     check_same_task(runs)
     first = read(runs[0], "grid.npz")
+    if first.get("axes", np.zeros((0, 0))).shape[0] != 2:
+        raise InputError(f"figure 5 is for demonstrations in 2-D; {runs[0]} has others.")
     inference = inference or runs[0] / "inference"
     if not (inference / "grid.npz").is_file():
         command = infer_command(runs, "--components 30", "inference")
@@ -33,12 +45,14 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
         f"b) recovered reward, {len(runs)} run{'s' if len(runs) > 1 else ''}": average,
         "c) inference policy": read(inference, "grid.npz")["log_policy"],
     }
-    target, x = task_mixture(runs[0]), read(runs[0], "demonstrations.npz")["train"]
+    x = read(runs[0], "demonstrations.npz")["train"]
+    target = task_mixture(runs[0]) if has_mixture(runs[0]) else None
     figure, row = plt.subplots(1, 3, figsize=(9.6, 3.4), layout="constrained")
     for axes, (title, log_density) in zip(row, panels.items(), strict=True):
         image = heat_map(axes, first["axes"], log_density, contours=True)
         crosses(axes, x)
-        ellipses(axes, target)
+        if target is not None:
+            ellipses(axes, target)
         axes.set_title(title)
     figure.colorbar(image, ax=row, label="nats below the maximum", shrink=0.85)
     save(figure, out / "figure_5")

@@ -17,7 +17,13 @@ from rich.console import Console
 from experiments.figures import own
 from experiments.figures.style import Look, open_frame, save
 from experiments.references import LABELS
-from experiments.result_files import bootstrap_interval, to_markdown, with_interval
+from experiments.result_files import (
+    COLUMNS,
+    bootstrap_interval,
+    read_table,
+    to_markdown,
+    with_interval,
+)
 from experiments.tasks import describe
 from experiments.tasks.description import Panel
 
@@ -74,8 +80,8 @@ def read_ablations(folder: Path) -> pd.DataFrame:
     if not file.is_file():
         command = f"python -m experiments ablate TASK --out {own(folder)}"
         raise InputError(f"no results in {folder}; make them with: {command}")
-    frame = pd.read_csv(file)
-    if "ablation" not in frame or not len(frame):
+    frame = read_table(file)
+    if not {"ablation", *COLUMNS} <= set(frame) or not len(frame):
         text = "is not a table of `python -m experiments ablate`: it has no ablations."
         raise InputError(f"{file} {text}")
     return frame

@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from virl_tf.persistence.policy_file import load_policy
+from virl_tf.persistence.run_folder import RunFolder
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -30,7 +31,7 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
         run: the run's folder.
         references: I-projections to draw as thin lines, by label.
     """
-    history, policy = pd.read_csv(run / "metrics.csv"), load_policy(run / "policy.npz")
+    history, policy = RunFolder(run).table("metrics.csv"), load_policy(run / "policy.npz")
     if policy.dim != 2:
         figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
         curves(axes, history, references)

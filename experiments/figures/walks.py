@@ -267,7 +267,7 @@ def draw_walk_overview(run: Path) -> None:
     found = f"{len(walks['means'])} components, {covered(walks)}"
     right.set_title(f"policy of {LABELS.get(method, method)}\n{found}")
     legend_below(figure, policy_entries(colour), left=True)
-    curves(figure, pd.read_csv(run / "metrics.csv"), colour, len(task.mode_centers))
+    curves(figure, RunFolder(run).table("metrics.csv"), colour, len(task.mode_centers))
     save(figure, run / "overview")
 
 

@@ -221,7 +221,7 @@ def _study_values(path: Path) -> Markup:
             [column, candidate, mean_with_interval(group["value"], 4)]
             for (column, candidate), group in groups
         ]
-    except (KeyError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         made = "a comparison made by `python -m experiments compare`"
         raise InputError(f"{path} is not {made}: {error}.") from error
     return table(["column", "hyperparameters", "objective on fresh seeds (lower is better)"], rows)

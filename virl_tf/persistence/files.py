@@ -1,8 +1,13 @@
 """Text, JSON and arrays <-> files, atomically."""
 
 import contextlib
+import io
 import json
+import math
 import os
+import re
+import shutil
+import struct
 import tempfile
 import zipfile
 import zlib
@@ -12,16 +17,39 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from virl_tf.validation import InputError, check_unpacked_size
+from virl_tf.validation import InputError, check_unpacked_size, reason
 
-# What reading a damaged .npz file raises. RuntimeError: its header asks for a password or an
-# unknown compression; MemoryError: for an impossible shape; TypeError: it is an .npy file.
-_WRONG_CONTENT = (ValueError, TypeError, EOFError, KeyError, AttributeError, RuntimeError)
-_DAMAGED = (OSError, *_WRONG_CONTENT, MemoryError, zipfile.BadZipFile, zlib.error)
+# What zipfile raises for damaged files: RuntimeError where a header asks for a password or an
+# unknown compression, OverflowError and struct.error for impossible offsets and sizes.
+_DAMAGED = (
+    *(OSError, ValueError, TypeError, EOFError, LookupError, AttributeError, RuntimeError),
+    *(OverflowError, MemoryError, struct.error, zipfile.BadZipFile, zlib.error),
+)
+_COMPRESSIONS = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 
 
 class DamagedFileError(InputError):
     """A file that is not what was written; every array carries the CRC-32 of its bytes."""
+
+
+PARTIAL = ".partial"
+"""How the hidden names end under which files are written; a kill leaves them behind."""
+
+
+def remove_partial(folder: Path, before: float) -> None:
+    """Remove what kills have left in a folder: what was last written before a time of `time.time`.
+
+    Nothing that is not named as `write_atomically` and `save_reward` do; what cannot be removed
+    stays.
+    """
+    for path in list(folder.rglob(f".*-*{PARTIAL}")):
+        with contextlib.suppress(OSError):
+            if path.lstat().st_mtime >= before:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
@@ -31,7 +59,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """
     try:
         with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name}-", delete=False
+            dir=path.parent, prefix=f".{path.name}-", suffix=PARTIAL, delete=False
         ) as file:
             try:
                 write(file)  # type: ignore[arg-type]
@@ -81,24 +109,136 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
         InputError: it is missing, damaged, a zip bomb, or holds pickled objects (which are never
             loaded).
     """
+    arrays = {}
+    for name, content in read_members(path).items():
+        try:
+            if not name.endswith(".npy"):
+                raise ValueError(f"it holds {name[:40]!r}")
+            arrays[name.removesuffix(".npy")] = _read_array(io.BytesIO(content), len(content))
+        except ValueError as error:
+            raise DamagedFileError(
+                f"{path} is damaged or not an .npz file of plain arrays: {reason(error)}."
+            ) from error
+    return _Arrays(path, arrays)
+
+
+def load_array(path: Path) -> np.ndarray:
+    """Read an .npy file.
+
+    Raises:
+        InputError: it is missing, damaged, or holds anything but numbers or text.
+    """
+    try:
+        with path.open("rb") as file:
+            return _read_array(file, path.stat().st_size)
+    except FileNotFoundError as error:
+        raise InputError(f"no file {path}.") from error
+    except (OSError, ValueError) as error:
+        raise DamagedFileError(
+            f"{path} is damaged or not an .npy file of a plain array: {reason(error)}."
+        ) from error
+
+
+def read_members(path: Path) -> dict[str, bytes]:
+    """{name: content} of a zip file.
+
+    Raises:
+        InputError: it is missing, damaged or a zip bomb.
+    """
     try:
         check_unpacked_size(path)
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-            raise TypeError("it holds other files")
-        return _Arrays(path, arrays)
+        with zipfile.ZipFile(path) as file:
+            if any(member.compress_type not in _COMPRESSIONS for member in file.infolist()):
+                raise ValueError("a compression other than deflate")
+            return {member.filename: file.read(member) for member in file.infolist()}
+    except InputError:
+        raise
     except FileNotFoundError as error:
         raise InputError(f"no file {path}.") from error
     except _DAMAGED as error:
-        raise DamagedFileError(
-            f"{path} is damaged or not an .npz file of plain arrays: {error}."
-        ) from error
+        kind = f"a zip file, which {path.suffix} files are"
+        raise DamagedFileError(f"{path} is damaged or not {kind}: {reason(error)}.") from error
+
+
+_MAGIC = b"\x93NUMPY"
+_MOST_HEADER_BYTES = 10_000  # what NumPy reads, too
+_MOST_BESIDE_ZERO = 2**16  # elements of an axis of an array without elements
+_HEADER = {
+    "descr": r"""['"]descr['"]\s*:\s*['"]([<>|=]?[A-Za-z?]\d{0,9}(?:\[\w+\])?)['"]""",
+    "fortran_order": r"""['"]fortran_order['"]\s*:\s*(True|False)""",
+    "shape": r"""['"]shape['"]\s*:\s*\(((?:\s*\d{1,19}L?\s*,?)*)\s*\)""",
+}
+
+
+def _read_array(file: io.BufferedIOBase, size: int) -> np.ndarray:
+    """The array in an .npy file of `size` bytes; nothing is allocated before they are known to
+    hold it.
+
+    NumPy's own reader allocates what a header declares, and raises what the allocation raises.
+
+    Raises:
+        ValueError: it is not such a file, or not of plain numbers or text.
+    """
+    dtype, fortran_order, shape = _read_header(file)
+    count = math.prod(shape)
+    left = size - file.tell()
+    # Beside a zero, another axis may be of any length, and nobody may count to 2^62 then.
+    if count * dtype.itemsize > left or max(shape, default=0) > max(left, _MOST_BESIDE_ZERO):
+        raise ValueError(
+            f"it declares an array {list(shape)} of {dtype.itemsize} bytes each, but holds {left}"
+        )
+    content = np.empty(count * dtype.itemsize, np.uint8)
+    if file.readinto(content.data) != content.size:
+        raise ValueError("it ends too early")
+    # Raises ValueError for too many dimensions.
+    return content.view(dtype).reshape(shape, order="F" if fortran_order else "C")
+
+
+def _read_header(file: io.BufferedIOBase) -> tuple[np.dtype, bool, tuple[int, ...]]:
+    """(dtype, whether in Fortran's order, shape); the text of the header is never evaluated."""
+    start = file.read(len(_MAGIC) + 2)
+    if start[:-2] != _MAGIC or start[-2:] not in (b"\1\0", b"\2\0", b"\3\0"):
+        raise ValueError("it does not start as one")
+    length = int.from_bytes(file.read(2 if start[-2] == 1 else 4), "little")
+    if length > _MOST_HEADER_BYTES:
+        raise ValueError(f"its header has {length} bytes; at most {_MOST_HEADER_BYTES} are read")
+    text = file.read(length).decode("latin1")
+    found = {name: re.search(pattern, text, re.ASCII) for name, pattern in _HEADER.items()}
+    descr, order, sizes = (match and match.group(1) for match in found.values())
+    if descr is None or order is None or sizes is None:
+        raise ValueError("its header is not that of a plain array [N, ...]")
+    return _plain_dtype(descr), order == "True", tuple(map(int, re.findall(r"\d+", sizes)))
+
+
+def _plain_dtype(descr: str) -> np.dtype:
+    """The dtype of a header if it is one of numbers or text, else ValueError."""
+    try:
+        dtype = np.dtype(descr)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"unknown dtype {descr!r}") from error
+    if dtype.kind == "O":
+        raise ValueError("it holds pickled objects, which are not loaded")
+    if dtype.kind not in "biufcSU" or not dtype.itemsize:
+        raise ValueError(f"it holds {dtype}, not numbers")
+    return dtype
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a mapping as indented JSON, atomically."""
     write_text(path, json.dumps(plain(value), indent=2) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A mapping written by `write_json`. Raises InputError if it is missing or damaged."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"no file {path}.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read: {reason(error)}.") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} cannot be read: it holds no names and values.")
+    return value
 
 
 def plain(value: Any) -> Any:

@@ -5,25 +5,29 @@ import json
 import os
 import tempfile
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from virl_tf.domain import EVERYWHERE
 from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork
+from virl_tf.persistence.files import PARTIAL, read_members
 from virl_tf.reward import DTYPES, Reward, from_named_arrays
-from virl_tf.validation import InputError, check_unpacked_size
+from virl_tf.validation import InputError, reason
 
 _MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}
 _CLASSES = {"Functional", "InputLayer", "CumulativeReward", "DTypePolicy", "__keras_tensor__", ""}
+# What files without bounds and angles do not hold.
+_EVERYWHERE = {f"domain.{name}": array for name, array in EVERYWHERE._asdict().items()}
 # Files of version 0.1 name no arrays; they hold the first 13, 14 or 18 of these.
 _UNNAMED = 13, 14, 18
+# What JSON and HDF5 raise for content of another structure; RecursionError is a RuntimeError.
 _DAMAGED = (
-    *(ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(ValueError, TypeError, OSError, LookupError, AttributeError, RuntimeError),
+    *(OverflowError, MemoryError),
 )
 
 
@@ -39,27 +43,30 @@ def load_reward(path: Path | str) -> Reward:
     if not path.is_file():
         raise InputError(f"no reward file {path}.")
     try:
-        check_unpacked_size(path)
-        with zipfile.ZipFile(path) as file:
-            _check_members(file)
-            description = json.loads(file.read("config.json"))
-            content = file.read("model.weights.h5")
-        arrays = _read_arrays(content, _names(description))
+        members = read_members(path)
+        description = _description(members)
+        arrays = _read_arrays(members["model.weights.h5"], _names(description))
         _check_arrays(arrays)
     except _DAMAGED as error:
-        raise InputError(f"{path} is not a reward saved by virl_tf: {error}") from error
+        raise InputError(f"{path} is not a reward saved by virl_tf: {reason(error)}") from error
     return from_named_arrays(arrays)
 
 
-def _check_members(file: zipfile.ZipFile) -> None:
-    """Raise ValueError unless members and Keras classes are those of `Reward.as_keras`."""
+def _description(members: dict[str, bytes]) -> dict[str, Any]:
+    """config.json. Raises ValueError unless members and Keras classes are those of
+    `Reward.as_keras`.
+    """
     classes = set()
-    json.loads(
-        file.read("config.json"), object_hook=lambda item: classes.add(item.get("class_name", ""))
-    )
-    if set(file.namelist()) != _MEMBERS or classes != _CLASSES:
-        described = sorted(map(str, classes))[:9]
-        raise ValueError(f"it holds {file.namelist()[:9]} and describes {described}")
+
+    def noted(item: dict[str, Any]) -> dict[str, Any]:
+        classes.add(str(item.get("class_name", "")))
+        return item
+
+    description = json.loads(members.get("config.json", b"{}"), object_hook=noted)
+    if set(members) != _MEMBERS or classes != _CLASSES:
+        described = sorted(classes)[:9]
+        raise ValueError(f"it holds {list(members)[:9]} and describes {described}")
+    return description
 
 
 def _names(description: dict[str, Any]) -> list[str] | None:
@@ -83,7 +90,8 @@ def _read_arrays(content: bytes, names: list[str] | None) -> dict[str, np.ndarra
         arrays = {
             name: _read_array(weights, f"{group}/{i}", len(content)) for i, name in enumerate(names)
         }
-    return {**_absent(len(arrays["features.shift"])), **arrays} if old else arrays
+    absent = _absent(len(arrays["features.shift"])) if old else _EVERYWHERE
+    return {**absent, **arrays}
 
 
 def _absent(dim: int) -> dict[str, np.ndarray]:
@@ -91,6 +99,7 @@ def _absent(dim: int) -> dict[str, np.ndarray]:
     mixture = empty_mixture(dim)._asdict()
     return {
         "features.frequencies": np.zeros((dim, 0), np.float32),
+        **_EVERYWHERE,
         **{f"mixture.{name}": np.asarray(array) for name, array in mixture.items()},
         "mixture_exponent": np.zeros(()),
     }
@@ -127,9 +136,13 @@ def _check_arrays(arrays: dict[str, np.ndarray]) -> None:
         raise ValueError("its arrays have other shapes")
     if not len(arrays["mixture.means"]) and arrays["mixture_exponent"] != 0.0:
         raise ValueError("its average is with a mixture that has no components")
-    densities = [name for name in arrays if not name.startswith("networks.")]
+    densities = [name for name in arrays if not name.startswith(("networks.", "domain."))]
     if not all(np.isfinite(arrays[name]).all() for name in densities):
         raise ValueError("its mixture, scales or frequencies are not finite")
+    if not (arrays["domain.lower"] < arrays["domain.upper"]).all():
+        raise ValueError("its bounds are impossible")
+    if not np.isfinite(arrays["domain.period"]).all():
+        raise ValueError("its periods are not finite")
     if not 0 <= arrays["networks.count"] <= len(arrays["networks.input_kernel"]):
         raise ValueError("its number of networks is impossible")
 
@@ -154,6 +167,7 @@ def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
         "features.frequencies": (d, f),
         **_prefixed("mixture", Mixture((m,), (m, d), (m, d, d))),
         "mixture_exponent": (),
+        **dict.fromkeys(_EVERYWHERE, (d,) if len(arrays["domain.lower"]) else (0,)),
     }
 
 
@@ -163,7 +177,7 @@ def _prefixed(field: str, record: Any) -> dict[str, Any]:
 
 def save_reward(path: Path, reward: Reward) -> None:
     """Write `reward.as_keras()` atomically, without Keras's dates: equal rewards, equal files."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".reward-") as directory:
+    with tempfile.TemporaryDirectory(PARTIAL, ".reward-", path.parent) as directory:
         dated, undated = Path(directory) / "reward.keras", Path(directory) / "undated.keras"
         reward.as_keras().save(dated)
         with zipfile.ZipFile(dated) as source, zipfile.ZipFile(undated, "w") as file:

@@ -10,18 +10,25 @@ reward.keras, policy.npz    the result; their presence marks a finished run
 import contextlib
 import csv
 import io
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import yaml
 
 from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.persistence.configuration import differences, versions
-from virl_tf.persistence.files import DamagedFileError, plain, write_text
-from virl_tf.validation import InputError
+from virl_tf.persistence.files import (
+    DamagedFileError,
+    plain,
+    read_json,
+    remove_partial,
+    write_json,
+    write_text,
+)
+from virl_tf.validation import InputError, reason
 
 if TYPE_CHECKING:  # whether a folder is the right one is known without TensorFlow and pandas
     import pandas as pd
@@ -34,6 +41,9 @@ try:
     import fcntl
 except ImportError:  # not a POSIX system: runs work, without the lock
     fcntl = None  # type: ignore[assignment]
+
+
+_STARTED = time.time()
 
 
 class RunFolder:
@@ -59,6 +69,7 @@ class RunFolder:
             found = folder.path.iterdir() if folder.path.is_dir() else ()
             if any(not entry.name.startswith(".") for entry in found):
                 folder._check_same(yaml.safe_load(text)["config"])
+                folder._tidy_if_finished()
             else:
                 folder.path.mkdir(parents=True, exist_ok=True)
                 write_text(folder.path / "config.yaml", text)
@@ -73,7 +84,7 @@ class RunFolder:
             raise InputError(
                 f"{self.path} holds files but no run (no config.yaml); give a new or empty folder."
             )
-        made_by = (self._content.get("versions") or {}).get("virl_tf")
+        made_by = self._versions.get("virl_tf")
         if made_by is not None and made_by != versions().get("virl_tf"):
             raise InputError(
                 f"{self.path} was made by virl_tf {made_by}; "
@@ -92,6 +103,13 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """What identifies the run. Raises InputError if there is no run here."""
         return self._content["config"]
+
+    @property
+    def _versions(self) -> Mapping[str, Any]:
+        found = self._content.get("versions") or {}
+        if not isinstance(found, Mapping):
+            raise InputError(f"{self.path / 'config.yaml'}: versions must be a mapping.")
+        return found
 
     @property
     def _content(self) -> dict[str, Any]:
@@ -146,7 +164,8 @@ class RunFolder:
             writer.writerows(rows)
         except (FileNotFoundError, ValueError, csv.Error) as error:
             raise InputError(
-                f"{path} is missing or damaged ({error}); give another folder to start anew."
+                f"{path} is missing or damaged ({reason(error)}); "
+                "give another folder to start anew."
             ) from error
         if len(rows) < before:
             raise InputError(
@@ -183,6 +202,8 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keep other processes from this run; the lock ends with the process, however it ends.
 
+        What kills have left behind before this process began is removed.
+
         Raises:
             InputError: another process works on it.
         """
@@ -197,33 +218,44 @@ class RunFolder:
                         f"another process is working on the run in {self.path}; "
                         "wait for it or stop it."
                     ) from error
+                # Commands write here without the lock too, but none for a minute.
+                remove_partial(self.path, max(_STARTED, time.time() - 60.0))
             yield
+
+    def _tidy_if_finished(self) -> None:
+        """A finished run is not locked any more, but pictures and summaries are made after that."""
+        if self.finished:
+            with contextlib.suppress(InputError), self.locked():  # it may be read-only
+                pass
 
     def history(self) -> "pd.DataFrame":
         """metrics.csv and timings.csv side by side, a row per iteration."""
-        metrics, timings = self._table("metrics.csv"), self._table("timings.csv")
+        metrics, timings = self.table("metrics.csv"), self.table("timings.csv")
         if list(metrics["t"]) != list(timings["t"]):
             raise InputError(
                 f"metrics.csv and timings.csv in {self.path} hold different iterations: "
                 "one of them is damaged."
             )
-        return metrics.merge(timings, on="t")
+        return pd.concat([metrics, timings.drop(columns="t")], axis=1)
 
     def seconds(self) -> float:
         """CPU seconds of the iterations done so far."""
         if not self._checkpoints():
             return 0.0
-        return float(self._table("timings.csv").drop(columns="t").to_numpy().sum())
+        return float(self.table("timings.csv").drop(columns="t").to_numpy().sum())
 
-    def _table(self, name: str) -> "pd.DataFrame":
+    def table(self, name: str) -> "pd.DataFrame":
+        """metrics.csv or timings.csv. Raises InputError if it is missing or damaged."""
         import pandas as pd
 
         try:
             frame = pd.read_csv(self.path / name, float_precision="round_trip")
         except (OSError, ValueError) as error:
-            raise InputError(f"{self.path / name} cannot be read: {error}.") from error
-        if "t" not in frame or not all(np.issubdtype(kind, np.number) for kind in frame.dtypes):
-            raise InputError(f"{self.path / name} is not a table of iterations.")
+            raise InputError(f"{self.path / name} cannot be read: {reason(error)}.") from error
+        text = [key for key in frame if not pd.api.types.is_numeric_dtype(frame[key])]
+        if "t" not in frame or text:
+            why = f"column {text[0]!r:.40} holds text" if text else "it has no column 't'"
+            raise InputError(f"{self.path / name} is not a table of iterations: {why}.")
         return frame
 
     # --- result -----------------------------------------------------------------------------------
@@ -249,6 +281,16 @@ class RunFolder:
                 f"cannot write to {self.path}: {error.strerror or error}. "
                 "What was finished before is kept: the same call continues once that is solved."
             ) from error
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json. Raises InputError if it cannot be written."""
+        with self._writing():
+            write_json(self.path / "summary.json", summary)
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json holds; nothing if there is none. Raises InputError if it is damaged."""
+        path = self.path / "summary.json"
+        return read_json(path) if path.is_file() else {}
 
     def reward(self) -> "Reward":
         """The recovered reward."""

@@ -1,0 +1,187 @@
+"""Row numbers, whole numbers, copies, constants and outliers are seen, and nothing else is."""
+
+import re
+
+from virl_tf.data_checks import dither, examine
+from virl_tf.validation import InputError, check_demonstrations
+
+import numpy as np
+import pytest
+
+NUM_SETS = 300  # none of them with a warning: fewer than 1 % have one, with 95 % confidence
+
+
+def data(n=1000, d=3, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, d))
+
+
+def beside(column, n=1000):
+    """A column to the right of three of Gaussian noise."""
+    return np.column_stack([data(n), np.broadcast_to(column, n)])
+
+
+RNG = np.random.default_rng(1)
+COUNTS = {
+    "from 0": np.arange(1000),
+    "from 1": np.arange(1, 1001),
+    "backwards": np.arange(1000)[::-1],
+    "every tenth": 7 + 10 * np.arange(1000),
+    "a tenth left out": np.delete(np.arange(1111), np.arange(1, 1111, 10)),
+    "shuffled": RNG.permutation(1000),
+    "shuffled, a third left out": RNG.permutation(1500)[:1000] + 5,
+    "seconds": np.arange(1000) / 30.0,
+    "seconds, rounded": np.round(np.arange(1000) / 30.0, 3),
+}
+
+
+@pytest.mark.parametrize("column", COUNTS.values(), ids=COUNTS)
+def test_a_column_that_counts_the_rows_is_refused(column):
+    with pytest.raises(InputError, match=re.escape("column 'x3' counts the rows; drop it (--")):
+        examine(beside(column))
+
+
+@pytest.mark.parametrize("n", [5, 9])
+def test_few_rows_are_counted_too(n):
+    with pytest.raises(InputError, match=r"column 'id' counts the rows; drop it \(--exclude id"):
+        examine(np.column_stack([data(n, 1), np.arange(n)]), ["a", "id"])
+
+
+def test_the_only_column_may_be_the_count():
+    with pytest.raises(InputError, match="column 'x0' counts the rows"):
+        examine(np.arange(30.0)[:, None])
+
+
+def test_names_are_quoted_for_the_shell():
+    with pytest.raises(InputError, match=re.escape("(--exclude 'row number')")):
+        examine(beside(np.arange(1000)), ["a", "b", "c", "row number"])
+
+
+LINE = beside(0.0) @ np.array([1.0, -2.0, 0.0, 0.0])
+WARNED = {
+    "time stamps": (
+        beside(np.cumsum(RNG.random(1000))),
+        "column 'x3': sorted, as time stamps and numbers of trajectories are",
+    ),
+    "ids with gaps": (beside(np.sort(RNG.choice(3000, 1000, replace=False))), "'x3': sorted"),
+    "numbers of trajectories": (beside(np.arange(1000) // 5), "column 'x3': sorted"),
+    "zero and one": (beside(data()[:, 0] > 0.3), "column 'x3': 2 distinct values in 1000 rows"),
+    "whole numbers": (beside(RNG.integers(0, 90, 1000)), "90 distinct values.*--dither"),
+    "tenths": (beside(RNG.integers(0, 9, 1000) * 0.1), "column 'x3': 9 distinct values"),
+    "two coarse columns": (
+        data().round(1)[:, :2],
+        r"columns 'x0', 'x1': \d\d, \d\d distinct.*drop them \(--exclude x0,x1\)",
+    ),
+    "a sensor at rest": (
+        beside(np.maximum(data()[:, 1], 0.0)),
+        "column 'x3': exactly 0 in 499 of 1000 rows.*leave these rows out",
+    ),
+    "a stand-in": (
+        beside(np.where(RNG.random(1000) < 0.08, -999.0, data()[:, 2])),
+        "column 'x3': exactly -999 in",
+    ),
+    "everything twice": (np.concatenate([data(), data()]), "50% of the rows repeat another one"),
+    "rounded and twice": (np.concatenate([data().round(3)] * 2), "50% of the rows repeat"),
+    "a tenth twice": (np.concatenate([data(), data(100)]), "9% of the rows repeat another one"),
+    "one column twice": (np.concatenate([data(d=1), data(d=1)]), "50% of the rows repeat"),
+    "nearly constant": (beside(1e3 + 1e-6 * data()[:, 0] ** 2), "'x3': varies by less than 1e-07"),
+    "another unit": (beside(2.54 * data()[:, 0] + 1.0), "'x3': a straight line of the columns"),
+    "rounded to 3 digits": (beside(2.54 * data()[:, 0]).round(3), "'x3': a straight line"),
+    "a sum": (beside(LINE), "column 'x3': a straight line of the columns before it"),
+    "one row far away": (
+        np.concatenate([data(), [[0.0, 1e6, 0.0]]]),
+        r"column 'x1': 1e\+06 in row 1000 is 1.1e\+06 standard deviations of the other rows away",
+    ),
+    "one row of 40": (np.concatenate([data(39), [[-1e3, 0.0, 0.0]]]), "'x0': -1000 in row 39"),
+}
+
+
+@pytest.mark.parametrize(("x", "expected"), WARNED.values(), ids=WARNED)
+def test_a_warning_is_one_line_with_what_to_do(x, expected):
+    (line,) = examine(check_demonstrations(x))
+    assert re.search(expected, line)
+    assert re.search(
+        r"drop (it|them) \(--exclude|leave (these|such) rows out|keep one of each", line
+    )
+    assert line.endswith(".")
+    assert "\n" not in line
+
+
+def test_many_columns_are_named_in_part():
+    (line,) = examine(RNG.integers(0, 2, (100, 8)).astype(float) + data(100, 8).round() * 2.0)
+    assert line.startswith("columns 'x0', 'x1', 'x2', 'x3', 'x4' and 3 more: ")
+
+
+def correlated(rng, n, d):
+    return rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) + 0.01 * rng.normal(size=(n, d))
+
+
+def modes(rng, n, d):
+    return 10.0 * rng.normal(size=(5, d))[rng.integers(5, size=n)] + 0.1 * rng.normal(size=(n, d))
+
+
+CONTINUOUS = {
+    "normal": lambda rng, n, d: rng.normal(size=(n, d)),
+    "uniform": lambda rng, n, d: rng.random((n, d)),
+    "exponential": lambda rng, n, d: rng.exponential(size=(n, d)),
+    "lognormal": lambda rng, n, d: rng.lognormal(size=(n, d)),
+    "heavy tails": lambda rng, n, d: rng.standard_t(5, size=(n, d)),
+    "correlated": correlated,
+    "modes": modes,
+    "far from 0": lambda rng, n, d: 1e4 * rng.normal(size=d) + rng.normal(size=(n, d)),
+}
+ROUNDED = {
+    "exact": lambda x: x,
+    "float32": lambda x: x.astype(np.float32).astype(float),
+    "4 digits": lambda x: x.round(4),
+    "3 digits": lambda x: x.round(3),
+}
+
+
+@pytest.mark.parametrize("rounded", ROUNDED.values(), ids=ROUNDED)
+def test_continuous_data_gives_no_warning(rounded):
+    rng = np.random.default_rng(2)
+    for i in range(NUM_SETS):
+        name = list(CONTINUOUS)[i % len(CONTINUOUS)]
+        n = int(np.exp(rng.uniform(np.log(30), np.log(2000))))
+        d = int(rng.integers(1, min(12, n // 3)))
+        x = rounded(CONTINUOUS[name](rng, n, d))
+        assert examine(x) == [], f"{n} rows in {d}-D, {name}"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("unit", [1e99, 1e-99])
+def test_extreme_units_are_no_matter(unit):
+    x = data() * [unit, 1.0, 1.0]
+    assert examine(x) == []
+    assert examine(np.concatenate([x, x])[:, :1]) != []
+
+
+# --- dither ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1.0, 0.1, 25.0])
+def test_dither_spreads_coarse_columns_by_their_resolution_and_keeps_the_others(step):
+    coarse = step * RNG.integers(0, 9, 4000)
+    x = np.column_stack([data(4000, 1), coarse, 7.0 + data(4000, 1, seed=9)])
+    kept = x.copy()
+    spread = dither(x, seed=3)
+    np.testing.assert_array_equal(x, kept)
+    np.testing.assert_array_equal(spread[:, [0, 2]], x[:, [0, 2]])
+    noise = (spread - x)[:, 1] / step
+    assert np.abs(noise).max() <= 0.5 + 1e-9
+    # Uniform on a unit interval: its mean is 0 within four standard errors, its variance 1 / 12.
+    assert abs(noise.mean()) < 4.0 * np.sqrt(1.0 / 12.0 / 4000)
+    assert noise.var() == pytest.approx(1.0 / 12.0, rel=0.1)
+    assert examine(spread) == []
+
+
+def test_the_noise_is_the_seeds_and_each_columns_own():
+    x = RNG.integers(0, 2, (500, 2)).astype(float)
+    np.testing.assert_array_equal(dither(x, 0), dither(x, 0))
+    first, second = dither(x, 0) - x, dither(x, 1) - x
+    assert not np.array_equal(first, second)
+    assert abs(np.corrcoef(first.T)[0, 1]) < 0.2
+
+
+def test_continuous_columns_keep_their_bytes():
+    np.testing.assert_array_equal(dither(data().round(3), 0), data().round(3))

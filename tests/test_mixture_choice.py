@@ -1,0 +1,81 @@
+"""How many Gaussians, and of which covariances."""
+
+from virl_tf.mixture import FULL, bic_mixture, em_mixture
+from virl_tf.mixture_choice import choose_mixture, describe_density
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+
+def clusters(n, dim, modes=3, seed=0, width=0.3):
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).uniform(-4.0, 4.0, (modes, dim))
+    return centres[rng.integers(0, modes, n)] + width * rng.standard_normal((n, dim))
+
+
+@pytest.mark.parametrize("modes", [1, 3])
+@pytest.mark.parametrize("rows", [100, 900])
+def test_as_many_components_as_clusters_are_chosen(modes, rows):
+    rng = np.random.default_rng(0)
+    units = [1.0, 100.0]
+    x = 8.0 * rng.integers(0, modes, (rows, 1)) * units + rng.normal(size=(rows, 2)) * units
+    choice = choose_mixture(x, seed=0)
+    assert choice.components == modes
+    assert max(choice.scores, key=choice.scores.get) >= modes
+
+
+@pytest.mark.parametrize("rows", [3, 4, 10])
+def test_a_handful_of_rows_gets_few_components(rows):
+    x = np.random.default_rng(0).normal(size=(rows, 1))
+    assert choose_mixture(x, seed=0).components <= 2
+
+
+def test_few_rows_of_many_modes_share_their_covariances():
+    # 24 modes of 3 rows each in D = 6: nothing that full covariances could be told from.
+    x = np.concatenate([clusters(72, 6, modes=24, width=0.05)])
+    choice = choose_mixture(x, seed=0)
+    assert choice.components >= 10
+    assert choice.covariances != FULL
+
+
+@pytest.mark.parametrize(("rows", "dim", "modes"), [(60, 4, 3), (100, 14, 4), (72, 6, 24)])
+def test_few_rows_are_described_better_than_by_bic(rows, dim, modes):
+    x = clusters(rows, dim, modes)
+    test = tf.constant(clusters(2000, dim, modes, seed=1))
+    ours, by_bic = (
+        float(tf.reduce_mean(mixture.log_prob(test)))
+        for mixture in (describe_density(x, 0), bic_mixture(x, 0))
+    )
+    assert ours > by_bic - 0.05
+
+
+def test_many_rows_are_described_by_bic():
+    x = clusters(800, 2)
+    for found, expected in zip(describe_density(x, 5), bic_mixture(x, 5), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_given_number_is_kept():
+    x = clusters(60, 2)
+    choice = choose_mixture(x, seed=0, components=7)
+    assert (choice.components, choice.reason, choice.scores) == (7, "given", {})
+    assert choose_mixture(clusters(900, 2), 0, components=7).covariances == FULL
+    assert choose_mixture(x[:6], seed=0, components=6).components == 6
+
+
+def test_copies_do_not_choose_spikes():
+    x = clusters(60, 2, modes=1)
+    copies = np.repeat(x, 5, axis=0)
+    alone = choose_mixture(copies, 0)
+    grouped = choose_mixture(copies, 0, groups=np.repeat(np.arange(60), 5))
+    assert grouped.components <= 3 < alone.components
+
+
+def test_tied_covariances_are_one_for_all():
+    from virl_tf.mixture import Covariances
+
+    mixture = em_mixture(clusters(200, 3), 4, 0, Covariances("tied", 1e-3))
+    assert mixture.scale_trils.shape == (4, 3, 3)
+    for o in range(4):
+        np.testing.assert_allclose(mixture.scale_trils[o], mixture.scale_trils[0])

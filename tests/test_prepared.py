@@ -1,0 +1,111 @@
+"""Checking and splitting a user's demonstrations."""
+
+from virl_tf import InputError
+from virl_tf.prepared import DataOptions, prepare
+from virl_tf.splitting import folds, held_out_rows, row_groups
+
+import numpy as np
+import pandas as pd
+import pytest
+
+
+def normal(n, d=2, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, d))
+
+
+def prepared(x, seed=0, **options):
+    return prepare(x, DataOptions(**options), seed)
+
+
+def test_rows_are_held_out_at_random_and_each_is_used_once():
+    x = np.column_stack([np.arange(200.0) ** 1.5, normal(200)])
+    found = prepared(x)
+    assert (len(found.train), len(found.test)) == (180, 20)
+    both = np.concatenate([found.train, found.test])
+    np.testing.assert_array_equal(np.sort(both, axis=0), np.sort(x, axis=0))
+    assert found.test[:, 0].max() > 1000 > found.test[:, 0].min()
+    assert not np.array_equal(found.test, prepared(x, seed=1).test)
+    assert found.groups is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "share", "held_out"),
+    [(49, 0.1, 0), (50, 0.1, 10), (100, 0.1, 10), (500, 0.1, 50), (60, 0.4, 24), (60, 0.0, 0)],
+)
+def test_as_many_are_held_out_as_tell_something(rows, share, held_out):
+    assert len(prepared(normal(rows), held_out=share).test) == held_out
+
+
+def test_columns_have_the_names_of_a_frame():
+    x = normal(60)
+    assert prepared(x).names == ["x0", "x1"]
+    frame = pd.DataFrame(x, columns=["speed", "distance"])
+    assert prepared(frame).names == ["speed", "distance"]
+    np.testing.assert_array_equal(prepared(frame).train, prepared(x).train)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_rows_are_on_one_side(seed):
+    x = normal(150)
+    found = prepared(np.concatenate([x, x[:60], x[:30]]), seed)
+    assert found.repeated == 90
+    train, test = ({tuple(row) for row in rows} for rows in (found.train, found.test))
+    assert train
+    assert test
+    assert not train & test
+    held_out, rest = held_out_rows(len(found.train), 0.1, found.groups)
+    assert not {tuple(r) for r in found.train[held_out]} & {tuple(r) for r in found.train[rest]}
+
+
+def test_demonstrations_of_one_label_are_on_one_side():
+    labels = np.repeat([f"p{i}" for i in range(30)], 5)
+    x = np.column_stack([np.arange(150.0) ** 1.1, normal(150)])
+    found = prepared(x, groups=labels)
+    held_out = np.isin(x[:, 0], found.test[:, 0])
+    people = held_out.reshape(30, 5)
+    assert (people.all(axis=1) == people.any(axis=1)).all()
+    assert people.all(axis=1).sum() == 3
+    assert len(np.unique(found.groups)) == 27
+
+
+def test_groups_that_share_a_row_hang_together():
+    x = np.array([[0.0], [1.0], [1.0], [2.0], [3.0]])
+    np.testing.assert_array_equal(row_groups(x), [0, 1, 1, 2, 3])
+    np.testing.assert_array_equal(row_groups(x, ["a", "a", "b", "b", "c"]), [0, 0, 0, 0, 1])
+    assert row_groups(x[:2]) is None
+    assert row_groups(x[:2], ["a", "b"]) is None
+
+
+@pytest.mark.parametrize("groups", [None, np.repeat(np.arange(20), 5)])
+def test_every_row_is_in_one_fold(groups):
+    parts = folds(100, 5, 0, groups)
+    assert len(parts) == 5
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(100))
+    if groups is not None:
+        assert all(len(np.unique(groups[part])) == 4 for part in parts)
+        assert all(len(part) == 20 for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"held_out": 0.6}, "from 0 to 0.5; got 0.6"),
+        ({"held_out": True}, "from 0 to 0.5; got True"),
+        ({"held_out": float("nan")}, "got nan"),
+        ({"groups": ["a"] * 7}, r"a label per demonstration, \[60\]"),
+        ({"groups": ["a"] * 60}, "all demonstrations are of one group"),
+    ],
+)
+def test_options_that_cannot_be_used(options, message):
+    with pytest.raises(InputError, match=message):
+        prepared(normal(60), **options)
+
+
+def test_what_tells_data_and_options_apart():
+    x, labels = normal(60), np.repeat(np.arange(30), 2)
+    kinds = [{}, {"held_out": 0.2}, {"groups": labels}, {"support": (-9.0, 9.0)}]
+    kinds += [{"periodic": ["x0"]}, {"periodic": {"x0": 7.0}}]
+    identities = [prepared(x, **options).identity for options in kinds]
+    identities.append(prepared(x + 1.0).identity)
+    assert len({str(identity) for identity in identities}) == len(identities)
+    assert prepared(x).identity == prepared(x.tolist()).identity

@@ -1,0 +1,234 @@
+"""What demonstrations should not hold: row numbers, whole numbers, copies, constants, outliers.
+
+None of these is an error of form, and each gives a reward that looks fine and is none: a density
+is infinitely high on few distinct values, and says nothing about a column that counts the rows.
+"""
+
+import shlex
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from virl_tf.validation import InputError
+
+MOST_NAMED = 5  # columns that one line names
+FEWEST_ROWS = 5  # in which a straight line is no coincidence
+FEWEST_IDS = 20  # different whole numbers, among 30, that are none either
+FEWEST_SORTED = 10  # rows whose order is none either: one in 10! / 2
+MOST_DISTINCT = 100  # values of a column that is not continuous
+REPEATS = 1.5  # rows to each of them
+ATOM = 0.05  # share of the rows with one and the same value
+COPIES = 0.05  # share of the rows that repeat another
+DIGITS = 8  # significant ones, with which a column counts as rounded
+FLAT = 1e-7  # standard deviation over the largest number
+UNEXPLAINED = 1e-6  # share of a variance that other columns do not explain
+OUTLIERS = 0.01  # share of the rows that may be outliers
+INFLATED = 10.0  # times that outliers stretch a standard deviation
+
+
+class Column(NamedTuple):
+    """One column: its numbers [N], and its distinct values in order with how often each occurs."""
+
+    name: str
+    x: np.ndarray
+    values: np.ndarray
+    counts: np.ndarray
+
+
+def examine(x: np.ndarray, names: Sequence[str] | None = None) -> list[str]:
+    """What is suspicious about checked demonstrations x [N, D]: a line each, with what to do.
+
+    Continuous data of 30 rows or more gives none, nor does it when rounded to 3 digits.
+
+    Args:
+        names: of the D columns; None: x0, x1, ...
+
+    Raises:
+        InputError: a column counts the rows.
+    """
+    names = [f"x{i}" for i in range(x.shape[1])] if names is None else names
+    columns = [_column(name, numbers) for name, numbers in zip(names, x.T, strict=True)]
+    for column in columns:
+        if _counts_rows(column):
+            raise InputError(f"column {column.name!r} counts the rows; {_drop([column.name])}.")
+    checks = (_sorted, _coarse, _atoms, _copies, _flat, _dependent, _outliers)
+    return [line for check in checks for line in check(columns)]
+
+
+def dither(x: np.ndarray, seed: int) -> np.ndarray:
+    """Spread columns of few distinct values: uniform noise as wide as their resolution.
+
+    What was recorded as k may have been anything from k - 1/2 to k + 1/2, and has a density then.
+
+    Args:
+        x: demonstrations [N, D], float64.
+        seed: of the noise.
+
+    Returns:
+        [N, D]; other columns, and x itself, keep their bytes.
+    """
+    spread = x.copy()
+    for i, numbers in enumerate(x.T):
+        column = _column(str(i), numbers)
+        if _is_coarse(column):
+            noise = np.random.default_rng([seed, i]).uniform(-0.5, 0.5, len(numbers))
+            spread[:, i] += noise * np.diff(column.values).min()
+    return spread
+
+
+def _column(name: str, x: np.ndarray) -> Column:
+    """Values that differ by rounding errors count as one: 0.3 and 0.1 + 0.2."""
+    values, counts = np.unique(x, return_counts=True)
+    apart = np.concatenate([[True], np.diff(values) > 1e-9 * (values[-1] - values[0])])
+    starts = np.flatnonzero(apart)
+    return Column(name, x, values[starts], np.add.reduceat(counts, starts))
+
+
+# --- one check each -------------------------------------------------------------------------------
+
+
+def _counts_rows(column: Column) -> bool:
+    """Whether the rows are 0, 1, 2, ... times a step from a start; or different whole numbers in
+    any order, as ids of shuffled rows of which some were left out.
+    """
+    x = column.x
+    if len(x) < FEWEST_ROWS:
+        return False
+    step = (x[-1] - x[0]) / (len(x) - 1)
+    if np.abs(x - x[0] - step * np.arange(len(x))).max() < 0.1 * abs(step):
+        return True
+    unique = len(x) >= FEWEST_IDS and len(column.values) == len(x)
+    dense = column.values[-1] - column.values[0] < 1.5 * len(x)
+    return unique and bool(dense) and bool((x == np.rint(x)).all())
+
+
+def _sorted(columns: list[Column]) -> list[str]:
+    """Time stamps, and ids with gaps; the only column may have been sorted by hand."""
+    if len(columns) == 1 or len(columns[0].x) < FEWEST_SORTED:
+        return []
+    steps = [np.diff(column.x) for column in columns]
+    found = _chosen(columns, [(step >= 0.0).all() or (step <= 0.0).all() for step in steps])
+    if not found:
+        return []
+    text = "sorted, as time stamps and numbers of trajectories are; if it is one"
+    return [f"{_columns(found)}: {text}, {_drop(found)}."]
+
+
+def _coarse(columns: list[Column]) -> list[str]:
+    coarse = [column for column in columns if _is_coarse(column)]
+    if not coarse:
+        return []
+    names = [column.name for column in coarse]
+    shown = ", ".join(str(len(column.values)) for column in coarse[:MOST_NAMED])
+    text = f"{shown} distinct values in {len(coarse[0].x)} rows, on which a density has spikes"
+    dithered = "or spread by the resolution (--dither, in Python dither=True)"
+    return [f"{_columns(names)}: {text}; {_drop(names)}, {dithered}."]
+
+
+def _is_coarse(column: Column) -> bool:
+    distinct = len(column.values)
+    return 1 < distinct <= MOST_DISTINCT and len(column.x) >= REPEATS * distinct
+
+
+def _atoms(columns: list[Column]) -> list[str]:
+    """Sensors at rest or at their limit, and stand-ins for missing values."""
+    lines = []
+    for column in columns:
+        n, most = len(column.x), column.counts.max()
+        if not _is_coarse(column) and most >= max(FEWEST_ROWS, ATOM * n):
+            value = column.values[column.counts.argmax()]
+            text = f"{value:.6g} in {most} of {n} rows, where a density has a spike"
+            cure = f"leave these rows out, or {_drop([column.name])}"
+            lines.append(f"{_columns([column.name])}: exactly {text}; {cure}.")
+    return lines
+
+
+def _copies(columns: list[Column]) -> list[str]:
+    """More than chance gives to rounded columns: as often as with each column shuffled by itself.
+
+    A single rounded column tells nothing about that.
+    """
+    x = np.column_stack([column.x for column in columns])
+    share = _share_of_copies(x)
+    if share < COPIES or (len(columns) == 1 and _is_rounded(x)):
+        return []
+    shuffled = np.random.default_rng(0).permuted(x, axis=0)
+    if len(columns) > 1 and share < 3.0 * _share_of_copies(shuffled):
+        return []
+    text = f"{share:.0%} of the rows repeat another one, and a density has spikes on them"
+    return [f"{text}; keep one of each (np.unique(x, axis=0)) unless they are independent."]
+
+
+def _share_of_copies(x: np.ndarray) -> float:
+    rows = np.ascontiguousarray(x + 0.0)  # -0.0 is 0.0
+    size = rows.itemsize * x.shape[1]
+    return 1.0 - len(set(rows.view(f"V{size}").ravel().tolist())) / len(x)
+
+
+def _is_rounded(x: np.ndarray) -> bool:
+    """Whether the numbers are single precision or have at most `DIGITS` significant digits."""
+    with np.errstate(over="ignore"):  # larger numbers are no single precision
+        single = x.astype(np.float32) == x
+    size = np.abs(x[~single])
+    scaled = size / 10.0 ** (np.floor(np.log10(size)) - DIGITS + 1)
+    return bool(np.mean(np.abs(scaled - np.rint(scaled)) > 1e-4) < 0.01) if size.size else True
+
+
+def _flat(columns: list[Column]) -> list[str]:
+    found = _chosen(columns, [c.x.std() < FLAT * np.abs(c.x).max() for c in columns])
+    if not found:
+        return []
+    text = f"varies by less than {FLAT:g} of its size, near the rounding of numbers"
+    return [f"{_columns(found)}: {text}; subtract its mean before it is stored, or {_drop(found)}."]
+
+
+def _dependent(columns: list[Column]) -> list[str]:
+    """Columns that follow from those before them; a density has no width across them."""
+    n, d = len(columns[0].x), len(columns)
+    if n < 2 * d:
+        return []
+    z = np.column_stack([(c.x - c.x.mean()) / c.x.std() for c in columns])
+    left = np.diag(np.linalg.qr(z, mode="r")) ** 2 / n  # of each variance
+    found = _chosen(columns, left <= UNEXPLAINED)
+    if not found:
+        return []
+    text = "a straight line of the columns before it, so a density has no width across"
+    return [f"{_columns(found)}: {text}; {_drop(found)}."]
+
+
+def _outliers(columns: list[Column]) -> list[str]:
+    """Few rows that decide a column's scale: all others shrink to a point beside them."""
+    lines = []
+    for column in columns:
+        x = column.x
+        distance = np.abs(x - np.median(x))
+        few = max(1, int(OUTLIERS * len(x)))
+        spread = x[np.argpartition(distance, -few)[:-few]].std()
+        if 0.0 < INFLATED * spread < x.std():
+            row = distance.argmax()
+            text = f"{x[row]:.6g} in row {row} is {distance[row] / spread:.2g} standard deviations"
+            cure = "leave such rows out, or take a logarithm"
+            lines.append(f"column {column.name!r}: {text} of the other rows away; {cure}.")
+    return lines
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _chosen(columns: list[Column], marks: Any) -> list[str]:
+    return [column.name for column, mark in zip(columns, marks, strict=True) if mark]
+
+
+def _columns(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:MOST_NAMED])
+    return f"column{'s' if len(names) > 1 else ''} {shown}{_more(names)}"
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+
+
+def _drop(names: list[str]) -> str:
+    which = "it" if len(names) == 1 else "them"
+    return f"drop {which} (--exclude {shlex.quote(','.join(names))})"

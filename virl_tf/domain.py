@@ -1,0 +1,166 @@
+"""Where demonstrations can lie: bounds of columns, and columns that are angles."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.numerics import DENSITY
+from virl_tf.shapes import Array, Bool, Float64
+from virl_tf.validation import InputError, check_choice, check_positive
+
+
+class Domain(NamedTuple):
+    """A box, some of whose sides may be one turn of an angle. Without columns: everywhere.
+
+    Attributes:
+        lower, upper: the box, -inf and inf where there is no bound. An angle's turn is cut where
+            the demonstrations have their largest gap, so that no mode of theirs is split.
+        period: a whole turn, 0 for what is no angle.
+    """
+
+    lower: Float64[Array, " D"]
+    upper: Float64[Array, " D"]
+    period: Float64[Array, " D"]
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether there are neither bounds nor angles."""
+        return self.lower.shape[0] == 0
+
+    def wrap(self, x: Any) -> Any:
+        """Angles as those of the turn inside the box: [..., D] -> [..., D]."""
+        if self.everywhere:
+            return x
+        is_angle = self.period > 0.0
+        # Not used where it is no angle; a gradient must not divide by 0 there either.
+        turn = tf.where(is_angle, self.period, tf.ones_like(self.period))
+        low = tf.where(is_angle, self.lower, tf.zeros_like(self.lower))
+        return tf.where(is_angle, low + tf.math.floormod(x - low, turn), x)
+
+    def contains(self, x: Float64[Array, "N D"]) -> Bool[Array, " N"]:
+        """Whether points are in the box."""
+        return tf.reduce_all((x >= self.lower) & (x <= self.upper), axis=-1)
+
+    def bounded(
+        self, x: Float64[Array, "N D"], values: Float64[Array, " N"]
+    ) -> Float64[Array, " N"]:
+        """`values`, and -inf at points outside of the box."""
+        if self.everywhere:
+            return values
+        return tf.where(self.contains(x), values, tf.constant(-np.inf, DENSITY))
+
+
+EVERYWHERE = Domain(*(np.zeros(0) for _ in Domain._fields))
+
+
+def make_domain(
+    x: np.ndarray,
+    names: Sequence[str],
+    periodic: Sequence[Any] | Mapping[Any, float] | None = None,
+    support: tuple[Any, Any] | None = None,
+) -> Domain:
+    """The domain of demonstrations x [N, D].
+
+    Args:
+        names: of the columns.
+        periodic: columns (names or numbers) that are angles in radians, or {column: whole turn}.
+        support: (lower, upper), each a number for all columns, [D] numbers, {column: number} or
+            None.
+
+    Raises:
+        InputError: no such column, no such number, or demonstrations outside of the bounds.
+    """
+    if periodic is None and support is None:
+        return EVERYWHERE
+    lower, upper = _bounds(support, names)
+    _check_inside(x, lower, upper, names)
+    period = np.zeros(len(names))
+    if not isinstance(periodic, Mapping):
+        periodic = dict.fromkeys(_sequence(periodic), 2.0 * np.pi)
+    for column, turn in periodic.items():
+        i = column_index(column, names)
+        if np.isfinite([lower[i], upper[i]]).any():
+            raise InputError(f"column {names[i]!r} is periodic; it cannot have bounds, too.")
+        period[i] = check_positive(f"the period of column {names[i]!r}", turn)
+        lower[i] = _cut(x[:, i], period[i])
+        upper[i] = lower[i] + period[i]
+    return Domain(*(tf.constant(array, DENSITY) for array in (lower, upper, period)))
+
+
+def column_index(column: Any, names: Sequence[str]) -> int:
+    """The number of a column that is given by its name or its number. Raises InputError."""
+    if isinstance(column, (int, np.integer)) and not isinstance(column, bool):
+        if not 0 <= column < len(names):
+            raise InputError(f"no column {column}: there are {len(names)}, from 0 on.")
+        return int(column)
+    return list(names).index(check_choice("column", column, names))
+
+
+def _sequence(columns: Any) -> list[Any]:
+    if columns is None:
+        return []
+    return [columns] if isinstance(columns, (str, int)) else list(columns)
+
+
+def _bounds(support: Any, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """(lower, upper), [D] each."""
+    if support is None:
+        support = (None, None)
+    if callable(support) or not isinstance(support, (tuple, list)) or len(support) != 2:
+        raise InputError(
+            "support must be a pair (lower, upper) of bounds; a function of points belongs to "
+            "fit_policy(..., support=), which takes the recovered reward."
+        )
+    lower, upper = (
+        _bound(side, given, fill, names)
+        for side, given, fill in zip(("lower", "upper"), support, (-np.inf, np.inf), strict=True)
+    )
+    wrong = np.flatnonzero(~(lower < upper))
+    if wrong.size:
+        i = wrong[0]
+        raise InputError(
+            f"support: column {names[i]!r} has the bounds {lower[i]:g} and {upper[i]:g}; the lower "
+            "one must be below the upper one."
+        )
+    return lower, upper
+
+
+def _bound(side: str, given: Any, fill: float, names: Sequence[str]) -> np.ndarray:
+    bound = np.full(len(names), fill)
+    try:
+        if isinstance(given, Mapping):
+            for column, value in given.items():
+                bound[column_index(column, names)] = value
+        elif given is not None:
+            bound[:] = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"support: the {side} bounds must be a number, {len(names)} numbers (one per column) "
+            f"or a mapping of columns to numbers, got {given!r}."
+        ) from error
+    return bound
+
+
+def _check_inside(
+    x: np.ndarray, lower: np.ndarray, upper: np.ndarray, names: Sequence[str]
+) -> None:
+    outside = (x < lower) | (x > upper)
+    if outside.any():
+        row, i = np.argwhere(outside)[0]
+        raise InputError(
+            f"{int(outside.any(axis=1).sum())} of {len(x)} demonstrations are outside of the "
+            f"bounds (first: row {row}, column {names[i]!r} = {x[row, i]:g}; allowed are "
+            f"{lower[i]:g} to {upper[i]:g})."
+        )
+
+
+def _cut(angles: np.ndarray, period: float) -> float:
+    """The middle of the largest gap between angles on their circle."""
+    turned = np.sort(np.mod(angles, period))
+    gaps = np.diff(np.append(turned, turned[0] + period))
+    widest = int(np.argmax(gaps))
+    return float(turned[widest] + 0.5 * gaps[widest] - period)

@@ -1,0 +1,164 @@
+"""How many Gaussians describe demonstrations, and which covariances EM may give them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.mixture import FULL, Covariances, Mixture, bic_mixture, em_mixture
+from virl_tf.numerics import DENSITY, numpy_seed
+from virl_tf.shapes import Array, Float64, Int64
+from virl_tf.splitting import folds
+
+# Numbers of components that are tried.
+CANDIDATES = (1, 2, 3, 5, 8, 10, 15, 20, 30, 50)
+MOST_ROWS = 5000  # that are looked at
+FOLDS = 5
+FEW_ROWS = 500
+"""Below, EM's covariances are chosen, too, by cross-validation; from here on full ones, and their
+number of an EM mixture by BIC (docs/decisions.md, few-rows)."""
+COVARIANCES = (
+    FULL,
+    *(Covariances("full", ridge) for ridge in (1e-3, 1e-2)),
+    *(Covariances("tied", ridge) for ridge in (1e-3, 1e-2)),
+)
+
+
+class MixtureChoice(NamedTuple):
+    """What EM should fit.
+
+    Attributes:
+        components, covariances: see `em_mixture`.
+        reason: in words.
+        scores: mean log-likelihood of held-out rows, by components.
+    """
+
+    components: int
+    covariances: Covariances
+    reason: str
+    scores: dict[int, float]
+
+
+def choose_mixture(
+    x: np.ndarray,
+    seed: int,
+    groups: Int64[Array, " N"] | None = None,
+    components: int | None = None,
+) -> MixtureChoice:
+    """Components (of a policy, too) and covariances for demonstrations x [N, D].
+
+    `components`: their number, if it is given.
+
+    With few rows those with the highest cross-validated likelihood. Else the smallest number of
+    components that explains a held-out fifth as well as the best does, within one standard error of
+    the paired differences. EM is quick, and what it needs is a fair size for a policy that is to
+    cover the same modes.
+    """
+    if components is not None:
+        covariances = FULL
+        if len(x) < FEW_ROWS:
+            covariances = _by_cross_validation(x, seed, groups, components).covariances
+        return MixtureChoice(components, covariances, "given", {})
+    if len(x) < FEW_ROWS:
+        return _by_cross_validation(x, seed, groups)
+    rng = np.random.default_rng(numpy_seed(seed, 0, "number of components"))
+    rows = rng.permutation(len(x))[:MOST_ROWS]
+    x = _standardised(x)[rows]
+    groups = None if groups is None else np.asarray(groups)[rows]
+    held_out = np.arange(len(x) // 5)
+    if groups is not None:
+        held_out = folds(len(x), FOLDS, seed, groups)[0]
+    return _by_held_out_rows(x, held_out, seed)
+
+
+def describe_density(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Mixture:
+    """An EM mixture of x [N, D]: of few rows by cross-validation, else by BIC."""
+    if len(x) >= FEW_ROWS:
+        return bic_mixture(x, seed)
+    choice = _by_cross_validation(x, seed, groups)
+    return em_mixture(x, choice.components, seed, choice.covariances)
+
+
+def _standardised(x: np.ndarray) -> np.ndarray:
+    spread = x.std(axis=0)
+    return (x - x.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
+
+
+def _by_held_out_rows(x: np.ndarray, held_out: np.ndarray, seed: int) -> MixtureChoice:
+    test, train = x[held_out], np.delete(x, held_out, axis=0)
+    likelihoods = {
+        count: _log_likelihood(train, test, count, FULL, seed)
+        for count in CANDIDATES
+        if count <= most_components(len(train), x.shape[1], FULL)
+    }
+    means = {count: float(values.mean()) for count, values in likelihoods.items()}
+    best = max(means, key=lambda count: means[count])
+    # At the latest the best itself is as good.
+    enough = next(
+        count for count, values in likelihoods.items() if _as_good(likelihoods[best] - values)
+    )
+    tried = ", ".join(map(str, means))
+    reason = f"chosen by the likelihood of held-out rows under EM, of {tried}"
+    return MixtureChoice(enough, FULL, reason, means)
+
+
+def _as_good(lack: Float64[Array, " N"]) -> bool:
+    return bool(lack.mean() <= lack.std() / np.sqrt(len(lack)))
+
+
+def _by_cross_validation(
+    x: np.ndarray,
+    seed: int,
+    groups: Int64[Array, " N"] | None,
+    components: int | None = None,
+) -> MixtureChoice:
+    x = _standardised(x)
+    parts = folds(len(x), FOLDS, numpy_seed(seed, 0, "number of components"), groups)
+    fewest = len(x) - max(len(part) for part in parts)
+    found: dict[Covariances, dict[int, float]] = {}
+    for covariances in COVARIANCES:
+        most = most_components(fewest, x.shape[1], covariances)
+        counts = [k for k in CANDIDATES if k <= most]
+        if components is not None:
+            counts = [min(components, fewest)]
+        found[covariances] = _cross_validated(x, parts, covariances, seed, counts)
+    best = max(found, key=lambda covariances: max(found[covariances].values()))
+    means = found[best]
+    count = max(means, key=lambda k: means[k])
+    kind = "one covariance for all" if best.type == "tied" else "a covariance for each"
+    reason = f"chosen by cross-validation under EM, {kind}, ridge {best.ridge:g}"
+    return MixtureChoice(count, best, reason, means)
+
+
+def _cross_validated(
+    x: np.ndarray,
+    parts: list[np.ndarray],
+    covariances: Covariances,
+    seed: int,
+    counts: Sequence[int],
+) -> dict[int, float]:
+    """Mean log-likelihood of held-out rows, by components."""
+    means: dict[int, float] = {}
+    for count in counts:
+        total = sum(
+            _log_likelihood(np.delete(x, part, axis=0), x[part], count, covariances, seed).sum()
+            for part in parts
+        )
+        means[count] = float(total / len(x))
+    return means
+
+
+def most_components(n: int, d: int, covariances: Covariances) -> int:
+    """What n rows can tell apart: five rows for each of a mean's coordinates and one where
+    covariances are free; one where a ridge holds them; two rows a component where they are shared.
+    """
+    rows = {"tied": 2, "full": (5 if covariances == FULL else 1) * (d + 1)}[covariances.type]
+    return max(1, n // rows)
+
+
+def _log_likelihood(
+    train: np.ndarray, test: np.ndarray, count: int, covariances: Covariances, seed: int
+) -> np.ndarray:
+    mixture = em_mixture(train, count, numpy_seed(seed, 0, "EM"), covariances)
+    return mixture.log_prob(tf.constant(test, DENSITY)).numpy()

@@ -1,0 +1,136 @@
+"""A user's demonstrations, checked and split, before anything is fitted to them."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from virl_tf.data_checks import dither, examine
+from virl_tf.domain import Domain, make_domain
+from virl_tf.numerics import numpy_seed
+from virl_tf.shapes import Array, Float64, Int64
+from virl_tf.splitting import row_groups
+from virl_tf.validation import InputError, check_demonstrations
+
+FEWEST_HELD_OUT = 10  # rows, for a score to tell anything
+LARGEST_SHARE = 0.2  # of the rows that so few may be
+
+
+class DataOptions(NamedTuple):
+    """What `fit` is told about the data; see there."""
+
+    held_out: float = 0.1
+    groups: Any = None
+    periodic: Sequence[Any] | Mapping[Any, float] | None = None
+    support: tuple[Any, Any] | None = None
+    dither: bool = False
+
+
+class Prepared(NamedTuple):
+    """Demonstrations that can be fitted.
+
+    Attributes:
+        names: of the columns.
+        train, test: rows for the fit, and those that only the score sees.
+        groups: of the rows of `train`; None: each is its own.
+        warnings: what is suspicious about them (`virl_tf.data_checks`).
+        repeated: how many rows are equal to one before.
+        domain: where demonstrations can lie.
+        identity: what tells these data and options from others, for config.yaml.
+    """
+
+    names: list[str]
+    train: Float64[Array, "N D"]
+    test: Float64[Array, "M D"]
+    groups: Int64[Array, " N"] | None
+    warnings: list[str]
+    repeated: int
+    domain: Domain
+    identity: dict[str, Any]
+
+
+def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
+    """Check demonstrations [N, D] and split them.
+
+    Raises:
+        InputError: demonstrations or options that cannot be used.
+    """
+    x = check_demonstrations(demonstrations)
+    names = column_names(demonstrations, x.shape[1])
+    share = _check_share(options.held_out)
+    if options.dither:
+        x = dither(x, numpy_seed(seed, 0, "dither"))
+    suspicious = examine(x, names)
+    labels = _check_labels(options.groups, len(x))
+    domain = make_domain(x, names, options.periodic, options.support)
+    identity: dict[str, Any] = {"shape": list(x.shape), "sha256": _digest(x), "held_out": share}
+    if labels is not None:
+        identity["groups"] = _digest(labels)
+    if not domain.everywhere:
+        bounds = {name: np.asarray(side).tolist() for name, side in domain._asdict().items()}
+        identity["domain"] = {name: [str(v) for v in side] for name, side in bounds.items()}
+
+    x = np.asarray(domain.wrap(x))
+    groups = row_groups(x, labels)
+    if groups is not None and len(np.unique(groups)) < 2:
+        raise InputError("all demonstrations are of one group; none can be held out.")
+    held_out = _held_out(len(x), share, seed, groups)
+    train = check_demonstrations(x[~held_out])
+    return Prepared(
+        names=names,
+        train=train,
+        test=x[held_out],
+        groups=None if groups is None else groups[~held_out],
+        warnings=suspicious,
+        repeated=len(x) - len(np.unique(x, axis=0)),
+        domain=domain,
+        identity=identity,
+    )
+
+
+def column_names(demonstrations: Any, dim: int) -> list[str]:
+    """Those of a data frame, else x0, x1, ..."""
+    columns = getattr(demonstrations, "columns", None)
+    return [f"x{i}" for i in range(dim)] if columns is None else [str(name) for name in columns]
+
+
+def _digest(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def _check_share(share: Any) -> float:
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0.0 <= share <= 0.5:
+        raise InputError(
+            f"held_out is a share of the demonstrations, from 0 to 0.5; got {share!r}."
+        )
+    return float(share)
+
+
+def _check_labels(labels: Any, n: int) -> np.ndarray | None:
+    """The groups' labels [N] as text, which any labels can be."""
+    if labels is None:
+        return None
+    found = np.asarray(labels)
+    if found.shape != (n,):
+        raise InputError(f"groups must hold a label per demonstration, [{n}]; got {found.shape}.")
+    return found.astype(str)
+
+
+def _held_out(n: int, share: float, seed: int, groups: np.ndarray | None) -> np.ndarray:
+    """Which rows [N] bool are held out: a random share, none of it if that tells nothing.
+
+    At least `FEWEST_HELD_OUT`, but not where they were more than `LARGEST_SHARE` of the rows.
+    """
+    count = max(int(share * n), FEWEST_HELD_OUT)
+    if share == 0.0 or count > max(share, LARGEST_SHARE) * n:
+        return np.zeros(n, bool)
+    rng = np.random.default_rng(numpy_seed(seed, 0, "held-out demonstrations"))
+    if groups is None:
+        chosen = np.zeros(n, bool)
+        chosen[rng.permutation(n)[:count]] = True
+        return chosen
+    names, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = rng.permutation(len(names))
+    whole = np.cumsum(sizes[order]) <= count
+    return np.isin(group, order[whole] if whole.any() else order[:1])

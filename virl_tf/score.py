@@ -1,0 +1,118 @@
+"""How likely held-out demonstrations are under what was recovered, and under KDE and EM."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.density import Density
+from virl_tf.fusion import Fusion
+from virl_tf.mixture import Mixture
+from virl_tf.numerics import DENSITY, split_seed
+from virl_tf.reward import Reward
+from virl_tf.validation import InputError
+
+NORMALISER_DRAWS = 20_000
+CLEAR = 2.0  # standard errors by which a difference counts
+
+
+class Score(NamedTuple):
+    """Mean log-likelihoods of held-out demonstrations: nats per demonstration, in their own units.
+
+    Attributes:
+        rows: how many were held out.
+        log_likelihood: density -> {"mean", "standard_error"}.
+        over_em: the same of the paired differences to EM.
+        log_volume: to be added for the likelihoods of standardised columns.
+        log_normaliser: of exp(R), by importance sampling.
+        effective_share: of its draws.
+    """
+
+    rows: int
+    log_likelihood: Mapping[str, Mapping[str, float]]
+    over_em: Mapping[str, Mapping[str, float]]
+    log_volume: float
+    log_normaliser: float
+    effective_share: float
+
+    def __repr__(self) -> str:
+        """A line per density, then what they say."""
+        lines = [
+            f"log-likelihood of {self.rows} held-out demonstrations, nats each, in their own units "
+            f"({self.log_volume:+.3f} for standardised columns):"
+        ]
+        for name, value in self.log_likelihood.items():
+            error = value["standard_error"]
+            lines.append(f"  {name:<17}{value['mean']:10.4f}, standard error {error:.4f}")
+        return "\n".join([*lines, self.verdict])
+
+    def behind_em(self, name: str) -> bool:
+        """Whether a density is clearly less likely than EM."""
+        difference = self.over_em[name]
+        return difference["mean"] < -CLEAR * difference["standard_error"]
+
+    @property
+    def verdict(self) -> str:
+        """What the reward's likelihood says, in one line."""
+        mean, error = self.over_em["recovered reward"].values()
+        by = f"by {abs(mean):.2f} nats each (standard error {error:.2f})"
+        if self.behind_em("recovered reward"):
+            return f"EM explains these demonstrations better than the recovered reward, {by}."
+        if mean > CLEAR * error:
+            return f"The recovered reward explains these demonstrations better than EM, {by}."
+        return (
+            "The recovered reward and EM explain these demonstrations equally well: a Gaussian "
+            "mixture describes them."
+        )
+
+
+def score(
+    test: np.ndarray, reward: Reward, policy: Mixture, kde: Density, em: Mixture, seed: int
+) -> Score:
+    """Of held-out demonstrations test [N, D]; `kde` and `em` have seen the others alone."""
+    points = tf.constant(test, DENSITY)
+    log_z, effective_share = log_normaliser(reward, Fusion(policy, kde), seed)
+    values = {
+        "recovered reward": (reward(points) - log_z).numpy(),
+        "policy": policy.log_prob(points).numpy(),
+        "KDE": kde.log_prob(points).numpy(),
+        "EM": em.log_prob(points).numpy(),
+    }
+    return Score(
+        rows=len(test),
+        log_likelihood={name: _mean(value) for name, value in values.items()},
+        over_em={name: _mean(values[name] - values["EM"]) for name in values if name != "EM"},
+        log_volume=float(np.log(reward.features.scale).sum()),
+        log_normaliser=log_z,
+        effective_share=effective_share,
+    )
+
+
+def log_normaliser(reward: Reward, proposal: Fusion, seed: int) -> tuple[float, float]:
+    """(log of the integral of exp(R), by importance sampling; effective share of its draws)."""
+    x = proposal.sample(NORMALISER_DRAWS, split_seed(seed, 0, "normaliser"))
+    log_w = (reward.log_prob(x) - proposal.log_prob(x)).numpy()
+    total = np.logaddexp.reduce(log_w)
+    effective = np.exp(2.0 * total - np.logaddexp.reduce(2.0 * log_w))
+    return float(total - np.log(len(log_w))), float(effective / len(log_w))
+
+
+def _mean(values: np.ndarray) -> dict[str, float]:
+    error = values.std() / np.sqrt(len(values))
+    return {"mean": float(values.mean()), "standard_error": float(error)}
+
+
+def from_plain(value: Mapping[str, Any] | None) -> Score | None:
+    """The inverse of `_asdict`, from a summary; None: nothing was scored.
+
+    Raises InputError if it is something else.
+    """
+    if value is None:
+        return None
+    try:
+        found = Score(**value)
+        repr(found)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise InputError(f"summary.json holds no score of this version: {error}.") from error
+    return found

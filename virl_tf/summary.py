@@ -1,0 +1,137 @@
+"""What a fit to a user's demonstrations found, in plain values, and what it has to warn of."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from virl_tf.hparams import Hparams
+from virl_tf.methods import Method
+from virl_tf.mixture import Mixture, em_mixture
+from virl_tf.mixture_choice import MixtureChoice
+from virl_tf.numerics import numpy_seed
+from virl_tf.prepared import Prepared
+from virl_tf.problem import kernel_estimate
+from virl_tf.reward import Reward
+from virl_tf.score import Score, score
+
+FEW_EFFECTIVE = 0.01  # of the importance weights, or of the normaliser's draws
+
+
+class FitWarning(UserWarning):
+    """Something that makes a fit worth less; its text says what to do next."""
+
+
+def summarise(
+    prepared: Prepared,
+    choice: MixtureChoice,
+    method: Method,
+    hparams: Hparams,
+    fitted: tuple[Reward, Mixture, pd.DataFrame],
+    seed: int,
+) -> dict[str, Any]:
+    """Everything about a fit but its result, for summary.json.
+
+    Args:
+        fitted: reward, policy and history.
+    """
+    reward, policy, history = fitted
+    train, test = prepared.train, prepared.test
+    kde = kernel_estimate(train, hparams, seed, prepared.groups)
+    found = None
+    if len(test):
+        em_seed = numpy_seed(seed, 0, "EM")
+        em = em_mixture(train, policy.num_components, em_seed, choice.covariances)
+        found = score(test, reward, policy, kde, em, seed)
+    trained = history[history["epochs"] > 0]  # the pooling's row comes after training's
+    last = trained.iloc[-1]
+    size = {"final": float(last["effective_sample_size"]), "of": int(last["num_negatives"])}
+    return {
+        "method": method.name,
+        "seed": seed,
+        "demonstrations": prepared.identity,
+        "rows": {"train": len(train), "held_out": len(test), "repeated": prepared.repeated},
+        "columns": _columns(prepared.names, train),
+        "components": policy.num_components,
+        "components_reason": choice.reason,
+        "components_scores": {str(count): mean for count, mean in choice.scores.items()},
+        "bandwidth": kde.bandwidth.numpy().tolist() if method.fusion else None,
+        "score": None if found is None else found._asdict(),
+        "num_iterations": len(trained),
+        "validation_loss": float(last["validation_loss"]),
+        "chance_loss": float(last["chance_loss"]),
+        "mixture_exponent": float(history["mixture_exponent"].iloc[-1]),
+        "effective_sample_size": size,
+        "warnings": [
+            *prepared.warnings,
+            *_of_rows(prepared),
+            *_of_training(trained),
+            *_of_score(found),
+        ],
+    }
+
+
+def _columns(names: Sequence[str], x: np.ndarray) -> list[dict[str, Any]]:
+    measures: dict[str, Any] = {"mean": np.mean, "standard_deviation": np.std}
+    measures |= {"min": np.min, "max": np.max}
+    return [
+        {"name": name, **{key: float(measure(column)) for key, measure in measures.items()}}
+        for name, column in zip(names, x.T, strict=True)
+    ]
+
+
+# --- warnings: what is wrong, and what to do next -------------------------------------------------
+
+
+def _of_rows(prepared: Prepared) -> list[str]:
+    n, d = prepared.train.shape
+    if n + len(prepared.test) >= 10 * (d + 1):
+        return []
+    return [
+        f"{n + len(prepared.test)} demonstrations in {d} dimensions are few: reward and policy "
+        "mostly repeat them. Describe a demonstration by fewer numbers, or collect more."
+    ]
+
+
+def _of_training(trained: pd.DataFrame) -> list[str]:
+    found = []
+    share = trained["effective_sample_size"] / trained["num_negatives"]
+    if share.min() < FEW_EFFECTIVE:
+        worst = trained.iloc[int(np.argmin(share))]
+        found.append(
+            f"only {worst['effective_sample_size']:.0f} of {int(worst['num_negatives'])} "
+            f"importance weights were effective in iteration {int(worst['t'])}: the negatives miss "
+            "where the reward is high. Try kde.estimator: mixture, or fewer columns."
+        )
+    if trained["dropped"].iloc[0]:
+        found.append(
+            "the first network found nothing and was dropped: the reward is its prior (and the EM "
+            "mixture it is averaged with). Try more demonstrations, fewer columns, or "
+            "loop.min_gain: null to keep it."
+        )
+    return found
+
+
+def _of_score(found: Score | None) -> list[str]:
+    if found is None:
+        return []
+    warned = []
+    if found.behind_em("recovered reward"):
+        by = -found.over_em["recovered reward"]["mean"]
+        warned.append(
+            f"held-out demonstrations are less likely under the reward than under EM, by {by:.2f} "
+            "nats each: here EM is the better model. Try more demonstrations or other --set."
+        )
+    if found.behind_em("policy"):
+        by = -found.over_em["policy"]["mean"]
+        warned.append(
+            f"held-out demonstrations are less likely under the policy than under EM, by {by:.2f} "
+            "nats each: it misses some of them. Fit one with more components to the reward "
+            "(fit_policy, infer)."
+        )
+    if found.effective_share < FEW_EFFECTIVE:
+        warned.append(
+            "the reward's normaliser rests on few draws: its held-out likelihood is a rough one."
+        )
+    return warned
