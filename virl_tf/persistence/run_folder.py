@@ -230,6 +230,8 @@ class RunFolder:
 
     def history(self) -> "pd.DataFrame":
         """metrics.csv and timings.csv side by side, a row per iteration."""
+        import pandas as pd
+
         metrics, timings = self.table("metrics.csv"), self.table("timings.csv")
         if list(metrics["t"]) != list(timings["t"]):
             raise InputError(
