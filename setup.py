@@ -19,7 +19,12 @@ setup(
     # The YAML files stand at the top level of the repository and travel inside the installed
     # package.
     package_dir={"virl_tf.hparams_files": "hparams"},
-    package_data={"virl_tf.hparams_files": ["*.yaml", "tuned/*.yaml"]},
+    # The results' tables are what `--dry-run` takes expected times from.
+    package_data={
+        "virl_tf.hparams_files": ["*.yaml", "tuned/*.yaml"],
+        "experiments": ["results/**/results.csv"],
+    },
+    entry_points={"console_scripts": ["virl = experiments.cli:main"]},
     install_requires=[
         "tensorflow>=2.21",
         "tensorflow-probability>=0.25",

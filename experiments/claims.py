@@ -14,8 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from experiments.result_files import (
+    FEWEST_FOR_INTERVAL,
     Curve,
     bootstrap_interval,
+    check_poolable,
     paired,
     read_results,
     select,
@@ -202,7 +204,7 @@ def _versatile_and_precise(results: pd.DataFrame) -> Finding:
 def _mostly_limited(results: pd.DataFrame) -> Finding:
     """Is the share of new modes among those that inference on G-EIM's reward covers small?"""
     runs = select(results, (INFERRED, "geim", 10))
-    if len(runs) < 3:
+    if len(runs) < FEWEST_FOR_INTERVAL:
         return Finding(f"{len(runs)} runs", TOO_FEW)
     shares = (runs["new_modes"] / runs["modes_covered"].clip(lower=1)).to_numpy()
     low, high = bootstrap_interval(shares)
@@ -280,19 +282,26 @@ PATH_PLANNING = (
 )
 
 
-def print_claims(task: str, results: Path | Sequence[Path]) -> None:
+def print_claims(task: str, results: Path | Sequence[Path], pool: bool = False) -> None:
     """Print each claim on a task with its numbers and verdict, from one or several sweeps.
 
+    Args:
+        pool: take results of different presets, versions and task sizes together.
+
     Raises:
-        InputError: unknown task, no results there, or results of another task.
+        InputError: unknown task, no results there, results of another task, or without `pool`
+            results that differ in these.
     """
-    claims = describe(task).claims()
-    frame = read_results(results, task)
+    description = describe(task)
+    claims = description.claims()
+    frame = read_results(results, task, pool)
     found = sorted(frame["task"].unique())
     if found != [task]:
         where = ", ".join(map(str, [results] if isinstance(results, Path) else results))
         held = ", ".join(found) or "no task"
         raise InputError(f"{where} holds results of {held}, not of {task}.")
+    if not (pool or description.over_sizes):
+        check_poolable("task sizes", {"numbers of modes": set(frame["modes"].astype(str))})
     table = Table("the paper says", "the runs say", "verdict", "test", show_lines=True)
     for claim in claims:
         finding = claim.check(frame)

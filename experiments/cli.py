@@ -4,6 +4,7 @@ TensorFlow is imported inside the commands, so that `--help` answers at once.
 """
 
 import contextlib
+import io
 import math
 import signal
 import sys
@@ -14,14 +15,13 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from experiments.tasks import descriptions, names
-from experiments.tasks.description import TaskDescription
+from experiments.tasks import describe, descriptions, names
+from experiments.tasks.description import DEFAULT_PRESET, TaskDescription
 
 app = typer.Typer(
     help="Experiments of 'Versatile Inverse Reinforcement Learning via Cumulative Rewards' "
     "(V-IRL).",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 REPEAT_SECONDS = 10.0
@@ -76,14 +76,41 @@ def _seeds(text: str) -> Any:
     return Option(metavar="S,S,...", help=text)
 
 
-INSTEAD = "{what}, instead of the preset's"
-PRESETS = _of_each(lambda task: task.default_preset)
-SIZES = _of_each(lambda task: task.default_size)
-COMPARED = ", ".join(task.name for task in descriptions() if task.compared)
+def _names(incomplete: str) -> list[str]:
+    return [name for name in names() if name.startswith(incomplete)]
 
-Task = Annotated[str, Argument(help=", ".join(names()) + ".")]
-Method = Annotated[str, Option(help="virl, geim, eim, or an ablation, e.g. virl_no_kde.")]
-Tuned = Annotated[str, Option(help="virl, geim or eim.")]
+
+def _methods(incomplete: str) -> list[str]:
+    from virl_tf.methods import METHODS
+
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
+def _presets(incomplete: str) -> list[str]:
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
+def _hide_output(context: typer.Context, quiet: bool) -> bool:
+    """Until the command ends; errors are printed after it."""
+    if quiet:
+        context.with_resource(contextlib.redirect_stdout(io.StringIO()))
+    return quiet
+
+
+INSTEAD = "{what}, instead of the preset's"
+PRESETS = ("smoke", "quick", "paper", "best")
+DEFAULT = f"Default: {DEFAULT_PRESET}."
+
+Task = Annotated[str, Argument(help=", ".join(names()) + ".", autocompletion=_names)]
+METHOD_HELP = "virl, geim, eim, or an ablation, e.g. virl_no_kde."
+Method = Annotated[str, Option(help=METHOD_HELP, autocompletion=_methods)]
+Tuned = Annotated[str, Option(help="virl, geim or eim.", autocompletion=_methods)]
+QUIET_HELP = "Print nothing but warnings and errors."
+Quiet = Annotated[bool, Option("--quiet", help=QUIET_HELP, callback=_hide_output)]
+DRY_HELP = "Do nothing; print how much there is, how much is done, and how long the rest takes."
+DryRun = Annotated[bool, Option("--dry-run", help=DRY_HELP)]
+POOL_HELP = "Put results of different presets, versions or task sizes together all the same."
+Pool = Annotated[bool, Option("--pool", help=POOL_HELP)]
 Components = Annotated[int, Option(help="Components of the policy.")]
 Modes = Annotated[int | None, Option(help=_size_help("modes"))]
 Steps = Annotated[int | None, Option(help=_size_help("steps"))]
@@ -95,13 +122,33 @@ Tensorboard = Annotated[bool, Option(help=EVENTS_HELP)]
 ADDRESS_HELP = "Of a running Dask cluster, tcp://HOST:PORT."
 Scheduler = Annotated[str | None, Option(metavar="ADDRESS", help=ADDRESS_HELP)]
 LocalWorkers = Annotated[int | None, Option(help="Local worker processes; default: one per core.")]
-StudyPreset = Annotated[str | None, Option(help=f"The study's; default: {PRESETS}.")]
-StudySize = Annotated[int | None, Option(help=f"The study's; default: {SIZES}.")]
+STUDY_HELP = f"The study's. {DEFAULT}"
+StudyPreset = Annotated[str | None, Option(help=STUDY_HELP, autocompletion=_presets)]
 STORAGE_HELP = "The study's; default: study.db in studies/ and its name."
 StudyStorage = Annotated[str | None, Option(metavar="URL", help=STORAGE_HELP)]
 
 
 # --- commands -------------------------------------------------------------------------------------
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import virl_tf
+
+        print(f"virl_tf {virl_tf.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options_of_all(
+    version: Annotated[
+        bool,
+        Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command("run")
@@ -123,8 +170,9 @@ def run_command(
     preset: Annotated[
         str | None,
         Option(
-            help="smoke (seconds), quick (minutes), paper (the published hyperparameters) or best "
-            f"(beyond the paper). Default: {PRESETS}."
+            help="smoke (seconds), quick (a minute), paper (the published hyperparameters) or best "
+            f"(beyond the paper). {DEFAULT}",
+            autocompletion=_presets,
         ),
     ] = None,
     hparams: Annotated[
@@ -137,19 +185,24 @@ def run_command(
     set_: Set = None,
     tensorboard: Tensorboard = True,
     out: Annotated[Path | None, _folder("Run folder; default: runs/ and the run's name.")] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Draw demonstrations, recover their reward, evaluate and draw it.
 
     Continues a stopped run, leaves a finished one alone.
     """
-    from experiments.runs import execute
     from experiments.specification import RunRequest
 
-    sets = set_ or []
-    spec = RunRequest(
-        task, method, components, modes, steps, dim, rows, seed, task_seed, preset, hparams, sets
-    ).specification()
-    execute(spec, out or Path("runs") / spec.name, tensorboard=tensorboard)
+    target = (modes, steps, dim, rows, seed, task_seed)
+    request = RunRequest(task, method, components, *target, preset, hparams, set_ or [])
+    spec = request.specification()
+    from virl_tf.persistence.run_folder import RunFolder
+
+    out = out or Path("runs") / spec.name
+    RunFolder.open(out, spec.to_config())
+    from experiments.runs import execute  # TensorFlow, when all arguments are right
+
+    execute(spec, out, tensorboard=tensorboard, quiet=quiet)
 
 
 @app.command("fit")
@@ -204,11 +257,15 @@ def fit_command(
     set_: Set = None,
     tensorboard: Tensorboard = True,
     out: Annotated[Path | None, _folder("Run folder; default: runs/ and the file's name.")] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Recover the reward of your own demonstrations.
 
     Continues a stopped run, leaves a finished one alone.
     """
+    from experiments.early_checks import check_fit
+
+    check_fit(demonstrations, method, components, seed, held_out, hparams, set_ or [])
     from experiments.fit_command import (
         FitRequest,
         fit_file,
@@ -233,7 +290,7 @@ def fit_command(
         hparams_file=hparams,
         assignments=set_ or [],
     )
-    fit_file(request, out or Path("runs") / demonstrations.stem, tensorboard)
+    fit_file(request, out or Path("runs") / demonstrations.stem, tensorboard, not quiet)
 
 
 @app.command("infer")
@@ -272,10 +329,14 @@ def infer_command(
     out: Annotated[
         Path | None, _folder("Default: inference/ or obstacles/ in the (first) run's folder.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Fit a newly initialised policy to the reward of a run, or to the average reward of several
     runs on the same task.
     """
+    from experiments.early_checks import check_infer
+
+    check_infer(runs, components, steps, samples, seed)
     from experiments.inference import InferenceRequest, infer
 
     request = InferenceRequest(components, search, steps, samples, seed, obstacles, support)
@@ -289,8 +350,9 @@ def sweep_command(
     preset: Annotated[
         str | None,
         Option(
-            help="smoke (minutes), quick or paper (gaussians: half a day, walks: an hour, on 2 "
-            "cores)."
+            help="smoke (minutes), quick, paper (gaussians: half a day, walks: an hour, on 2 "
+            f"cores) or best. {DEFAULT}",
+            autocompletion=_presets,
         ),
     ] = None,
     modes: Annotated[
@@ -314,13 +376,19 @@ def sweep_command(
     ] = False,
     set_: Set = None,
     out: Annotated[Path | None, _folder("Default: sweeps/TASK-PRESET.")] = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
 ) -> None:
     """All methods and seeds of a task's figures, with inference. What is finished is skipped."""
     from experiments.sweep import Workers
-    from experiments.sweep_command import SweepRequest, sweep
+    from experiments.units import SweepRequest
 
     request = SweepRequest(task, preset, modes, steps, seeds, search, set_ or [])
-    sweep(request, Workers(scheduler, workers), out)
+    request.units()
+    from experiments.sweep_command import preview, sweep
+
+    act = preview if dry_run else sweep
+    act(request, Workers(scheduler, workers), out or request.folder)
 
 
 @app.command("ablate")
@@ -348,19 +416,22 @@ def ablate_command(
     ] = None,
     workers: LocalWorkers = None,
     out: Annotated[Path | None, _folder("Default: ablations/TASK.")] = None,
+    quiet: Quiet = False,
 ) -> None:
     """The preset `best` with and without each of its parts, with inference.
 
     What is finished is skipped.
     """
-    from experiments.ablation_command import ablate, ablation_units
+    from experiments.ablations import ablation_units
+    from experiments.specification import parse_integers
     from experiments.sweep import Workers
-    from experiments.sweep_command import parse_integers
 
     labels = None if only is None else [name.strip() for name in only.split(",")]
     chosen = parse_integers("--seeds", seeds) or []
     target = {"modes": modes, "steps": steps, "dim": dim, "rows": rows, "assignments": set_ or []}
     units = ablation_units(task, labels, chosen, rewards_only, **target)
+    from experiments.ablation_command import ablate
+
     ablate(units, set_ or [], Workers(scheduler, workers), out or Path("ablations") / task)
 
 
@@ -371,10 +442,13 @@ def tune_command(
     method: Tuned = "virl",
     components: Components = 10,
     trials: Annotated[int, Option(help="Stop when so many trials are complete or pruned.")] = 100,
-    size: Annotated[int | None, Option(help=f"Of the target. Default: {SIZES}.")] = None,
+    modes: Modes = None,
+    steps: Steps = None,
     preset: Annotated[
         str | None,
-        Option(help=f"Budget of a trial: smoke, quick or paper. Default: {PRESETS}."),
+        Option(
+            help=f"Budget of a trial: smoke, quick or paper. {DEFAULT}", autocompletion=_presets
+        ),
     ] = None,
     seeds: Annotated[
         str | None, _seeds("A trial's value is the mean over these; default 0.")
@@ -396,26 +470,32 @@ def tune_command(
     out: Annotated[
         Path | None, _folder("Runs and trials.csv; default: studies/ and the name.")
     ] = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
 ) -> None:
     """An Optuna study over the ranges of the paper's Table 1, the published column first.
 
     The same command continues it.
     """
     from experiments.sweep import Workers
-    from experiments.tuning.study import Studies
-    from experiments.tuning.tune_command import tune
+    from experiments.tuning.specification import Studies, TuneRequest
 
-    studies = Studies(task, preset, size, storage)
-    tune(studies, (method, components), trials, seeds, set_ or [], Workers(scheduler, workers), out)
+    studies = Studies(task, preset, modes, steps, storage)
+    request = TuneRequest(studies, method, components, trials, seeds, set_ or [])
+    request.specification()
+    from experiments.tuning.tune_command import preview, tune
+
+    (preview if dry_run else tune)(request, Workers(scheduler, workers), out)
 
 
 @app.command("compare")
 @_interruptible()
 def compare_command(
-    task: Annotated[str, Argument(help=f"{COMPARED}.")],
+    task: Task,
     seeds: Annotated[str | None, _seeds("Seeds tuning never saw; default 100,101,102.")] = None,
     preset: StudyPreset = None,
-    size: StudySize = None,
+    modes: Modes = None,
+    steps: Steps = None,
     storage: StudyStorage = None,
     scheduler: Scheduler = None,
     workers: LocalWorkers = None,
@@ -424,15 +504,18 @@ def compare_command(
         Option("--write", help="Store the best as hparams/tuned/TASK.yaml, for --hparams tuned."),
     ] = False,
     out: Annotated[Path | None, _folder("Default: comparisons/TASK-PRESET.")] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Published against best found hyperparameters of every column that has a study, on fresh
     seeds.
     """
     from experiments.sweep import Workers
-    from experiments.tuning.compare import compare
-    from experiments.tuning.study import Studies
+    from experiments.tuning.specification import Studies, check_compared
 
-    studies = Studies(task, preset, size, storage)
+    studies = Studies(task, preset, modes, steps, storage)
+    studies.check_stored(check_compared(task))
+    from experiments.tuning.compare import compare
+
     compare(studies, seeds, Workers(scheduler, workers), write, out)
 
 
@@ -442,17 +525,22 @@ def study_plots_command(
     method: Tuned = "virl",
     components: Components = 10,
     preset: StudyPreset = None,
-    size: StudySize = None,
+    modes: Modes = None,
+    steps: Steps = None,
     storage: StudyStorage = None,
     out: Annotated[
         Path | None, _folder("Default: plots/ in studies/ and the study's name.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Optimisation history, importances, slices and contours of a study."""
-    from experiments.tuning.study import Studies
+    """Optimisation history, importances, slices, and the two most important hyperparameters."""
+    from experiments.tuning.specification import Studies
+
+    studies = Studies(task, preset, modes, steps, storage)
+    studies.check_stored([(method, components)])
     from experiments.tuning.study_plots import study_plots
 
-    study_plots(Studies(task, preset, size, storage), method, components, out)
+    study_plots(studies, method, components, out)
 
 
 @app.command("claims")
@@ -461,11 +549,17 @@ def claims_command(
     results: Annotated[
         list[Path], Argument(metavar="SWEEP...", help="Sweeps, by folder or results.csv.")
     ],
+    pool: Pool = False,
 ) -> None:
     """What the paper says about a task's results, the numbers that speak to it, and a verdict."""
+    from experiments.early_checks import results_file
+
+    describe(task)
+    for path in results:
+        results_file(path, task)
     from experiments.claims import print_claims
 
-    print_claims(task, results)
+    print_claims(task, results, pool)
 
 
 @app.command("benchmark")
@@ -497,34 +591,57 @@ def benchmark_command(
     seeds: Annotated[int, Option(help="vips: seeds.")] = 5,
     preset: Annotated[str, Option(help="run, memory: paper (ten minutes) or smoke.")] = "paper",
     out: Annotated[Path, _folder("For benchmark.json and benchmark.md.")] = Path("benchmark"),
+    quiet: Quiet = False,
 ) -> None:
     """Measure what the parts cost, against the machine's ceiling and public peers.
 
     Default: all parts but peers.
     """
-    from experiments.benchmark.command import Settings, benchmark
+    from experiments.benchmark.settings import Settings
 
-    benchmark(parts or [], Settings(repeats, seeds, preset, peers, peer_seconds, only), out)
+    settings = Settings(repeats, seeds, preset, peers, peer_seconds, only)
+    settings.check(parts or [])
+    from experiments.benchmark.command import benchmark
+
+    benchmark(parts or [], settings, out)
 
 
 @app.command("figure")
 def figure_command(
-    number: Annotated[str, Argument(help="1, 2a, 2b, 3, 4, 5, 6, 7, robot, or ablations.")],
-    runs: Annotated[
-        list[Path],
-        Argument(
-            metavar="RESULTS...",
-            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4: sweeps; 7: a "
-            "sweep; robot: a benchmark; ablations: folders of `ablate`.",
-        ),
+    number: Annotated[
+        str, Argument(help="1, 2a, 2b, 3, 4, 5, 6, 7, robot, ablations, or all of them.")
     ],
+    runs: Annotated[
+        list[Path] | None,
+        Argument(
+            metavar="[RESULTS]...",
+            help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4: sweeps; 7: a "
+            "sweep; robot: a benchmark; ablations: folders of `ablate`. Default: the committed "
+            "results.",
+        ),
+    ] = None,
     inference: Annotated[Path | None, _folder("Figure 5c only: the result of `infer`.")] = None,
+    pool: Pool = False,
     out: Annotated[Path, _folder("Where the PNG and PDF go.")] = Path("figures"),
+    quiet: Quiet = False,
 ) -> None:
     """Redraw a figure of the paper from result files alone."""
     from experiments.figures import draw
 
-    draw(number, runs, inference, out)
+    draw(number, runs or [], inference, out, pool)
+
+
+@app.command("thin")
+def thin_command(
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help="Folders of finished runs.")],
+    out: Annotated[Path, _folder("A folder for each run goes in here.")],
+    quiet: Quiet = False,
+) -> None:
+    """Copies of runs that hold only what figures are drawn from, some ten KB each."""
+    from experiments.thin_command import thin
+
+    for run in runs:
+        thin(run, out / run.name)
 
 
 REPORT = Path("report.html")
@@ -535,18 +652,26 @@ RESULTS = Path(__file__).parent / "results"
 def report_command(
     out: Annotated[Path, Option(metavar="FILE", help="Where the page goes.")] = REPORT,
     results: Annotated[Path, _folder("Folder of results; default: the committed ones.")] = RESULTS,
+    quiet: Quiet = False,
 ) -> None:
     """One self-contained HTML page: each figure, table and claim of the paper with ours
     beside it.
     """
+    from experiments.early_checks import check_results_folder
+
+    check_results_folder(results)
+    from experiments.report.results import Results
+
+    found = Results(results)
     from experiments.report.report import write_report
 
-    write_report(results, out)
+    write_report(found, out)
 
 
 @app.command("docs")
 def docs_command(
     out: Annotated[Path, _folder("Where the pages go.")] = Path("reference"),
+    quiet: Quiet = False,
 ) -> None:
     """The API reference as HTML pages, from the docstrings (extra `docs`)."""
     from experiments.docs_command import write_reference
@@ -576,7 +701,7 @@ def main() -> None:
         print(f"error: {error}. {lost}", file=sys.stderr)
         sys.exit(2)
     except ValueError as error:
-        from virl_tf.validation import InputError
+        from virl_tf.validation import InputError  # imports NumPy
 
         if not isinstance(error, InputError):
             raise

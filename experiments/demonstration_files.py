@@ -17,6 +17,8 @@ from virl_tf.validation import (
 import numpy as np
 import pandas as pd
 
+from experiments.early_checks import check_demonstration_file
+
 _WRONG_DESCRIPTION = LookupError, TypeError, AttributeError
 MOST_NAMED = 5  # rows that an error names
 
@@ -55,15 +57,8 @@ def load_demonstrations(
         ".csv": lambda: _read_csv(path),
         ".parquet": lambda: _read_parquet(path),
     }
+    check_demonstration_file(path)
     kind = path.suffix.lower()
-    if kind not in readers:
-        raise InputError(
-            f"{path}: unknown kind of file {kind!r}; allowed are {', '.join(readers)}."
-        )
-    if not path.is_file():
-        raise InputError(f"no file {path}." if not path.exists() else f"{path} is not a file.")
-    if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty.")
     if array is not None and kind != ".npz":
         raise InputError(f"--array is for .npz files, not for {path}.")
     frame = readers[kind]().rename(columns=str)

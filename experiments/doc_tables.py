@@ -30,7 +30,7 @@ from virl_tf.validation import InputError, reason
 import numpy as np
 import pandas as pd
 
-from experiments.result_files import bootstrap_interval
+from experiments.result_files import with_interval
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"
@@ -138,10 +138,9 @@ def _range(rows: pd.DataFrame, column: str, settings: Settings) -> str:
 
 
 def _interval(rows: pd.DataFrame, column: str, settings: Settings) -> str:
-    """Mean [95 % bootstrap interval]."""
+    """Mean [95 % bootstrap interval], of fewer than 5 rows the mean alone."""
     numbers = _numbers(rows, column, settings)
-    low, high = (_written(bound, settings) for bound in bootstrap_interval(numbers))
-    return f"{_written(numbers.mean(), settings)} [{low}, {high}]"
+    return with_interval(numbers, lambda number: _written(number, settings))
 
 
 def _extent(rows: pd.DataFrame, column: str, settings: Settings) -> str:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import virl_tf
 from virl_tf.validation import InputError
 
 from rich.console import Console
@@ -34,6 +35,8 @@ def write_reference(out: Path) -> None:
         import pdoc.render
     except ImportError as error:
         raise InputError("the API reference needs pdoc: pip install 'virl_tf[docs]'.") from error
+    for name in virl_tf.__all__:  # pdoc documents what has been imported
+        getattr(virl_tf, name)
     pdoc.render.configure(docformat="google", footer_text="virl_tf")
     to_markdown = pdoc.render.env.filters["to_markdown"]
 

@@ -49,7 +49,7 @@ class FitRequest(NamedTuple):
     assignments: Sequence[str] = ()
 
 
-def fit_file(request: FitRequest, out: Path, tensorboard: bool) -> None:
+def fit_file(request: FitRequest, out: Path, tensorboard: bool, progress: bool = True) -> None:
     """Recover the reward of the demonstrations in a file into `out`, or what is left of it.
 
     Raises:
@@ -80,7 +80,7 @@ def fit_file(request: FitRequest, out: Path, tensorboard: bool) -> None:
             seed=request.seed,
             hparams=hparams,
             directory=out,
-            progress=True,
+            progress=progress,
             tensorboard=tensorboard,
         )
     draw_missing(out, result)

@@ -1,16 +1,19 @@
 """Result files: what a run's summary says, the tidy table of a sweep, and its statistics."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from virl_tf.hparams import read_yaml
 from virl_tf.persistence.files import read_json, write_text
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError, reason
 
 import numpy as np
 import pandas as pd
 
+from experiments.early_checks import results_file
 from experiments.tasks import describe, names
 from experiments.tasks.description import TaskDescription
 
@@ -147,30 +150,69 @@ def _reference_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def read_results(paths: Path | Sequence[Path], task: str = "TASK") -> pd.DataFrame:
+def numerics_of(folder: Path) -> dict[str, str]:
+    """The versions of the packages that made the numbers in a folder; {} where it does not say."""
+    file = folder / "config.yaml"
+    content = read_yaml(file) if file.is_file() else None
+    stored = content.get("versions") if isinstance(content, Mapping) else None
+    found = stored if isinstance(stored, Mapping) else {}
+    return {str(name): str(version) for name, version in found.items() if name != "python"}
+
+
+def check_poolable(what: str, found: Mapping[Any, set[str]]) -> None:
+    """Raises InputError unless `what`, {where: the values there}, has one value everywhere."""
+    if len(set().union(*found.values())) > 1:
+        shown = "; ".join(
+            f"{where}: {', '.join(sorted(values))}" for where, values in found.items()
+        )
+        raise InputError(f"results of different {what} ({shown}). Give those of one, or --pool.")
+
+
+def check_numerics(folders: Sequence[Path]) -> None:
+    """Raises InputError where folders say that they were made by different versions."""
+    made_by = {folder: numerics_of(folder) for folder in folders}
+    for package in sorted(set().union(*made_by.values())):
+        said = {where: {v[package]} for where, v in made_by.items() if package in v}
+        check_poolable(f"versions of {package}", said)
+
+
+def check_same_preset(runs: Sequence[Path]) -> None:
+    """Raises InputError unless the runs in these folders have one preset and equal versions."""
+    presets = {run: {str(RunFolder(run).config.get("preset"))} for run in runs}
+    check_poolable("presets", presets)
+    check_numerics(runs)
+
+
+def read_results(
+    paths: Path | Sequence[Path], task: str = "TASK", pool: bool = False
+) -> pd.DataFrame:
     """The rows of results.csv of one or several sweeps; each path is the file or its folder.
 
-    `task`: what an error tells to sweep.
+    Args:
+        task: what an error tells to sweep.
+        pool: take results of different presets and versions together.
 
     Raises:
-        InputError: one is not there or not a table of this version, or two hold the same run: which
-            of them would count?
+        InputError: one is not there or not a table of this version, two hold the same run (which
+            of them would count?), or without `pool` their presets or versions differ.
     """
     paths = [paths] if isinstance(paths, Path) else paths
-    frame = pd.concat([_read_table(path, task) for path in paths], ignore_index=True)
+    frames = [_read_table(path, task) for path in paths]
+    frame = pd.concat(frames, ignore_index=True)
     repeated = frame[frame.duplicated(RUN)] if len(paths) > 1 else frame[:0]
     if len(repeated):
         names = " ".join(str(value) for value in repeated.iloc[0][RUN])
         where = ", ".join(map(str, paths))
         raise InputError(f"{len(repeated)} rows stand in more than one of {where}: {names} ...")
+    if not pool:
+        presets = [set(one["preset"]) for one in frames]
+        check_poolable("presets", dict(zip(paths, presets, strict=True)))
+        check_numerics([path if path.is_dir() else path.parent for path in paths])
     return frame
 
 
 def _read_table(path: Path, task: str) -> pd.DataFrame:
-    file = path / "results.csv" if path.is_dir() else path
-    if not file.is_file():
-        command = f"python -m experiments sweep {task} --out {path}"
-        raise InputError(f"no results in {path}; make them with: {command}")
+    file = results_file(path, task)
     frame = read_table(file)
     if list(frame.columns) not in [columns_of(name) for name in names()]:
         columns = ", ".join(frame.columns)[:400]
@@ -205,16 +247,26 @@ def write_results(folders: list[Path], out: Path) -> pd.DataFrame:
     return frame
 
 
+FEWEST_FOR_INTERVAL = 5  # values: of two the bootstrap's interval is just their range
+
+
 def bootstrap_interval(
     values: np.ndarray, confidence: float = 0.95, draws: int = 10_000
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval (low, high) of the mean of values [n]; nan for n < 2."""
-    if len(values) < 2:
+    """Percentile bootstrap interval (low, high) of the mean of values [n]; nan for n < 5."""
+    if len(values) < FEWEST_FOR_INTERVAL:
         return float("nan"), float("nan")
     means = np.random.default_rng(0).choice(values, (draws, len(values))).mean(axis=1)
     tail = 50.0 * (1.0 - confidence)
     low, high = np.percentile(means, [tail, 100.0 - tail])
     return float(low), float(high)
+
+
+def with_interval(values: np.ndarray, written: Callable[[float], str]) -> str:
+    """'0.050 [0.043, 0.059]': the mean of values [n] and its interval, if there are enough."""
+    low, high = bootstrap_interval(values)
+    mean = written(float(values.mean()))
+    return f"{mean} [{written(low)}, {written(high)}]" if np.isfinite(low) else mean
 
 
 def select(results: pd.DataFrame, curve: Curve) -> pd.DataFrame:
@@ -269,10 +321,13 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def to_markdown(frame: pd.DataFrame) -> str:
-    """A Markdown table, numbers with three decimals."""
-    cells = [
-        [f"{v:.3f}" if isinstance(v, float) else str(v) for v in row]
-        for row in frame.itertuples(index=False)
-    ]
+    """A Markdown table, numbers with three decimals; what is not a number is left out."""
+
+    def written(value: Any) -> str:
+        if not isinstance(value, float):
+            return str(value)
+        return "" if np.isnan(value) else f"{value:.3f}"
+
+    cells = [[written(value) for value in row] for row in frame.itertuples(index=False)]
     lines = [list(frame.columns), ["---"] * len(frame.columns), *cells]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)

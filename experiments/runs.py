@@ -33,18 +33,20 @@ def execute(
     out: Path,
     *,
     progress: bool = True,
+    quiet: bool = False,
     observers: Sequence[Observer] = (),
     tensorboard: bool = True,
 ) -> dict[str, Any]:
     """Do one run in `out`, or what is left of it, and return its summary.
 
     Args:
-        progress: show what happens on the screen.
+        progress: show what happens on the screen, and draw the picture.
+        quiet: with `progress`: the picture alone.
         observers: called after every iteration that is done now.
         tensorboard: write event files; on, because a run that went wrong is then seen without being
             done again.
     """
-    console.quiet = not progress
+    console.quiet = quiet or not progress
     config = spec.to_config()
     folder, experiment = RunFolder.open(out, config), experiment_of(config)
     if (out / "summary.json").is_file():
@@ -58,7 +60,7 @@ def execute(
     train, test = demonstrations(experiment, spec, out)
     identity = (METHODS[spec.method], spec.components, spec.seed, spec.hparams, config)
     evaluate = _timed(experiment.evaluator(train, test))
-    watched: dict[str, Any] = {"observers": observers, "progress": progress}
+    watched: dict[str, Any] = {"observers": observers, "progress": progress and not quiet}
     watched |= {"tensorboard": tensorboard, "evaluate": evaluate}
     result = run(train, *identity, folder=folder, **watched)
     experiment.write_arrays(out, train, result)

@@ -112,7 +112,7 @@ class RunRequest:
         check_choice("method", method, METHODS)
         preset = description.default_preset if self.preset is None else self.preset
         budget = read_preset(preset)
-        size = _size(description, {"modes": self.modes, "steps": self.steps})
+        size = target_size(description, self.modes, self.steps)
         dim = _dimension(description, size, self.dim)
         seed = check_seed(self.seed)
         train = budget["demonstrations"]["train"]
@@ -135,21 +135,48 @@ class RunRequest:
         )
 
 
-def _size(description: TaskDescription, given: Mapping[str, int | None]) -> int:
-    """The target's size, from the options --modes and --steps."""
-    own = description.size_option
-    others = [name for name, value in given.items() if name != own and value is not None]
-    if others:
-        other = others[0]
+def own_size_option(description: TaskDescription, modes: Any, steps: Any) -> Any:
+    """What was given with the one of --modes and --steps that tells the size of this task's target.
+
+    Raises:
+        InputError: the other one was given.
+    """
+    given = {"modes": modes, "steps": steps}
+    value = given.pop(description.size_option)
+    ((other, unwanted),) = given.items()
+    if unwanted is not None:
         takers = names_where(lambda task: task.size_option == other)
-        text = f"the size of a {description.name} target is --{own}."
+        text = f"the size of a {description.name} target is --{description.size_option}."
         raise InputError(f"--{other} is for {takers}; {text}")
-    size = description.default_size if given[own] is None else given[own]
+    return value
+
+
+def target_size(description: TaskDescription, modes: int | None, steps: int | None) -> int:
+    """The target's size, from the options --modes and --steps; default: the task's.
+
+    Raises:
+        InputError: the option of other tasks, or a size that cannot be.
+    """
+    own, given = description.size_option, own_size_option(description, modes, steps)
+    size = description.default_size if given is None else given
     size = check_integer(f"--{own}", size, 1, description.largest_size)
     refusal = description.size_refusal(size)
     if refusal:
         raise InputError(f"--{own} of {description.name} {refusal}; got {size}.")
     return size
+
+
+def parse_integers(name: str, text: str | None) -> list[int] | None:
+    """'5,20' -> [5, 20]; None stays None."""
+    if text is None:
+        return None
+    try:
+        each_once = dict.fromkeys(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise InputError(
+            f"{name} must be integers with commas between them, for example 5,20,50; got {text!r}."
+        ) from error
+    return list(each_once)
 
 
 def _dimension(description: TaskDescription, size: int, dim: int | None) -> int:

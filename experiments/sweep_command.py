@@ -1,7 +1,6 @@
 """`python -m experiments sweep`: the units of a task, their execution, and the tidy table."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 from virl_tf.persistence.files import write_text
 from virl_tf.persistence.run_folder import RunFolder
@@ -9,31 +8,13 @@ from virl_tf.validation import InputError
 
 from rich.console import Console
 
+from experiments.expected_time import sentence, times_of_units
 from experiments.result_files import table, to_markdown, write_results
 from experiments.sweep import Workers, execute_sweep
-from experiments.tasks import describe
-from experiments.tasks.description import TaskDescription
-from experiments.units import units_of
+from experiments.units import ReferenceUnit, SweepRequest
 
 
-class SweepRequest(NamedTuple):
-    """What a sweep is made of; None: as the preset has it.
-
-    Attributes:
-        modes, steps, seeds: integers with commas between them.
-        search: infer also with components that come and go; a finished sweep is completed by it.
-    """
-
-    task: str
-    preset: str | None
-    modes: str | None
-    steps: str | None
-    seeds: str | None
-    search: bool
-    assignments: list[str]
-
-
-def sweep(request: SweepRequest, workers: Workers, out: Path | None) -> None:
+def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
     """Do all units in `out`, then write results.csv and table.md; failed units come at the end.
 
     Raises:
@@ -41,15 +22,9 @@ def sweep(request: SweepRequest, workers: Workers, out: Path | None) -> None:
             units that failed.
     """
     console = Console()
-    task, assignments = request.task, request.assignments
-    description = describe(task)
     number = workers.local
-    preset = description.default_preset if request.preset is None else request.preset
-    out = out or Path("sweeps") / f"{task}-{preset}"
-    sizes = _sizes(description, {"modes": request.modes, "steps": request.steps})
-    seeds = parse_integers("--seeds", request.seeds)
-    units = units_of(task, preset, assignments, sizes, seeds, request.search)
-    RunFolder.open(out, {"sweep": task, "preset": preset, "overrides": assignments})
+    units = request.units()
+    RunFolder.open(out, request.to_config())
     failures = execute_sweep(units, out, workers.scheduler, number, console)
     finished = [out / unit.name for unit in units if unit.finished(out / unit.name)]
     _write_tables(finished, out)
@@ -66,17 +41,30 @@ def sweep(request: SweepRequest, workers: Workers, out: Path | None) -> None:
         )
 
 
+def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
+    """Say how many units there are, how many are finished, and how long the rest will take.
+
+    Nothing is done or written.
+
+    Raises:
+        InputError: as `sweep`.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    number, units = workers.local, request.units()
+    if (out / "config.yaml").is_file():
+        RunFolder.open(out, request.to_config())
+    left = [unit for unit in units if not unit.finished(out / unit.name)]
+    references = sum(isinstance(unit, ReferenceUnit) for unit in left)
+    done = len(units) - len(left)
+    console.print(f"{len(units)} units in {out}: {done} done already, {len(left)} to do")
+    console.print(sentence(times_of_units(left), number))
+    if references:
+        console.print(f"{references} units of references are not in this time")
+
+
 def last_line(error: str) -> str:
     """Of a traceback: what went wrong."""
     return error.strip().splitlines()[-1]
-
-
-def _sizes(description: TaskDescription, given: dict[str, str | None]) -> list[int] | None:
-    """The sizes asked for with the option that is the task's."""
-    for option, text in given.items():
-        if option != description.size_option and text is not None:
-            raise InputError(f"--{option} is not for {description.name}.")
-    return parse_integers(f"--{description.size_option}", given[description.size_option])
 
 
 def _write_tables(finished: list[Path], out: Path) -> None:
@@ -84,16 +72,3 @@ def _write_tables(finished: list[Path], out: Path) -> None:
     means = table(write_results(finished, out / "results.csv"))
     write_text(out / "table.csv", means.to_csv(index=False))
     write_text(out / "table.md", to_markdown(means))
-
-
-def parse_integers(name: str, text: str | None) -> list[int] | None:
-    """'5,20' -> [5, 20]; None stays None."""
-    if text is None:
-        return None
-    try:
-        each_once = dict.fromkeys(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise InputError(
-            f"{name} must be integers with commas between them, for example 5,20,50; got {text!r}."
-        ) from error
-    return list(each_once)

@@ -6,12 +6,17 @@ Each is done once, in its own folder, by any process, and can be stopped and con
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from virl_tf.hparams import read_preset
 from virl_tf.validation import check_choice
 
-from experiments.specification import RunRequest, Specification
+from experiments.specification import (
+    RunRequest,
+    Specification,
+    own_size_option,
+    parse_integers,
+)
 from experiments.tasks import describe
 
 INFERRED_COMPONENTS = 10  # of the runs that a sweep infers policies on, as in the paper's figures
@@ -113,6 +118,47 @@ class ReferenceUnit:
     def finished(self, folder: Path) -> bool:
         """The summary is the only file."""
         return (folder / "summary.json").is_file()
+
+
+class SweepRequest(NamedTuple):
+    """What a sweep is made of; None: as the preset has it.
+
+    Attributes:
+        modes, steps, seeds: integers with commas between them.
+        search: infer also with components that come and go; a finished sweep is completed by it.
+    """
+
+    task: str
+    preset: str | None
+    modes: str | None
+    steps: str | None
+    seeds: str | None
+    search: bool
+    assignments: list[str]
+
+    @property
+    def chosen_preset(self) -> str:
+        """The one asked for, or the task's default."""
+        return describe(self.task).default_preset if self.preset is None else self.preset
+
+    @property
+    def folder(self) -> Path:
+        """Where it goes by default."""
+        return Path("sweeps") / f"{self.task}-{self.chosen_preset}"
+
+    def to_config(self) -> dict[str, Any]:
+        """What identifies it, as stored in config.yaml; sizes and seeds may differ."""
+        preset, overrides = self.chosen_preset, self.assignments
+        return {"sweep": self.task, "preset": preset, "overrides": overrides}
+
+    def units(self) -> list["RunUnit | ReferenceUnit"]:
+        """All of it. Raises InputError for anything unknown or out of range."""
+        description = describe(self.task)
+        option = f"--{description.size_option}"
+        sizes = parse_integers(option, own_size_option(description, self.modes, self.steps))
+        seeds = parse_integers("--seeds", self.seeds)
+        what = (self.task, self.chosen_preset, self.assignments)
+        return units_of(*what, sizes, seeds, self.search)
 
 
 def units_of(

@@ -26,7 +26,7 @@ SPECIFICATION = study.StudySpecification(
     (0,),
     (f"loop.num_iterations={ITERATIONS}", "loop.num_negatives=500"),
 )
-COMMAND = ["gaussians", "--components", "2", "--size", str(SIZE), "--preset", "smoke"]
+COMMAND = ["gaussians", "--components", "2", "--modes", str(SIZE), "--preset", "smoke"]
 COMMAND += [part for assignment in SPECIFICATION.assignments for part in ("--set", assignment)]
 SECONDS = os.environ.get("FAKE_SECONDS", "0")  # of an iteration; "real": the runs are real ones
 DEADLY = os.environ.get("FAKE_DEADLY", "")  # runs in a folder of this name kill their process

@@ -13,15 +13,10 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from experiments import ablation_command
-from experiments.ablation_command import (
-    ablate,
-    ablation_units,
-    correlations,
-    far_share,
-    off_grid_share,
-    table,
-)
+from experiments import ablations as rows_and_units
+from experiments.ablation_command import ablate, table
+from experiments.ablations import ablation_units
+from experiments.evaluation.ablated import correlations, far_share, off_grid_share
 from experiments.figures import draw
 from experiments.references import Demonstrated
 from experiments.sweep import Workers
@@ -72,7 +67,7 @@ def test_every_ablation_is_best_with_its_change_alone():
     ],
 )
 def test_rows_that_cannot_be_are_refused(row, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(ablation_command, "FILE", tmp_path / "ablations.yaml")
+    monkeypatch.setattr(rows_and_units, "FILE", tmp_path / "ablations.yaml")
     (tmp_path / "ablations.yaml").write_text(row)
     with pytest.raises(InputError, match=message):
         units()

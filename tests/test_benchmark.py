@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.benchmark import command, parts, timing, vips, whole_run
+from experiments.benchmark import command, parts, settings, timing, vips, whole_run
 from experiments.benchmark.timing import compare, exponent, rows_of, training_gflop
 from experiments.figures import draw
 from experiments.specification import RunRequest
@@ -156,7 +156,7 @@ def test_the_command_writes_numbers_and_a_table(tmp_path, monkeypatch):
         lambda repeats: [{**row, "who": "virl_tf"}, {**row, "who": "x", "cpu_seconds": 3.0}],
     )
     monkeypatch.setattr(command, "ceiling", lambda: 10.0)
-    command.benchmark(["training"], command.Settings(1, 1), tmp_path / "out")
+    command.benchmark(["training"], settings.Settings(1, 1), tmp_path / "out")
     written = json.loads((tmp_path / "out" / "benchmark.json").read_text())
     assert written["rows"][0]["share_of_ceiling"] == 0.5
     assert written["rows"][1]["times_ours"] == 3.0
@@ -175,9 +175,9 @@ def test_the_command_writes_numbers_and_a_table(tmp_path, monkeypatch):
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, arguments, message):
-    names, *settings = arguments
+    names, *given = arguments
     with pytest.raises(InputError, match=message):
-        command.benchmark(names, command.Settings(*settings), tmp_path)
+        command.benchmark(names, settings.Settings(*given), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -191,12 +191,17 @@ def test_peers_that_are_not_installed_are_named(monkeypatch):
         vips.gmmvi(target, 0, "SAMTRON", 100)
 
 
+def test_every_part_that_may_be_asked_for_is_measured():
+    assert {*command.PARTS, "run", "memory", "vips", "peers"} == set(settings.PART_NAMES)
+    assert set(whole_run.MANY) == set(settings.PRESETS)
+
+
 @pytest.mark.parametrize(("names", "peers"), [(["peers"], False), (["kde"], True), ([], True)])
 def test_peers_are_refused_before_anything_is_measured(tmp_path, monkeypatch, names, peers):
     monkeypatch.setitem(sys.modules, "gmmvi", None)
     monkeypatch.setattr(command, "ceiling", lambda: pytest.fail("measured"))
     with pytest.raises(InputError, match=r"virl_tf\[bench\]"):
-        command.benchmark(names, command.Settings(peers=peers), tmp_path / "out")
+        command.benchmark(names, settings.Settings(peers=peers), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -209,12 +214,12 @@ def test_peers_are_a_part_that_is_asked_for(tmp_path, monkeypatch, peers):
     monkeypatch.setattr(command.whole_run, "run", lambda _: [{**row, "part": "run"}])
     monkeypatch.setattr(command.whole_run, "memory", lambda _: {**row, "part": "memory"})
     monkeypatch.setattr(command, "ceiling", lambda: 10.0)
-    monkeypatch.setattr(command, "check_gmmvi", lambda: None)
+    monkeypatch.setattr(settings, "check_gmmvi", lambda: None)
     for names, expected in (
         ([], ["kde", "run", "memory", "vips"] + ["peers"] * peers),
         (["peers"], ["peers"]),
     ):
-        command.benchmark(names, command.Settings(1, 1, peers=peers), tmp_path)
+        command.benchmark(names, settings.Settings(1, 1, peers=peers), tmp_path)
         assert [
             row["part"] for row in json.loads((tmp_path / "benchmark.json").read_text())["rows"]
         ] == expected
@@ -301,8 +306,8 @@ def test_the_figure_of_the_arms(tmp_path):
 
 @pytest.mark.slow
 def test_the_targets_of_vips_in_processes_of_their_own(tmp_path):
-    settings = command.Settings(1, 1, "smoke", only="walker d = 5, K = 10")
-    command.benchmark(["vips"], settings, tmp_path)
+    few = settings.Settings(1, 1, "smoke", only="walker d = 5, K = 10")
+    command.benchmark(["vips"], few, tmp_path)
     rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
     assert [(row["who"], row["modes"]) for row in rows] == [
         ("virl_tf", 10),
@@ -313,7 +318,7 @@ def test_the_targets_of_vips_in_processes_of_their_own(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["training", "reward", "steps", "kde", "growth", "run", "memory"])
 def test_every_part_runs(part, tmp_path):
-    command.benchmark([part], command.Settings(1, 1, "smoke"), tmp_path)
+    command.benchmark([part], settings.Settings(1, 1, "smoke"), tmp_path)
     rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
     assert rows
     assert all(row["cpu_seconds"] > 0.0 for row in rows)

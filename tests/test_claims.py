@@ -4,6 +4,7 @@ cannot be decided.
 
 import itertools
 
+from virl_tf.hparams import to_yaml
 from virl_tf.validation import InputError
 
 import numpy as np
@@ -143,9 +144,9 @@ def test_mostly_limited_is_a_small_share_of_new_modes(new, expected):
     assert verdict(LIMITED, {("inference", "geim"): {"new_modes": new}}) == expected
 
 
-def test_mostly_limited_takes_three_runs_of_geim_and_none_of_virl():
-    assert verdict(LIMITED, seeds=3) == HOLDS
-    assert verdict(LIMITED, seeds=2) == TOO_FEW
+def test_mostly_limited_takes_five_runs_of_geim_and_none_of_virl():
+    assert verdict(LIMITED, seeds=5) == HOLDS
+    assert verdict(LIMITED, seeds=4) == TOO_FEW
     frame = results()
     assert LIMITED.check(frame[frame["method"] == "geim"]).verdict == HOLDS
     assert LIMITED.check(frame[frame["method"] == "virl"]).verdict == TOO_FEW
@@ -255,6 +256,57 @@ def test_results_of_two_tasks_or_none_are_refused(tmp_path):
     frames[0].iloc[:0].to_csv(tmp_path / "results.csv", index=False)
     with pytest.raises(InputError, match="holds results of no task"):
         print_claims("grid_walker", tmp_path)
+
+
+def put(folder, frame, versions=None):
+    folder.mkdir()
+    frame.to_csv(folder / "results.csv", index=False)
+    if versions is not None:
+        (folder / "config.yaml").write_text(to_yaml({"config": {}, "versions": versions}))
+    return folder
+
+
+def test_presets_are_pooled_only_when_told_to(tmp_path, capsys):
+    paper = put(tmp_path / "paper", results())
+    smoke = put(tmp_path / "smoke", results().assign(preset="smoke"))
+    message = r"different presets \(.*paper: paper; .*smoke: smoke\)\. Give those of one, or --pool"
+    for given in ([paper, smoke], [smoke / "results.csv", paper]):
+        with pytest.raises(InputError, match="different presets"):
+            print_claims("grid_walker", given)
+    with pytest.raises(InputError, match=message):
+        read_results([paper, smoke])
+    both = pd.concat([results(), results().assign(preset="quick")])
+    with pytest.raises(InputError, match="both: paper, quick"):
+        print_claims("grid_walker", put(tmp_path / "both", both))
+    print_claims("grid_walker", [paper, smoke], pool=True)
+    assert "holds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("package", ["virl_tf", "tensorflow", "numpy"])
+def test_versions_are_pooled_only_when_told_to(tmp_path, package):
+    old = {"python": "3.11.7", "virl_tf": "0.1.0", "tensorflow": "2.21.0", "numpy": "2.0"}
+    later = results().assign(seed=lambda frame: frame["seed"] + 10)
+    folders = [
+        put(tmp_path / "a", results(), old),
+        put(tmp_path / "b", later, {**old, package: "9"}),
+    ]
+    with pytest.raises(InputError, match=f"different versions of {package}"):
+        read_results(folders)
+    assert len(read_results(folders, pool=True)) == 2 * len(results())
+    same_numbers = put(tmp_path / "c", later, {**old, "python": "3.12.0"})
+    unknown = put(tmp_path / "d", later.assign(seed=99 + later["seed"]))
+    assert len(read_results([folders[0], same_numbers, unknown])) == 3 * len(results())
+
+
+def test_sizes_are_pooled_only_when_told_to_or_shown_over_sizes(tmp_path, capsys):
+    short = put(tmp_path / "short", results().assign(modes=8))
+    whole = put(tmp_path / "whole", results())
+    with pytest.raises(InputError, match=r"different task sizes .* 32, 8"):
+        print_claims("grid_walker", [whole, short])
+    print_claims("grid_walker", [whole, short], pool=True)
+    assert describe("gaussians").over_sizes
+    assert not describe("grid_walker").over_sizes
+    assert capsys.readouterr().out
 
 
 @pytest.mark.parametrize("task", names())

@@ -419,8 +419,11 @@ def test_claims_of_another_task_are_refused(call, task, swept):
         (["run", "path_planning", "--steps", "5"], "--steps of path_planning must be even"),
         (["run", "grid_walker", "--components", "401"], "--components"),
         (["sweep", "walker"], "did you mean 'grid_walker'"),
-        (["sweep", "grid_walker", "--modes", "5"], "--modes is not for grid_walker"),
-        (["sweep", "gaussians", "--steps", "5"], "--steps is not for gaussians"),
+        (
+            ["sweep", "grid_walker", "--modes", "5"],
+            "the size of a grid_walker target is --steps",
+        ),
+        (["sweep", "gaussians", "--steps", "5"], "the size of a gaussians target is --modes"),
         (["sweep", "path_planning", "--steps", "4,5"], "--steps of path_planning must be even"),
         (["sweep", "grid_walker", "--steps", "0"], "--steps must be an integer from 1 to 10"),
         (["sweep", "grid_walker", "--steps", "3;4"], "--steps must be integers with commas"),

@@ -162,10 +162,14 @@ def test_what_a_cell_shows(checkout, settings, text):
 
 
 def test_intervals_are_the_bootstraps(checkout):
-    low, high = bootstrap_interval(np.array([1.0, 2.0, 6.0]))
-    settings = {"file": "results.csv", "where": {"method": "a"}, "value": "value"}
-    found = doc_tables.cell({**settings, "show": "interval", "digits": 2})
+    values = np.array([1.0, 2.0, 6.0, 1.0, 5.0])
+    low, high = bootstrap_interval(values)
+    pd.DataFrame({"value": values}).to_csv(checkout / "results" / "five.csv", index=False)
+    settings = {"value": "value", "show": "interval", "digits": 2}
+    found = doc_tables.cell({**settings, "file": "five.csv"})
     assert found == f"3.00 [{low:.2f}, {high:.2f}]"
+    of_three = {**settings, "file": "results.csv", "where": {"method": "a"}}
+    assert doc_tables.cell(of_three) == "3.00"
 
 
 def test_diverged_runs_are_counted(checkout):

@@ -55,7 +55,7 @@ TINY = [
 ]
 NETWORK = ["--set", "network.layer_size=8"]
 ONE = ["--preset", "smoke", "--seeds", "0", "--workers", "1"]
-STUDY = ["--preset", "smoke", "--size", "3"]
+STUDY = ["--preset", "smoke", "--modes", "3"]
 # The first words of a command -> what makes it small. Of an option given twice the last one counts.
 SMALL = {
     "run gaussians": ["--preset", "smoke", *TINY, *NETWORK],
@@ -82,6 +82,7 @@ SMALL = {
     "compare": [*STUDY, "--seeds", "100", "--workers", "1"],
     "study-plots": STUDY,
     "figure": [],
+    "thin": [],
     "claims": [],
     "report": [],
     "docs": [],

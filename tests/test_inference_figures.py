@@ -55,9 +55,9 @@ def test_figure_3_has_a_panel_for_every_inference(runs, tmp_path, monkeypatch):
         put_walks(run / "inference_search", {"components": 5, "search": True}, 5)
     titles, _ = titles_of(figure_3, monkeypatch, figure_3.draw_figure_3, runs, tmp_path)
     assert [title.split(" components")[0] for title in titles[3:]] == [
-        "d) V-IRL training\n2",
-        "e) V-IRL inference, fixed set\n4",
-        "f) V-IRL inference, search\n5",
+        "c) V-IRL training\n2",
+        "d) V-IRL inference, fixed set\n4",
+        "d') V-IRL inference, search\n5",
     ]
 
 

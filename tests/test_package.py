@@ -73,6 +73,25 @@ def test_wheel_works_outside_the_checkout(wheel, tmp_path):
     assert done.stdout.splitlines() == [str(wheel / "virl_tf" / "hparams_files"), "162"]
 
 
+def test_wheel_has_the_command_virl_which_needs_no_checkout(wheel, tmp_path):
+    (metadata,) = wheel.glob("*.dist-info/entry_points.txt")
+    assert "virl = experiments.cli:main" in metadata.read_text()
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); sys.argv[0] = 'virl'; "
+    code += "from experiments.cli import main; main()"
+
+    def virl(*arguments):
+        command = [sys.executable, "-c", code, str(wheel), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    assert virl("--version").stdout == "virl_tf 0.1.0\n"
+    assert "Usage: virl run" in virl("run", "--help").stdout
+    planned = virl("sweep", "gaussians", "--dry-run", "--workers", "1")
+    assert "42 to do" in planned.stdout
+    assert "on 1 worker, by the committed runs" in planned.stdout
+    assert "only a checkout of the repository holds results" in virl("figure", "1").stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_ci_runs_the_readme_command():
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert blocks[1].strip() in (ROOT / ".ci" / "run").read_text()

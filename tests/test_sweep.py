@@ -501,7 +501,9 @@ def test_sign_flip_test_keeps_its_level():
 
 
 def test_bootstrap_interval():
-    assert np.isnan(bootstrap_interval(np.array([1.0]))).all()
+    for few in range(1, 5):
+        assert np.isnan(bootstrap_interval(np.arange(float(few)))).all()
+    assert np.isfinite(bootstrap_interval(np.arange(5.0))).all()
     low, high = bootstrap_interval(np.arange(100.0))
     half = 1.96 * np.arange(100.0).std() / 10  # normal theory
     assert low == pytest.approx(49.5 - half, abs=0.5)

@@ -29,6 +29,7 @@ from experiments.tuning import study as studies
 from experiments.tuning.study import (
     ALLOWED_FAILURES,
     ENDED,
+    VANISHED,
     best_trial,
     count,
     open_storage,
@@ -62,6 +63,10 @@ def sqlite(tmp_path):
 
 def opened(url: str, spec: studies.StudySpecification = SPECIFICATION) -> optuna.Study:
     return open_study(spec, open_storage(url))
+
+
+def failed(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+    return study.get_trials(states=(TrialState.FAIL,))
 
 
 def states(study: optuna.Study) -> dict[str, int]:
@@ -496,10 +501,12 @@ def test_a_released_trial_is_done_next_with_its_parameters_in_its_folder(url, tm
     (tmp_path / "0001-s0" / "step-0").write_text("before")
     release(study, [trial.number])
     assert states(study) == {"COMPLETE": 1, "FAIL": 1, "WAITING": 1}
+    assert study.trials[1].user_attrs["reason"] == VANISHED
 
     work(SPECIFICATION, url, 3, tmp_path, 0)
     again = study.trials[2]
     assert again.state in ENDED
+    assert "reason" not in again.user_attrs or again.user_attrs["reason"] != VANISHED
     assert again.params == study.trials[1].params
     assert (
         studies.suggest(
@@ -543,6 +550,19 @@ def test_a_trial_that_never_had_a_heartbeat_is_not_waited_for_forever(sqlite, tm
     assert count(study, *ENDED) == 2
     assert count(study, TrialState.RUNNING) == 0
     assert published_trial(study).params == published_parameters(SPECIFICATION)
+    assert [trial.user_attrs["reason"] for trial in failed(study)] == [VANISHED]
+
+
+def test_a_trial_whose_heartbeat_stopped_says_so_and_the_next_one_does_not(url, tmp_path):
+    study = opened(url)
+    trial = ask(study)
+    study._storage.record_heartbeat(trial._trial_id)
+    wait_until(lambda: optuna.storages.fail_stale_trials(study) or failed(study))
+    (lost,) = failed(study)
+    assert lost.user_attrs["reason"] == VANISHED
+    work(SPECIFICATION, url, 1, tmp_path, 0)
+    assert states(study) == {"FAIL": 1, "COMPLETE": 1}
+    assert "reason" not in study.trials[1].user_attrs
 
 
 # --- workers that die -----------------------------------------------------------------------------

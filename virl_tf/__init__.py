@@ -9,26 +9,51 @@ Hyperparameters stand in `virl_tf.hparams`, the rows of the methods in `virl_tf.
 in `virl_tf.metrics`.
 """
 
-from virl_tf import (
-    _quiet_import,  # noqa: F401  (first: imports TensorFlow without its start-up log lines)
-    methods,
-    tasks,
-)
-from virl_tf.fit import Result, fit, load
-from virl_tf.fit_policy import PolicyResult, fit_policy
-from virl_tf.hparams import Hparams, load_hparams
-from virl_tf.mixture import Mixture
-from virl_tf.persistence.reward_file import load_reward
-from virl_tf.reward import Reward
-from virl_tf.score import Score
-from virl_tf.summary import FitWarning
-from virl_tf.validation import InputError
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from virl_tf import _quiet_import  # noqa: F401  (before anything that imports TensorFlow)
+
+if TYPE_CHECKING:
+    from virl_tf import tasks
+    from virl_tf.fit import Result, fit, load
+    from virl_tf.fit_policy import PolicyResult, fit_policy
+    from virl_tf.hparams import Hparams, load_hparams
+    from virl_tf.methods import Method
+    from virl_tf.mixture import Mixture
+    from virl_tf.persistence.reward_file import load_reward
+    from virl_tf.reward import Reward
+    from virl_tf.score import Score
+    from virl_tf.summary import FitWarning
+    from virl_tf.validation import InputError
+
+METHODS: "dict[str, Method]"
+"""What `fit` accepts as `method`: its name -> its row. A new method is a new row."""
 
 __version__ = "0.1.0"
 """Of this package; results made by different versions are not mixed."""
 
-METHODS = methods.METHODS
-"""What `fit` accepts as `method`: its name -> its row. A new method is a new row."""
+# Where the public names stand. They are imported when they are first used: checks of arguments,
+# files and hyperparameters need no TensorFlow, which takes seconds to load.
+_HOMES = {
+    "METHODS": "methods",
+    "FitWarning": "summary",
+    "Hparams": "hparams",
+    "InputError": "validation",
+    "Mixture": "mixture",
+    "PolicyResult": "fit_policy",
+    "Result": "fit",
+    "Reward": "reward",
+    "Score": "score",
+    "fit": "fit",
+    "fit_policy": "fit_policy",
+    "load": "fit",
+    "load_hparams": "hparams",
+    "load_reward": "persistence.reward_file",
+}
 
 __all__ = [
     "METHODS",
@@ -48,3 +73,30 @@ __all__ = [
     "load_reward",
     "tasks",
 ]
+
+
+class _Package(ModuleType):
+    """This package, with its public names found where they stand."""
+
+    def __getattr__(self, name: str) -> Any:
+        """A public name, or a module of the package."""
+        if name in _HOMES:
+            module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+            self.__dict__[name] = getattr(module, name)
+            return self.__dict__[name]
+        full = f"{__name__}.{name}"
+        if name.startswith("_") or importlib.util.find_spec(full) is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return importlib.import_module(full)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Importing a module binds it here, but `fit` and `fit_policy` are the functions."""
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        """With the public names."""
+        return sorted({*super().__dir__(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

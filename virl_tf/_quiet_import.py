@@ -1,27 +1,29 @@
-"""Import TensorFlow without the lines its C++ core prints while it loads.
+"""TensorFlow is imported without the lines its C++ core prints while it loads.
 
 TF 2.21 logs through absl before absl's own log level is set, so TF_CPP_MIN_LOG_LEVEL comes too late
 for them. Whatever was caught is printed after all if the import fails: nothing that explains an
 error is ever lost.
 """
 
+import contextlib
+import importlib
+import importlib.abc
+import importlib.util
 import os
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 
-def _import_tensorflow() -> None:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if "tensorflow" in sys.modules:
-        return
+@contextlib.contextmanager
+def _caught_stderr() -> Iterator[None]:
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as caught:
         os.dup2(caught.fileno(), 2)
         try:
-            import tensorflow  # noqa: F401
-            import tensorflow_probability
-
-            tensorflow_probability.distributions  # noqa: B018  (TFP loads lazily, and tf-keras with it)
+            yield
         except BaseException:
             caught.seek(0)
             os.write(terminal, caught.read())
@@ -31,4 +33,41 @@ def _import_tensorflow() -> None:
             os.close(terminal)
 
 
-_import_tensorflow()
+class _QuietLoader(importlib.abc.Loader):
+    """TensorFlow's own loader, called with stderr caught; TFP comes with it, which logs too."""
+
+    def __init__(self, loader: importlib.abc.Loader):
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        with _caught_stderr():
+            self._loader.exec_module(module)
+            if "tensorflow_probability" not in sys.modules:  # else it is what asks for TensorFlow
+                # TFP loads lazily, and tf-keras with it.
+                importlib.import_module("tensorflow_probability").distributions  # noqa: B018
+
+
+class _QuietFinder(importlib.abc.MetaPathFinder):
+    """Finds TensorFlow once, for whichever module asks for it first."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _QuietLoader(spec.loader)
+        return spec
+
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+if "tensorflow" not in sys.modules:
+    sys.meta_path.insert(0, _QuietFinder())

@@ -1,16 +1,14 @@
 """`python -m experiments benchmark`: measure, and write benchmark.json and a table."""
 
-import importlib.util
 import os
 import platform
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_json, write_text
-from virl_tf.validation import InputError, check_choice, check_integer, check_positive
 
 import numpy as np
 import pandas as pd
@@ -18,8 +16,9 @@ from rich.console import Console
 
 from experiments.benchmark import parts as part_functions
 from experiments.benchmark import whole_run
+from experiments.benchmark.settings import Settings
 from experiments.benchmark.timing import Row, ceiling
-from experiments.benchmark.vips import TIMES_OURS, steps_beside_gmmvi, vips
+from experiments.benchmark.vips import steps_beside_gmmvi, vips
 from experiments.result_files import to_markdown
 
 PARTS: dict[str, Callable[[int], list[Row]]] = {
@@ -30,7 +29,6 @@ PARTS: dict[str, Callable[[int], list[Row]]] = {
     "sampling": part_functions.slice_sampling,
     "growth": part_functions.growth,
 }
-OTHER_PARTS = ("run", "memory", "vips", "peers")
 COLUMNS = {
     "part": "part",
     "case": "case",
@@ -52,40 +50,6 @@ COLUMNS = {
 }
 
 
-class Settings(NamedTuple):
-    """How much is measured.
-
-    Attributes:
-        repeats: of each candidate.
-        seeds, only: of `vips`.
-        preset: of `run` and `memory`.
-        peers, peer_seconds: see `vips.fits`.
-    """
-
-    repeats: int = 5
-    seeds: int = 5
-    preset: str = "paper"
-    peers: bool = False
-    peer_seconds: float | None = None
-    only: str = ""
-
-    def check(self) -> None:
-        """Raises InputError for a number out of range or an unknown preset."""
-        check_integer("--repeats", self.repeats, 1)
-        check_integer("--seeds", self.seeds, 1)
-        check_choice("--preset", self.preset, whole_run.MANY)
-        if self.peer_seconds is not None:
-            check_positive("--peer-seconds", self.peer_seconds)
-
-    def to_dict(self, best: float) -> dict[str, Any]:
-        """As written beside the rows; `best`: the ceiling."""
-        stored: dict[str, Any] = {"ceiling": best, "repeats": self.repeats, "seeds": self.seeds}
-        stored["preset"] = self.preset
-        if self.peers:
-            stored["peer_seconds"] = self.peer_seconds or f"{TIMES_OURS:.0f} times ours"
-        return stored
-
-
 def benchmark(names: Sequence[str], settings: Settings, out: Path) -> None:
     """Measure the named parts, one after the other; without names all, `peers` if asked for.
 
@@ -94,16 +58,12 @@ def benchmark(names: Sequence[str], settings: Settings, out: Path) -> None:
             installed.
     """
     console = Console()
-    for name in names:
-        check_choice("part", name, (*PARTS, *OTHER_PARTS))
-    settings.check()
-    if settings.peers or "peers" in names:
-        check_gmmvi()
+    settings.check(names)
     best = ceiling()
     products = "float32 products of 500 x 256 with 256 x 256"
     console.print(f"ceiling: {best:.0f} GFLOP per CPU second ({products})", highlight=False)
     rows: list[Row] = []
-    every = [*PARTS, *(part for part in OTHER_PARTS if settings.peers or part != "peers")]
+    every = [*PARTS, "run", "memory", "vips", *(["peers"] if settings.peers else [])]
     for name in names or every:
         with console.status(f"measuring {name}"):
             for row in measure(name, settings, out):
@@ -127,13 +87,6 @@ def measure(name: str, settings: Settings, out: Path) -> Iterator[Row]:
         yield from vips(range(seeds), peers, peer_seconds, out, only)
     else:
         yield from steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats)
-
-
-def check_gmmvi() -> None:
-    """Raise InputError unless gmmvi is installed."""
-    if importlib.util.find_spec("gmmvi") is None:
-        install = "pip install 'virl_tf[bench]'"
-        raise InputError(f"the peers need gmmvi, which is not installed: {install}.")
 
 
 def write(rows: list[Row], out: Path, settings: Mapping[str, Any]) -> None:

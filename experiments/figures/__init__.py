@@ -1,41 +1,137 @@
 """The paper's figures, redrawn from result files alone."""
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from virl_tf.validation import InputError, check_choice
 
-# Number -> how many folders of results it takes; 0: one or more.
-FIGURES = {"1": 1, "2a": 1, "2b": 0, "3": 2, "4": 0, "5": 0, "6": 1, "7": 1}
-FIGURES |= {"robot": 1, "ablations": 0}
+PACKAGE = Path(__file__).parent.parent
+RESULTS = PACKAGE / "results"
+ALL = "all"
 
 
-def draw(number: str, runs: list[Path], inference: Path | None, out: Path) -> None:
-    """Draw one figure into the folder `out` as PNG and PDF.
+class Kind(NamedTuple):
+    """What a figure is drawn from.
+
+    Attributes:
+        folders: how many of results it takes; 0: one or more.
+        files: that each of them has.
+        command: that makes such a folder, behind `python -m experiments`.
+        committed: below the folder of committed results, those that it is drawn from by default.
+        pools: whether its drawing function itself looks at what may not be put together.
+    """
+
+    folders: int
+    files: tuple[str, ...]
+    command: str
+    committed: tuple[str, ...]
+    pools: bool = False
+
+
+WALKS = ("config.yaml", "demonstrations.npz", "walks.npz")
+OF_WALKERS = tuple(
+    f"figures/walker/grid_walker-{method}-10c-d5-s0-quick" for method in ("geim", "virl")
+)
+OF_M30 = tuple(f"figures/m30/{seed}" for seed in range(5))
+OF_ABLATIONS = tuple(
+    f"best/ablations/{name}" for name in ("gaussians_m50", "grid_walker", "path_planning")
+)
+FIGURES = {
+    "1": Kind(1, WALKS, "run path_planning", ("figures/paths",)),
+    "2a": Kind(1, ("demonstrations.npz", "grid.npz", "task.npz"), "run gaussians", OF_M30[:1]),
+    "2b": Kind(0, ("results.csv",), "sweep gaussians", ("gaussians",), pools=True),
+    "3": Kind(2, WALKS, "run grid_walker", OF_WALKERS),
+    "4": Kind(0, ("results.csv",), "sweep gaussians", ("gaussians",), pools=True),
+    "5": Kind(0, ("config.yaml", "grid.npz"), "run gaussians", OF_M30),
+    "6": Kind(1, ("config.yaml", "demonstrations.npz"), "run grid_walker", OF_WALKERS[1:]),
+    "7": Kind(1, (), "sweep grid_walker", ("figures/walker",), pools=True),
+    "robot": Kind(1, ("robot.npz",), "benchmark vips", ("benchmark/vips",)),
+    "ablations": Kind(0, ("results.csv",), "ablate TASK", OF_ABLATIONS),
+}
+
+
+def draw(
+    number: str, runs: Sequence[Path], inference: Path | None, out: Path, pool: bool = False
+) -> None:
+    """Draw one figure, or "all", into the folder `out` as PNG and PDF.
 
     Args:
+        runs: folders of results; none: the committed ones.
         inference: where Figure 5 finds the inference policy, if not in the first run's folder.
+        pool: draw results of different presets, versions and task sizes together.
 
     Raises:
         InputError: unknown figure, too many or too few folders of results, `inference` for another
-            figure, or result files it needs are missing (the message names the command that makes
-            them).
+            figure, result files it needs are missing (the message names the command that makes
+            them), or without `pool` results that differ.
     """
-    taken = FIGURES[check_choice("figure", number, FIGURES)]
-    if taken and len(runs) != taken:
-        folders = "folders" if taken > 1 else "folder"
-        raise InputError(f"figure {number} takes {taken} {folders} of results, got {len(runs)}.")
     if inference is not None and number != "5":
         raise InputError("--inference is for figure 5.")
+    check_choice("figure", number, [*FIGURES, ALL])
+    if number == ALL and runs:
+        raise InputError(f"figure {ALL} is drawn from the committed results; give no others.")
+    chosen = {name: _results(name, runs) for name in (FIGURES if number == ALL else [number])}
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"cannot use {out} as the output folder: {reason}.") from error
-    # Imported here: matplotlib takes a second.
+    for name, folders in chosen.items():
+        _draw(name, folders, inference, out, pool)
+
+
+def _draw(number: str, runs: list[Path], inference: Path | None, out: Path, pool: bool) -> None:
+    """One figure, whose folders are there."""
+    kind = FIGURES[number]
+    options: dict[str, Any] = {"pool": pool} if kind.pools else {}
+    if number in ("3", "5") and not pool:
+        from experiments.result_files import check_same_preset
+
+        check_same_preset(runs)
+    # Imported here: matplotlib takes a second, and TensorFlow several.
     module = importlib.import_module(f"experiments.figures.figure_{number}")
     draw_figure = getattr(module, f"draw_figure_{number}")
     if number == "5":
         draw_figure(runs, inference, out)
     else:
-        draw_figure(*(runs if taken == 1 else [runs]), out)
+        draw_figure(*(runs if kind.folders == 1 else [runs]), out, **options)
+
+
+def _results(number: str, runs: Sequence[Path]) -> list[Path]:
+    """The folders that a figure is drawn from. Raises InputError if a file it needs is missing."""
+    kind = FIGURES[number]
+    if not runs:
+        committed = [RESULTS / name for name in kind.committed]
+        if not all(folder.is_dir() for folder in committed):
+            text = "only a checkout of the repository holds results."
+            raise InputError(f"figure {number} needs folders of results; {text}")
+        return committed
+    if kind.folders and len(runs) != kind.folders:
+        folders = "folders" if kind.folders > 1 else "folder"
+        raise InputError(
+            f"figure {number} takes {kind.folders} {folders} of results, got {len(runs)}."
+        )
+    for run in runs:
+        missing = [name for name in kind.files if run.is_dir() and not (run / name).is_file()]
+        if not run.exists() or missing:
+            lacks = f"{run} has no {missing[0]}" if missing else f"no results in {run}"
+            place = "" if run.exists() else f" --out {own(run)}"
+            raise InputError(
+                f"{lacks}; make them with: python -m experiments {kind.command}{place}"
+            )
+    return list(runs)
+
+
+def own(path: Path) -> Path:
+    """Where a hint may send a user to write: not into the package's own folders."""
+    inside = path.resolve().is_relative_to(PACKAGE.resolve())
+    return Path("runs") / path.name if inside else path
+
+
+def infer_command(runs: Sequence[Path], options: str, folder: str) -> str:
+    """What makes the inference that a figure needs, in `folder` of the first run."""
+    command = f"python -m experiments infer {' '.join(map(str, runs))} {options}"
+    place = own(runs[0])
+    return command if place == runs[0] else f"{command} --out {place / folder}"

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments.figures import walks
+from experiments.figures import infer_command, walks
 from experiments.figures.style import COLOURS, read, save
 from experiments.result_files import read_summary
 
@@ -86,7 +86,8 @@ def obstructed(run: Path, components: int) -> tuple[dict[str, np.ndarray], dict[
     summary = read_summary(folder) if (folder / "summary.json").is_file() else {}
     obstacles = summary.get("obstacles")
     if obstacles is None:
-        command = f"python -m experiments infer {run} --components {components} --obstacles 0.33"
+        options = f"--components {components} --obstacles 0.33"
+        command = infer_command([run], options, "obstacles")
         text = f"no result of inference with obstacles in {folder}"
         raise InputError(f"{text}; make it with: {command}")
     return read(folder, "walks.npz"), obstacles

@@ -7,8 +7,12 @@ from virl_tf.validation import InputError
 
 import numpy as np
 
-from experiments.figures import walks
+from experiments.figures import infer_command, walks
 from experiments.figures.style import COLOURS, LABELS, read, save
+
+# The paper's: training and inference. A second kind of inference has the letter of the first with
+# a prime.
+LETTERS = {"geim": "ab", "virl": "cd"}
 
 
 def draw_figure_3(runs: list[Path], out: Path) -> None:
@@ -37,13 +41,15 @@ def draw_figure_3(runs: list[Path], out: Path) -> None:
     beyond = (0.0,) * (2 * len(names) // rows)
     figure, axes = walks.panel_row(task, 9.6, beyond=beyond, title_lines=2, rows=rows)
     panels = [(method, name) for method in results for name in names]
-    for letter, panel, (method, name) in zip("abcdef", axes, panels, strict=False):
+    for panel, (method, name) in zip(axes, panels, strict=True):
         shown = results[method][name]
         walks.target_lines(panel, task)
         span = walks.reward_range(*results[method].values())
         walks.policy_walks(panel, task, shown, COLOURS[method], span)
         found = f"{len(shown['means'])} components, {walks.covered(shown)}"
-        panel.set_title(f"{letter}) {LABELS[method]} {name}\n{found}")
+        letter = LETTERS[method][min(names.index(name), 1)]
+        prime = "'" * max(0, names.index(name) - 1)
+        panel.set_title(f"{letter}{prime}) {LABELS[method]} {name}\n{found}")
     target = walks.line("intermediate targets", walks.TARGET, ":", 1.0)
     walks.legend_below(figure, [*walks.policy_entries(), target])
     save(figure, out / "figure_3")
@@ -57,6 +63,6 @@ def stages(run: Path) -> dict[str, dict[str, np.ndarray]]:
             kind = "search" if RunFolder(folder).config.get("search") else "fixed set"
             found[f"inference, {kind}"] = read(folder, "walks.npz")
     if len(found) == 1:
-        command = f"python -m experiments infer {run} --components 25"
+        command = infer_command([run], "--components 25", "inference")
         raise InputError(f"no inference result in {run / 'inference'}; make it with: {command}")
     return found

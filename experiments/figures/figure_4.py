@@ -16,13 +16,13 @@ CURVES = (
 )
 
 
-def draw_figure_4(sweeps: Path | Sequence[Path], out: Path) -> None:
+def draw_figure_4(sweeps: Path | Sequence[Path], out: Path, pool: bool = False) -> None:
     """Training policies (10 components, dashed) and inference policies (as many as modes).
 
     Solid: a fixed set of components, as in the paper; dash-dotted, where a sweep has it: components
     that come and go.
     """
-    results = read_results(sweeps)
+    results = read_results(sweeps, pool=pool)
     figure, axes = plt.subplots(figsize=(6.0, 3.6), layout="constrained")
     for method in ("virl", "geim"):
         for stage, style, label in CURVES:

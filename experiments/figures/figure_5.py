@@ -7,6 +7,7 @@ from virl_tf.validation import InputError
 import matplotlib.pyplot as plt
 import numpy as np
 
+from experiments.figures import infer_command
 from experiments.figures.style import (
     crosses,
     ellipses,
@@ -34,8 +35,7 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
         raise InputError(f"figure 5 is for demonstrations in 2-D; {runs[0]} has others.")
     inference = inference or runs[0] / "inference"
     if not (inference / "grid.npz").is_file():
-        names = " ".join(str(run) for run in runs)
-        command = f"python -m experiments infer {names} --components 30"
+        command = infer_command(runs, "--components 30", "inference")
         raise InputError(f"no inference result in {inference}; make it with: {command}")
     # A reward is known up to a constant; each is aligned by its largest value.
     rewards = [read(run, "grid.npz")["reward"] for run in runs]

@@ -12,8 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from experiments.evaluation.contrast import normalised_rewards
-from experiments.figures import walks
+from experiments.figures import own, walks
 from experiments.figures.style import COLOURS, LABELS, open_frame, read, save
+from experiments.result_files import check_poolable, check_same_preset
 from experiments.tasks import descriptions
 
 COMPONENTS = 10
@@ -24,14 +25,19 @@ OFFSETS = {"explored": -0.26, "unexplored": 0.0, "random": 0.26}
 GAP = 0.8  # between the methods
 
 
-def draw_figure_7(folder: Path, out: Path) -> None:
+def draw_figure_7(folder: Path, out: Path, pool: bool = False) -> None:
     """Normalised rewards at the modes' centres ('+', 'x') and at random points ('-', 'o').
 
     A column for every trial.
     Centres that the training policy covers ("explored") are dark and stand left of the others.
+    `pool`: draw runs of different presets, versions and lengths together.
     """
     trials = {method: find_trials(folder, method) for method in MODE}
-    steps = {walks.walk_task(run, "7").dim for runs in trials.values() for run in runs}
+    every = [run for runs in trials.values() for run in runs]
+    steps = {run: walks.walk_task(run, "7").dim for run in every}
+    if not pool:
+        check_same_preset(every)
+        check_poolable("task sizes", {run: {str(length)} for run, length in steps.items()})
     figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
     position, ticks, labels = 1.0, [], []
     for method, runs in trials.items():
@@ -44,7 +50,7 @@ def draw_figure_7(folder: Path, out: Path) -> None:
     axes.set_xticks(ticks, labels)
     axes.tick_params(axis="x", length=0)
     axes.set_xlabel("trial")
-    axes.set_ylabel(f"normalised recovered reward, d = {max(steps)}")
+    axes.set_ylabel(f"normalised recovered reward, d = {max(steps.values())}")
     open_frame(axes)
     handles = [entry for method in MODE for entry in entries(method)]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
@@ -69,7 +75,7 @@ def find_trials(folder: Path, method: str) -> list[Path]:
             found.append((config["steps"], config["seed"], run))
     if not found:
         wanted_runs = f"finished run of {task.name} by {method} with {COMPONENTS} components"
-        command = f"python -m experiments sweep {task.name} --out {folder}"
+        command = f"python -m experiments sweep {task.name} --out {own(folder)}"
         raise InputError(f"{folder} holds no {wanted_runs}; make them with: {command}")
     lengths = {steps for steps, _, _ in found}
     length = task.default_size if task.default_size in lengths else max(lengths)

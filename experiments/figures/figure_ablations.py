@@ -14,9 +14,16 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 
+from experiments.figures import own
 from experiments.figures.style import Look, open_frame, save
 from experiments.references import LABELS
-from experiments.result_files import COLUMNS, bootstrap_interval, read_table, to_markdown
+from experiments.result_files import (
+    COLUMNS,
+    bootstrap_interval,
+    read_table,
+    to_markdown,
+    with_interval,
+)
 from experiments.tasks import describe
 from experiments.tasks.description import Panel
 
@@ -71,7 +78,7 @@ def read_ablations(folder: Path) -> pd.DataFrame:
     """
     file = folder / "results.csv"
     if not file.is_file():
-        command = f"python -m experiments ablate TASK --out {folder}"
+        command = f"python -m experiments ablate TASK --out {own(folder)}"
         raise InputError(f"no results in {folder}; make them with: {command}")
     frame = read_table(file)
     if not {"ablation", *COLUMNS} <= set(frame) or not len(frame):
@@ -118,5 +125,4 @@ def _values(frame: pd.DataFrame, name: str, stage: str, column: str) -> np.ndarr
 def _cell(seeds: np.ndarray) -> str:
     if not len(seeds):
         return ""
-    low, high = bootstrap_interval(seeds)
-    return f"{seeds.mean():.3g} [{low:.3g}, {high:.3g}]"
+    return with_interval(seeds, "{:.3g}".format)

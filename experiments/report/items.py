@@ -133,7 +133,7 @@ def walks(**measures: tuple[str, ...]) -> Numbers:
 # --- figures --------------------------------------------------------------------------------------
 
 GAUSSIAN_SWEEP = "python -m experiments sweep gaussians --preset paper --out sweeps/gaussians"
-WALKER_SWEEP = "python -m experiments sweep grid_walker --out sweeps/walker"
+WALKER_SWEEP = "python -m experiments sweep grid_walker --preset paper --out sweeps/walker"
 WALKER_RUN = "sweeps/walker/grid_walker-{}-10c-d5-s0-paper"
 
 FIGURES = (
@@ -155,7 +155,8 @@ FIGURES = (
         """),
         "path_planning",
         (
-            "python -m experiments sweep path_planning --seeds 0,1,2 --out sweeps/paths",
+            "python -m experiments sweep path_planning --preset paper --seeds 0,1,2 "
+            "--out sweeps/paths",
             "python -m experiments figure 1 sweeps/paths/path_planning-virl-10c-d6-s0-paper",
         ),
         walks(training=POLICY, obstacles=INFERRED, obstacles_search=INFERRED),
@@ -208,7 +209,7 @@ FIGURES = (
         _pairs("""
         d = 5 line segments | five segments from the diamond on
         a) - d) 10-component sampling, 25-component inference policies | the same panels, for each
-            method a third with components that come and go; above each: modes covered
+            method a third (b', d') with components that come and go; above each: modes covered
         component means solid, samples dotted | the same
         higher opacity for a higher recovered reward | one scale for each reward
         intermediate targets as vertical dotted lines | the same

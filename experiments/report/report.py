@@ -35,13 +35,13 @@ MOST_ROWS = 20  # of such a table that are shown without being asked for
 KNOWN_PICTURES = {f"figure_{figure.number}.png" for figure in items.FIGURES}
 
 
-def write_report(results: Path, out: Path) -> None:
+def write_report(results: Results, out: Path) -> None:
     """Build the page into the file `out`.
 
     Raises:
         InputError: no results there, damaged ones, or an `out` that cannot be written.
     """
-    content = build(Results(results))
+    content = build(results)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, content)

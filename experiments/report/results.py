@@ -13,8 +13,9 @@ from virl_tf.validation import InputError
 import numpy as np
 import pandas as pd
 
+from experiments.early_checks import check_results_folder
 from experiments.figures import draw
-from experiments.result_files import bootstrap_interval, read_results
+from experiments.result_files import read_results, with_interval
 from experiments.tasks import describe, descriptions, names
 
 NEED_TABLES_ONLY = ("2b", "4")  # figures that are drawn from results.csv alone
@@ -40,8 +41,7 @@ class Results:
     def __init__(self, path: Path):
         """Read the tables in `path`. Raises InputError if there are none, or one cannot be read."""
         self.path = path
-        if not path.is_dir():
-            raise InputError(f"no folder of results {path}; give one with --results.")
+        check_results_folder(path)
         self.folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
         found = [_read(folder) for folder in self.folders if (folder / "results.csv").is_file()]
         if not found:
@@ -119,9 +119,8 @@ def mean_with_interval(values: pd.Series, digits: int = 3) -> str:
     finite = numbers[np.isfinite(numbers)]
     if not len(finite):
         return "-"
-    low, high = bootstrap_interval(finite)
-    interval = f" [{low:.{digits}f}, {high:.{digits}f}]" if np.isfinite(low) else ""
-    return f"{finite.mean():.{digits}f}{interval}, n\u00a0=\u00a0{len(finite)}"
+    shown = with_interval(finite, f"{{:.{digits}f}}".format)
+    return f"{shown}, n\u00a0=\u00a0{len(finite)}"
 
 
 def not_run(task: str, table: Table | None) -> str:

@@ -11,6 +11,9 @@ METHODS = (
 )  # long runs first: the last minutes of a sweep keep all cores busy
 
 
+DEFAULT_PRESET = "quick"  # of every command and task
+
+
 class Grid(NamedTuple):
     """What a sweep goes through."""
 
@@ -53,7 +56,7 @@ class TaskDescription:
         same_target: keys of summary.json that are equal for runs on one target: only their rewards
             may be averaged.
 
-        default_preset: of runs, sweeps and studies.
+        default_preset: of runs, sweeps and studies; another one only where a sweep has no `quick`.
         table: the file of published hyperparameters in hparams/, without .yaml; None: there is
             none.
         table_column: a method's family and a number of components -> the table's column.
@@ -102,7 +105,7 @@ class TaskDescription:
     has_task_seed: bool = False
     same_target: tuple[str, ...]
 
-    default_preset: str
+    default_preset: str = DEFAULT_PRESET
     table: str | None = None
     table_column: Callable[[str, int], str] = lambda family, components: family
     compared: tuple[tuple[str, int], ...] = ()
@@ -129,6 +132,11 @@ class TaskDescription:
     figures: tuple[str, ...] = ()
     ablation_panels: tuple[Panel, Panel]
     correlated_references: tuple[str, ...] = ()
+
+    @property
+    def over_sizes(self) -> bool:
+        """Whether results are shown over sizes: some sweep goes through several."""
+        return any(len(grid.sizes) > 1 for grid in self.grids.values())
 
     def sized(self, size: int | None) -> dict[str, Any]:
         """A size as the argument of `RunRequest` that it is."""

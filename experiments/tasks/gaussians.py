@@ -41,7 +41,6 @@ DESCRIPTION = TaskDescription(
     largest_dim=100,
     has_task_seed=True,
     same_target=("modes", "task_seed"),
-    default_preset="quick",
     table="gaussians",
     # Table 2 has a column for one component and one for more.
     table_column=lambda family, components: f"{family}_{'1c' if components == 1 else '10c'}",

@@ -64,7 +64,6 @@ DESCRIPTION = TaskDescription(
     num_modes=lambda steps: 2**steps,
     default_dim=lambda steps: steps,
     same_target=("steps",),
-    default_preset="paper",
     table="grid_walker",
     compared=(("virl", 10), ("geim", 10)),
     grids=walk_grids(STEPS, 3),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,23 +10,27 @@ from typing import Any
 from virl_tf.hparams import to_yaml
 from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_text
-from virl_tf.validation import InputError, check_choice
+from virl_tf.validation import InputError
 
 import numpy as np
 import optuna
 import pandas as pd
 from rich.console import Console
 
-from experiments.result_files import bootstrap_interval, read_summary, sign_flip_test, to_markdown
-from experiments.specification import column_name, published_column, tuned_file
+from experiments.result_files import read_summary, sign_flip_test, to_markdown, with_interval
+from experiments.specification import (
+    column_name,
+    parse_integers,
+    published_column,
+    tuned_file,
+)
 from experiments.sweep import Workers, execute_sweep
-from experiments.sweep_command import last_line, parse_integers
-from experiments.tasks import describe, descriptions
-from experiments.tuning.space import searched, suggest
+from experiments.sweep_command import last_line
+from experiments.tasks import describe
+from experiments.tuning.space import searched, suggest, to_parameters
+from experiments.tuning.specification import Studies, StudySpecification, check_compared
 from experiments.tuning.study import (
     ENDED,
-    Studies,
-    StudySpecification,
     best_trial,
     objective_value,
     open_storage,
@@ -34,7 +38,11 @@ from experiments.tuning.study import (
 from experiments.units import RunUnit
 
 CANDIDATES = ("published", "found")
-SCORES = "Objective on fresh seeds: mean [95 % bootstrap interval of the mean]; lower is better"
+UNBEATEN = "published was not beaten"
+SCORES = (
+    "Objective on fresh seeds: mean, from 5 seeds on with its 95 % bootstrap interval; lower is "
+    "better"
+)
 IMPORTANCES = "Importance of each hyperparameter in its study (Optuna's default estimate)"
 FEWEST_FOR_IMPORTANCES = 8  # complete trials
 
@@ -65,6 +73,17 @@ class Column:
     spec: StudySpecification
     study: optuna.Study
     overrides: dict[str, dict[str, dict[str, Any]]]  # candidate -> section -> key -> value
+    unbeaten: bool  # the published values are those of the best trial
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Those to run: the same values need not be run twice."""
+        return CANDIDATES[:1] if self.unbeaten else CANDIDATES
+
+    @property
+    def best_candidate(self) -> str:
+        """The last of them."""
+        return self.candidates[-1]
 
 
 def compare(
@@ -78,7 +97,7 @@ def compare(
         InputError: no study of this task there, seeds that tuning saw, or runs that failed.
     """
     console, task = Console(), studies.task
-    check_choice("task", task, [known.name for known in descriptions() if known.compared])
+    check_compared(task)
     number = workers.local
     fresh = parse_integers("--seeds", seeds) or [100, 101, 102]
     columns = find_columns(studies)
@@ -87,7 +106,7 @@ def compare(
     units = [
         CandidateUnit(column.spec.run(seed, column.overrides[candidate]), 0, candidate=candidate)
         for column in columns
-        for candidate in CANDIDATES
+        for candidate in column.candidates
         for seed in fresh
     ]
     out.mkdir(parents=True, exist_ok=True)
@@ -144,7 +163,9 @@ def find_columns(studies: Studies) -> list[Column]:
         }
         found = suggest(optuna.trial.FixedTrial(best.params), rows)  # type: ignore[arg-type]
         overrides = {"published": published, "found": found}
-        columns.append(Column(column_name(task, method, components), spec, study, overrides))
+        unbeaten = same_parameters(to_parameters(published, rows), best.params)
+        name = column_name(task, method, components)
+        columns.append(Column(name, spec, study, overrides, unbeaten))
     if not columns:
         where = studies.storage or "studies/"
         command = f"python -m experiments tune {task}"
@@ -154,14 +175,23 @@ def find_columns(studies: Studies) -> list[Column]:
     return columns
 
 
+def same_parameters(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two trials' parameters are equal but for rounding.
+
+    Powers of two are parameters by their exponent: the published 5.96e-08 is 2^-24.
+    """
+    return one.keys() == other.keys() and all(
+        math.isclose(value, other[name], rel_tol=1e-6) for name, value in one.items()
+    )
+
+
 def find_study(studies: Studies, column: tuple[str, int]) -> optuna.Study | None:
     """The study of `tune` with the same arguments, or None."""
-    name = studies.specification(column).name
-    file = Path("studies") / name / "study.db"
-    if studies.storage is None and not file.is_file():
+    name, url = studies.specification(column).name, studies.url(column)
+    if url is None:
         return None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = open_storage(studies.storage or f"sqlite:///{file.absolute()}")
+    storage = open_storage(url)
     if name not in optuna.get_all_study_names(storage):
         return None
     return optuna.load_study(study_name=name, storage=storage)
@@ -213,17 +243,19 @@ def _plain(value: Any) -> str:
 def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
     row: dict[str, Any] = {"column": column.name}
     parts = {}
-    for candidate in CANDIDATES:
+    for candidate in column.candidates:
         own = (values["column"] == column.name) & (values["candidate"] == candidate)
         chosen = values[own].sort_values("seed")
         parts[candidate] = chosen.set_index("seed")["value"]
         v = chosen["value"].to_numpy(float)
-        low, high = bootstrap_interval(v)
-        row[candidate] = f"{v.mean():.4f} [{low:.4f}, {high:.4f}]" if len(v) else "failed"
+        row[candidate] = with_interval(v, "{:.4f}".format) if len(v) else "failed"
         row[f"{candidate} diverged"] = str(int((chosen["status"] == "diverged").sum()))
-    both = pd.concat(parts, axis=1, join="inner").to_numpy(float)
-    row["found lower in"] = f"{int((both[:, 1] < both[:, 0]).sum())} of {len(both)}"
-    row["p"] = f"{sign_flip_test(both[:, 1] - both[:, 0]):.2g}" if len(both) else "-"
+    if column.unbeaten:
+        row |= {"found": UNBEATEN, "found diverged": "-", "found lower in": "-", "p": "-"}
+    else:
+        both = pd.concat(parts, axis=1, join="inner").to_numpy(float)
+        row["found lower in"] = f"{int((both[:, 1] < both[:, 0]).sum())} of {len(both)}"
+        row["p"] = f"{sign_flip_test(both[:, 1] - both[:, 0]):.2g}" if len(both) else "-"
     row["trials"] = str(len(column.study.get_trials(deepcopy=False, states=ENDED)))
     best = best_trial(column.study)
     value = None if best is None else best.value
@@ -249,7 +281,7 @@ def write_tuned(task: str, columns: Sequence[Column]) -> Path:
     for column in columns:
         best = best_trial(column.study)
         assert best is not None
-        content["columns"][column.name] = column.overrides["found"]
+        content["columns"][column.name] = column.overrides[column.best_candidate]
         content["provenance"][column.name] = {
             "study": column.study.study_name,
             "trials": len(column.study.get_trials(deepcopy=False, states=ENDED)),

@@ -7,15 +7,16 @@ exponent, `log2 section.key`.
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from virl_tf.hparams import SearchParameter, search_space
 from virl_tf.methods import METHODS
 
-import optuna
-
 from experiments.specification import published_column, starred
 from experiments.tasks import describe
+
+if TYPE_CHECKING:
+    import optuna
 
 # The end of an interval that is open at zero: Optuna's are closed.
 SMALLEST = 1e-9
@@ -41,7 +42,9 @@ def searched(task: str, method: str, components: int) -> dict[str, SearchParamet
     return {name: row for name, row in search_space().items() if is_searched(name, row)}
 
 
-def suggest(trial: optuna.Trial, rows: Mapping[str, SearchParameter]) -> dict[str, dict[str, Any]]:
+def suggest(
+    trial: "optuna.Trial", rows: Mapping[str, SearchParameter]
+) -> dict[str, dict[str, Any]]:
     """Values of one trial as overrides {section: {key: value}}."""
     overrides: dict[str, dict[str, Any]] = {}
     for name, row in rows.items():
@@ -67,7 +70,7 @@ def to_parameters(
     return found
 
 
-def _suggest(trial: optuna.Trial, name: str, row: SearchParameter) -> Any:
+def _suggest(trial: "optuna.Trial", name: str, row: SearchParameter) -> Any:
     if row.type == "bool":
         return trial.suggest_categorical(name, [False, True])
     low, high = row.low, row.high

@@ -7,8 +7,6 @@ as asked for are complete or pruned; failed ones are not counted.
 """
 
 import contextlib
-import dataclasses
-import json
 import time
 import traceback
 import warnings
@@ -16,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from virl_tf.persistence.configuration import differences
 from virl_tf.validation import InputError
@@ -26,15 +24,14 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from experiments.result_files import value_at
-from experiments.specification import RunRequest, Specification, published_column
+from experiments.specification import published_column
 from experiments.tasks import describe
-from experiments.tasks.description import TaskDescription
 from experiments.tuning.space import searched, suggest, to_parameters
+from experiments.tuning.specification import StudySpecification
 
 HEARTBEAT_SECONDS = 10
 GRACE_SECONDS = 40  # without a heartbeat, after which a trial counts as lost
 RETRIES = 5  # of one lost trial
-Column = tuple[str, int]  # method and components
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 POLL_SECONDS = 2.0
 # Heartbeat and retry have been experimental since 2.9.
@@ -44,82 +41,33 @@ CONNECT_SECONDS = 10  # until a PostgreSQL server counts as one that does not an
 OPENING_SECONDS = 3.0  # that another command may take to make the tables, or the study
 
 
-@dataclass(frozen=True)
-class StudySpecification:
-    """What identifies a study: two commands with the same one work on the same study."""
-
-    task: str
-    method: str
-    components: int
-    size: int  # of the target
-    preset: str
-    seeds: tuple[int, ...]
-    assignments: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """E.g. gaussians-virl-10c-m50-quick."""
-        size = f"{self.description.size_letter}{self.size}"
-        return f"{self.task}-{self.method}-{self.components}c-{size}-{self.preset}"
-
-    @property
-    def description(self) -> TaskDescription:
-        """The task's."""
-        return describe(self.task)
-
-    def run(self, seed: int, overrides: Mapping[str, Mapping[str, Any]]) -> Specification:
-        """The run of one trial for one seed: its suggested values over everything else."""
-        given: dict[str, Any] = {"preset": self.preset, "assignments": self.assignments}
-        given |= self.description.sized(self.size)
-        request = RunRequest(self.task, self.method, self.components, seed=seed, **given)
-        spec = request.specification()
-        return dataclasses.replace(spec, hparams=spec.hparams.override(overrides, "trial"))
-
-    def to_attributes(self) -> dict[str, Any]:
-        """As stored with the study: with space and objective, so that their changes are noticed."""
-        rows = searched(self.task, self.method, self.components)
-        space = {
-            name: {key: value for key, value in row.spec.items() if key != "description"}
-            for name, row in rows.items()
-        }
-        attributes = dataclasses.asdict(self)
-        attributes |= {"space": space, "objective": self.description.objective_label}
-        return json.loads(json.dumps(attributes))
-
-
 def published_parameters(spec: StudySpecification) -> dict[str, Any]:
     """The published column as a trial's parameters."""
     column = (spec.task, spec.method, spec.components)
     return to_parameters(published_column(*column), searched(*column))
 
 
-class Studies(NamedTuple):
-    """A task's studies of one preset and size (None: the task's defaults) in one database."""
-
-    task: str
-    preset: str | None
-    size: int | None
-    storage: str | None
-
-    def specification(
-        self, column: Column, seeds: Sequence[int] = (), assignments: Sequence[str] = ()
-    ) -> StudySpecification:
-        """Of the study of one column."""
-        description = describe(self.task)
-        size = description.default_size if self.size is None else self.size
-        preset = description.default_preset if self.preset is None else self.preset
-        return StudySpecification(
-            self.task, *column, size, preset, tuple(seeds), tuple(assignments)
-        )
+VANISHED = "its worker vanished or was stopped"
 
 
 class _Storage(optuna.storages.RDBStorage):
-    """Optuna's, but heartbeats outlive an outage: Optuna sends no more after one that fails."""
+    """Optuna's, but heartbeats outlive an outage, after which Optuna sends no more, and a trial
+    that is given up says why.
+    """
 
     def record_heartbeat(self, trial_id: int) -> None:
         """Say that a trial's worker is alive, if the database answers."""
         with contextlib.suppress(optuna.exceptions.StorageInternalError):
             super().record_heartbeat(trial_id)
+
+    def set_trial_state_values(
+        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
+    ) -> bool:
+        """A trial that fails without a reason had nobody left to store one."""
+        if state == TrialState.FAIL and "reason" not in self.get_trial(trial_id).user_attrs:
+            with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
+                self.set_trial_user_attr(trial_id, "reason", VANISHED)
+        return super().set_trial_state_values(trial_id, state, values)
 
 
 def open_storage(url: str) -> optuna.storages.RDBStorage:
@@ -167,7 +115,15 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
 
 def _retry(most: int | None) -> Callable[[optuna.Study, FrozenTrial], None]:
     """Enqueues a lost trial again, at most so often."""
-    return optuna.storages.RetryHeartbeatStaleTrialCallback(most, inherit_intermediate_values=True)
+    enqueue = optuna.storages.RetryHeartbeatStaleTrialCallback(
+        most, inherit_intermediate_values=True
+    )
+
+    def retry(study: optuna.Study, trial: FrozenTrial) -> None:
+        trial.user_attrs.pop("reason", None)  # it is the lost trial's, not the next one's
+        enqueue(study, trial)
+
+    return retry
 
 
 def _make_folder(url: str, allowed: str) -> None:

@@ -1,17 +1,18 @@
-"""`python -m experiments study-plots`: Optuna's own pictures of a study."""
+"""`python -m experiments study-plots`: pictures of a study."""
 
 from pathlib import Path
 
 from virl_tf.methods import METHODS
 from virl_tf.validation import InputError, check_choice
 
-from experiments.figures.comparison import draw_study
+from experiments.figures.study_pictures import draw_study
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES, find_study
-from experiments.tuning.study import Studies, best_trial, count
+from experiments.tuning.specification import Studies
+from experiments.tuning.study import best_trial, count
 
 
 def study_plots(studies: Studies, method: str, components: int, out: Path | None) -> None:
-    """Draw history, importances, slices and contour of one study.
+    """Draw history, importances, slices and the two most important parameters of one study.
 
     Raises:
         InputError: no such study, or too few complete trials for importances.

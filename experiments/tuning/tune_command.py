@@ -6,9 +6,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from virl_tf.methods import METHODS
 from virl_tf.persistence.files import write_text
-from virl_tf.validation import InputError, check_choice, check_integer
+from virl_tf.validation import InputError, check_integer
 
 import optuna
 from optuna.trial import TrialState
@@ -17,14 +16,12 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from experiments import tasks
+from experiments.expected_time import expected_time, sentence
 from experiments.sweep import Workers, cluster, submit
-from experiments.sweep_command import parse_integers
+from experiments.tuning.specification import FOLDER, StudySpecification, TuneRequest
 from experiments.tuning.study import (
     ENDED,
     POLL_SECONDS,
-    Studies,
-    StudySpecification,
     best_trial,
     count,
     open_storage,
@@ -36,38 +33,15 @@ from experiments.tuning.study import (
 )
 
 
-def tune(
-    studies: Studies,
-    column: tuple[str, int],
-    trials: int,
-    seeds: str | None,
-    assignments: list[str],
-    workers: Workers,
-    out: Path | None,
-) -> None:
-    """Do trials until `trials` are complete or pruned, then print and write what was found.
-
-    Args:
-        column: method and components.
+def tune(request: TuneRequest, workers: Workers, out: Path | None) -> None:
+    """Do trials until as many as asked for are complete or pruned, then print and write them.
 
     Raises:
         InputError: bad arguments, a storage that cannot be used, another study of this name, or
             trials that only fail.
     """
-    console = Console()
-    tasks.describe(studies.task)
-    check_choice("method", column[0], METHODS)
-    check_integer("--trials", trials, 1)
-    if workers.asked is not None:
-        check_integer("--workers", workers.asked, 1)
-    chosen = parse_integers("--seeds", seeds) or [0]
-    spec = studies.specification(column, chosen, assignments)
-    check_integer("--size", spec.size, 1)
-    for seed in chosen:
-        spec.run(seed, {})  # everything about the runs is checked before a database is touched
-    out = out or Path("studies") / spec.name
-    url = studies.storage or f"sqlite:///{out.absolute()}/study.db"
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    console, trials = Console(), request.trials
+    spec, out, url = _study_of(request, workers, out)
     study = open_study(spec, open_storage(url))
 
     try:
@@ -83,6 +57,46 @@ def tune(
     if count(study, *ENDED) < trials:
         text = "the study was given up after too many failed trials in a row"
         raise InputError(f"{text}; the last: {_last_failure(study)}")
+
+
+def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
+    """Say how many trials are done already, and how long the rest will take at most.
+
+    Nothing is done or written.
+
+    Raises:
+        InputError: as `tune`.
+    """
+    spec, out, url = _study_of(request, workers, out)
+    done = 0
+    file = Path(url.removeprefix("sqlite:///"))
+    if file.is_file() or not url.startswith("sqlite:///"):
+        done = trials_done(spec.name, open_storage(url))
+    left = max(0, request.trials - done)
+    times = [expected_time(spec.run(seed, {})) for seed in spec.seeds] * left
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{request.trials} trials of {spec.name}: {done} done already, {left} to do")
+    console.print(sentence(times, workers.local))
+    console.print("a trial that is pruned takes less, one with a larger network more")
+
+
+def trials_done(name: str, storage: optuna.storages.BaseStorage) -> int:
+    """Complete or pruned trials of a study; 0 if there is none of this name."""
+    if name not in optuna.get_all_study_names(storage):
+        return 0
+    return count(optuna.load_study(study_name=name, storage=storage), *ENDED)
+
+
+def _study_of(
+    request: TuneRequest, workers: Workers, out: Path | None
+) -> tuple[StudySpecification, Path, str]:
+    """The study, its folder, and the URL of its database; all arguments are checked."""
+    if workers.asked is not None:
+        check_integer("--workers", workers.asked, 1)
+    spec = request.specification()
+    out = out or FOLDER / spec.name
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return spec, out, request.studies.storage or f"sqlite:///{out.absolute()}/study.db"
 
 
 TIMES = ("datetime_start", "datetime_complete")

@@ -14,15 +14,11 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import yaml
 
 from virl_tf.hparams import read_yaml, to_yaml
-from virl_tf.irl import State
-from virl_tf.mixture import Mixture
-from virl_tf.persistence.checkpoint import load_state, save_state
 from virl_tf.persistence.configuration import differences, versions
 from virl_tf.persistence.files import (
     DamagedFileError,
@@ -32,10 +28,14 @@ from virl_tf.persistence.files import (
     write_json,
     write_text,
 )
-from virl_tf.persistence.policy_file import load_policy, save_policy
-from virl_tf.persistence.reward_file import load_reward, save_reward
-from virl_tf.reward import Reward
 from virl_tf.validation import InputError, reason
+
+if TYPE_CHECKING:  # whether a folder is the right one is known without TensorFlow and pandas
+    import pandas as pd
+
+    from virl_tf.irl import State
+    from virl_tf.mixture import Mixture
+    from virl_tf.reward import Reward
 
 try:
     import fcntl
@@ -128,7 +128,7 @@ class RunFolder:
 
     # --- iterations -------------------------------------------------------------------------------
 
-    def record(self, state: State, row: Mapping[str, Any]) -> None:
+    def record(self, state: "State", row: Mapping[str, Any]) -> None:
         """Store one iteration: its row, then the state after it.
 
         A kill in between costs one iteration, never more.
@@ -139,7 +139,9 @@ class RunFolder:
         with self._writing():
             self._record(state, row)
 
-    def _record(self, state: State, row: Mapping[str, Any]) -> None:
+    def _record(self, state: "State", row: Mapping[str, Any]) -> None:
+        from virl_tf.persistence.checkpoint import save_state
+
         timed = {key for key in row if key.endswith("_seconds")}
         timings = {key: value for key, value in row.items() if key == "t" or key in timed}
         metrics = {key: value for key, value in row.items() if key not in timed}
@@ -175,12 +177,14 @@ class RunFolder:
     def _checkpoints(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("state-*.npz"))
 
-    def latest_state(self, template: State) -> State | None:
+    def latest_state(self, template: "State") -> "State | None":
         """The newest whole checkpoint, None if there is none yet; warns of a damaged one.
 
         Raises:
             InputError: all checkpoints are damaged, or they belong to a run with other shapes.
         """
+        from virl_tf.persistence.checkpoint import load_state
+
         checkpoints = self._checkpoints()
         while checkpoints:
             try:
@@ -224,8 +228,10 @@ class RunFolder:
             with contextlib.suppress(InputError), self.locked():  # it may be read-only
                 pass
 
-    def history(self) -> pd.DataFrame:
+    def history(self) -> "pd.DataFrame":
         """metrics.csv and timings.csv side by side, a row per iteration."""
+        import pandas as pd
+
         metrics, timings = self.table("metrics.csv"), self.table("timings.csv")
         if list(metrics["t"]) != list(timings["t"]):
             raise InputError(
@@ -240,8 +246,10 @@ class RunFolder:
             return 0.0
         return float(self.table("timings.csv").drop(columns="t").to_numpy().sum())
 
-    def table(self, name: str) -> pd.DataFrame:
+    def table(self, name: str) -> "pd.DataFrame":
         """metrics.csv or timings.csv. Raises InputError if it is missing or damaged."""
+        import pandas as pd
+
         try:
             frame = pd.read_csv(self.path / name, float_precision="round_trip")
         except (OSError, ValueError) as error:
@@ -254,11 +262,14 @@ class RunFolder:
 
     # --- result -----------------------------------------------------------------------------------
 
-    def write_result(self, reward: Reward, policy: Mixture) -> None:
+    def write_result(self, reward: "Reward", policy: "Mixture") -> None:
         """Write reward.keras and policy.npz; the run is finished then.
 
         Raises InputError if they cannot be written.
         """
+        from virl_tf.persistence.policy_file import save_policy
+        from virl_tf.persistence.reward_file import save_reward
+
         with self._writing():
             save_reward(self.path / "reward.keras", reward)
             save_policy(self.path / "policy.npz", policy)
@@ -283,10 +294,14 @@ class RunFolder:
         path = self.path / "summary.json"
         return read_json(path) if path.is_file() else {}
 
-    def reward(self) -> Reward:
+    def reward(self) -> "Reward":
         """The recovered reward."""
+        from virl_tf.persistence.reward_file import load_reward
+
         return load_reward(self.path / "reward.keras")
 
-    def policy(self) -> Mixture:
+    def policy(self) -> "Mixture":
         """The policy."""
+        from virl_tf.persistence.policy_file import load_policy
+
         return load_policy(self.path / "policy.npz")

@@ -1,0 +1,60 @@
+"""What `python -m experiments benchmark` may be asked for."""
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from virl_tf.validation import InputError, check_choice, check_integer, check_positive
+
+PART_NAMES = (
+    *("training", "reward", "steps", "kde", "sampling", "growth"),
+    *("run", "memory", "vips", "peers"),
+)
+PRESETS = ("paper", "smoke")  # of `run` and `memory`
+
+
+class Settings(NamedTuple):
+    """How much is measured.
+
+    Attributes:
+        repeats: of each candidate.
+        seeds, only: of `vips`.
+        preset: of `run` and `memory`.
+        peers, peer_seconds: see `vips.fits`.
+    """
+
+    repeats: int = 5
+    seeds: int = 5
+    preset: str = "paper"
+    peers: bool = False
+    peer_seconds: float | None = None
+    only: str = ""
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raises InputError for an unknown part or preset, a number out of range, or no peers."""
+        for name in names:
+            check_choice("part", name, PART_NAMES)
+        check_integer("--repeats", self.repeats, 1)
+        check_integer("--seeds", self.seeds, 1)
+        check_choice("--preset", self.preset, PRESETS)
+        if self.peer_seconds is not None:
+            check_positive("--peer-seconds", self.peer_seconds)
+        if self.peers or "peers" in names:
+            check_gmmvi()
+
+    def to_dict(self, best: float) -> dict[str, Any]:
+        """As written beside the rows; `best`: the ceiling."""
+        from experiments.benchmark.vips import TIMES_OURS
+
+        stored: dict[str, Any] = {"ceiling": best, "repeats": self.repeats, "seeds": self.seeds}
+        stored["preset"] = self.preset
+        if self.peers:
+            stored["peer_seconds"] = self.peer_seconds or f"{TIMES_OURS:.0f} times ours"
+        return stored
+
+
+def check_gmmvi() -> None:
+    """Raise InputError unless gmmvi is installed."""
+    if importlib.util.find_spec("gmmvi") is None:
+        install = "pip install 'virl_tf[bench]'"
+        raise InputError(f"the peers need gmmvi, which is not installed: {install}.")

@@ -1,0 +1,87 @@
+"""What commands can say of files and options before TensorFlow or pandas are loaded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from virl_tf.hparams import default_hparams, read_yaml
+from virl_tf.methods import METHODS
+from virl_tf.validation import InputError, check_choice, check_integer, check_seed
+
+from experiments.specification import parse_assignment
+
+KINDS = (".npy", ".npz", ".csv", ".parquet")  # of files with demonstrations
+
+
+def check_demonstration_file(path: Path) -> None:
+    """Raises InputError unless `path` is a file, not empty, of one of `KINDS`."""
+    kind = path.suffix.lower()
+    if kind not in KINDS:
+        raise InputError(f"{path}: unknown kind of file {kind!r}; allowed are {', '.join(KINDS)}.")
+    if not path.is_file():
+        raise InputError(f"no file {path}." if not path.exists() else f"{path} is not a file.")
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty.")
+
+
+def check_held_out(share: float) -> None:
+    """Raises InputError unless `share` is one that may be kept from training."""
+    if not 0.0 <= share <= 0.5:
+        raise InputError(f"--held-out is a share of the rows, from 0 to 0.5; got {share}.")
+
+
+def check_fit(
+    path: Path,
+    method: str,
+    components: int | None,
+    seed: int,
+    held_out: float,
+    hparams_file: Path | None,
+    assignments: Sequence[str],
+) -> None:
+    """Raises InputError for a file or option that `fit` cannot take whatever the data are."""
+    check_demonstration_file(path)
+    check_choice("method", method, METHODS)
+    if components is not None:
+        check_integer("--components", components, 1)
+    check_seed(seed)
+    check_held_out(held_out)
+    values = default_hparams(METHODS[method].family)
+    if hparams_file is not None:
+        values = values.override(read_yaml(hparams_file) or {}, str(hparams_file))
+    for assignment in assignments:
+        values = values.override(parse_assignment(assignment), f"--set {assignment}")
+
+
+def check_infer(
+    runs: Sequence[Path], components: int, steps: int | None, samples: int | None, seed: int
+) -> None:
+    """Raises InputError for a run that is not there, or an option out of range."""
+    check_integer("--components", components, 1)
+    if samples is not None:
+        check_integer("--samples", samples, 4)
+    if steps is not None:
+        check_integer("--steps", steps, 1)
+    check_seed(seed)
+    for run in runs:
+        if not run.is_dir():
+            raise InputError(f"no folder {run}; give the folder of a finished run.")
+        if not (run / "config.yaml").is_file():
+            raise InputError(f"{run} is not a run folder: it has no config.yaml.")
+
+
+def results_file(path: Path, task: str) -> Path:
+    """The results.csv that a sweep's folder, or `path` itself, is.
+
+    Raises InputError, which tells to sweep `task`, if there is none.
+    """
+    file = path / "results.csv" if path.is_dir() else path
+    if not file.is_file():
+        command = f"python -m experiments sweep {task} --out DIR"
+        raise InputError(f"no results in {path}; make them with: {command}")
+    return file
+
+
+def check_results_folder(path: Path) -> None:
+    """Raises InputError unless `path` is a folder."""
+    if not path.is_dir():
+        raise InputError(f"no folder of results {path}; give one with --results.")

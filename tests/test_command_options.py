@@ -1,0 +1,234 @@
+"""What all commands have in common: early checks, sizes, presets, --version, --quiet, --dry-run."""
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from virl_tf.persistence.run_folder import RunFolder
+
+import numpy as np
+import pandas as pd
+import pytest
+import typer
+
+from experiments import early_checks, expected_time
+from experiments.cli import app
+from experiments.demonstration_files import load_demonstrations
+from experiments.expected_time import Expected, sentence
+from experiments.figures import FIGURES
+from experiments.specification import RunRequest
+from experiments.tasks import descriptions
+from experiments.units import SweepRequest
+
+ROOT = Path(__file__).parent.parent
+# Arguments that cannot be right, and what the error says: all known without TensorFlow.
+WRONG = [
+    (["run", "gausians"], "did you mean 'gaussians'"),
+    (["run", "gaussians", "--modes", "0"], "--modes must be an integer"),
+    (["run", "gaussians", "--set", "network.layer_size=7"], "is not allowed"),
+    (["run", "gaussians", "--hparams", "missing.yaml"], "missing.yaml"),
+    (["run", "gaussians", "--out", "setup.py"], "cannot use setup.py"),
+    (["fit", "missing.npy"], "no file missing.npy"),
+    (["fit", "setup.py"], "unknown kind of file '.py'"),
+    (["fit", "README.npz", "--method", "vril"], "no file README.npz"),
+    (["infer", "missing", "--components", "3"], "no folder missing"),
+    (["fit", "setup.csv", "--held-out", "2"], "no file setup.csv"),
+    (["infer", "tests", "--components", "0"], "--components must be"),
+    (["infer", "tests", "--components", "3", "--samples", "1"], "--samples must be"),
+    (["infer", "tests", "--components", "3"], "tests is not a run folder"),
+    (["sweep", "gaussians", "--preset", "fast"], "unknown preset 'fast'"),
+    (["sweep", "gaussians", "--seeds", "a"], "--seeds must be integers"),
+    (["ablate", "gaussians", "--only", "nothing"], "unknown ablation 'nothing'"),
+    (["tune", "gaussians", "--trials", "0"], "--trials must be"),
+    (["tune", "gaussians", "--steps", "3"], "the size of a gaussians target is --modes"),
+    (["compare", "gaussians", "--preset", "smoke"], "no study of gaussians"),
+    (["compare", "path_planning"], "the paper publishes none for path_planning"),
+    (["study-plots", "grid_walker", "--method", "vril"], "did you mean 'virl'"),
+    (["claims", "gaussians", "missing"], "no results in missing"),
+    (["figure", "9"], "Allowed: 1, 2a"),
+    (["figure", "2a", "missing"], "no results in missing"),
+    (["figure", "3", "tests"], "figure 3 takes 2 folders"),
+    (["thin", "missing", "--out", "new"], "missing is not the folder of a finished run"),
+    (["benchmark", "trainings"], "did you mean 'training'"),
+    (["report", "--results", "missing"], "no folder of results missing"),
+]
+
+
+def test_wrong_arguments_are_refused_before_tensorflow_is_loaded():
+    """One process for all: what it has not imported at the end, no command did."""
+    code = (
+        "import json, sys\n"
+        "from experiments.cli import main\n"
+        "for arguments in json.loads(sys.argv[1]):\n"
+        "    sys.argv[1:] = arguments\n"
+        "    try: main()\n"
+        "    except SystemExit as end: print(end.code, flush=True)\n"
+        "print(sorted({'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)))\n"
+    )
+    given = json.dumps([arguments for arguments, _ in WRONG])
+    command = [sys.executable, "-c", code, given]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    *statuses, loaded = done.stdout.splitlines()
+    assert statuses == ["2"] * len(WRONG), done.stdout + done.stderr
+    assert loaded == "[]"
+    errors = done.stderr.splitlines()
+    for (arguments, message), error in zip(WRONG, errors, strict=True):
+        assert error.startswith("error: "), arguments
+        assert message in error, arguments
+
+
+def test_importing_the_library_loads_no_tensorflow_until_it_is_used():
+    code = (
+        "import sys, virl_tf\n"
+        "virl_tf.InputError, virl_tf.METHODS, virl_tf.load_hparams\n"
+        "print('tensorflow' in sys.modules)\n"
+        "import virl_tf.fit, virl_tf.fit_policy\n"
+        "print(callable(virl_tf.fit), callable(virl_tf.fit_policy), virl_tf.fit.__name__)\n"
+        "print(set(virl_tf.__all__) <= set(dir(virl_tf)), virl_tf.metrics.__name__)\n"
+        "print(hasattr(virl_tf, 'nothing'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    lines = ["False", "True True fit", "True virl_tf.metrics", "False"]
+    assert done.stdout.splitlines() == lines
+    assert done.stderr == "", "TensorFlow's log lines belong off the screen"
+
+
+def test_early_checks_know_the_kinds_of_files_that_can_be_read(tmp_path):
+    for kind in early_checks.KINDS:
+        path = tmp_path / f"data{kind}"
+        path.write_text("x")
+        with pytest.raises(ValueError, match="data") as error:
+            load_demonstrations(path)
+        assert "unknown kind" not in str(error.value)
+
+
+# --- one vocabulary -------------------------------------------------------------------------------
+
+
+def parameters(name):
+    return {parameter.name for parameter in typer.main.get_command(app).commands[name].params}
+
+
+@pytest.mark.parametrize("command", ["run", "sweep", "ablate", "tune", "compare", "study-plots"])
+def test_sizes_are_modes_or_steps_in_every_command(command):
+    assert {"modes", "steps"} <= parameters(command)
+    assert "size" not in parameters(command)
+
+
+def test_every_command_that_works_can_be_quiet():
+    printing = {"claims", "doc-tables"}  # what they are for is what they print
+    commands = typer.main.get_command(app).commands
+    assert {name for name in commands if "quiet" not in parameters(name)} == printing
+
+
+@pytest.mark.parametrize("task", [description.name for description in descriptions()])
+def test_one_default_preset_for_all_commands_and_tasks(task):
+    assert RunRequest(task).specification().preset == "quick"
+    assert SweepRequest(task, None, None, None, None, False, []).chosen_preset == "quick"
+
+
+def test_version_and_quiet(call, tmp_path):
+    assert call("--version")[:2] == (0, "virl_tf 0.1.0\n")
+    status, shown, error = call("figure", "robot", "--out", tmp_path, "--quiet")
+    assert (status, shown, error) == (0, "", "")
+    assert (tmp_path / "figure_robot.png").is_file()
+    status, shown, error = call("figure", "robot", "missing", "--out", tmp_path, "--quiet")
+    assert (status, shown) == (2, "")
+    assert error.startswith("error: no results in missing")
+
+
+def test_completion_offers_tasks_methods_and_presets(monkeypatch):
+    command = typer.main.get_command(app).commands["run"]
+    offered = {}
+    for parameter in command.params:
+        if parameter.name in ("task", "method", "preset"):
+            context = typer.Context(command)
+            items = parameter.shell_complete(context, "")
+            offered[parameter.name] = {item.value for item in items}
+    assert offered["task"] >= {"gaussians", "grid_walker", "path_planning"}
+    assert offered["method"] >= {"virl", "geim", "eim"}
+    assert offered["preset"] == {"smoke", "quick", "paper", "best"}
+
+
+# --- --dry-run ------------------------------------------------------------------------------------
+
+
+def test_a_dry_sweep_counts_and_writes_nothing(call, tmp_path):
+    out = tmp_path / "sweep"
+    options = ["--preset", "quick", "--modes", "5", "--seeds", "0", "--workers", "2", "--out", out]
+    status, shown, error = call("sweep", "gaussians", *options, "--dry-run")
+    assert status == 0, error
+    assert f"7 units in {out}: 0 done already, 7 to do" in shown
+    assert "of CPU time" in shown
+    assert "1 units of references are not in this time" in shown
+    assert not out.exists()
+
+    request = SweepRequest("gaussians", "quick", "5", None, "0", False, [])
+    done = [unit for unit in request.units() if "eim-1c" in unit.name]
+    RunFolder.open(out, request.to_config())
+    for unit in done:
+        (out / unit.name).mkdir()
+        (out / unit.name / "summary.json").write_text("{}")
+    status, shown, _ = call("sweep", "gaussians", *options, "--dry-run")
+    assert f"{len(done)} done already, {7 - len(done)} to do" in shown
+    status, _, error = call("sweep", "gaussians", *options, "--preset", "smoke", "--dry-run")
+    assert status == 2
+    assert "preset" in error
+
+
+def test_a_dry_study_counts_its_trials_and_makes_no_database(call, tmp_path):
+    options = ["--trials", "30", "--workers", "1", "--out", tmp_path / "study", "--dry-run"]
+    status, shown, error = call("tune", "gaussians", *options)
+    assert status == 0, error
+    assert "30 trials of gaussians-virl-10c-m50-quick: 0 done already, 30 to do" in shown
+    assert "on 1 worker" in shown
+    assert not (tmp_path / "study").exists()
+
+
+def test_the_expected_time_is_that_of_the_nearest_committed_runs(monkeypatch):
+    values = ("gaussians", "virl", 10, 5, "quick", "training")
+    keys = dict(zip(expected_time.KEYS, values, strict=True))
+    rows = [{**keys, "modes": m, "cpu_seconds": s} for m, s in ((5, 10.0), (20, 30.0))]
+    rows.append({**keys, "modes": 5, "stage": "inference", "cpu_seconds": 4.0})
+    monkeypatch.setattr(expected_time, "timings", lambda: pd.DataFrame(rows))
+
+    def expected(modes, *stages, preset="quick"):
+        spec = RunRequest("gaussians", modes=modes, preset=preset).specification()
+        return expected_time.expected_time(spec, stages or ("training",))
+
+    assert expected(7) == (10.0, False)
+    assert expected(50) == (30.0, False)
+    assert expected(20, "training", "inference") == (34.0, False)
+    assert np.isnan(expected(5, preset="smoke").seconds)
+    assert np.isnan(expected(5, "training", "obstacles").seconds)
+    rows.append({**keys, "preset": "paper", "cpu_seconds": 90.0})
+    assert expected(5, preset="smoke") == (90.0, True)
+    assert expected(5) == (10.0, False)
+
+
+def test_the_expected_time_in_words():
+    minutes = [Expected(60.0), Expected(120.0)]
+    both = "about 3 min of CPU time, 2 min on 2 workers, by the committed runs"
+    assert sentence(minutes, 2) == both
+    assert sentence([], 2) == "nothing left to run"
+    assert "unknown" in sentence([Expected(float("nan"))], 2)
+    assert "1 runs of which none is committed" in sentence([*minutes, Expected(float("nan"))], 1)
+    bound = "at most 3 min of CPU time, 3 min on 1 worker, by the committed runs of preset paper"
+    assert sentence([minutes[0], Expected(120.0, bound=True)], 1) == bound
+
+
+def test_committed_results_have_times_for_every_task_by_default():
+    for description in descriptions():
+        request = SweepRequest(description.name, None, None, None, None, False, [])
+        times = expected_time.times_of_units(request.units())
+        assert all(np.isfinite(time.seconds) for time in times), description.name
+
+
+def test_numbers_in_the_help_are_those_of_the_figures():
+    source = inspect.getsource(sys.modules["experiments.cli"].figure_command)
+    for number in FIGURES:
+        assert number in source

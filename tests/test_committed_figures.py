@@ -1,0 +1,163 @@
+"""Figures from the committed results, the small folders they are drawn from, and what hints say."""
+
+import json
+from pathlib import Path
+
+from virl_tf.persistence.files import load_arrays, save_arrays, write_json
+from virl_tf.persistence.run_folder import RunFolder
+from virl_tf.validation import InputError
+
+import numpy as np
+import pytest
+
+from experiments import figures
+from experiments.figures import FIGURES, RESULTS, draw, infer_command, own
+from experiments.thin_command import KEPT_ROWS, thin
+
+PRETRAINED = RESULTS / "pretrained" / "gaussians_m50"
+
+
+@pytest.mark.parametrize("number", FIGURES)
+def test_what_a_figure_is_drawn_from_is_committed(number):
+    kind = FIGURES[number]
+    for name in kind.committed:
+        missing = [file for file in kind.files if not (RESULTS / name / file).is_file()]
+        assert (RESULTS / name).is_dir()
+        assert missing == [], name
+
+
+def test_the_committed_arrays_are_small():
+    files = [path for path in (RESULTS / "figures").rglob("*") if path.is_file()]
+    assert 0 < sum(path.stat().st_size for path in files) < 3e6
+
+
+@pytest.mark.slow
+def test_all_figures_are_drawn_and_nothing_else_is_written(call, tmp_path):
+    before = {path for path in RESULTS.rglob("*") if path.is_file()}
+    status, _, error = call("figure", "all", "--out", tmp_path / "figures")
+    assert status == 0, error
+    for number in FIGURES:
+        assert (tmp_path / "figures" / f"figure_{number}.png").stat().st_size > 10_000
+    assert {path for path in RESULTS.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("number", ["2a", "7"])
+def test_a_figure_without_folders_is_that_of_the_committed_ones(call, number, tmp_path):
+    status, _, error = call("figure", number, "--out", tmp_path)
+    assert status == 0, error
+    assert (tmp_path / f"figure_{number}.png").stat().st_size > 10_000
+
+
+def test_all_takes_no_folders(tmp_path):
+    with pytest.raises(InputError, match="drawn from the committed results; give no others"):
+        draw("all", [tmp_path], None, tmp_path / "out")
+    with pytest.raises(InputError, match="--inference is for figure 5"):
+        draw("all", [], tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_a_checkout_folders_are_asked_for(monkeypatch, tmp_path):
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    with pytest.raises(InputError, match="only a checkout of the repository holds results"):
+        draw("1", [], None, tmp_path / "out")
+
+
+# --- runs that may not be drawn together ----------------------------------------------------------
+
+
+def put_run(folder: Path, versions=None, **config):
+    """A run of the walker as figures 3, 5 and 7 read it."""
+    defaults = {"task": "grid_walker", "method": "virl", "components": 10, "steps": 3, "seed": 0}
+    RunFolder.open(folder, {**defaults, "preset": "quick", **config})
+    if versions is not None:
+        text = (folder / "config.yaml").read_text().partition("versions:")[0]
+        (folder / "config.yaml").write_text(f"{text}versions: {json.dumps(versions)}\n")
+    for name in ("walks", "demonstrations", "grid"):
+        save_arrays(folder / f"{name}.npz", {"train": np.zeros((3, 3))})
+    write_json(folder / "summary.json", {})
+    return folder
+
+
+@pytest.mark.parametrize("number", ["3", "5"])
+def test_runs_of_different_presets_or_versions_are_refused(number, tmp_path):
+    first = put_run(tmp_path / "a", method="geim", versions={"tensorflow": "2.21.0"})
+    other = put_run(tmp_path / "b", preset="paper")
+    with pytest.raises(InputError, match=r"different presets .*a: quick; .*b: paper"):
+        draw(number, [first, other], None, tmp_path / "out")
+    later = put_run(tmp_path / "c", versions={"tensorflow": "2.22.0"})
+    with pytest.raises(InputError, match=r"different versions of tensorflow .*--pool"):
+        draw(number, [first, later], None, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"preset": "paper"}, "presets"), ({"steps": 5}, "task sizes")]
+)
+def test_figure_7_does_not_mix_trials(change, message, tmp_path):
+    put_run(tmp_path / "a", method="geim", **change)
+    put_run(tmp_path / "b")
+    with pytest.raises(InputError, match=f"different {message}"):
+        draw("7", [tmp_path], None, tmp_path / "out")
+
+
+# --- thin -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A finished run with an inference, as far as `thin` looks at it."""
+    folder = tmp_path / "run"
+    rng = np.random.default_rng(0)
+    for place in (folder, folder / "inference"):
+        RunFolder.open(place, {"task": "gaussians"})
+        write_json(place / "summary.json", {"task": "gaussians"})
+        save_arrays(place / "grid.npz", {"reward": rng.standard_normal(2500)})
+        (place / "policy.npz").write_text("large")
+    x = rng.standard_normal((2000, 2))
+    save_arrays(folder / "demonstrations.npz", {"train": x, "test": x})
+    save_arrays(folder / "walks.npz", {"means": x})
+    return folder
+
+
+def test_thin_keeps_what_figures_need(run, tmp_path):
+    out = tmp_path / "thin"
+    thin(run, out)
+    names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    of_both = {"config.yaml", "summary.json", "grid.npz"}
+    expected = of_both | {f"inference/{name}" for name in of_both}
+    assert names == expected | {"demonstrations.npz", "walks.npz"}
+    assert (out / "walks.npz").read_bytes() == (run / "walks.npz").read_bytes()
+    kept, whole = (load_arrays(folder / "demonstrations.npz") for folder in (out, run))
+    np.testing.assert_array_equal(kept["train"], whole["train"][:KEPT_ROWS])
+    grid = load_arrays(out / "grid.npz")["reward"]
+    assert grid.dtype == np.float32
+    np.testing.assert_allclose(grid, load_arrays(run / "grid.npz")["reward"], rtol=1e-6)
+
+
+def test_thin_refuses_what_is_not_finished_and_what_is_there(call, run, tmp_path):
+    (tmp_path / "new").mkdir()
+    status, _, error = call("thin", run, "--out", tmp_path)
+    assert status == 2
+    assert "is there already" in error
+    (run / "summary.json").unlink()
+    status, _, error = call("thin", run, "--out", tmp_path / "new")
+    assert status == 2
+    assert "is not the folder of a finished run" in error
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+# --- hints ----------------------------------------------------------------------------------------
+
+
+def test_no_hint_writes_into_the_package(tmp_path):
+    assert own(tmp_path) == tmp_path
+    assert own(RESULTS / "gaussians") == Path("runs/gaussians")
+    assert infer_command([tmp_path], "--components 3", "inference").endswith("--components 3")
+    inside = infer_command([PRETRAINED], "--components 3", "inference")
+    assert inside.endswith("--out runs/gaussians_m50/inference")
+
+
+def test_a_committed_run_without_inference_is_sent_elsewhere(tmp_path):
+    with pytest.raises(InputError, match="--out runs/gaussians_m50/inference"):
+        draw("5", [PRETRAINED], None, tmp_path / "out")
+    with pytest.raises(InputError, match=r"--out runs/nothing$"):
+        draw("7", [RESULTS / "nothing"], None, tmp_path / "out")

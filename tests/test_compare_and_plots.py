@@ -1,0 +1,215 @@
+"""Published against found, and the pictures of a study, from studies whose trials are made up."""
+
+from itertools import pairwise
+
+from virl_tf.hparams import read_yaml
+from virl_tf.validation import InputError
+
+import numpy as np
+import optuna
+import pytest
+from optuna.trial import TrialState, create_trial
+
+from experiments.figures import study_pictures
+from experiments.sweep import Workers
+from experiments.tuning import compare as comparing
+from experiments.tuning.compare import UNBEATEN, compare, find_columns, same_parameters
+from experiments.tuning.specification import Studies
+from experiments.tuning.study import open_storage, open_study, published_parameters
+from experiments.tuning.study_plots import study_plots
+
+COLUMN = ("virl", 10)
+pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def add_trials(study, values, published, **changes):
+    """Complete trials with these values; the first has the published parameters."""
+    distributions = {
+        name: optuna.distributions.CategoricalDistribution([False, True])
+        if isinstance(value, bool)
+        else optuna.distributions.IntDistribution(-40, 500)
+        if isinstance(value, int)
+        else optuna.distributions.FloatDistribution(1e-9, 1.0, log=name.endswith("rate"))
+        for name, value in published.items()
+    }
+    for i, value in enumerate(values):
+        layers = published["network.num_layers"] - i % 2
+        params = {**published, **({"network.num_layers": layers, **changes} if i else {})}
+        about = {"user_attrs": {"published": True}} if i == 0 else {}
+        parts = {"params": params, "distributions": distributions, "value": value, **about}
+        study.add_trial(create_trial(**parts))
+
+
+@pytest.fixture
+def studies():
+    """The studies of gaussians at smoke, and a function that makes one of these values."""
+    found = Studies("gaussians", "smoke", 3, None, None)
+
+    def make(*values, **changes):
+        file = found.file(COLUMN)
+        file.parent.mkdir(parents=True)
+        spec = found.specification(COLUMN, [0])
+        study = open_study(spec, open_storage(f"sqlite:///{file.absolute()}"))
+        published = published_parameters(spec)
+        add_trials(study, values, published, **changes)
+        return study
+
+    return found, make
+
+
+def test_powers_of_two_are_the_same_by_their_exponent():
+    spec = Studies("gaussians", "smoke", None, None, None).specification(COLUMN)
+    published = published_parameters(spec)
+    assert published["log2 network.l2"] == -24  # 5.96e-08 in Table 2
+    assert same_parameters(published, {**published, "training.learning_rate": 0.000381 + 1e-12})
+    assert not same_parameters(published, {**published, "log2 network.l2": -23})
+    assert not same_parameters(published, {**published, "training.learning_rate": 0.0004})
+    assert not same_parameters(published, {**published, "network.batch_norm": True})
+    assert not same_parameters(published, {})
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The units that `compare` asks for; each is given a value by its seed."""
+    asked = []
+
+    def execute_sweep(units, out, *_):
+        asked.extend(units)
+        return {}
+
+    def outcome(unit, run):
+        names = ("column", "candidate", "seed", "value", "status", "cpu_seconds")
+        value = 0.1 * unit.spec.seed - 9.0 + (unit.candidate == "found")
+        row = ("virl_10c", unit.candidate, unit.spec.seed, value, "finished", 1.0)
+        return dict(zip(names, row, strict=True))
+
+    monkeypatch.setattr(comparing, "execute_sweep", execute_sweep)
+    monkeypatch.setattr(comparing, "_outcome", outcome)
+    return asked
+
+
+def test_published_that_was_not_beaten_is_not_run_again_as_found(
+    studies, runs, tmp_path, capsys, monkeypatch
+):
+    found, make = studies
+    make(1.0, 2.0, 3.0)
+    monkeypatch.setattr(comparing, "tuned_file", lambda task: tmp_path / "tuned.yaml")
+    compare(found, "100,101,102", Workers(None, 1), True, tmp_path / "out")
+    assert [unit.candidate for unit in runs] == ["published"] * 3
+    assert UNBEATEN in capsys.readouterr().out
+    text = (tmp_path / "out" / "compare.md").read_text()
+    assert f"| {UNBEATEN} |" in text
+    assert "1.1000 |" in text
+    assert "[" not in text.splitlines()[4], "three seeds have no interval"
+    assert (tmp_path / "out" / "compare.png").stat().st_size > 5_000
+    tuned = read_yaml(tmp_path / "tuned.yaml")["columns"]["virl_10c"]
+    assert tuned["network"]["l2"] == pytest.approx(2.0**-24, rel=1e-3)
+
+
+def test_what_beats_published_is_run_beside_it(studies, runs, tmp_path):
+    found, make = studies
+    make(3.0, 1.0)
+    (column,) = find_columns(found)
+    assert not column.unbeaten
+    compare(found, "100,101,102,103,104", Workers(None, 1), False, tmp_path / "out")
+    assert [unit.candidate for unit in runs] == ["published"] * 5 + ["found"] * 5
+    row = (tmp_path / "out" / "compare.md").read_text().splitlines()[4]
+    assert UNBEATEN not in row
+    assert row.count("[") == 2, "five seeds have intervals"
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def test_a_study_of_few_complete_trials_has_no_plots_and_no_command(studies, tmp_path):
+    found, make = studies
+    make(*range(1, 8))
+    with pytest.raises(InputError, match="has 7 complete trials; plots need at least 8") as error:
+        study_plots(found, *COLUMN, tmp_path / "plots")
+    assert "python -m" not in str(error.value)
+    assert not (tmp_path / "plots").exists()
+
+
+def drawn(monkeypatch, study):
+    """The figures of a study, by name."""
+    shown = {}
+    monkeypatch.setattr(
+        study_pictures, "save", lambda figure, path: shown.setdefault(path.name, figure)
+    )
+    return shown
+
+
+def test_the_history_is_logarithmic_with_the_published_and_pruned_trials(
+    studies, monkeypatch, tmp_path
+):
+    _, make = studies
+    study = make(0.07, 9.0, *np.linspace(0.1, 1.0, 7))
+    first = study.trials[0]
+    parts = {"params": first.params, "distributions": first.distributions}
+    pruned = create_trial(state=TrialState.PRUNED, intermediate_values={0: 5.0, 3: 4.0}, **parts)
+    study.add_trial(pruned)
+    study.add_trial(create_trial(state=TrialState.PRUNED, **parts))  # gave up before a value
+    shown = drawn(monkeypatch, study)
+    study_pictures.draw_study(study, tmp_path)
+    assert set(shown) == {"history", "importances", "slices", "pair"}
+    (axes,) = shown["history"].axes
+    assert axes.get_yscale() == "log"
+    lines = {line.get_label(): line.get_xydata() for line in axes.lines}
+    np.testing.assert_allclose(lines["published column"], [[1, 0.07]])
+    np.testing.assert_allclose(lines["pruned, at its last value"], [[10, 4.0]])
+    assert len(lines["complete"]) == 9
+
+
+def test_objectives_below_zero_have_a_linear_axis(studies, monkeypatch, tmp_path):
+    _, make = studies
+    study = make(*np.linspace(-4.0, 1.0, 8))
+    shown = drawn(monkeypatch, study)
+    study_pictures.draw_study(study, tmp_path)
+    assert shown["history"].axes[0].get_yscale() == "linear"
+
+
+def test_whole_numbers_have_whole_ticks_and_no_field_between(studies, monkeypatch, tmp_path):
+    _, make = studies
+    study = make(*np.linspace(0.1, 1.0, 9))
+    shown = drawn(monkeypatch, study)
+    study_pictures.draw_study(study, tmp_path)
+    slices = [axes for axes in shown["slices"].axes if axes.get_xlabel() == "network.num_layers"]
+    ticks = slices[0].get_xticks()
+    np.testing.assert_array_equal(ticks, ticks.round())
+    pair = shown["pair"].axes[0]
+    kinds = {type(child).__name__ for child in pair.collections}
+    assert kinds == {"PathCollection"}, "dots alone, no contours"
+
+
+def test_slices_fill_their_figure_and_their_ticks_do_not_overlap(studies, monkeypatch, tmp_path):
+    _, make = studies
+    study = make(*np.linspace(0.1, 1.0, 9))
+    shown = drawn(monkeypatch, study)
+    study_pictures.draw_study(study, tmp_path)
+    figure = shown["slices"]
+    figure.canvas.draw()
+    right = max(axes.get_tightbbox().x1 for axes in figure.axes if axes.get_visible())
+    assert right > 0.95 * figure.bbox.x1
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        visible = [
+            label.get_window_extent()
+            for place, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+            if low <= place <= high and label.get_text()
+        ]
+        for left, following in pairwise(visible):
+            assert left.x1 < following.x0, axes.get_xlabel()
+
+
+def test_pictures_are_written(studies, tmp_path):
+    found, make = studies
+    make(*np.linspace(0.1, 1.0, 9))
+    study_plots(found, *COLUMN, tmp_path / "plots")
+    for name in ("history", "importances", "slices", "pair"):
+        assert (tmp_path / "plots" / f"{name}.png").stat().st_size > 5_000
