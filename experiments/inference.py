@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
-from virl_tf.fit_policy import FINAL_STEPS, PolicyResult, Support, fit_policy, spread_start
+from virl_tf.fit_policy import FINAL_STEPS, PolicyResult, Support, fit_policy
 from virl_tf.mixture import Mixture
-from virl_tf.numerics import numpy_seed
 from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.policy_file import save_policy
 from virl_tf.persistence.run_folder import RunFolder
@@ -153,7 +152,7 @@ def _fit(
         seed=seed,
         num_steps=steps,
         samples_per_component=config["samples"],
-        initial_policy=spread_start(reward, components, numpy_seed(seed, 0, "initial policy")),
+        initial_policy=inference.start(reward, components, seed),
         callback=measure,
         callback_every=EVALUATE_EVERY if steps % EVALUATE_EVERY == 0 else steps,
     )

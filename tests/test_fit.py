@@ -1,7 +1,7 @@
 from importlib import import_module
 
 import virl_tf
-from virl_tf import InputError, fit, load
+from virl_tf import FitWarning, InputError, fit, load
 from virl_tf.irl import Info
 from virl_tf.reward import CumulativeValues
 
@@ -106,6 +106,9 @@ def same_result(found, expected):
     assert list(found.history.columns) == list(expected.history.columns)
     np.testing.assert_array_equal(found.history.to_numpy(float), expected.history.to_numpy(float))
     assert found.config == expected.config
+    assert found.summary == expected.summary
+    assert found.score == expected.score
+    assert found.warnings == expected.warnings
 
 
 def test_a_folder_is_loaded(fitted):
@@ -123,6 +126,7 @@ def test_a_saved_result_is_loaded(fitted, tmp_path):
         "timings.csv",
         "reward.keras",
         "policy.npz",
+        "summary.json",
     }
     same_result(load(tmp_path / "new" / "folder"), result)
 
@@ -164,6 +168,76 @@ def test_hparams_may_be_a_file_a_mapping_or_complete(tmp_path):
     expected = tiny_fit("eim", hparams=few)
     for given in (tmp_path / "mine.yaml", str(tmp_path / "mine.yaml"), complete):
         assert result_bytes(tiny_fit("eim", hparams=given)) == result_bytes(expected)
+
+
+# --- score, warnings, bounds ----------------------------------------------------------------------
+
+
+def test_the_score_is_that_of_held_out_rows(fitted):
+    method, folder, result = fitted
+    with np.load(folder / "demonstrations.npz") as arrays:
+        train, test = arrays["train"], arrays["test"]
+    assert (len(train), len(test)) == (50, 10)
+    score = result.score
+    assert score.rows == 10
+    assert list(score.log_likelihood) == ["recovered reward", "policy", "KDE", "EM"]
+    of_policy = result.policy.log_prob(test).numpy()
+    assert score.log_likelihood["policy"]["mean"] == pytest.approx(of_policy.mean())
+    assert score.log_volume == pytest.approx(np.log(train.std(axis=0)).sum())
+    shown = repr(result)
+    assert score.verdict in shown
+    assert f"Result of {method}" in shown
+    assert len(shown) < 2000
+    difference = score.log_likelihood["policy"]["mean"] - score.log_likelihood["EM"]["mean"]
+    assert score.over_em["policy"]["mean"] == pytest.approx(difference)
+
+
+def test_the_log_volume_makes_likelihoods_comparable_between_units():
+    few = {"hparams": tiny.overrides(loop={"num_iterations": 1})}
+    score = tiny_fit(**few).score
+    units = tiny_fit(x=X * [10.0, 0.1] + [5.0, -3.0], **few).score
+    here, there = (s.log_likelihood["EM"]["mean"] + s.log_volume for s in (score, units))
+    assert here == pytest.approx(there, abs=1e-3)
+
+
+def test_the_number_of_components_is_chosen():
+    few = tiny.overrides(loop={"num_iterations": 1})
+    result = fit(X, "virl", hparams=few)
+    assert result.policy.num_components == result.config["num_components"] > 1
+    assert "chosen by cross-validation" in result.summary["components_reason"]
+
+
+def test_what_makes_a_result_worth_less_is_said():
+    few = tiny.overrides(loop={"num_iterations": 1})
+    x = np.column_stack([X, np.repeat([0.0, 1.0], 30)])
+    with pytest.warns(FitWarning, match="'x2': 2 distinct values"):
+        result = fit(x, num_components=2, hparams=few)
+    assert any("'x2': 2 distinct values" in text for text in result.warnings)
+    assert all(f"warning: {text}" in repr(result) for text in result.warnings)
+    dithered = fit(x, num_components=2, hparams=few, dither=True)
+    assert not any("distinct values" in text for text in dithered.warnings)
+
+
+def test_a_column_that_counts_the_rows_is_refused():
+    with pytest.raises(InputError, match="column 'x2' counts the rows; drop it"):
+        fit(np.column_stack([X, np.arange(60.0)]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rewards_know_their_bounds_and_angles(method, tmp_path):
+    turned = np.column_stack([np.mod(0.3 * X[:, 0], 2 * np.pi), X[:, 1]])
+    arguments = {"periodic": [0], "support": ({1: -99.0}, {1: 99.0})}
+    result = tiny_fit(method, turned, **arguments, directory=tmp_path / "run")
+    points = np.array([[0.5, 0.0], [0.5 + 2 * np.pi, 0.0], [0.5, 99.5]])
+    values = load(tmp_path / "run").reward(points).numpy()
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-9)
+    assert np.isfinite(values[0])
+    assert np.isneginf(values[2])
+    np.testing.assert_array_equal(result.reward(points), values)
+    model = result.reward.as_keras()
+    np.testing.assert_allclose(model(points), values)
+    with pytest.raises(InputError, match="another configuration"):
+        tiny_fit(method, turned, periodic=[0], directory=tmp_path / "run")
 
 
 # --- evaluation and resuming ----------------------------------------------------------------------

@@ -37,7 +37,7 @@ FLOORS = [
     ],
     ["methods"],
     ["negatives", "stopping", "irl", "pooling", "metrics", "score", "summary"],
-    ["observers", "event_files"],
+    ["observers", "event_files", "policy_start"],
     [
         *("persistence", "persistence.files", "persistence.configuration"),
         *("persistence.policy_file", "persistence.reward_file", "persistence.checkpoint"),

@@ -14,6 +14,7 @@ from virl_tf.hparams import default_hparams, search_hparams
 from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.observers import StepBar
+from virl_tf.policy_start import reward_start
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool, Float64
 from virl_tf.validation import InputError, check_integer, check_seed
@@ -118,9 +119,9 @@ def fit_policy(
         weight_kl_bound: the same for the weights.
         ridge: of the surrogate's regression, in units of the rewards' variance.
         initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for
-            a `Reward`, from the spread of its demonstrations.
+            a `Reward`, EM on draws of it.
         support: [N, D] -> [N] bool; outside of it `log_prob` counts as -inf. A recovered reward
-            knows no bounds of its own.
+            knows the bounds that `fit` was given, and no others.
         jit_compile: compile with XLA, which takes 15 seconds and pays from thousands of steps on.
         callback: called as callback(steps_done, policy) after the search and then after every
             `callback_every` steps; the result is the same without it.
@@ -176,16 +177,6 @@ def fit_policy(
         ) from error
     watch.end(policy, hparams.kl_bound)
     return _result(policy, watch)
-
-
-def spread_start(reward: Reward, num_components: int, seed: int) -> Mixture:
-    """Means drawn over the spread of a reward's demonstrations, each component with 1/K of it."""
-    policy = standard_normal_start(num_components, reward.dim, seed)
-    widths = reward.features.scale * num_components ** (-1.0 / reward.dim)
-    return policy._replace(
-        means=reward.features.shift + reward.features.scale * policy.means,
-        scale_trils=tf.linalg.diag(tf.ones_like(policy.means) * widths),
-    )
 
 
 # Of a component's standard deviation, in units of the start's.
@@ -447,7 +438,7 @@ def _start(
     if initial_policy is not None:
         policy = check_mixture("initial_policy is not a Mixture", initial_policy)
     elif isinstance(log_prob, Reward):
-        policy = spread_start(log_prob, num_components, start_seed)
+        policy = reward_start(log_prob, num_components, seed)
     else:
         policy = standard_normal_start(num_components, dim, start_seed)
     shape, wanted = [policy.num_components, policy.dim], [num_components, dim]

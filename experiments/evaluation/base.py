@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 from virl_tf.fit import Evaluate, Result
 from virl_tf.mixture import Mixture
+from virl_tf.numerics import numpy_seed
+from virl_tf.policy_start import spread_start
 from virl_tf.reward import Reward
 from virl_tf.tasks import Task
 
@@ -26,6 +28,9 @@ class Inference(Protocol):
         """Where the task's density is positive, [N, D] -> [N] bool; the recovered reward knows no
         bounds. None: everywhere.
         """
+
+    def start(self, reward: Reward, components: int, seed: int) -> Mixture:
+        """The new policy before its first step, for the first run's reward."""
 
     def measure(self, policy: Mixture) -> dict[str, float]:
         """A row of `evaluations` in summary.json, while the policy is fitted."""
@@ -80,6 +85,11 @@ def has_diverged(series: Any) -> bool:
     """
     values = np.asarray(series, np.float64)
     return bool(not np.isfinite(values).all() or values[-1] > values.min() + DIVERGED_NATS)
+
+
+def new_start(reward: Reward, components: int, seed: int) -> Mixture:
+    """The paper's: "a newly initialised policy", over the spread of the demonstrations."""
+    return spread_start(reward, components, numpy_seed(seed, 0, "initial policy"))
 
 
 def average_reward(rewards: Sequence[Reward], x: Any) -> Any:

@@ -23,7 +23,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
-from experiments.evaluation.base import average_reward, has_diverged
+from experiments.evaluation.base import average_reward, has_diverged, new_start
 from experiments.evaluation.distances import distances_of
 from experiments.references import LABELS, OF_RUNS, Demonstrated, fit_references
 from experiments.result_files import read_summary
@@ -145,6 +145,7 @@ class DensityInference:
         return {"i_projection_policy": self._distances.of_density(policy)}
 
     support = None
+    start = staticmethod(new_start)
 
     def finish(
         self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool

@@ -12,6 +12,7 @@ from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.run_folder import RunFolder
+from virl_tf.policy_start import reward_start
 from virl_tf.reward import Reward
 
 import numpy as np
@@ -61,6 +62,7 @@ class OwnInference:
     """Inference on the average reward of fits to the same demonstrations."""
 
     support = None
+    start = staticmethod(reward_start)
 
     def __init__(self, runs: Sequence[Path], rewards: Sequence[Reward]):
         """From the files of the fits."""

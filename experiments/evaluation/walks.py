@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from virl_tf import metrics
 from virl_tf.fit import Evaluate, Result
-from virl_tf.fit_policy import fit_policy, spread_start
+from virl_tf.fit_policy import fit_policy
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed, split_seed
@@ -22,7 +22,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
-from experiments.evaluation.base import average_reward, has_diverged
+from experiments.evaluation.base import average_reward, has_diverged, new_start
 from experiments.evaluation.contrast import normalised_rewards
 
 LogDensity = Callable[[Any], Any] | Reward
@@ -133,6 +133,8 @@ class WalkInference:
         """The average reward, -inf on obstacles."""
         return _avoiding(self._task, lambda x: average_reward(self._rewards, x))(x)
 
+    start = staticmethod(new_start)
+
     def measure(self, policy: Mixture) -> dict[str, float]:
         """Distance and modes."""
         return measure_policy(self._task, policy, self._seed)[0]
@@ -151,9 +153,7 @@ class WalkInference:
         write_walks(out, self._task, policy, lambda x: average_reward(self._rewards, x), self._seed)
         summary = self._modes(policy)
         components = policy.num_components
-        start = spread_start(
-            self._rewards[0], components, numpy_seed(self._seed, 0, "initial policy")
-        )
+        start = self.start(self._rewards[0], components, self._seed)
         true = _avoiding(
             self._task,
             self._task.reward
