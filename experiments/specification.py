@@ -12,6 +12,7 @@ from virl_tf.hparams import (
     apply_preset,
     default_hparams,
     parse_yaml,
+    published,
     read_preset,
     read_yaml,
 )
@@ -203,8 +204,8 @@ def _hparams(request: RunRequest, budget: Mapping[str, Any]) -> Hparams:
     family, column = METHODS[request.method].family, (request.task, request.method)
     values = default_hparams(family)
     if budget.get("published", True):
-        published = published_column(*column, request.components)
-        values = values.override(published, f"hparams/{describe(request.task).table}.yaml")
+        values_of_column = published_column(*column, request.components)
+        values = values.override(values_of_column, f"hparams/{describe(request.task).table}.yaml")
     values = apply_preset(values, budget["hparams"], family)
     if request.hparams_file is not None:
         user = _user_file(request.hparams_file, *column, request.components)
@@ -238,31 +239,10 @@ def column_name(task: str, method: str, components: int) -> str:
     return describe(task).table_column(METHODS[method].family, components)
 
 
-def _table_column(task: str, method: str, components: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(values for all columns, one column with its stars); both empty for a task without a table.
-
-    The paper has no column for EIM on the grid walker: hparams/grid_walker.yaml holds ours.
-    """
-    description = describe(task)
-    if description.table is None:
-        return {}, {"starred": []}
-    table = read_yaml(DIRECTORY / f"{description.table}.yaml")
-    columns = {**table["columns"], **table.get("ours", {})}
-    name = column_name(task, method, components)
-    check_choice(f"column of hparams/{description.table}.yaml", name, columns)
-    return table["common"], columns[name]
-
-
 def published_column(task: str, method: str, components: int) -> dict[str, dict[str, Any]]:
     """The overrides of the task's table for a method; {} for a task without a table."""
-    common, column = _table_column(task, method, components)
-    sections = [section for section in {**common, **column} if section != "starred"]
-    return {section: {**common.get(section, {}), **column.get(section, {})} for section in sections}
-
-
-def starred(task: str, method: str, components: int) -> list[str]:
-    """What the paper did not optimise in that column."""
-    return _table_column(task, method, components)[1]["starred"]
+    table = describe(task).table
+    return {} if table is None else published(table, column_name(task, method, components))
 
 
 def parse_assignment(text: str) -> dict[str, dict[str, Any]]:

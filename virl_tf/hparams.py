@@ -453,7 +453,7 @@ def load_hparams(path: Path | str, family: str = "virl") -> Hparams:
     return own_data_hparams(family).override({} if content is None else content, str(path))
 
 
-def published(task: str, column: str) -> dict[str, dict[str, Any]]:
+def published(table: str, column: str) -> dict[str, dict[str, Any]]:
     """One column of Table 2 (`gaussians`) or Table 3 (`grid_walker`) as overrides, e.g.
     ('gaussians', 'virl_10c').
 
@@ -461,14 +461,23 @@ def published(task: str, column: str) -> dict[str, dict[str, Any]]:
     has no such column.
 
     Raises:
-        InputError: unknown task or column.
+        InputError: unknown table or column.
     """
-    check_choice("table", task, ("gaussians", "grid_walker"))
-    table = read_yaml(DIRECTORY / f"{task}.yaml")
-    columns = {**table["columns"], **table.get("ours", {})}
-    row = dict(columns[check_choice(f"column of hparams/{task}.yaml", column, columns)])
-    row.pop("starred")
-    return {
-        section: {**table["common"].get(section, {}), **row.get(section, {})}
-        for section in {**table["common"], **row}
-    }
+    common, row = _published_row(table, column)
+    sections = [section for section in {**common, **row} if section != "starred"]
+    return {section: {**common.get(section, {}), **row.get(section, {})} for section in sections}
+
+
+def starred(table: str, column: str) -> list[str]:
+    """What the paper did not optimise in a column. Raises InputError as `published` does."""
+    return _published_row(table, column)[1]["starred"]
+
+
+def _published_row(table: str, column: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the values for all columns, those of one)."""
+    check_choice("table", table, [path.stem for path in DIRECTORY.glob("*.yaml")])
+    content = read_yaml(DIRECTORY / f"{table}.yaml")
+    columns = {**content["columns"], **content.get("ours", {})}
+    return content["common"], columns[
+        check_choice(f"column of hparams/{table}.yaml", column, columns)
+    ]

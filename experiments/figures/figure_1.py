@@ -54,7 +54,7 @@ def make_panels(task: GridWalker, passable: np.ndarray) -> tuple[Figure, list[Ax
     """Four panels of one scale with start, goal and grid, in the last of the `passable` modes."""
     # The mean path of maximum likelihood is straight, and longer than the way to the goal.
     beyond = [0.0, (1.0 - task.spacing) * task.dim, 0.0, 0.0]
-    figure, row = walks.panel_row(task, 11.6, beyond=beyond)
+    figure, row = walks.panel_row(task, walks.Layout(11.6, beyond))
     for axes, title in zip(row, TITLES, strict=True):
         first, last = axes is row[0], axes is row[3]
         walks.mode_grid(axes, task, passable if last else None, zorder=3.0 if first else 1.0)

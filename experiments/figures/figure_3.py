@@ -39,7 +39,7 @@ def draw_figure_3(runs: list[Path], out: Path) -> None:
 
     rows = 1 if len(names) == 2 else 2
     beyond = (0.0,) * (2 * len(names) // rows)
-    figure, axes = walks.panel_row(task, 9.6, beyond=beyond, title_lines=2, rows=rows)
+    figure, axes = walks.panel_row(task, walks.Layout(9.6, beyond, title_lines=2, rows=rows))
     panels = [(method, name) for method in results for name in names]
     for panel, (method, name) in zip(axes, panels, strict=True):
         shown = results[method][name]

@@ -23,8 +23,8 @@ def draw_figure_6(run: Path, out: Path) -> None:
     task = walks.walk_task(run, "6")
     length = task.spacing * task.dim
     # As high as the cone on the last line.
-    sizes: Look = {"half_height": length, "legend_lines": 2}
-    figure, (left, right) = walks.panel_row(task, 9.0, beyond=(length, 0.0), **sizes)
+    layout = walks.Layout(9.0, (length, 0.0), half_height=length, legend_lines=2)
+    figure, (left, right) = walks.panel_row(task, layout)
     for axes in (left, right):
         walks.target_lines(axes, task, TARGET)
     construction(left, task)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from virl_tf.methods import METHODS
 from virl_tf.persistence.run_folder import RunFolder
@@ -60,39 +60,45 @@ def demonstrations(run: Path, n: int = SHOWN) -> np.ndarray:
 # --- panels ---------------------------------------------------------------------------------------
 
 
-def panel_row(
-    task: GridWalker,
-    width: float,
-    *,
-    beyond: Sequence[float] = (0.0, 0.0),
-    half_height: float | None = None,
-    title_lines: int = 1,
-    legend_lines: int = 1,
-    margin: float = 0.0,
-    rows: int = 1,
-) -> tuple[Figure, list[Axes]]:
+class Layout(NamedTuple):
+    """Where the panels of a figure stand.
+
+    Attributes:
+        width: of the figure, in inches.
+        beyond: for every panel of a row, how far it goes on to the right of the modes' walks.
+        half_height: of the panels' range; None: what the modes' walks need.
+        title_lines, legend_lines: above each panel, and at the bottom.
+        margin: inches that stay free on the right.
+        rows: of panels.
+    """
+
+    width: float
+    beyond: Sequence[float] = (0.0, 0.0)
+    half_height: float | None = None
+    title_lines: int = 1
+    legend_lines: int = 1
+    margin: float = 0.0
+    rows: int = 1
+
+
+def panel_row(task: GridWalker, layout: Layout) -> tuple[Figure, list[Axes]]:
     """A figure with panels of one scale, each with the walk's start (and goal), in equal rows.
 
     No layout engine: together with equal aspects they cut titles off. All sizes follow from the
     panels' ranges instead.
-
-    Args:
-        width: of the figure, in inches.
-        beyond: for every panel of a row, how far it goes on to the right of the modes' walks.
-        half_height: of the panels' range; default: what the modes' walks need.
-        margin: inches that stay free on the right.
     """
     waypoints = task.waypoints(task.mode_centers).numpy()
-    half_height = half_height or waypoints[..., 1].max() + MARGIN
-    ranges = [waypoints[..., 0].max() + 2.0 * MARGIN + extra for extra in beyond]
-    inch = (width - margin) / sum(ranges)  # of one step's length
-    bottom = LINE * (legend_lines + 0.5)
+    half_height = layout.half_height or waypoints[..., 1].max() + MARGIN
+    ranges = [waypoints[..., 0].max() + 2.0 * MARGIN + extra for extra in layout.beyond]
+    width = layout.width
+    inch = (width - layout.margin) / sum(ranges)  # of one step's length
+    bottom = LINE * (layout.legend_lines + 0.5)
     panel = inch * 2.0 * half_height
-    row_height = panel + LINE * (title_lines + 0.5)
-    height = bottom + rows * row_height
+    row_height = panel + LINE * (layout.title_lines + 0.5)
+    height = bottom + layout.rows * row_height
     figure, panels = plt.figure(figsize=(width, height)), []
-    for i in range(rows):
-        left, low = 0.0, bottom + (rows - 1 - i) * row_height
+    for i in range(layout.rows):
+        left, low = 0.0, bottom + (layout.rows - 1 - i) * row_height
         for extent in ranges:
             place = (left / width, low / height, inch * extent / width, panel / height)
             axes = figure.add_axes(place)
@@ -257,7 +263,8 @@ def draw_walk_overview(run: Path) -> None:
     task, method = describe(config["task"]).target(config), config["method"]
     colour = COLOURS.get(METHODS[method].family, "C3")
     width = 11.5 if isinstance(task, PathPlanning) else 9.0
-    figure, (left, right) = panel_row(task, width, title_lines=2, margin=3.3)
+    layout = Layout(width, title_lines=2, margin=3.3)
+    figure, (left, right) = panel_row(task, layout)
     for axes in (left, right):
         target_lines(axes, task)
     x = demonstrations(run)

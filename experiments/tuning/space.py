@@ -9,10 +9,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from virl_tf.hparams import SearchParameter, search_space
+from virl_tf.hparams import SearchParameter, search_space, starred
 from virl_tf.methods import METHODS
 
-from experiments.specification import published_column, starred
+from experiments.specification import column_name, published_column
 from experiments.tasks import describe
 
 if TYPE_CHECKING:
@@ -29,13 +29,17 @@ def searched(task: str, method: str, components: int) -> dict[str, SearchParamet
     the method has not (EIM has no KDE).
     """
     chosen = METHODS[method]
-    fixed = starred(task, method, components)
+    table = describe(task).table
+    fixed = [] if table is None else starred(table, column_name(task, method, components))
     column = published_column(task, method, components)
-    has_table = describe(task).table is not None
 
     def is_searched(name: str, row: SearchParameter) -> bool:
         section, key = name.split(".")
-        is_used = key in column.get(section, {}) if has_table else section != "kde" or chosen.fusion
+        is_used = (
+            key in column.get(section, {})
+            if table is not None
+            else section != "kde" or chosen.fusion
+        )
         is_methods = row.methods is None or chosen.family in row.methods
         return name not in fixed and is_methods and is_used
 
