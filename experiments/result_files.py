@@ -205,7 +205,7 @@ def read_results(
         where = ", ".join(map(str, paths))
         raise InputError(f"{len(repeated)} rows stand in more than one of {where}: {names} ...")
     if not pool:
-        presets = [set(one["preset"]) for one in frames]
+        presets = [set(map(str, one["preset"])) for one in frames]
         check_poolable("presets", dict(zip(paths, presets, strict=True)))
         check_numerics([path if path.is_dir() else path.parent for path in paths])
     return frame

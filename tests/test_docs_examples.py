@@ -376,7 +376,7 @@ def test_every_fault_has_a_test():
 def test_the_documentation_is_short():
     text = "\n".join(PAGES[name] for name in ORDER if name != "CONTRIBUTING.md")
     rows = [line for line in without_code(text).splitlines() if not line.startswith("|")]
-    assert len(" ".join(rows).split()) <= 6_000
+    assert len(" ".join(rows).split()) <= 7_000
 
 
 def test_the_readme_has_one_table_of_at_most_twelve_rows():

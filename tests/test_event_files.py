@@ -53,9 +53,15 @@ def stop_at(t, policies=None):
     return evaluate
 
 
-def fit(folder, evaluate=None, demonstrations=None, **options):
+def fit(folder, evaluate=None, demonstrations=None, **given):
     x = tiny.demonstrations() if demonstrations is None else demonstrations
-    options = {"num_components": 3, "hparams": tiny.overrides(), "tensorboard": True, **options}
+    options = {
+        "num_components": 3,
+        "hparams": tiny.overrides(),
+        "tensorboard": True,
+        "held_out": 0.0,
+    }
+    options |= given
     return virl_tf.fit(x, directory=folder, evaluate=evaluate or stop_at(None), **options)
 
 
@@ -69,7 +75,7 @@ def finished(tmp_path_factory):
 def unwatched(tmp_path_factory):
     """The same run without saying anything of event files."""
     folder, options = tmp_path_factory.mktemp("unwatched"), {"evaluate": stop_at(None)}
-    options |= {"num_components": 3, "hparams": tiny.overrides()}
+    options |= {"num_components": 3, "hparams": tiny.overrides(), "held_out": 0.0}
     virl_tf.fit(tiny.demonstrations(), directory=folder, **options)
     return folder
 

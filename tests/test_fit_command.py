@@ -130,7 +130,7 @@ def test_another_file_is_refused_and_nothing_changes(call, finished):
         (["missing.csv"], "error: no file missing.csv."),
         (["setup.py"], "unknown kind of file '.py'"),
         (["mine.npy", "--method", "vril"], "did you mean 'virl'"),
-        (["mine.npy", "--components", "0"], "--components must be an integer from 1 to 54"),
+        (["mine.npy", "--components", "0"], "--components must be an integer >= 1"),
         (["mine.npy", "--components", "55"], "from 1 to 54"),
         (["mine.npy", "--held-out", "0.9"], "from 0 to 0.5; got 0.9"),
         (["mine.npy", "--held-out", "nan"], "from 0 to 0.5; got nan"),

@@ -4,6 +4,7 @@ import signal
 from virl_tf import InputError, fit, fit_policy
 from virl_tf.fit_policy import step_defaults
 from virl_tf.mixture import gaussian
+from virl_tf.policy_start import spread_start
 from virl_tf.vips.vips import VipsHistory, rows_at_once
 
 import numpy as np
@@ -228,11 +229,11 @@ def reward():
 def test_a_recovered_reward_is_a_target(reward):
     result = quick(reward, num_components=3, num_steps=20)
     assert np.isfinite(result.history.to_numpy()).all()
-    assert result.history.elbo.iloc[-1] > result.history.elbo.iloc[0]
-    # It starts on the scale of the demonstrations, not at N(0, I).
-    first = quick(reward, num_components=3, num_steps=1, kl_bound=1e-9).policy
-    spread = np.sqrt(np.diagonal(first.covariances[0]))
-    np.testing.assert_allclose(spread, reward.features.scale.numpy() / np.sqrt(3.0), rtol=1e-3)
+    # It starts from draws of the reward: what is left is noise.
+    assert result.history.elbo.iloc[0] > result.history.elbo.iloc[-1] - 0.1
+    spread = spread_start(reward, 3, 0)
+    from_spread = quick(reward, num_components=3, num_steps=20, initial_policy=spread)
+    assert result.history.elbo.iloc[0] > from_spread.history.elbo.iloc[0] + 0.1
 
 
 def test_a_function_of_a_reward_is_a_target(reward):
@@ -420,8 +421,13 @@ def test_an_interrupt_ends_the_fit_with_the_step_at_work():
     def target(x):
         return tf.ensure_shape(tf.numpy_function(interrupting, [x], tf.float64), [None])
 
-    with pytest.raises(KeyboardInterrupt):
-        quick(target, num_steps=300)
+    # Not that of a library which another test imported.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            quick(target, num_steps=300)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert 4 <= len(evaluated) <= 6
 
 

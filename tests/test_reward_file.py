@@ -212,7 +212,7 @@ def test_a_file_names_its_arrays(reward, points, tmp_path):
     np.testing.assert_array_equal(load_reward(rewritten(path, order=order))(points), reward(points))
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", [name for name in DTYPES if not name.startswith("domain.")])
 def test_a_file_without_one_of_its_arrays_is_refused(reward, tmp_path, name):
     with pytest.raises(InputError, match="is not a reward"):
         load_reward(rewritten(saved(reward, tmp_path), drop=[name]))

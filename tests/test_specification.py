@@ -143,7 +143,7 @@ def test_an_unknown_task_names_the_nearest():
 
 @pytest.mark.parametrize(
     ("task", "preset"),
-    [("gaussians", "quick"), ("grid_walker", "paper"), ("path_planning", "paper")],
+    [("gaussians", "quick"), ("grid_walker", "quick"), ("path_planning", "quick")],
 )
 def test_the_default_preset_is_the_tasks(task, preset):
     spec = RunRequest(task=task).specification()
@@ -228,7 +228,7 @@ def test_names_tell_runs_apart():
             {"task": "gaussians", "task_seed": 3, "method": "eim"},
             "gaussians-eim-10c-m50-s0-t3-quick",
         ),
-        ({"task": "grid_walker", "seed": 4}, "grid_walker-virl-10c-d5-s4-paper"),
+        ({"task": "grid_walker", "seed": 4}, "grid_walker-virl-10c-d5-s4-quick"),
         (
             {"task": "gaussians", "preset": "best", "rows": 300},
             "gaussians-virl-10c-m50-s0-n300-best",

@@ -511,9 +511,9 @@ def test_bootstrap_interval():
 
 
 def test_table_and_pairs():
-    frame = results({("training", "virl", 10): 0.1, ("training", "eim", 10): 0.5}, seeds=3)
-    assert len(paired(frame, ("training", "virl", 10), ("training", "eim", 10))) == 9
+    frame = results({("training", "virl", 10): 0.1, ("training", "eim", 10): 0.5}, seeds=5)
+    assert len(paired(frame, ("training", "virl", 10), ("training", "eim", 10))) == 15
     summary = table(frame)
-    assert list(summary["seeds"]) == [3] * 6
+    assert list(summary["seeds"]) == [5] * 6
     assert ((summary["low"] <= summary["mean"]) & (summary["mean"] <= summary["high"])).all()
     assert to_markdown(summary).count("\n") == 8

@@ -25,6 +25,7 @@ import pytest
 from optuna.trial import TrialState
 
 from experiments import runs
+from experiments.tuning import specification
 from experiments.tuning import study as studies
 from experiments.tuning.study import (
     ALLOWED_FAILURES,
@@ -363,7 +364,7 @@ def test_another_space_or_objective_under_the_same_name_is_refused(change, monke
             **rows,
             "network.num_layers": dataclasses.replace(row, high=3, spec={**row.spec, "high": 3}),
         }
-    monkeypatch.setattr(studies, "searched", lambda *_: rows)
+    monkeypatch.setattr(specification, "searched", lambda *_: rows)
     with pytest.raises(InputError, match="another space or objective") as caught:
         opened(sqlite)
     assert "\n" not in str(caught.value)

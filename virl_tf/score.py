@@ -48,7 +48,7 @@ class Score(NamedTuple):
         return "\n".join([*lines, self.verdict])
 
     def behind_em(self, name: str) -> bool:
-        """Whether a density is clearly less likely than EM."""
+        """Whether the density of this name is clearly less likely than EM."""
         difference = self.over_em[name]
         return difference["mean"] < -CLEAR * difference["standard_error"]
 
