@@ -17,8 +17,8 @@ def num_coefficients(dim: int) -> int:
 
 # Up to so many dimensions the normal equations are built and solved. They take S M^2 operations and
 # S M numbers per component, with M ~ D^2 / 2; conjugate gradients take S D^2 per iteration and S D
-# numbers. CPU seconds of 75 components of 385 samples in D = 20: 4.8 and 0.65, of 2 of 2,583 in
-# D = 40: 0.8 and 0.14.
+# numbers. CPU seconds of 75 components of 385 samples in D = 20: 3.2 and 0.56, of 2 of 2,583 in
+# D = 40: 4.3 and 0.10.
 MAX_DIRECT_DIM = 10
 
 # Of conjugate gradients: the residual that is left, of the first one. A and b are then exact to
