@@ -255,7 +255,15 @@ def mutated(name, content, rng):
 
 WATCHED = ("pickle.find_class", "os.system", "os.exec", "subprocess.Popen", "socket.connect")
 SEEN: list[tuple] = []
-sys.addaudithook(lambda event, args: SEEN.append((event, args)) if event in WATCHED else None)
+
+
+def watch(event, args):
+    """A hook of the interpreter, which takes names away at its end before it takes this away."""
+    if WATCHED is not None and event in WATCHED:
+        SEEN.append((event, args))
+
+
+sys.addaudithook(watch)
 
 
 def fuzz(site, form, count):
