@@ -5,7 +5,14 @@ from pathlib import Path
 
 from virl_tf.hparams import default_hparams, read_yaml
 from virl_tf.methods import METHODS
-from virl_tf.validation import InputError, check_choice, check_integer, check_seed
+from virl_tf.validation import (
+    MOST_HELD_OUT,
+    InputError,
+    check_choice,
+    check_integer,
+    check_seed,
+    check_share,
+)
 
 from experiments.specification import parse_assignment
 
@@ -23,12 +30,6 @@ def check_demonstration_file(path: Path) -> None:
         raise InputError(f"{path} is empty.")
 
 
-def check_held_out(share: float) -> None:
-    """Raises InputError unless `share` is one that may be kept from training."""
-    if not 0.0 <= share <= 0.5:
-        raise InputError(f"--held-out is a share of the rows, from 0 to 0.5; got {share}.")
-
-
 def check_fit(
     path: Path,
     method: str,
@@ -44,7 +45,7 @@ def check_fit(
     if components is not None:
         check_integer("--components", components, 1)
     check_seed(seed)
-    check_held_out(held_out)
+    check_share("--held-out", held_out, MOST_HELD_OUT)
     values = default_hparams(METHODS[method].family)
     if hparams_file is not None:
         values = values.override(read_yaml(hparams_file) or {}, str(hparams_file))

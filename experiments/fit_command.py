@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.demonstration_files import load_demonstrations
-from experiments.evaluation.own import draw_missing
+from experiments.evaluation.own_demonstrations import draw_missing
 from experiments.result_files import reading
 from experiments.specification import parse_assignment
 

@@ -16,7 +16,7 @@ from virl_tf.validation import InputError, check_integer, check_seed
 from rich.console import Console
 
 from experiments.evaluation.base import Inference
-from experiments.evaluation.own import OwnInference, draw_missing
+from experiments.evaluation.own_demonstrations import OwnInference, draw_missing
 from experiments.result_files import check_same_task
 from experiments.supports import load_support
 from experiments.tasks import describe, experiment_of, names_where

@@ -13,7 +13,7 @@ from PIL import Image
 from rich.console import Console
 
 from experiments import fit_command
-from experiments.evaluation import own
+from experiments.evaluation import own_demonstrations
 from experiments.figures import style
 from tests import tiny
 
@@ -300,4 +300,4 @@ def test_files_of_a_run_that_was_killed_before_its_summary_are_completed(call, f
     )
     assert (out / "reward.png").is_file()
     assert (out / "summary.json").read_text() == summary
-    assert style.read(out, "grid.npz")["axes"].shape == (2, own.RESOLUTION)
+    assert style.read(out, "grid.npz")["axes"].shape == (2, own_demonstrations.RESOLUTION)

@@ -18,7 +18,7 @@ FLOORS = [
         *("density", "splitting", "domain"),
     ],
     ["mixture", "network_stack"],
-    ["mixture_choice", "prepared"],
+    ["mixture_choice", "demonstrations"],
     [
         *("kde", "fusion", "importance", "features", "reward"),
         *("tasks.base", "tasks.slice_sampling"),
@@ -66,7 +66,12 @@ EXPERIMENT_FLOORS = [
         *("figures.figure_6", "figures.figure_7", "figures.figure_robot"),
         "figures.figure_ablations",
     ],
-    ["evaluation.densities", "evaluation.walks", "evaluation.own", "evaluation.ablated"],
+    [
+        "evaluation.densities",
+        "evaluation.walks",
+        "evaluation.own_demonstrations",
+        "evaluation.ablated",
+    ],
     ["tasks.gaussians", "tasks.grid_walker", "tasks.path_planning"],
     ["runs", "inference", "fit_command"],
     ["units", "expected_time", "sweep", "sweep_command", "ablations", "ablation_command"],

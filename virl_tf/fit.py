@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from virl_tf import irl, pooling
+from virl_tf.demonstrations import DataOptions, prepare
 from virl_tf.discriminator.fit import DiscriminatorFitter
 from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.event_files import EventFiles
@@ -27,9 +28,8 @@ from virl_tf.mixture import Mixture
 from virl_tf.mixture_choice import choose_mixture
 from virl_tf.observers import Observer, ProgressBar
 from virl_tf.persistence.configuration import versions
-from virl_tf.persistence.files import save_arrays, write_json, write_text
+from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.prepared import DataOptions, prepare
 from virl_tf.problem import Problem, make_problem
 from virl_tf.reward import Reward
 from virl_tf.score import Score, from_plain
@@ -204,10 +204,7 @@ def fit(
         fitted = (result.reward, result.policy, result.history)
         summary = summarise(prepared, choice, row, values, fitted, seed)
         if folder is not None:
-            save_arrays(
-                folder.path / "demonstrations.npz", {"train": prepared.train, "test": prepared.test}
-            )
-            folder.write_summary(summary)
+            folder.write_summary(summary, {"train": prepared.train, "test": prepared.test})
         result = replace(result, summary=summary)
     for text in result.warnings:
         warnings.warn(text, FitWarning, stacklevel=2)

@@ -11,7 +11,7 @@ from virl_tf.fusion import Fusion
 from virl_tf.hparams import Hparams
 from virl_tf.importance import effective_sample_size
 from virl_tf.methods import Method
-from virl_tf.mixture import Mixture, em_start, kmeans_start, samples_start, standard_normal_start
+from virl_tf.mixture import Mixture, kmeans_start, samples_start, standard_normal_start
 from virl_tf.negatives import Negatives, classes, draw_negatives
 from virl_tf.network_stack import empty_stack
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
@@ -88,8 +88,6 @@ def _initial_policy(problem: Problem, num_components: int, start: str) -> Mixtur
         return kmeans_start(x, num_components, seed)
     if start == "samples":
         return samples_start(x, num_components, seed)
-    if start == "em":
-        return em_start(x, num_components, seed)
     return standard_normal_start(num_components, x.shape[1], seed)
 
 

@@ -64,7 +64,7 @@ def choose_mixture(
         return _by_cross_validation(x, seed, groups)
     rng = np.random.default_rng(numpy_seed(seed, 0, "number of components"))
     rows = rng.permutation(len(x))[:MOST_ROWS]
-    x = _standardised(x)[rows]
+    x = x[rows]
     groups = None if groups is None else np.asarray(groups)[rows]
     held_out = np.arange(len(x) // 5)
     if groups is not None:
@@ -80,20 +80,16 @@ def describe_density(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None
     return em_mixture(x, choice.components, seed, choice.covariances)
 
 
-def _standardised(x: np.ndarray) -> np.ndarray:
-    spread = x.std(axis=0)
-    return (x - x.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
-
-
 def _by_held_out_rows(x: np.ndarray, held_out: np.ndarray, seed: int) -> MixtureChoice:
     test, train = x[held_out], np.delete(x, held_out, axis=0)
-    likelihoods = {
-        count: _log_likelihood(train, test, count, FULL, seed)
-        for count in CANDIDATES
-        if count <= most_components(len(train), x.shape[1], FULL)
-    }
-    means = {count: float(values.mean()) for count, values in likelihoods.items()}
-    best = max(means, key=lambda count: means[count])
+    most = most_components(len(train), x.shape[1], FULL)
+    likelihoods: dict[int, np.ndarray] = {}
+    for count in (k for k in CANDIDATES if k <= most):
+        likelihoods[count] = _log_likelihood(train, test, count, FULL, seed)
+        means = {k: float(values.mean()) for k, values in likelihoods.items()}
+        best = max(means, key=lambda k: means[k])
+        if sum(k > best for k in means) >= 2:  # two larger ones were no better
+            break
     # At the latest the best itself is as good.
     enough = next(
         count for count, values in likelihoods.items() if _as_good(likelihoods[best] - values)
@@ -113,7 +109,6 @@ def _by_cross_validation(
     groups: Int64[Array, " N"] | None,
     components: int | None = None,
 ) -> MixtureChoice:
-    x = _standardised(x)
     parts = folds(len(x), FOLDS, numpy_seed(seed, 0, "number of components"), groups)
     fewest = len(x) - max(len(part) for part in parts)
     found: dict[Covariances, dict[int, float]] = {}

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from virl_tf.density import Density
 from virl_tf.fusion import Fusion
+from virl_tf.importance import effective_sample_size
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.reward import Reward
@@ -92,10 +93,9 @@ def score(
 def log_normaliser(reward: Reward, proposal: Fusion, seed: int) -> tuple[float, float]:
     """(log of the integral of exp(R), by importance sampling; effective share of its draws)."""
     x = proposal.sample(NORMALISER_DRAWS, split_seed(seed, 0, "normaliser"))
-    log_w = (reward.log_prob(x) - proposal.log_prob(x)).numpy()
-    total = np.logaddexp.reduce(log_w)
-    effective = np.exp(2.0 * total - np.logaddexp.reduce(2.0 * log_w))
-    return float(total - np.log(len(log_w))), float(effective / len(log_w))
+    log_w = reward.log_prob(x) - proposal.log_prob(x)
+    log_mean = tf.reduce_logsumexp(log_w) - np.log(len(log_w))
+    return float(log_mean), float(effective_sample_size(log_w)) / len(log_w)
 
 
 def _mean(values: np.ndarray) -> dict[str, float]:

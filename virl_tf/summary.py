@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from virl_tf.demonstrations import Prepared
 from virl_tf.hparams import Hparams
 from virl_tf.methods import Method
 from virl_tf.mixture import Mixture, em_mixture
 from virl_tf.mixture_choice import MixtureChoice
 from virl_tf.numerics import numpy_seed
-from virl_tf.prepared import Prepared
 from virl_tf.problem import kernel_estimate
 from virl_tf.reward import Reward
 from virl_tf.score import Score, score
@@ -121,7 +121,7 @@ def _of_score(found: Score | None) -> list[str]:
         by = -found.over_em["recovered reward"]["mean"]
         warned.append(
             f"held-out demonstrations are less likely under the reward than under EM, by {by:.2f} "
-            "nats each: here EM is the better model. Try more demonstrations or other --set."
+            "nats each: here EM is the better model. Try more demonstrations or fewer columns."
         )
     if found.behind_em("policy"):
         by = -found.over_em["policy"]["mean"]

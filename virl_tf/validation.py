@@ -62,6 +62,17 @@ def check_positive(what: str, value: Any) -> float:
     return checked
 
 
+MOST_HELD_OUT = 0.5  # of the demonstrations, from the fit
+
+
+def check_share(what: str, value: Any, most: float) -> float:
+    """Return `value` as a float in [0, most], else raise `InputError`."""
+    numeric = isinstance(value, (int, float, np.integer, np.floating))
+    if isinstance(value, bool) or not numeric or not 0.0 <= value <= most:
+        raise InputError(f"{what} is a share of the rows, from 0 to {most:g}; got {value!r}.")
+    return float(value)
+
+
 def check_seed(value: Any) -> int:
     """Return the seed as an int in [0, 2^63), else raise `InputError`."""
     return check_integer("seed", value, 0, 2**63 - 1)

@@ -25,6 +25,7 @@ from virl_tf.persistence.files import (
     plain,
     read_json,
     remove_partial,
+    save_arrays,
     write_json,
     write_text,
 )
@@ -284,9 +285,10 @@ class RunFolder:
                 "What was finished before is kept: the same call continues once that is solved."
             ) from error
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json. Raises InputError if it cannot be written."""
+    def write_summary(self, summary: Mapping[str, Any], demonstrations: Mapping[str, Any]) -> None:
+        """Write demonstrations.npz, then summary.json. Raises InputError if they cannot be."""
         with self._writing():
+            save_arrays(self.path / "demonstrations.npz", dict(demonstrations))
             write_json(self.path / "summary.json", summary)
 
     def summary(self) -> dict[str, Any]:

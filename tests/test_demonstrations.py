@@ -1,7 +1,7 @@
 """Checking and splitting a user's demonstrations."""
 
 from virl_tf import InputError
-from virl_tf.prepared import DataOptions, prepare
+from virl_tf.demonstrations import DataOptions, prepare
 from virl_tf.splitting import folds, held_out_rows, row_groups
 
 import numpy as np

@@ -11,7 +11,7 @@ from virl_tf.domain import Domain, make_domain
 from virl_tf.numerics import numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import row_groups
-from virl_tf.validation import InputError, check_demonstrations
+from virl_tf.validation import MOST_HELD_OUT, InputError, check_demonstrations, check_share
 
 FEWEST_HELD_OUT = 10  # rows, for a score to tell anything
 LARGEST_SHARE = 0.2  # of the rows that so few may be
@@ -58,7 +58,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     """
     x = check_demonstrations(demonstrations)
     names = column_names(demonstrations, x.shape[1])
-    share = _check_share(options.held_out)
+    share = check_share("held_out", options.held_out, MOST_HELD_OUT)
     if options.dither:
         x = dither(x, numpy_seed(seed, 0, "dither"))
     suspicious = examine(x, names)
@@ -97,14 +97,6 @@ def column_names(demonstrations: Any, dim: int) -> list[str]:
 
 def _digest(array: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-
-
-def _check_share(share: Any) -> float:
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0.0 <= share <= 0.5:
-        raise InputError(
-            f"held_out is a share of the demonstrations, from 0 to 0.5; got {share!r}."
-        )
-    return float(share)
 
 
 def _check_labels(labels: Any, n: int) -> np.ndarray | None:
