@@ -465,3 +465,43 @@ def test_progress_is_shown_and_changes_nothing(capsys):
     silent = quick(search=search, num_steps=4)
     assert capsys.readouterr().err == ""
     assert shown.history.equals(silent.history)
+
+
+# --- how a fit ended ------------------------------------------------------------------------------
+
+
+def test_a_policy_below_its_start_is_not_returned(two_modes):
+    target = two_modes[1].policy
+    with pytest.warns(UserWarning, match="the fit ended below its start .* is returned instead"):
+        fitted = quick(
+            target.log_prob,
+            2,
+            2,
+            initial_policy=target,
+            search=False,
+            num_steps=5,
+            samples_per_component=4,
+            kl_bound=2.0,
+        )
+    for found, given in zip(fitted.policy, target, strict=True):
+        np.testing.assert_array_equal(found, given)
+    assert abs(fitted.elbo) < 1e-9
+
+
+def test_the_elbo_has_an_error_and_the_result_says_so():
+    fitted = quick(normal, 2, 1, search=False, num_steps=3)
+    assert fitted.rising is False
+    assert 0.0 < fitted.elbo_error < 0.1
+    assert fitted.elbo < np.log(2.0 * np.pi)
+    assert f"ELBO {fitted.elbo:.4f} +- {fitted.elbo_error:.4f} after 3 steps" in repr(fitted)
+
+
+def test_a_fit_that_ended_early_still_rises():
+    fitted = quick(lambda x: normal(x - 30.0), 2, 1, search=False, num_steps=20, kl_bound=0.01)
+    assert fitted.rising
+    assert "still rising" in repr(fitted)
+
+
+def test_evaluations_are_counted():
+    fitted = quick(normal, 2, 3, search=False, num_steps=4, samples_per_component=11)
+    assert fitted.evaluations == 4 * 11 * 3

@@ -19,13 +19,16 @@ from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool, Float64
 from virl_tf.validation import InputError, check_integer, check_seed
 from virl_tf.vips.adaptive import Budget, Search, budget_of
+from virl_tf.vips.slopes import slopes_say_all
 from virl_tf.vips.vips import (
     StepOptions,
     Target,
     VipsHistory,
     default_samples,
+    density_at,
     rows_at_once,
     step_options,
+    values_at,
     vips_steps,
 )
 
@@ -37,7 +40,8 @@ FIXED_STEPS = 300
 
 # After a search the modes are found and what is left is the noise of the surrogate: few steps,
 # small ones, of more samples. Larger ones with fewer samples end at a higher KL.
-FINAL_STEPS, FINAL_KL_BOUND, FINAL_SAMPLES_PER_COEFFICIENT = 30, 0.005, 4
+FINAL_STEPS, FINAL_KL_BOUND = 30, 0.005
+FINAL_SAMPLES_PER_COEFFICIENT, FINAL_SAMPLES_PER_SLOPE = 4, 8
 
 
 class StepDefaults(NamedTuple):
@@ -48,33 +52,44 @@ class StepDefaults(NamedTuple):
     kl_bound: float
 
 
-def step_defaults(dim: int, after_search: bool) -> StepDefaults:
+def step_defaults(dim: int, after_search: bool, gradients: bool = False) -> StepDefaults:
     """Those after a search, or those of a fixed set of components."""
     if after_search:
-        samples = default_samples(dim, FINAL_SAMPLES_PER_COEFFICIENT)
+        per = FINAL_SAMPLES_PER_SLOPE if gradients else FINAL_SAMPLES_PER_COEFFICIENT
+        samples = default_samples(dim, per, gradients)
         return StepDefaults(FINAL_STEPS, samples, FINAL_KL_BOUND)
-    return StepDefaults(FIXED_STEPS, default_samples(dim), default_hparams().policy.kl_bound)
+    samples = default_samples(dim, gradients=gradients)
+    return StepDefaults(FIXED_STEPS, samples, default_hparams().policy.kl_bound)
 
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """A fitted policy.
+    """A fitted policy, and how its fit ended.
 
     Attributes:
         policy: the mixture; `policy.distribution` is a tfd.MixtureSameFamily.
         history: a row per step, the columns of `virl_tf.vips.vips.VipsHistory`.
         warnings: a line for each reason to doubt the policy, with what to try.
+        elbo: E_q[log_prob(x) - log q(x)] inside of the support, in nats: by how much less than the
+            log normaliser of exp(log_prob) tells KL(q || p).
+        elbo_error: its standard error.
+        rising: whether the ELBO still rose at the end: more `num_steps` may help.
+        evaluations: of `log_prob` by the search and the steps.
     """
 
     policy: Mixture
     history: pd.DataFrame
     warnings: tuple[str, ...] = ()
+    elbo: float = float("nan")
+    elbo_error: float = float("nan")
+    rising: bool = False
+    evaluations: int = 0
 
     def __repr__(self) -> str:
         """The policy, and how the fit ended."""
-        last = self.history.iloc[-1]
-        found = f"ELBO {last['elbo']:.4f} after {len(self.history)} steps"
-        effective = f"{last['effective_components']:.1f} effective components"
+        steps = f"{len(self.history)} steps{', still rising' if self.rising else ''}"
+        found = f"ELBO {self.elbo:.4f} +- {self.elbo_error:.4f} after {steps}"
+        effective = f"{self.history['effective_components'].iloc[-1]:.1f} effective components"
         return f"PolicyResult: {self.policy}, {found}, {effective}"
 
 
@@ -85,6 +100,7 @@ def fit_policy(
     *,
     seed: int = 0,
     search: bool | Mapping[str, Any] = True,
+    gradients: bool | None = None,
     num_steps: int | None = None,
     samples_per_component: int | None = None,
     kl_bound: float | None = None,
@@ -111,10 +127,14 @@ def fit_policy(
         search: add and prune components before the steps (`virl_tf.vips.adaptive`), which finds
             modes that a fixed set misses. A mapping overrides the `search` section of
             defaults.yaml; False: a fixed set of components, as in the paper.
+        gradients: the quadratic surrogate of each step is fitted to gradients of `log_prob`, of
+            which it needs 3 x (D + 1) where it needs 3 x D^2 / 2 values. Default: in a search, if
+            `log_prob` has gradients, no bounds and no jumps, which gradients do not see (looked
+            for between draws of the start); never for a fixed set, as in the paper.
         num_steps: trust-region steps of the K components; default 300, or 30 damped ones after a
             search.
         samples_per_component: per step; default max(50, 3 x coefficients of the quadratic
-            surrogate), 4 x after a search.
+            surrogate), 4 x after a search; of gradients max(12, 3 x (D + 1)), 8 x after a search.
         kl_bound: KL(new || old) of each component per step; default 0.05, or 0.005 after a search.
         weight_kl_bound: the same for the weights.
         ridge: of the surrogate's regression, in units of the rewards' variance.
@@ -140,8 +160,8 @@ def fit_policy(
     dim = check_integer("dim", dim, 1)
     num_components = check_integer("num_components", num_components, 1)
     searched = None if search is False else search_hparams(None if search is True else search)
-    defaults = step_defaults(dim, after_search=searched is not None)
-
+    after_search = searched is not None
+    defaults = step_defaults(dim, after_search)
     given = {
         "samples_per_component": samples_per_component,
         "kl_bound": defaults.kl_bound if kl_bound is None else kl_bound,
@@ -149,20 +169,23 @@ def fit_policy(
         "ridge": ridge,
     }
     hparams = default_hparams().override({"policy": given}, "fit_policy").policy
-    num_samples = hparams.samples_per_component or defaults.samples_per_component
     options = step_options(hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
     num_steps = defaults.num_steps if num_steps is None else num_steps
     num_steps = check_integer("num_steps", num_steps, 1)
     interval = num_steps if callback is None else _interval(num_steps, callback_every)
 
     start = _start(log_prob, dim, num_components, seed, initial_policy)
-    num_points = min(num_samples * num_components, rows_at_once(dim))
+    num_points = min(defaults.samples_per_component * num_components, rows_at_once(dim))
     points = start.sample(num_points, split_seed(seed, 0, "check"))
     target = checked_target(log_prob, support, points)
+    if gradients is None:
+        gradients = after_search and support is None and slopes_say_all(target, points)
+    num_samples = hparams.samples_per_component
+    num_samples = num_samples or step_defaults(dim, after_search, gradients).samples_per_component
 
-    steps = _Steps(target, seed, options, num_samples, jit_compile)
+    steps = _Steps(target, seed, options, num_samples, gradients, jit_compile)
     watch = _Watch(start, callback, interval)
-    budget = None if searched is None else budget_of(num_components, dim, searched)
+    budget = None if searched is None else budget_of(num_components, dim, searched, gradients)
     total = num_steps + (0 if budget is None else budget.steps)
     try:
         with StepBar(total) if progress else nullcontext() as watch.bar:
@@ -176,7 +199,9 @@ def fit_policy(
             f"XLA said: {error.message}"
         ) from error
     watch.end(policy, hparams.kl_bound)
-    return _result(policy, watch)
+    evaluations = num_steps * num_samples * num_components
+    evaluations += 0 if budget is None else budget.evaluations
+    return _result(policy, start, target, seed, watch, evaluations)
 
 
 # Of a component's standard deviation, in units of the start's.
@@ -277,12 +302,13 @@ class _Steps:
     seed: int
     options: StepOptions
     num_samples: int  # of the own steps
+    gradients: bool
     jit_compile: bool
 
     def search(self, start: Mixture, budget: Budget, watch: _Watch) -> Mixture:
         """The K components that the search finds."""
         seed = tf.constant(split_seed(self.seed, 0, "search"))
-        search = Search(self.target, seed, self.options, budget)
+        search = Search(self.target, seed, self.options, budget, self.gradients)
         state, scale = self._compiled(search.begin, start)(start)
         number = tf.constant(0)
         step = self._compiled(search.step, number, state)
@@ -318,8 +344,9 @@ class _Steps:
 
     def _improve(self, policy: Mixture, i: tf.Tensor) -> tuple[Mixture, VipsHistory]:
         seed = tf.constant(split_seed(self.seed, 0, "policy"))
-        sizes = {"num_steps": 1, "num_samples": self.num_samples}
-        return vips_steps(policy, self.target, seed, self.options, **sizes, first_step=i)
+        given = (policy, self.target, seed, self.options)
+        sizes: dict[str, Any] = {"num_steps": 1, "num_samples": self.num_samples}
+        return vips_steps(*given, **sizes, gradients=self.gradients, first_step=i)
 
     def _compiled(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return compiled(function, *specs_of(arguments), jit_compile=self.jit_compile)
@@ -475,11 +502,54 @@ def _check_values(values: Any, x: Float64[Array, "N D"]) -> None:
         )
 
 
-def _result(policy: Mixture, watch: _Watch) -> PolicyResult:
-    """The policy with all its steps' history, or InputError if the fit broke down."""
+# Draws that the start and the policy are compared by, and steps whose mean ELBO is.
+COMPARED, LATEST = 2000, 10
+
+
+def _result(
+    policy: Mixture, start: Mixture, target: Target, seed: int, watch: _Watch, evaluations: int
+) -> PolicyResult:
+    """The better of the policy and its start, with all steps' history, or InputError if the fit
+    broke down.
+    """
     finite = np.isfinite(policy.means).all() and np.isfinite(policy.scale_trils).all()
     if np.isnan(policy.log_weights).any() or not finite:
         raise InputError("log_prob returned NaN, or values so extreme that the fit broke down.")
-    for line in watch.warnings:
+    elbo, error = _elbo(policy, target, seed)
+    of_start, error_of_start = _elbo(start, target, seed)
+    lines = watch.warnings
+    if not lines and of_start - elbo > 2.0 * np.hypot(error, error_of_start):
+        lines = (_worse(elbo, of_start),)
+        policy, elbo, error = start, of_start, error_of_start
+    for line in lines:
         warnings.warn(line, stacklevel=3)
-    return PolicyResult(policy, watch.history, watch.warnings)
+    history = watch.history
+    rising = _rises(history["elbo"].to_numpy())
+    return PolicyResult(policy, history, lines, elbo, error, rising, evaluations)
+
+
+def _elbo(policy: Mixture, target: Target, seed: int) -> tuple[float, float]:
+    """The ELBO of a policy that is restricted to the target's support, and its standard error."""
+    x = policy.sample(COMPARED, split_seed(seed, 0, "ELBO"))
+    log_ratio = np.asarray(values_at(target, x)) - density_at(policy, x).numpy()
+    inside = log_ratio[np.isfinite(log_ratio)]
+    if len(inside) < 2:
+        return -np.inf, 0.0
+    error = inside.std(ddof=1) / np.sqrt(len(inside))
+    return float(inside.mean() + np.log(len(inside) / COMPARED)), float(error)
+
+
+def _rises(elbo: np.ndarray) -> bool:
+    """Whether the last steps are above those before them by more than they scatter."""
+    last, before = elbo[-LATEST:], elbo[-2 * LATEST : -LATEST]
+    if len(before) < LATEST:
+        return False
+    error = np.hypot(last.std(ddof=1), before.std(ddof=1)) / np.sqrt(LATEST)
+    return bool(last.mean() - before.mean() > 3.0 * error)
+
+
+def _worse(elbo: float, of_start: float) -> str:
+    return (
+        f"the fit ended below its start (ELBO {elbo:.2f}, start {of_start:.2f}), which is returned "
+        "instead; give more samples_per_component, a smaller kl_bound, or gradients=False."
+    )

@@ -126,8 +126,10 @@ def repeat(
     return state
 
 
-def in_blocks(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, most: int) -> tf.Tensor:
-    """`function` of the rows of x, at most so many at once: [N, D] -> [N] float64.
+def in_blocks(
+    function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, most: int, columns: int | None = None
+) -> tf.Tensor:
+    """`function` of the rows of x, at most so many at once: [N, D] -> [N] float64, or [N, columns].
 
     Blocks are equal: the last row is repeated until they are.
     """
@@ -138,12 +140,13 @@ def in_blocks(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, most: in
     size = -(-rows // blocks)
     padding = tf.repeat(x[-1:], blocks * size - rows, axis=0)
     padded = tf.reshape(tf.concat([x, padding], axis=0), [blocks, size, x.shape[1]])
+    trailing = [] if columns is None else [columns]
     values = tf.map_fn(
-        lambda block: tf.reshape(tf.cast(function(block), DENSITY), [size]),
+        lambda block: tf.reshape(tf.cast(function(block), DENSITY), [size, *trailing]),
         padded,
         parallel_iterations=1,
     )
-    return tf.reshape(values, [-1])[:rows]
+    return tf.reshape(values, [-1, *trailing])[:rows]
 
 
 def bisect_decreasing(

@@ -4,13 +4,13 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.importance import effective_sample_size
-from virl_tf.mixture import Mixture, em_start, standard_normal_start
+from virl_tf.mixture import Mixture, em_mixture, em_start, standard_normal_start
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
 
-DRAWS = 20_000
-FEWEST_EFFECTIVE = 10  # draws for each component
-RESAMPLED = 100  # draws for each component
+# For each component: draws; effective draws, without which EM on them is no start, and with which
+# it needs no ridge beyond rounding; and rows for EM.
+DRAWS, FEWEST_EFFECTIVE, RESAMPLED = 2000, 10, 400
 
 
 def reward_start(reward: Reward, num_components: int, seed: int) -> Mixture:
@@ -18,16 +18,21 @@ def reward_start(reward: Reward, num_components: int, seed: int) -> Mixture:
 
     Where these miss exp(R), as G-EIM's, which are none, `spread_start`.
     """
-    proposal = _proposal(reward)
-    x = proposal.sample(DRAWS, split_seed(seed, 0, "start"))
+    proposal, number = _proposal(reward), max(20_000, DRAWS * num_components)
+    x = proposal.sample(number, split_seed(seed, 0, "start"))
     log_w = evaluate(reward, x) - proposal.log_prob(x)
-    if not effective_sample_size(log_w) >= FEWEST_EFFECTIVE * num_components:
-        return spread_start(reward, num_components, numpy_seed(seed, 0, "initial policy"))
+    effective = effective_sample_size(log_w)
+    em_seed = numpy_seed(seed, 0, "initial policy")
+    if not effective >= FEWEST_EFFECTIVE * num_components:
+        return spread_start(reward, num_components, em_seed)
     weights = tf.nn.softmax(log_w).numpy()
     rng = np.random.default_rng(numpy_seed(seed, 0, "start"))
-    number = max(2000, RESAMPLED * num_components)
-    rows = rng.choice(DRAWS, number, p=weights / weights.sum())
-    return em_start(x.numpy()[rows], num_components, numpy_seed(seed, 0, "initial policy"))
+    rows = rng.choice(number, max(2000, RESAMPLED * num_components), p=weights / weights.sum())
+    drawn = x.numpy()[rows]
+    # A ridge in units of the spread is wider than a thin mode (decisions.md: reward-start).
+    if effective >= 5 * (reward.dim + 1) * num_components:
+        return em_mixture(drawn, num_components, em_seed)
+    return em_start(drawn, num_components, em_seed)
 
 
 def _proposal(reward: Reward) -> Mixture:

@@ -207,7 +207,7 @@ def growth(repeats: int) -> list[Row]:
         start, seed = standard_normal_start(k, dim, 0), tf.constant(split_seed(0, 0, "growth"))
         options = step_options(0.05, 0.05, 1e-6)
         target = gaussian(np.ones(dim), np.eye(dim)).log_prob
-        sizes = {"num_steps": 5, "num_samples": default_samples(dim)}
+        sizes: dict[str, Any] = {"num_steps": 5, "num_samples": default_samples(dim)}
 
         def run(policy: Any, seed: Any) -> Any:
             return vips_steps(policy, target, seed, options, **sizes)[0]

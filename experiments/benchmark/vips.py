@@ -18,8 +18,8 @@ from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.persistence.files import save_arrays
 from virl_tf.tasks import GridWalker, PlanarRobot, RandomGaussians
 from virl_tf.validation import InputError
-from virl_tf.vips.adaptive import budget_of
 from virl_tf.vips.adaptive import search as vips_search
+from virl_tf.vips.slopes import slopes_say_all
 from virl_tf.vips.vips import step_options, vips_steps
 
 import numpy as np
@@ -106,25 +106,25 @@ def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
     options: dict[str, Any] = {"seed": seed, "search": search, "initial_policy": target.start(seed)}
     fitted = fit_policy(target.log_prob, target.dim, k, **options)
     seconds = time.process_time() - start_cpu
-    own = step_defaults(target.dim, after_search=search)
-    evaluations = own.num_steps * own.samples_per_component * k
-    if search:
-        evaluations += budget_of(k, target.dim, search_hparams()).evaluations
     who = "virl_tf" if search else "virl_tf, fixed components"
-    row = {"who": who, "seed": seed, "evaluations": evaluations, "cpu_seconds": seconds}
-    return {**row, **target.measure(fitted.policy)}, fitted.policy
+    row = {"who": who, "seed": seed, "evaluations": fitted.evaluations}
+    return {**row, "cpu_seconds": seconds, **target.measure(fitted.policy)}, fitted.policy
 
 
 def seconds_after_tracing(target: Target, seed: int) -> float:
     """CPU seconds of what `fit_policy` does by default, once it is compiled by XLA."""
     start = target.start(seed)
     seeds = tf.constant(split_seed(seed, 0, "search"))
-    own = step_defaults(target.dim, after_search=True)
+    points = start.sample(1000, split_seed(seed, 0, "check"))
+    gradients = slopes_say_all(target.log_prob, points)
+    own = step_defaults(target.dim, after_search=True, gradients=gradients)
     options = step_options(own.kl_bound, 0.05, 1e-6)
-    sizes = {"num_steps": own.num_steps, "num_samples": own.samples_per_component}
+    sizes: dict[str, Any] = {"num_steps": own.num_steps, "num_samples": own.samples_per_component}
+    sizes["gradients"] = gradients
 
     def run(policy: Mixture, seed: Any) -> Mixture:
-        policy, _ = vips_search(policy, target.log_prob, seed, options, search_hparams())
+        given = (target.log_prob, seed, options, search_hparams(), gradients)
+        policy, _ = vips_search(policy, *given)
         return vips_steps(policy, target.log_prob, seed, options, **sizes)[0]
 
     function = compiled(run, *specs_of((start, seeds)))
@@ -168,7 +168,7 @@ def _steps(
 ) -> Any:
     """Compiled steps of a fixed set of components."""
     options = step_options(kl_bound, 0.05, 1e-6)
-    sizes = {"num_steps": num_steps, "num_samples": num_samples}
+    sizes: dict[str, Any] = {"num_steps": num_steps, "num_samples": num_samples}
 
     def run(policy: Mixture, seed: Any) -> Mixture:
         return vips_steps(policy, target.log_prob, seed, options, **sizes)[0]

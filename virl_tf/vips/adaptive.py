@@ -21,6 +21,7 @@ from virl_tf.vips.vips import (
     StepOptions,
     Target,
     VipsHistory,
+    default_samples,
     density_at,
     draw_from_each,
     empty_history,
@@ -80,20 +81,23 @@ class Budget(NamedTuple):
         return START_DRAWS + of_steps + of_new_components
 
 
-def budget_of(num_components: int, dim: int, hparams: SearchHparams) -> Budget:
+def budget_of(
+    num_components: int, dim: int, hparams: SearchHparams, gradients: bool = False
+) -> Budget:
     """What `hparams` asks for, with defaults for what is None.
 
     Many components need more rounds, and few do, because it matters more which ones stay.
     """
     for_many = math.ceil(0.4 * num_components)
     for_few = min(30, 250 // num_components)
-    default_samples = max(30, 5 * num_coefficients(dim) // 3)
+    of_values = max(30, 5 * num_coefficients(dim) // 3)
+    samples = default_samples(dim, gradients=True) if gradients else of_values
     return Budget(
         components=num_components,
         spare=hparams.spare_components or max(8, num_components // 4),
         rounds=hparams.num_rounds or max(10, for_many, for_few),
         steps_per_round=hparams.steps_per_round,
-        samples=hparams.samples_per_component or default_samples,
+        samples=hparams.samples_per_component or samples,
     )
 
 
@@ -129,12 +133,14 @@ class Search(NamedTuple):
         seed: int32 [2].
         options: of the steps; each component's KL bound is the search's own.
         budget: how much it does.
+        gradients: as in `vips_steps`.
     """
 
     target: Target
     seed: Int32[Array, "2"]
     options: StepOptions
     budget: Budget
+    gradients: bool = False
 
     def begin(self, start: Mixture) -> tuple[SearchState, Scale]:
         """The first state; the start's draws are the first candidates."""
@@ -150,7 +156,7 @@ class Search(NamedTuple):
         step_seed = tf.random.fold_in(self._seeds()[1], i)
         own = self.options._replace(kl_bound=state.kl_bounds)
         policy, row, draws = vips_step(
-            state.policy, self.target, step_seed, own, self.budget.samples
+            state.policy, self.target, step_seed, own, self.budget.samples, self.gradients
         )
         kl_bounds, scores = _adapt(state, draws.gains)
         first_row = START_DRAWS + i * self.budget.slots * STORED_DRAWS
@@ -180,16 +186,17 @@ def search(
     seed: Int32[Array, "2"],
     options: StepOptions,
     hparams: SearchHparams,
+    gradients: bool = False,
 ) -> tuple[Mixture, VipsHistory]:
     """A mixture with as many components as `start`, and a row per step; all in one graph.
 
     Args:
         start: K components; its draws are the first candidates, and their spread the unit of a new
             component's covariance.
-        target, seed, options: as in `Search`.
+        target, seed, options, gradients: as in `Search`.
     """
-    budget = budget_of(start.num_components, start.dim, hparams)
-    pieces = Search(target, seed, options, budget)
+    budget = budget_of(start.num_components, start.dim, hparams, gradients)
+    pieces = Search(target, seed, options, budget, gradients)
     state, scale = pieces.begin(start)
 
     def one_round(r: tf.Tensor, state: SearchState) -> SearchState:

@@ -49,6 +49,34 @@ def fit_quadratic(
     return solve(z, standardised, scale, ridge)
 
 
+def fit_slopes(
+    z: Float64[Array, "K S D"], slopes: Float64[Array, "K S D"], ridge: Float64[Array, ""]
+) -> tuple[Float64[Array, "K D D"], Float64[Array, "K D"]]:
+    """Least squares of the gradient, b - A z, instead of the value.
+
+    For z ~ N(0, I) and many draws these are Stein's b = E[grad R] and A = -E[z grad R^T]; by
+    regression they are exact for a quadratic, from D + 1 draws on. The D columns of A share their
+    features (1, z), so one system of D + 1 unknowns is solved per component where values need one
+    of D^2 / 2.
+
+    Args:
+        z: of the points x = mean + L z.
+        slopes: the gradient of the reward by z; finite.
+        ridge: added to the mean squares of the features.
+
+    Returns:
+        A, symmetric, and b.
+    """
+    num_samples = z.shape[-2]
+    u = tf.concat([tf.ones_like(z[..., :1]), z], axis=-1)
+    gram = tf.matmul(u, u, transpose_a=True) / num_samples
+    gram += ridge * tf.eye(u.shape[-1], dtype=DENSITY)
+    moment = tf.matmul(u, slopes, transpose_a=True) / num_samples
+    theta = tf.linalg.cholesky_solve(tf.linalg.cholesky(gram), moment)  # [K, 1 + D, D]
+    a = -0.5 * (theta[:, 1:] + tf.transpose(theta[:, 1:], [0, 2, 1]))
+    return a, theta[:, 0]
+
+
 def _by_normal_equations(
     z: Float64[Array, "K S D"],
     rewards: Float64[Array, "K S"],

@@ -33,7 +33,8 @@ from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, compiled, in_blocks, repeat, specs_of
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool, Float64, Int32
-from virl_tf.vips.surrogate import fit_quadratic, num_coefficients
+from virl_tf.vips.slopes import values_and_slopes
+from virl_tf.vips.surrogate import fit_quadratic, fit_slopes, num_coefficients
 from virl_tf.vips.trust_region import ComponentStep, update_components, update_weights
 
 Target = Callable[[tf.Tensor], tf.Tensor]
@@ -76,8 +77,12 @@ class Draws(NamedTuple):
     gains: Float64[Array, " K"]  # E_{q~(x|o)}[log p*(x) - log q~(x)]
 
 
-def default_samples(dim: int, per_coefficient: int = 3) -> int:
-    """Samples per component and step: so many per coefficient of the surrogate; at least 50."""
+def default_samples(dim: int, per_coefficient: int = 3, gradients: bool = False) -> int:
+    """Samples per component and step: so many per coefficient of the surrogate; at least 50, or 12
+    of gradients, each of which is worth D values.
+    """
+    if gradients:
+        return max(12, per_coefficient * (dim + 1))
     return max(50, per_coefficient * num_coefficients(dim))
 
 
@@ -106,6 +111,7 @@ def vips_steps(
     *,
     num_steps: int,
     num_samples: int,
+    gradients: bool = False,
     first_step: Int32[Array, ""] | int = 0,
 ) -> tuple[Mixture, VipsHistory]:
     """`num_steps` updates of `policy` towards exp(target).
@@ -116,13 +122,14 @@ def vips_steps(
         target: values that are not finite count as lower than all others.
         seed: stateless.
         num_samples: draws per component and step.
+        gradients: the surrogate is fitted to gradients, not to values.
         first_step: the number of steps done before: 2 + 3 steps are the same as 5.
     """
 
     def step(i: tf.Tensor, state: tuple[Mixture, VipsHistory]) -> tuple[Mixture, VipsHistory]:
         policy, history = state
         step_seed = tf.random.fold_in(seed, first_step + i)
-        policy, row, _ = vips_step(policy, target, step_seed, options, num_samples)
+        policy, row, _ = vips_step(policy, target, step_seed, options, num_samples, gradients)
         return policy, record(history, i, row)
 
     policy = Mixture(*(tf.convert_to_tensor(array, DENSITY) for array in policy))
@@ -135,20 +142,27 @@ def vips_step(
     seed: Int32[Array, "2"],
     options: StepOptions,
     num_samples: int,
+    gradients: bool = False,
 ) -> tuple[Mixture, VipsHistory, Draws]:
-    """One update of all components and of the weights; its row of the history; what it drew."""
+    """One update of all components and of the weights; its row of the history; what it drew.
+
+    Args:
+        gradients: the surrogate is fitted to the rewards' gradients, not to their values.
+    """
     k, d = policy.means.shape
     z, points = draw_from_each(policy, num_samples, seed)
     x = tf.reshape(points, [-1, d])
-    values = tf.reshape(values_at(target, x), [k, num_samples])
+    values, log_policy, slopes = _evaluated(policy, target, x, gradients)
+    values = tf.reshape(values, [k, num_samples])
     log_target, alive, rejected = _floored(values)
 
     log_component = -0.5 * tf.reduce_sum(z**2, axis=-1) - policy.log_normalisers()[:, None]
-    log_policy = tf.reshape(density_at(policy, x), [k, num_samples])
+    log_policy = tf.reshape(log_policy, [k, num_samples])
     log_responsibility = policy.log_weights[:, None] + log_component - log_policy
     rewards = log_target + log_responsibility  # R_o(x)
 
-    move = _move_components(z, rewards, alive, options)
+    a, b = _surrogate(policy, z, rewards, slopes, values, options.ridge)
+    move = _move_components(a, b, alive, options)
     gains = _gains(log_target - log_policy, alive)
     log_weights, weight_kl = update_weights(policy.log_weights, gains, options.weight_kl_bound)
     new = Mixture(
@@ -169,6 +183,45 @@ def vips_step(
     return new, row, Draws(points, values, gains)
 
 
+def _evaluated(
+    policy: Mixture, target: Target, x: Float64[Array, "N D"], gradients: bool
+) -> tuple[Float64[Array, " N"], Float64[Array, " N"], Float64[Array, "N D"] | None]:
+    """Log p*(x), log q~(x) and, if asked for, the gradient of log p* - log q~ at x."""
+    if not gradients:
+        return values_at(target, x), density_at(policy, x), None
+    values, of_target = values_and_slopes(target, x, rows_at_once(policy.dim))
+    log_policy, of_policy = values_and_slopes(policy.log_prob, x, _density_rows_at_once(policy))
+    return values, log_policy, of_target - of_policy
+
+
+def _surrogate(
+    policy: Mixture,
+    z: Float64[Array, "K S D"],
+    rewards: Float64[Array, "K S"],
+    slopes: Float64[Array, "N D"] | None,
+    values: Float64[Array, "K S"],
+    ridge: Float64[Array, ""],
+) -> tuple[Float64[Array, "K D D"], Float64[Array, "K D"]]:
+    """A and b of R_o(mean_o + L_o z), from its slopes by z where there are any.
+
+    The gradient of R_o by z is L_o^T grad (log p* - log q~)(x) - z. A component with draws outside
+    of the target's support takes the values: they see its edge.
+    """
+    if slopes is None:
+        return fit_quadratic(z, rewards, ridge)
+    slopes = tf.reshape(slopes, z.shape)
+    slopes = tf.einsum("kji,ksj->ksi", policy.scale_trils, slopes) - z
+    inside = tf.reduce_all(tf.math.is_finite(values), axis=1)
+    by_slopes = fit_slopes(z, tf.where(inside[:, None, None], slopes, -z), ridge)
+
+    def of_both() -> tuple[tf.Tensor, tf.Tensor]:
+        a, b = fit_quadratic(z, rewards, ridge)
+        a = tf.where(inside[:, None, None], by_slopes[0], a)
+        return a, tf.where(inside[:, None], by_slopes[1], b)
+
+    return tf.cond(tf.reduce_all(inside), lambda: by_slopes, of_both)
+
+
 def values_at(target: Target, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
     """The target at x, in blocks where these are many numbers."""
     return in_blocks(target, x, rows_at_once(x.shape[1]))
@@ -181,8 +234,11 @@ def rows_at_once(dim: int) -> int:
 
 def density_at(policy: Mixture, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
     """Log q~(x), in blocks where these are many components and points."""
-    most = MIXTURE_NUMBERS // (policy.num_components * policy.dim)
-    return in_blocks(policy.log_prob, x, max(1, most))
+    return in_blocks(policy.log_prob, x, _density_rows_at_once(policy))
+
+
+def _density_rows_at_once(policy: Mixture) -> int:
+    return max(1, MIXTURE_NUMBERS // (policy.num_components * policy.dim))
 
 
 def draw_from_each(
@@ -195,8 +251,8 @@ def draw_from_each(
 
 
 def _move_components(
-    z: Float64[Array, "K S D"],
-    rewards: Float64[Array, "K S"],
+    a: Float64[Array, "K D D"],
+    b: Float64[Array, "K D"],
     alive: Bool[Array, " K"],
     options: StepOptions,
 ) -> ComponentStep:
@@ -204,12 +260,11 @@ def _move_components(
 
     One that saw no finite value, or whose surrogate is not finite, stays where it is.
     """
-    a, b = fit_quadratic(z, rewards, options.ridge)
     finite_a = tf.reduce_all(tf.math.is_finite(a), axis=[1, 2])
     finite_b = tf.reduce_all(tf.math.is_finite(b), axis=1)
     valid = alive & finite_a & finite_b
     # A = I and b = 0 are the surrogate of log N(0, I), which asks for no step.
-    a = tf.where(valid[:, None, None], a, tf.eye(z.shape[-1], dtype=DENSITY))
+    a = tf.where(valid[:, None, None], a, tf.eye(b.shape[-1], dtype=DENSITY))
     b = tf.where(valid[:, None], b, tf.zeros_like(b))
     return update_components(a, b, options.kl_bound)
 
