@@ -515,28 +515,41 @@ def _result(
     finite = np.isfinite(policy.means).all() and np.isfinite(policy.scale_trils).all()
     if np.isnan(policy.log_weights).any() or not finite:
         raise InputError("log_prob returned NaN, or values so extreme that the fit broke down.")
-    elbo, error = _elbo(policy, target, seed)
-    of_start, error_of_start = _elbo(start, target, seed)
+    found, of_start = _measured(policy, target, seed), _measured(start, target, seed)
     lines = watch.warnings
-    if not lines and of_start - elbo > 2.0 * np.hypot(error, error_of_start):
-        lines = (_worse(elbo, of_start),)
-        policy, elbo, error = start, of_start, error_of_start
+    if not lines and of_start.beats(found):
+        lines = (_worse(found.elbo, of_start.elbo),)
+        policy, found = start, of_start
     for line in lines:
         warnings.warn(line, stacklevel=3)
     history = watch.history
     rising = _rises(history["elbo"].to_numpy())
-    return PolicyResult(policy, history, lines, elbo, error, rising, evaluations)
+    return PolicyResult(policy, history, lines, found.elbo, found.error, rising, evaluations)
 
 
-def _elbo(policy: Mixture, target: Target, seed: int) -> tuple[float, float]:
-    """The ELBO of a policy that is restricted to the target's support, and its standard error."""
+class _Measured(NamedTuple):
+    """A policy that is restricted to the target's support."""
+
+    elbo: float
+    error: float  # its standard error
+    inside: float  # share of the unrestricted policy's draws
+
+    def beats(self, other: "_Measured") -> bool:
+        """Whether the ELBO is higher, and no more is outside."""
+        clearly = self.elbo - other.elbo > 2.0 * np.hypot(self.error, other.error)
+        return bool(clearly and self.inside >= other.inside)
+
+
+def _measured(policy: Mixture, target: Target, seed: int) -> _Measured:
     x = policy.sample(COMPARED, split_seed(seed, 0, "ELBO"))
     log_ratio = np.asarray(values_at(target, x)) - density_at(policy, x).numpy()
-    inside = log_ratio[np.isfinite(log_ratio)]
-    if len(inside) < 2:
-        return -np.inf, 0.0
-    error = inside.std(ddof=1) / np.sqrt(len(inside))
-    return float(inside.mean() + np.log(len(inside) / COMPARED)), float(error)
+    log_ratio = log_ratio[np.isfinite(log_ratio)]
+    number = len(log_ratio)
+    if number < 2:
+        return _Measured(-np.inf, 0.0, number / COMPARED)
+    error = log_ratio.std(ddof=1) / np.sqrt(number)
+    elbo = log_ratio.mean() + np.log(number / COMPARED)
+    return _Measured(float(elbo), float(error), number / COMPARED)
 
 
 def _rises(elbo: np.ndarray) -> bool:
