@@ -247,7 +247,7 @@ def unpack(record: Record, folder: Path) -> None:
         write_text(folder / name / "config.yaml", to_yaml(identity))
         write_json(folder / name / "summary.json", stage.summary)
     for name, content in record.files.items():
-        write_atomically(folder / name, lambda file, content=content: file.write(content))
+        (folder / name).write_bytes(content)
 
 
 @contextlib.contextmanager

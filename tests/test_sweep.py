@@ -21,6 +21,7 @@ import psutil
 import pytest
 from rich.console import Console
 
+from experiments.records import write_record
 from experiments.result_files import (
     COLUMNS,
     RUN,
@@ -31,7 +32,6 @@ from experiments.result_files import (
     table,
     to_markdown,
 )
-from experiments.records import write_record
 from experiments.sweep import (
     RUNS,
     cluster,
