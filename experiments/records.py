@@ -42,7 +42,7 @@ THINNED = ("task.npz", "walks.npz", "demonstrations.npz", "grid.npz")
 COPIED = ("metrics.csv", "ablation.json")
 SECONDS = "cpu_seconds"  # of a summary
 
-KEPT_ROWS = 1000  # of the training demonstrations; figures show 500 at most
+KEPT_ROWS = 500  # of the training demonstrations: as many as a figure shows
 KEPT_RESOLUTION = 50  # of a grid's 100 points along an axis
 # Of a number's 53: four digits, more than a picture shows. The records of a whole sweep of the
 # Gaussians take a third of the space that whole float32 numbers take.

@@ -335,6 +335,12 @@ def test_a_sweep_trains_infers_and_collects(swept):
     assert not (worker / "overview.png").exists()
 
 
+def test_the_record_of_a_smoke_unit_is_small(swept):
+    files = sorted((swept / "records").iterdir())
+    assert len(files) == 3
+    assert all(file.stat().st_size < 15_000 for file in files)
+
+
 def test_a_sweeps_table_has_a_row_for_every_stage_and_method(swept):
     lines = (swept / "table.md").read_text().splitlines()
     assert len(lines) == 2 + 6

@@ -75,7 +75,7 @@ def read_newest_state(path):
 
 def recorded(path):
     """The record of the run that a file is of, with the rows in it."""
-    file = path.parent.parent / "recorded.zip"
+    file = path.parent.with_suffix(".zip")
     write_record(path.parent, file)
     record = read_record(file)
     rows_of(record.summaries, path)
