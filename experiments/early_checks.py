@@ -77,13 +77,15 @@ def has_results(folder: Path) -> bool:
 
 
 def results_file(path: Path, task: str) -> Path:
-    """The results.csv that `path` is or holds; `path` itself where it holds records alone.
+    """The results.csv that `path` is or holds; `path` itself where it holds records.
+
+    Those of a sweep that was stopped are newer than its table.
 
     Raises InputError, which tells to sweep `task`, if there is none.
     """
-    file = path / "results.csv" if path.is_dir() else path
-    if path.is_dir() and not file.is_file() and has_results(path):
+    if path.is_dir() and find_records(path):
         return path
+    file = path / "results.csv" if path.is_dir() else path
     if not file.is_file():
         command = f"python -m experiments sweep {task} --out DIR"
         raise InputError(f"no results in {path}; make them with: {command}")

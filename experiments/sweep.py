@@ -10,13 +10,14 @@ import contextlib
 import importlib
 import logging
 import os
+import re
 import sys
 import tempfile
 import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,27 +104,41 @@ def records_of(units: Sequence[Unit], out: Path) -> dict[str, Record]:
     """The records of the finished ones among the units, by their names.
 
     Raises:
-        InputError: a record in `out` is damaged; or some were made with other versions, or those of
-            the units with another configuration, which are listed.
+        InputError: a record in `out` is damaged; or some were made with other versions or another
+            configuration, which are listed.
     """
     found = {file: read_record(file) for file in find_records(out / FOLDER)}
-    wrong = {file: _other_versions(record) for file, record in found.items()}
-    records: dict[str, Record] = {}
-    for unit in units:
-        file = record_file(unit, out)
-        if file not in found:
-            continue
-        wrong[file] += _other_configuration(unit, found[file])
-        if set(unit.stages) <= set(found[file].stages):
-            records[unit.name] = found[file]
-    listed = [f"{file.name} ({shortened(texts)})" for file, texts in wrong.items() if texts]
+    wanted = {record_file(unit, out): unit.stages for unit in units}
+    alike = {_kind(file): _shared(stages) for file, stages in wanted.items()}
+    listed = []
+    for file, record in found.items():
+        stages = wanted.get(file) or alike.get(_kind(file), {})
+        texts = [*_other_versions(record), *_other_configuration(stages, record)]
+        if texts:
+            name = file.relative_to(out / FOLDER).as_posix()
+            listed.append(f"{name} ({shortened(texts)})")
     if listed:
         raise InputError(
             f"{len(listed)} of {len(found)} records in {out / FOLDER} are of other versions or of "
             f"another configuration: {shortened(listed, 5)}. Go on with those, give another --out, "
             "or delete these records to make them again."
         )
-    return records
+    files = {unit.name: record_file(unit, out) for unit in units}
+    return {
+        name: found[file]
+        for name, file in files.items()
+        if file in found and set(wanted[file]) <= set(found[file].stages)
+    }
+
+
+def _kind(file: Path) -> Path:
+    """Of a record, its name without size and seeds: what units of one sweep have in common."""
+    return file.with_name(re.sub(r"-[A-Za-z]\d+", "", file.name))
+
+
+def _shared(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """What units of one kind have in common: hyperparameters depend on no size and seed."""
+    return {".": {key: value for key, value in stages["."].items() if key == "hparams"}}
 
 
 def _other_versions(record: Record) -> list[str]:
@@ -136,13 +151,13 @@ def _other_versions(record: Record) -> list[str]:
     return list(texts)
 
 
-def _other_configuration(unit: Unit, record: Record) -> list[str]:
+def _other_configuration(stages: Mapping[str, Mapping[str, Any]], record: Record) -> list[str]:
+    """Of the stages that the record has."""
     texts = []
-    for name, wanted in unit.stages.items():
-        if name in record.stages:
-            config = record.stages[name].config
-            there = {key: config.get(key) for key in wanted}
-            texts += differences(there, plain(wanted), "" if name == "." else name)
+    for name in [name for name in stages if name in record.stages]:
+        config = record.stages[name].config
+        there = {key: config.get(key) for key in stages[name]}
+        texts += differences(there, plain(stages[name]), "" if name == "." else name)
     return texts
 
 

@@ -63,9 +63,9 @@ def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
     """
     console = Console(highlight=False, soft_wrap=True)
     number, units = workers.local, request.units()
+    finished = records_of(units, out)
     if (out / "config.yaml").is_file():
         RunFolder.open(out, request.to_config())
-    finished = records_of(units, out)
     left = [unit for unit in units if unit.name not in finished]
     references = sum(isinstance(unit, ReferenceUnit) for unit in left)
     console.print(f"{len(units)} units in {out}: {len(finished)} done already, {len(left)} to do")

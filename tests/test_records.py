@@ -311,6 +311,10 @@ def test_records_of_another_configuration_are_listed_and_refused(call, out):
     assert "(hparams.network.layer_size: 64 there, 8 now)" in error
     assert "and 1 more" in error
     unit = next(unit for unit in units_of("gaussians", "smoke", []) if len(unit.stages) > 1)
+    others = units_of("gaussians", "smoke", ["network.layer_size=8"], seeds=[1])
+    with pytest.raises(InputError, match=r"6 of 7 records in .*hparams\.network\.layer_size"):
+        records_of(others, out)  # the hyperparameters of other seeds are these, too
+    assert records_of(units_of("gaussians", "smoke", [], seeds=[1]), out) == {}
     path = record_file(unit, out)
     members = json.loads(read_members(path)["record.json"])
     members["stages"]["inference"]["config"]["components"] = 99
