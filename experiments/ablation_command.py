@@ -1,10 +1,11 @@
 """`python -m experiments ablate`: the preset `best` and what each of its parts gives and costs."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from virl_tf.persistence.files import read_json, write_text
+from virl_tf.persistence.files import write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
@@ -12,15 +13,15 @@ import pandas as pd
 from rich.console import Console
 
 from experiments.ablations import Ablation
+from experiments.records import Record
 from experiments.result_files import (
     columns_of,
-    read_summary,
     reading,
     rows_of,
     to_markdown,
     with_interval,
 )
-from experiments.sweep import Workers, execute_sweep
+from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line
 
 AWAY = ("far_share", "off_grid_share")  # mass of the recovered density off the demonstrations
@@ -44,8 +45,11 @@ def ablate(
     RunFolder.open(out, {"ablations": task, "overrides": list(assignments)})
     failures = execute_sweep(units, out, workers.scheduler, number, console)
 
-    finished = [unit for unit in units if unit.finished(out / unit.name)]
-    rows = [{"ablation": unit.label, **row} for unit in finished for row in _rows(out / unit.name)]
+    records = records_of(units, out)
+    finished = [unit for unit in units if unit.name in records]
+    rows = [
+        {"ablation": unit.label, **row} for unit in finished for row in _rows(records[unit.name])
+    ]
     columns = ["ablation", *columns_of(task), "iterations", "effective_share", *AWAY]
     results = pd.DataFrame(rows, columns=columns)
     means = table(results)
@@ -72,12 +76,12 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).fillna("")
 
 
-def _rows(folder: Path) -> Iterator[dict[str, Any]]:
+def _rows(record: Record) -> Iterator[dict[str, Any]]:
     """Of results.csv, with what only ablations have; of `best` also the references."""
-    summary = read_summary(folder)
-    found = read_json(folder / "ablation.json")
-    with reading(folder / "ablation.json"):
-        yield from _with_ablation(rows_of(folder), summary, found)
+    rows = rows_of(record.summaries, record.path)
+    with reading(record.path):
+        found = json.loads(record.files["ablation.json"])
+        yield from _with_ablation(rows, record.summaries["."], found)
 
 
 def _with_ablation(

@@ -37,12 +37,10 @@ class Ablation(RunUnit):
         from experiments.evaluation.ablated import measure
 
         super().execute(folder)
+        if (folder / "ablation.json").is_file():
+            return
         found = measure(self.spec, folder, with_references=self.label == "best")
         write_json(folder / "ablation.json", found)
-
-    def finished(self, folder: Path) -> bool:
-        """That is written last."""
-        return (folder / "ablation.json").is_file() and super().finished(folder)
 
 
 def read_rows() -> dict[str, dict[str, Any]]:

@@ -379,7 +379,7 @@ def sweep_command(
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
-    """All methods and seeds of a task's figures, with inference. What is finished is skipped."""
+    """All methods and seeds of a task's figures, with inference. What has a record is skipped."""
     from experiments.sweep import Workers
     from experiments.units import SweepRequest
 
@@ -616,8 +616,8 @@ def figure_command(
         Argument(
             metavar="[RESULTS]...",
             help="1, 2a, 6: a run; 3: a run of geim and one of virl; 5: runs; 2b, 4: sweeps; 7: a "
-            "sweep; robot: a benchmark; ablations: folders of `ablate`. Default: the committed "
-            "results.",
+            "sweep; robot: a benchmark; ablations: folders of `ablate`. A run may be its record. "
+            "Default: the committed results.",
         ),
     ] = None,
     inference: Annotated[Path | None, _folder("Figure 5c only: the result of `infer`.")] = None,
@@ -631,17 +631,17 @@ def figure_command(
     draw(number, runs or [], inference, out, pool)
 
 
-@app.command("thin")
-def thin_command(
+@app.command("record")
+def record_command(
     runs: Annotated[list[Path], Argument(metavar="RUN...", help="Folders of finished runs.")],
-    out: Annotated[Path, _folder("A folder for each run goes in here.")],
+    out: Annotated[Path, _folder("A file for each run goes in here.")],
     quiet: Quiet = False,
 ) -> None:
-    """Copies of runs that hold only what figures are drawn from, some ten KB each."""
-    from experiments.thin_command import thin
+    """Records of runs, as sweeps write them: all that figures are drawn from, some ten KB each."""
+    from experiments.records import record
 
     for run in runs:
-        thin(run, out / run.name)
+        record(run, out)
 
 
 REPORT = Path("report.html")

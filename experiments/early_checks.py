@@ -14,6 +14,7 @@ from virl_tf.validation import (
     check_share,
 )
 
+from experiments.records import find_records
 from experiments.specification import parse_assignment
 
 KINDS = (".npy", ".npz", ".csv", ".parquet")  # of files with demonstrations
@@ -70,11 +71,20 @@ def check_infer(
             raise InputError(f"{run} is not a run folder: it has no config.yaml.")
 
 
+def has_results(folder: Path) -> bool:
+    """Whether a folder has a results.csv, or records to make one of."""
+    return (folder / "results.csv").is_file() or bool(find_records(folder))
+
+
 def results_file(path: Path, task: str) -> Path:
-    """The results.csv that a sweep's folder, or `path` itself, is.
+    """The results.csv that `path` is or holds; `path` itself where it holds records.
+
+    Those of a sweep that was stopped are newer than its table.
 
     Raises InputError, which tells to sweep `task`, if there is none.
     """
+    if path.is_dir() and find_records(path):
+        return path
     file = path / "results.csv" if path.is_dir() else path
     if not file.is_file():
         command = f"python -m experiments sweep {task} --out DIR"

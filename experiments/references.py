@@ -2,9 +2,10 @@
 discriminator, and the best policies of a given size.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from virl_tf import metrics
 from virl_tf.density import Density
@@ -109,11 +110,15 @@ def best_possible(task: Task, x: np.ndarray, num_components: int, seed: int) -> 
     return fitted.policy
 
 
-def execute_references(spec: Specification, folder: Path) -> None:
-    """Write the I-projection of every reference for one target in 2-D into summary.json."""
+def execute_references(spec: Specification, identity: Mapping[str, Any], folder: Path) -> None:
+    """Write the I-projection of every reference for one target in 2-D into summary.json.
+
+    `identity`: the folder's configuration. What is finished is left alone.
+    """
     config = spec.to_config()
-    identity = {key: config[key] for key in ("modes", "task_seed", "seed", "num_train")}
-    RunFolder.open(folder, {"references": identity})
+    RunFolder.open(folder, identity)
+    if (folder / "summary.json").is_file():
+        return
     task = describe(spec.task).target(config)
     x = task.demonstrations(spec.num_train + spec.num_test, spec.seed)[: spec.num_train]
     run_density = kernel_estimate(x, spec.hparams, spec.seed)

@@ -1,12 +1,12 @@
 """Result files: what a run's summary says, the tidy table of a sweep, and its statistics."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from virl_tf.hparams import read_yaml
-from virl_tf.persistence.files import read_json, write_text
+from virl_tf.persistence.files import read_json
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError, reason
 
@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.early_checks import results_file
+from experiments.records import Record, find_records, read_record
 from experiments.tasks import describe, names
 from experiments.tasks.description import TaskDescription
 
@@ -82,19 +83,24 @@ def _target_of(run: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     return {"demonstrations": found}
 
 
-def rows_of(folder: Path) -> list[dict[str, Any]]:
+def rows_of(summaries: Mapping[str, dict[str, Any]], where: Path) -> list[dict[str, Any]]:
     """The rows of results.csv that one unit of a sweep gives.
 
     Stages: `training` is the recovered reward (of walks, the policy it was recovered with),
     `training_policy` its policy, `inference` and what else the task infers the new policy on the
     reward (`..._search`: with components that come and go), `reference` a density that is no method
     of the paper's.
+
+    Args:
+        summaries: of the run, ".", and of the inferences on its reward, as a `Record` has them.
+        where: what an error names.
     """
-    with reading(folder / "summary.json"):
-        return _rows_of(folder, read_summary(folder))
+    with reading(where):
+        return _rows_of(summaries)
 
 
-def _rows_of(folder: Path, summary: dict[str, Any]) -> list[dict[str, Any]]:
+def _rows_of(summaries: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    summary = summaries["."]
     if "method" not in summary:
         return _reference_rows(summary)
     description = describe(summary["task"])
@@ -112,8 +118,8 @@ def _rows_of(folder: Path, summary: dict[str, Any]) -> list[dict[str, Any]]:
     ]
     inferred = description.inference_stages
     for stage in [f"{stage}{kind}" for kind in ("", "_search") for stage in inferred]:
-        if (folder / stage / "summary.json").is_file():
-            rows.append({**key, **_inference_row(read_summary(folder / stage), stage, description)})
+        if stage in summaries:
+            rows.append({**key, **_inference_row(summaries[stage], stage, description)})
     return rows
 
 
@@ -150,28 +156,37 @@ def _reference_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def numerics_of(folder: Path) -> dict[str, str]:
-    """The versions of the packages that made the numbers in a folder; {} where it does not say."""
+def versions_in(folder: Path) -> dict[str, str]:
+    """The versions that made the numbers in a folder; {} where it does not say."""
     file = folder / "config.yaml"
     content = read_yaml(file) if file.is_file() else None
     stored = content.get("versions") if isinstance(content, Mapping) else None
     found = stored if isinstance(stored, Mapping) else {}
-    return {str(name): str(version) for name, version in found.items() if name != "python"}
+    return {str(name): str(version) for name, version in found.items()}
+
+
+def shortened(names: Sequence[Any], most: int = 3) -> str:
+    """'a, b, c and 5 more'."""
+    shown = ", ".join(map(str, names[:most]))
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def check_poolable(what: str, found: Mapping[Any, set[str]]) -> None:
     """Raises InputError unless `what`, {where: the values there}, has one value everywhere."""
     if len(set().union(*found.values())) > 1:
-        shown = "; ".join(
-            f"{where}: {', '.join(sorted(values))}" for where, values in found.items()
-        )
+        places: dict[str, list[Any]] = {}
+        for where, values in found.items():
+            places.setdefault(", ".join(sorted(values)), []).append(where)
+        shown = "; ".join(f"{shortened(where)}: {values}" for values, where in places.items())
         raise InputError(f"results of different {what} ({shown}). Give those of one, or --pool.")
 
 
-def check_numerics(folders: Sequence[Path]) -> None:
-    """Raises InputError where folders say that they were made by different versions."""
-    made_by = {folder: numerics_of(folder) for folder in folders}
-    for package in sorted(set().union(*made_by.values())):
+def check_numerics(made_by: Mapping[Path, Mapping[str, str]]) -> None:
+    """Raises InputError where results were made by different versions, {where: versions}.
+
+    Python's does not count: numbers do not depend on it.
+    """
+    for package in sorted(set().union(*made_by.values()) - {"python"}):
         said = {where: {v[package]} for where, v in made_by.items() if package in v}
         check_poolable(f"versions of {package}", said)
 
@@ -180,15 +195,16 @@ def check_same_preset(runs: Sequence[Path]) -> None:
     """Raises InputError unless the runs in these folders have one preset and equal versions."""
     presets = {run: {str(RunFolder(run).config.get("preset"))} for run in runs}
     check_poolable("presets", presets)
-    check_numerics(runs)
+    check_numerics({run: versions_in(run) for run in runs})
 
 
 def read_results(
     paths: Path | Sequence[Path], task: str = "TASK", pool: bool = False
 ) -> pd.DataFrame:
-    """The rows of results.csv of one or several sweeps; each path is the file or its folder.
+    """The rows of results.csv of one or several sweeps.
 
     Args:
+        paths: each is the file, its folder, or a folder of records.
         task: what an error tells to sweep.
         pool: take results of different presets and versions together.
 
@@ -197,22 +213,29 @@ def read_results(
             of them would count?), or without `pool` their presets or versions differ.
     """
     paths = [paths] if isinstance(paths, Path) else paths
-    frames = [_read_table(path, task) for path in paths]
+    made_by: dict[Path, dict[str, str]] = {}
+    frames = [_read_table(path, task, made_by) for path in paths]
     frame = pd.concat(frames, ignore_index=True)
-    repeated = frame[frame.duplicated(RUN)] if len(paths) > 1 else frame[:0]
+    repeated = frame[frame.duplicated(RUN)]
     if len(repeated):
         names = " ".join(str(value) for value in repeated.iloc[0][RUN])
         where = ", ".join(map(str, paths))
-        raise InputError(f"{len(repeated)} rows stand in more than one of {where}: {names} ...")
+        raise InputError(f"{len(repeated)} rows stand more than once in {where}: {names} ...")
     if not pool:
         presets = [set(map(str, one["preset"])) for one in frames]
         check_poolable("presets", dict(zip(paths, presets, strict=True)))
-        check_numerics([path if path.is_dir() else path.parent for path in paths])
+        check_numerics(made_by)
     return frame
 
 
-def _read_table(path: Path, task: str) -> pd.DataFrame:
+def _read_table(path: Path, task: str, made_by: dict[Path, dict[str, str]]) -> pd.DataFrame:
+    """One of them; `made_by` is told the versions that made it."""
     file = results_file(path, task)
+    if file.is_dir():
+        records = [read_record(found) for found in find_records(file)]
+        made_by |= {record.path: record.stages["."].versions for record in records}
+        return table_of(records)
+    made_by[file.parent] = versions_in(file.parent)
     frame = read_table(file)
     if list(frame.columns) not in [columns_of(name) for name in names()]:
         columns = ", ".join(frame.columns)[:400]
@@ -239,12 +262,10 @@ def read_table(file: Path) -> pd.DataFrame:
     return frame
 
 
-def write_results(folders: list[Path], out: Path) -> pd.DataFrame:
-    """Collect the finished units of one task into results.csv."""
-    rows = [row for folder in folders for row in rows_of(folder)]
-    frame = pd.DataFrame(rows, columns=columns_of(rows[0]["task"]) if rows else COLUMNS)
-    write_text(out, frame.to_csv(index=False))
-    return frame
+def table_of(records: Iterable[Record]) -> pd.DataFrame:
+    """The rows of results.csv of one task's units."""
+    rows = [row for record in records for row in rows_of(record.summaries, record.path)]
+    return pd.DataFrame(rows, columns=columns_of(rows[0]["task"]) if rows else COLUMNS)
 
 
 FEWEST_FOR_INTERVAL = 5  # values: of two the bootstrap's interval is just their range

@@ -2,23 +2,27 @@
 
 Nothing here keeps a queue. Dask's scheduler hands out the units, and gives those of a worker that
 died to another; a unit's folder knows how far it came, so it goes on from its last checkpoint
-wherever it runs next.
+wherever it runs next. At its end it leaves a record, and a unit with a record is finished: the
+sweep goes on wherever its records are.
 """
 
 import contextlib
 import importlib
 import logging
 import os
+import re
 import sys
 import tempfile
 import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from virl_tf.persistence.configuration import differences, versions
+from virl_tf.persistence.files import plain
 from virl_tf.validation import InputError, check_integer
 
 from rich.console import Console, Group
@@ -26,6 +30,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from experiments.records import FOLDER, SUFFIX, Record, find_records, read_record, write_record
+from experiments.result_files import shortened
 from experiments.tasks import modules_elsewhere
 from experiments.units import Unit
 
@@ -37,6 +43,7 @@ WORKER_ENVIRONMENT = {
     "TF_NUM_INTEROP_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
+RUNS = "runs"  # of a sweep's output: the folders of its runs, which nothing needs after the records
 POLL_SECONDS = 1.0
 ANSWER_SECONDS = 10.0  # until a scheduler counts as one that does not answer
 ALLOWED_WORKER_DEATHS = 5  # of one unit, before it counts as failed
@@ -65,19 +72,93 @@ def _with_tasks(modules: Sequence[str], function: Callable[..., Any], *arguments
     return function(*arguments)
 
 
-def execute_unit(unit: Unit, folder: Path) -> str | None:
+def execute_unit(unit: Unit, out: Path) -> str | None:
     """Do one unit in a worker; an error is returned as text, so that it stops nothing else.
 
     Dask asks for it again when the worker that holds the result dies, so a finished unit is not
     done twice.
     """
     try:
-        if not unit.finished(folder):
+        if not is_finished(unit, out):
             _leave_if_full()
+            folder = out / RUNS / unit.name
             unit.execute(folder)
+            write_record(folder, record_file(unit, out))
     except Exception:  # whatever a run dies of is the report's business
         return traceback.format_exc()
     return None
+
+
+def record_file(unit: Unit, out: Path) -> Path:
+    """Where its record goes."""
+    return out / FOLDER / f"{unit.name}{SUFFIX}"
+
+
+def is_finished(unit: Unit, out: Path) -> bool:
+    """Whether there is a record with all stages of the unit."""
+    file = record_file(unit, out)
+    return file.is_file() and set(unit.stages) <= set(read_record(file).stages)
+
+
+def records_of(units: Sequence[Unit], out: Path) -> dict[str, Record]:
+    """The records of the finished ones among the units, by their names.
+
+    Raises:
+        InputError: a record in `out` is damaged; or some were made with other versions or another
+            configuration, which are listed.
+    """
+    found = {file: read_record(file) for file in find_records(out / FOLDER)}
+    wanted = {record_file(unit, out): unit.stages for unit in units}
+    alike = {_kind(file): _shared(stages) for file, stages in wanted.items()}
+    listed = []
+    for file, record in found.items():
+        stages = wanted.get(file) or alike.get(_kind(file), {})
+        texts = [*_other_versions(record), *_other_configuration(stages, record)]
+        if texts:
+            name = file.relative_to(out / FOLDER).as_posix()
+            listed.append(f"{name} ({shortened(texts)})")
+    if listed:
+        raise InputError(
+            f"{len(listed)} of {len(found)} records in {out / FOLDER} are of other versions or of "
+            f"another configuration: {shortened(listed, 5)}. Go on with those, give another --out, "
+            "or delete these records to make them again."
+        )
+    files = {unit.name: record_file(unit, out) for unit in units}
+    return {
+        name: found[file]
+        for name, file in files.items()
+        if file in found and set(wanted[file]) <= set(found[file].stages)
+    }
+
+
+def _kind(file: Path) -> Path:
+    """Of a record, its name without size and seeds: what units of one sweep have in common."""
+    return file.with_name(re.sub(r"-[A-Za-z]\d+", "", file.name))
+
+
+def _shared(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """What units of one kind have in common: hyperparameters depend on no size and seed."""
+    return {".": {key: value for key, value in stages["."].items() if key == "hparams"}}
+
+
+def _other_versions(record: Record) -> list[str]:
+    """Of the packages that numbers depend on."""
+    now = versions()
+    texts: dict[str, None] = {}
+    for stage in record.stages.values():
+        there = {name: of for name, of in stage.versions.items() if name != "python"}
+        texts |= dict.fromkeys(differences(there, {name: now.get(name) for name in there}))
+    return list(texts)
+
+
+def _other_configuration(stages: Mapping[str, Mapping[str, Any]], record: Record) -> list[str]:
+    """Of the stages that the record has."""
+    texts = []
+    for name in [name for name in stages if name in record.stages]:
+        config = record.stages[name].config
+        there = {key: config.get(key) for key in stages[name]}
+        texts += differences(there, plain(stages[name]), "" if name == "." else name)
+    return texts
 
 
 def _leave_if_full() -> None:
@@ -143,13 +224,14 @@ def _worker_environment(cache: str) -> dict[str, str]:
 def execute_sweep(
     units: Sequence[Unit], out: Path, scheduler: str | None, workers: int, console: Console
 ) -> dict[str, str]:
-    """Do every unit that is not finished, each in out/<its name>.
+    """Do every unit without a record in out/records, each in a folder in out/runs.
 
-    Returns {name: error} of those that failed.
+    Returns {name: error} of those that failed. Raises InputError as `records_of`.
     """
     failures: dict[str, str] = {}
-    done = Counter(unit.group for unit in units if unit.finished(out / unit.name))
-    open_units = [unit for unit in units if not unit.finished(out / unit.name)]
+    records = records_of(units, out)
+    done = Counter(unit.group for unit in units if unit.name in records)
+    open_units = [unit for unit in units if unit.name not in records]
     if not open_units:
         return failures
     with cluster(scheduler, workers) as client:
@@ -159,9 +241,9 @@ def execute_sweep(
         for i, unit in enumerate(open_units):
             # A key of its own for every sweep: a cluster that is shared may remember an earlier
             # failure under the same name.
-            key, folder = f"{unit.name}-{uuid.uuid4().hex[:8]}", (out / unit.name).absolute()
+            key = f"{unit.name}-{uuid.uuid4().hex[:8]}"
             options = {"key": key, "pure": False, "priority": -i}
-            futures[submit(client, execute_unit, unit, folder, **options)] = unit
+            futures[submit(client, execute_unit, unit, out.absolute(), **options)] = unit
         board = Board(units, done, console)
         pending = set(futures)
         with board:

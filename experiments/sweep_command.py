@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from virl_tf.hparams import to_yaml
+from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
@@ -9,8 +11,9 @@ from virl_tf.validation import InputError
 from rich.console import Console
 
 from experiments.expected_time import sentence, times_of_units
-from experiments.result_files import table, to_markdown, write_results
-from experiments.sweep import Workers, execute_sweep
+from experiments.records import FOLDER, Record, find_records
+from experiments.result_files import table, table_of, to_markdown
+from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.units import ReferenceUnit, SweepRequest
 
 
@@ -18,16 +21,17 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
     """Do all units in `out`, then write results.csv and table.md; failed units come at the end.
 
     Raises:
-        InputError: bad arguments, no such scheduler, an `out` of another sweep; or, at the end,
-            units that failed.
+        InputError: bad arguments, no such scheduler, an `out` of another sweep, records that are
+            not those of these units; or, at the end, units that failed.
     """
     console = Console()
     number = workers.local
     units = request.units()
-    RunFolder.open(out, request.to_config())
+    records_of(units, out)
+    _open(request, out)
     failures = execute_sweep(units, out, workers.scheduler, number, console)
-    finished = [out / unit.name for unit in units if unit.finished(out / unit.name)]
-    _write_tables(finished, out)
+    finished = records_of(units, out)
+    _write_tables(list(finished.values()), out)
     shown = f"{out / 'results.csv'}, {out / 'table.md'} and .csv"
     console.print(f"{len(finished)} of {len(units)} units finished; {shown}")
     errors = "".join(f"{name}\n{error}\n" for name, error in failures.items())
@@ -41,6 +45,14 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
         )
 
 
+def _open(request: SweepRequest, out: Path) -> None:
+    """The sweep's folder; where it holds records alone, they have said that they are its own."""
+    config = request.to_config()
+    if not (out / "config.yaml").is_file() and find_records(out / FOLDER):
+        write_text(out / "config.yaml", to_yaml({"config": config, "versions": versions()}))
+    RunFolder.open(out, config)
+
+
 def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
     """Say how many units there are, how many are finished, and how long the rest will take.
 
@@ -51,12 +63,12 @@ def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
     """
     console = Console(highlight=False, soft_wrap=True)
     number, units = workers.local, request.units()
+    finished = records_of(units, out)
     if (out / "config.yaml").is_file():
         RunFolder.open(out, request.to_config())
-    left = [unit for unit in units if not unit.finished(out / unit.name)]
+    left = [unit for unit in units if unit.name not in finished]
     references = sum(isinstance(unit, ReferenceUnit) for unit in left)
-    done = len(units) - len(left)
-    console.print(f"{len(units)} units in {out}: {done} done already, {len(left)} to do")
+    console.print(f"{len(units)} units in {out}: {len(finished)} done already, {len(left)} to do")
     console.print(sentence(times_of_units(left), number))
     if references:
         console.print(f"{references} units of references are not in this time")
@@ -67,8 +79,10 @@ def last_line(error: str) -> str:
     return error.strip().splitlines()[-1]
 
 
-def _write_tables(finished: list[Path], out: Path) -> None:
+def _write_tables(finished: list[Record], out: Path) -> None:
     """results.csv, table.csv and table.md."""
-    means = table(write_results(finished, out / "results.csv"))
+    results = table_of(finished)
+    means = table(results)
+    write_text(out / "results.csv", results.to_csv(index=False))
     write_text(out / "table.csv", means.to_csv(index=False))
     write_text(out / "table.md", to_markdown(means))

@@ -1,9 +1,10 @@
 """The pieces of a sweep.
 
-Each is done once, in its own folder, by any process, and can be stopped and continued.
+Each is done once, in its own folder, by any process, and can be stopped and continued. What it
+leaves is its record.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -27,20 +28,21 @@ class Unit(Protocol):
 
     @property
     def name(self) -> str:
-        """Its folder's name."""
+        """Its folder's and its record's name."""
 
     @property
     def group(self) -> str:
         """Which row of the live table it counts in."""
+
+    @property
+    def stages(self) -> Mapping[str, Mapping[str, Any]]:
+        """Folder in its own, "." first -> what the configuration of what is done there holds."""
 
     def execute(self, folder: Path) -> None:
         """Do it, or what is left of it.
 
         Imports TensorFlow inside, so that a scheduler's process need not.
         """
-
-    def finished(self, folder: Path) -> bool:
-        """Whether all its results are there."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,18 @@ class RunUnit:
             request = InferenceRequest(self.inference_components, **options)
             infer([folder], request, folder / name, quiet=True)
 
-    def finished(self, folder: Path) -> bool:
-        """Each summary is written last."""
-        return all((folder / name / "summary.json").is_file() for name in (".", *self.inferences))
+    @property
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """The run and its inferences."""
+        inferred = {
+            name: {
+                "components": self.inference_components,
+                "search": options["search"] or None,
+                "blocked_share": options["obstacles"],
+            }
+            for name, options in self.inferences.items()
+        }
+        return {".": self.spec.to_config(), **inferred}
 
     @property
     def inferences(self) -> dict[str, dict[str, Any]]:
@@ -113,11 +124,14 @@ class ReferenceUnit:
         """Fit and evaluate them."""
         from experiments.references import execute_references
 
-        execute_references(self.spec, folder)
+        execute_references(self.spec, self.stages["."], folder)
 
-    def finished(self, folder: Path) -> bool:
-        """The summary is the only file."""
-        return (folder / "summary.json").is_file()
+    @property
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """The target and its demonstrations."""
+        config = self.spec.to_config()
+        identity = {key: config[key] for key in ("modes", "task_seed", "seed", "num_train")}
+        return {".": {"references": identity}}
 
 
 class SweepRequest(NamedTuple):

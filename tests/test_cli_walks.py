@@ -12,7 +12,9 @@ from virl_tf.persistence.run_folder import RunFolder
 import pandas as pd
 import pytest
 
-from experiments.result_files import columns_of, write_results
+from experiments.records import write_record
+from experiments.result_files import columns_of, read_results
+from experiments.sweep import RUNS, execute_unit, is_finished, record_file
 from experiments.units import units_of
 from tests import tiny
 from tests.test_cli import digest
@@ -289,12 +291,15 @@ def swept(call, folder, walker, eim, inferred):
     RunFolder.open(out, {"sweep": "grid_walker", "preset": "smoke", "overrides": OVERRIDES})
     for unit in units_of("grid_walker", "smoke", OVERRIDES):
         if unit.spec.method == "geim":
-            pickle.loads(pickle.dumps(unit)).execute(out / unit.name)  # noqa: S301 (as Dask does)
-            assert unit.finished(out / unit.name)
+            of_dask = pickle.loads(pickle.dumps(unit))  # noqa: S301
+            assert execute_unit(of_dask, out) is None
+            assert is_finished(unit, out)
         else:
-            shutil.copytree(walker if unit.spec.method == "virl" else eim, out / unit.name)
-            # Only the presence of an inference counts.
-            shutil.copytree(inferred, out / unit.name / "inference", dirs_exist_ok=True)
+            run = out / RUNS / unit.name
+            shutil.copytree(walker if unit.spec.method == "virl" else eim, run)
+            # Of an inference its components count, here.
+            shutil.copytree(inferred, run / "inference", dirs_exist_ok=True)
+            write_record(run, record_file(unit, out))
     status, shown, error = call(*SWEEP, "--out", out)
     assert status == 0, shown + error
     assert "3 of 3 units finished" in " ".join(shown.split())
@@ -318,7 +323,7 @@ def test_a_sweep_trains_infers_and_collects(swept):
         .isna()
         .all(axis=None)
     )
-    worker = swept / "grid_walker-geim-10c-d3-s0-smoke"
+    worker = swept / RUNS / "grid_walker-geim-10c-d3-s0-smoke"
     for stage, summary in (("training", read(worker)), ("inference", read(worker / "inference"))):
         row = frame[(frame["method"] == "geim") & (frame["stage"] == stage)].iloc[0]
         assert row["reported"] == pytest.approx(summary["objective"]["reported"], nan_ok=True)
@@ -328,6 +333,12 @@ def test_a_sweep_trains_infers_and_collects(swept):
         )
     assert read(worker / "inference")["components"] == 6  # 25 of 32, in proportion
     assert not (worker / "overview.png").exists()
+
+
+def test_the_record_of_a_smoke_unit_is_small(swept):
+    files = sorted((swept / "records").iterdir())
+    assert len(files) == 3
+    assert all(file.stat().st_size < 15_000 for file in files)
 
 
 def test_a_sweeps_table_has_a_row_for_every_stage_and_method(swept):
@@ -379,7 +390,8 @@ def test_one_run_is_not_enough_for_any_claim_on_path_planning(
     call, path, obstructed, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("COLUMNS", "300")
-    frame = write_results([path], tmp_path / "results.csv")
+    write_record(path, tmp_path / "records" / "path.zip")
+    frame = read_results(tmp_path)
     assert list(frame["stage"]) == ["training", "obstacles"]
     found = frame.iloc[1]
     assert (found["open_modes"], found["collision_share"]) == (

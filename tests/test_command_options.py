@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from virl_tf.persistence.files import write_json
 from virl_tf.persistence.run_folder import RunFolder
 
 import numpy as np
@@ -18,7 +19,9 @@ from experiments.cli import app
 from experiments.demonstration_files import load_demonstrations
 from experiments.expected_time import Expected, sentence
 from experiments.figures import FIGURES
+from experiments.records import write_record
 from experiments.specification import RunRequest
+from experiments.sweep import record_file
 from experiments.tasks import descriptions
 from experiments.units import SweepRequest
 
@@ -50,7 +53,7 @@ WRONG = [
     (["figure", "9"], "Allowed: 1, 2a"),
     (["figure", "2a", "missing"], "no results in missing"),
     (["figure", "3", "tests"], "figure 3 takes 2 folders"),
-    (["thin", "missing", "--out", "new"], "missing is not the folder of a finished run"),
+    (["record", "missing", "--out", "new"], "missing is not the folder of a finished run"),
     (["benchmark", "trainings"], "did you mean 'training'"),
     (["report", "--results", "missing"], "no folder of results missing"),
 ]
@@ -171,8 +174,9 @@ def test_a_dry_sweep_counts_and_writes_nothing(call, tmp_path):
     done = [unit for unit in request.units() if "eim-1c" in unit.name]
     RunFolder.open(out, request.to_config())
     for unit in done:
-        (out / unit.name).mkdir()
-        (out / unit.name / "summary.json").write_text("{}")
+        RunFolder.open(tmp_path / unit.name, unit.stages["."])
+        write_json(tmp_path / unit.name / "summary.json", {})
+        write_record(tmp_path / unit.name, record_file(unit, out))
     status, shown, _ = call("sweep", "gaussians", *options, "--dry-run")
     assert f"{len(done)} done already, {7 - len(done)} to do" in shown
     status, _, error = call("sweep", "gaussians", *options, "--preset", "smoke", "--dry-run")

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from virl_tf.persistence.files import load_arrays, save_arrays, write_json
+from virl_tf.persistence.files import save_arrays, write_json
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from experiments import figures
-from experiments.figures import FIGURES, RESULTS, draw, infer_command, own
-from experiments.thin_command import KEPT_ROWS, thin
+from experiments.figures import FIGURES, RESULTS, _results, draw, infer_command, own
 
 PRETRAINED = RESULTS / "pretrained" / "gaussians_m50"
 
@@ -21,14 +20,15 @@ PRETRAINED = RESULTS / "pretrained" / "gaussians_m50"
 def test_what_a_figure_is_drawn_from_is_committed(number):
     kind = FIGURES[number]
     for name in kind.committed:
-        missing = [file for file in kind.files if not (RESULTS / name / file).is_file()]
-        assert (RESULTS / name).is_dir()
-        assert missing == [], name
+        assert (RESULTS / name).exists()
+    with _results(number, []) as folders:
+        missing = [file for file in kind.files for f in folders if not (f / file).is_file()]
+        assert missing == []
 
 
-def test_the_committed_arrays_are_small():
+def test_the_committed_records_are_small():
     files = [path for path in (RESULTS / "figures").rglob("*") if path.is_file()]
-    assert 0 < sum(path.stat().st_size for path in files) < 3e6
+    assert 0 < sum(path.stat().st_size for path in files) < 3e5
 
 
 @pytest.mark.slow
@@ -97,52 +97,6 @@ def test_figure_7_does_not_mix_trials(change, message, tmp_path):
     put_run(tmp_path / "b")
     with pytest.raises(InputError, match=f"different {message}"):
         draw("7", [tmp_path], None, tmp_path / "out")
-
-
-# --- thin -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def run(tmp_path):
-    """A finished run with an inference, as far as `thin` looks at it."""
-    folder = tmp_path / "run"
-    rng = np.random.default_rng(0)
-    for place in (folder, folder / "inference"):
-        RunFolder.open(place, {"task": "gaussians"})
-        write_json(place / "summary.json", {"task": "gaussians"})
-        save_arrays(place / "grid.npz", {"reward": rng.standard_normal(2500)})
-        (place / "policy.npz").write_text("large")
-    x = rng.standard_normal((2000, 2))
-    save_arrays(folder / "demonstrations.npz", {"train": x, "test": x})
-    save_arrays(folder / "walks.npz", {"means": x})
-    return folder
-
-
-def test_thin_keeps_what_figures_need(run, tmp_path):
-    out = tmp_path / "thin"
-    thin(run, out)
-    names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-    of_both = {"config.yaml", "summary.json", "grid.npz"}
-    expected = of_both | {f"inference/{name}" for name in of_both}
-    assert names == expected | {"demonstrations.npz", "walks.npz"}
-    assert (out / "walks.npz").read_bytes() == (run / "walks.npz").read_bytes()
-    kept, whole = (load_arrays(folder / "demonstrations.npz") for folder in (out, run))
-    np.testing.assert_array_equal(kept["train"], whole["train"][:KEPT_ROWS])
-    grid = load_arrays(out / "grid.npz")["reward"]
-    assert grid.dtype == np.float32
-    np.testing.assert_allclose(grid, load_arrays(run / "grid.npz")["reward"], rtol=1e-6)
-
-
-def test_thin_refuses_what_is_not_finished_and_what_is_there(call, run, tmp_path):
-    (tmp_path / "new").mkdir()
-    status, _, error = call("thin", run, "--out", tmp_path)
-    assert status == 2
-    assert "is there already" in error
-    (run / "summary.json").unlink()
-    status, _, error = call("thin", run, "--out", tmp_path / "new")
-    assert status == 2
-    assert "is not the folder of a finished run" in error
-    assert list((tmp_path / "new").iterdir()) == []
 
 
 # --- hints ----------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ SMALL = {
     "compare": [*STUDY, "--seeds", "100", "--workers", "1"],
     "study-plots": STUDY,
     "figure": [],
-    "thin": [],
+    "record": [],
     "claims": [],
     "report": [],
     "docs": [],

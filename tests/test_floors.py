@@ -56,8 +56,8 @@ FLOORS = [
 EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks"],
     [
-        *("specification", "early_checks", "result_files", "demonstration_files", "supports"),
-        *("docs_command", "doc_tables", "thin_command"),
+        *("specification", "records", "early_checks", "result_files", "demonstration_files"),
+        *("supports", "docs_command", "doc_tables"),
     ],
     [
         *("references", "claims"),

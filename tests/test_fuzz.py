@@ -30,7 +30,8 @@ from experiments import ablation_command, doc_tables
 from experiments.demonstration_files import load_demonstrations
 from experiments.figures import style
 from experiments.figures.figure_ablations import read_ablations
-from experiments.result_files import check_same_task, read_results, rows_of, table
+from experiments.records import read_record, write_record
+from experiments.result_files import check_same_task, read_results, rows_of, table, table_of
 from tests.conftest import make_mixture, make_network, make_reward, make_state
 
 RESULTS = Path(__file__).parent.parent / "experiments" / "results"
@@ -63,12 +64,22 @@ def site(tmp_path_factory):
     np.savez(site / "grid.npz", axes=np.zeros((2, 3)), reward=np.zeros(9), log_policy=np.zeros(9))
     measured = {"far_share": 0.1, "references": {"kde": {"reported": 0.5}}}
     (site / "example" / "ablation.json").write_text(json.dumps(measured), encoding="utf-8")
+    write_record(site / "example", site / "run.zip")
     return site
 
 
 def read_newest_state(path):
     with warnings.catch_warnings(action="ignore"):
         return RunFolder(path.parent.parent).latest_state(make_state())
+
+
+def recorded(path):
+    """The record of the run that a file is of, with the rows in it."""
+    file = path.parent.with_suffix(".zip")
+    write_record(path.parent, file)
+    record = read_record(file)
+    rows_of(record.summaries, path)
+    return record
 
 
 FORMS = {
@@ -88,8 +99,9 @@ FORMS = {
     "run/policy.npz": load_policy,
     "run/checkpoints/state-00002.npz": lambda path: load_state(path, make_state()),
     "run/checkpoints/state-00003.npz": read_newest_state,
-    "example/summary.json": lambda path: (rows_of(path.parent), check_same_task([path.parent])),
-    "example/ablation.json": lambda path: list(ablation_command._rows(path.parent)),
+    "example/summary.json": lambda path: (check_same_task([path.parent]), recorded(path)),
+    "example/ablation.json": lambda path: list(ablation_command._rows(recorded(path))),
+    "run.zip": lambda path: table_of([read_record(path)]),
     "sweep/results.csv": lambda path: table(read_results(path)),
     "ablations/results.csv": lambda path: ablation_command.table(read_ablations(path.parent)),
     "benchmark.json": doc_tables.read_frame.__wrapped__,

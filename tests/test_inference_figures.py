@@ -2,7 +2,6 @@
 
 from virl_tf import InputError
 from virl_tf.mixture import standard_normal_start
-from virl_tf.persistence.files import write_json
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import GridWalker
 
@@ -105,17 +104,12 @@ def test_a_sweeps_table_has_the_search_beside_the_fixed_set(tmp_path):
     distances = {
         name: {"best": 0.1, "final": 0.3, "reported": 0.2} for name in ("reward", "policy")
     }
-    write_json(
-        tmp_path / "summary.json",
-        {**key, "i_projection": distances, "cpu_seconds": {"process": 1.0}, "status": "finished"},
-    )
+    times = {"cpu_seconds": {"process": 1.0}}
+    summaries = {".": {**key, "i_projection": distances, **times, "status": "finished"}}
     for i, stage in enumerate(("inference", "inference_search")):
-        (tmp_path / stage).mkdir()
         inferred = {"inference_policy": dict.fromkeys(("best", "final", "reported"), 0.5 * i)}
-        write_json(
-            tmp_path / stage / "summary.json", {"i_projection": inferred, "cpu_seconds": 2.0}
-        )
-    found = {row["stage"]: row["reported"] for row in rows_of(tmp_path)}
+        summaries[stage] = {"i_projection": inferred, "cpu_seconds": 2.0}
+    found = {row["stage"]: row["reported"] for row in rows_of(summaries, tmp_path)}
     assert found == {
         "training": 0.2,
         "training_policy": 0.2,

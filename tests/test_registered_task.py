@@ -68,7 +68,7 @@ def test_a_sweep_of_it_in_a_worker_process_and_its_figure(call, tmp_path):
     frame = pd.read_csv(out / "results.csv")
     assert set(frame["stage"]) == {"training", "training_policy", "inference"}
     assert set(frame["modes"]) == {2}
-    assert (out / "ring-virl-10c-b2-s0-smoke" / "metrics.csv").is_file()
+    assert (out / "runs" / "ring-virl-10c-b2-s0-smoke" / "metrics.csv").is_file()
     assert call("figure", "2b", out, "--out", tmp_path)[0] == 0
     assert (tmp_path / "figure_2b.png").stat().st_size > 10_000
     status, _, error = call("sweep", "ring", "--steps", "3", "--out", tmp_path / "other")

@@ -10,8 +10,9 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
+from virl_tf.persistence.files import write_json
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 import numpy as np
@@ -20,6 +21,7 @@ import psutil
 import pytest
 from rich.console import Console
 
+from experiments.records import write_record
 from experiments.result_files import (
     COLUMNS,
     RUN,
@@ -30,7 +32,15 @@ from experiments.result_files import (
     table,
     to_markdown,
 )
-from experiments.sweep import cluster, execute_sweep, execute_unit
+from experiments.sweep import (
+    RUNS,
+    cluster,
+    execute_sweep,
+    execute_unit,
+    is_finished,
+    record_file,
+    records_of,
+)
 from experiments.tasks import describe
 from experiments.tasks.path_planning import BLOCKED
 from experiments.units import ReferenceUnit, RunUnit, units_of
@@ -46,8 +56,12 @@ class FakeUnit:
     fault: str = ""
     group: str = "fake"
 
+    @property
+    def stages(self) -> dict:
+        return {".": {"fake": self.name}}
+
     def execute(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
+        RunFolder.open(folder, self.stages["."])
         for i in range(5):
             step = folder / f"step-{i}"
             if step.exists():
@@ -61,29 +75,28 @@ class FakeUnit:
             time.sleep(0.02)
         with (folder / "finished").open("a") as file:
             file.write("once\n")
-
-    def finished(self, folder: Path) -> bool:
-        return (folder / "finished").is_file()
+        write_json(folder / "summary.json", {})
 
 
 def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
     faults = {3: "kill once", 5: "fail"}
     units = [FakeUnit(f"unit-{i}", faults.get(i, "")) for i in range(8)]
-    (tmp_path / "unit-0").mkdir()
-    (tmp_path / "unit-0" / "finished").write_text("before\n")
+    elsewhere = tmp_path / "elsewhere"
+    units[0].execute(elsewhere)
+    write_record(elsewhere, record_file(units[0], tmp_path))
 
     failures = execute_sweep(units, tmp_path, None, 2, QUIET)
     assert list(failures) == ["unit-5"]
     assert "this unit cannot work" in failures["unit-5"]
-    assert (
-        tmp_path / "unit-0" / "finished"
-    ).read_text() == "before\n"  # what is finished is skipped
+    runs = tmp_path / RUNS
+    assert not (runs / "unit-0").exists()  # what has a record is skipped
     for i in (1, 2, 3, 4, 6, 7):
-        assert (tmp_path / f"unit-{i}" / "finished").read_text() == "once\n"
-    assert (tmp_path / "unit-3" / "killed").exists()
+        assert (runs / f"unit-{i}" / "finished").read_text() == "once\n"
+    assert set(records_of(units, tmp_path)) == {unit.name for unit in units} - {"unit-5"}
+    assert (runs / "unit-3" / "killed").exists()
     # The killed unit went on elsewhere from where it was: its first steps were done by the process
     # that died.
-    workers = [(tmp_path / "unit-3" / f"step-{i}").read_text() for i in range(5)]
+    workers = [(runs / "unit-3" / f"step-{i}").read_text() for i in range(5)]
     assert len(set(workers[:3])) == len(set(workers[3:])) == 1
     assert workers[0] != workers[3]
 
@@ -121,7 +134,8 @@ def test_a_cluster_that_is_running_already(tmp_path):
         units = [FakeUnit(f"unit-{i}") for i in range(3)]
         tcp = json.loads(address.read_text())["address"]
         assert execute_sweep(units, tmp_path, tcp, 1, QUIET) == {}
-        assert [(tmp_path / unit.name / "finished").read_text() for unit in units] == ["once\n"] * 3
+        done = [(tmp_path / RUNS / unit.name / "finished").read_text() for unit in units]
+        assert done == ["once\n"] * 3
         assert scheduler.poll() is None, "a cluster that is not ours is left running"
     finally:
         worker.terminate()
@@ -168,7 +182,8 @@ def test_a_killed_worker_changes_no_number_of_a_real_sweep(tmp_path):
         if name == "killed":
             deadline = time.monotonic() + 120
             while (
-                not list(out.glob("*/checkpoints/state-00002.npz")) and time.monotonic() < deadline
+                not list(out.glob("runs/*/checkpoints/state-00002.npz"))
+                and time.monotonic() < deadline
             ):
                 time.sleep(0.01)
             workers = [
@@ -189,16 +204,14 @@ def test_a_worker_that_compiled_too_much_leaves_before_it_starts_a_unit(tmp_path
     def leave(status):
         raise KeyboardInterrupt  # nothing of a unit's own errors
 
-    done = []
-    unit = SimpleNamespace(finished=lambda folder: False, execute=done.append)
+    unit, other = FakeUnit("unit"), FakeUnit("other")
     assert execute_unit(unit, tmp_path) is None
     monkeypatch.setattr("virl_tf.numerics.free_memory_maps", lambda: 100)
     monkeypatch.setattr("os._exit", leave)
     with pytest.raises(KeyboardInterrupt):
-        execute_unit(unit, tmp_path)
-    assert done == [tmp_path]
-    # What is finished needs no programs.
-    assert execute_unit(SimpleNamespace(finished=lambda folder: True), tmp_path) is None
+        execute_unit(other, tmp_path)
+    assert not (tmp_path / RUNS / "other").exists()
+    assert execute_unit(unit, tmp_path) is None  # what is finished needs no programs
 
 
 def test_an_unreachable_scheduler_is_one_clear_error(monkeypatch):
@@ -298,14 +311,24 @@ FOLDERS = {
 }
 
 
+def put_stage(unit, out, name):
+    """A stage of a unit as its commands leave it, and the record of what is there now."""
+    folder = out / RUNS / unit.name
+    RunFolder.open(folder / name, unit.stages[name])
+    write_json(folder / name / "summary.json", {})
+    write_record(folder, record_file(unit, out))
+
+
 @pytest.mark.parametrize("task", FOLDERS)
-def test_a_unit_is_finished_when_all_its_summaries_are_there(task, tmp_path):
+def test_a_unit_is_finished_when_its_record_has_all_its_stages(task, tmp_path):
     unit = next(unit for unit in units_of(task, "smoke", []) if unit.group == "eim 10c")
+    assert [*unit.stages] == FOLDERS[task]
     for name in FOLDERS[task]:
-        assert not unit.finished(tmp_path)
-        (tmp_path / name).mkdir(exist_ok=True)
-        (tmp_path / name / "summary.json").touch()
-    assert unit.finished(tmp_path)
+        assert not is_finished(unit, tmp_path)
+        assert records_of([unit], tmp_path) == {}
+        put_stage(unit, tmp_path, name)
+    assert is_finished(unit, tmp_path)
+    assert list(records_of([unit], tmp_path)) == [unit.name]
 
 
 @pytest.mark.parametrize("task", FOLDERS)
@@ -348,10 +371,9 @@ def test_a_sweep_with_search_infers_twice_and_completes_one_without(tmp_path, mo
     )
     assert plain.name == both.name
     for name in (".", "inference", "obstacles"):
-        (tmp_path / name).mkdir(exist_ok=True)
-        (tmp_path / name / "summary.json").touch()
-    assert plain.finished(tmp_path)
-    assert not both.finished(tmp_path)
+        put_stage(plain, tmp_path, name)
+    assert is_finished(plain, tmp_path)
+    assert not is_finished(both, tmp_path)
     both.execute(tmp_path)
     assert {name: (request.search, request.obstacles) for name, request in calls.items()} == {
         "inference": (False, None),
@@ -455,7 +477,7 @@ def test_several_sweeps_are_taken_together(call, tmp_path):
     )
     with pytest.raises(
         InputError,
-        match=r"75 rows stand in more than one of .*: gaussians virl 10 5 0 paper training",
+        match=r"75 rows stand more than once in .*: gaussians virl 10 5 0 paper training",
     ):
         read_results([folders[0], folders[0]])
 

@@ -1,11 +1,14 @@
 """The paper's figures, redrawn from result files alone."""
 
+import contextlib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from virl_tf.validation import InputError, check_choice
+
+from experiments.records import SUFFIX, unpacked
 
 PACKAGE = Path(__file__).parent.parent
 RESULTS = PACKAGE / "results"
@@ -19,7 +22,8 @@ class Kind(NamedTuple):
         folders: how many of results it takes; 0: one or more.
         files: that each of them has.
         command: that makes such a folder, behind `python -m experiments`.
-        committed: below the folder of committed results, those that it is drawn from by default.
+        committed: below the folder of committed results, what it is drawn from by default.
+        of_runs: whether the folders are runs', of which records stand for some.
         pools: whether its drawing function itself looks at what may not be put together.
     """
 
@@ -27,28 +31,34 @@ class Kind(NamedTuple):
     files: tuple[str, ...]
     command: str
     committed: tuple[str, ...]
+    of_runs: bool = True
     pools: bool = False
 
 
 WALKS = ("config.yaml", "demonstrations.npz", "walks.npz")
 OF_WALKERS = tuple(
-    f"figures/walker/grid_walker-{method}-10c-d5-s0-quick" for method in ("geim", "virl")
+    f"figures/walker/grid_walker-{method}-10c-d5-s0-quick{SUFFIX}" for method in ("geim", "virl")
 )
-OF_M30 = tuple(f"figures/m30/{seed}" for seed in range(5))
+OF_M30 = tuple(f"figures/m30/{seed}{SUFFIX}" for seed in range(5))
 OF_ABLATIONS = tuple(
     f"best/ablations/{name}" for name in ("gaussians_m50", "grid_walker", "path_planning")
 )
 FIGURES = {
-    "1": Kind(1, WALKS, "run path_planning", ("figures/paths",)),
+    "1": Kind(
+        1,
+        WALKS,
+        "run path_planning",
+        (f"figures/paths/path_planning-virl-10c-d6-s0-quick{SUFFIX}",),
+    ),
     "2a": Kind(1, ("demonstrations.npz", "grid.npz", "task.npz"), "run gaussians", OF_M30[:1]),
-    "2b": Kind(0, ("results.csv",), "sweep gaussians", ("gaussians",), pools=True),
+    "2b": Kind(0, (), "sweep gaussians", ("gaussians",), of_runs=False, pools=True),
     "3": Kind(2, WALKS, "run grid_walker", OF_WALKERS),
-    "4": Kind(0, ("results.csv",), "sweep gaussians", ("gaussians",), pools=True),
+    "4": Kind(0, (), "sweep gaussians", ("gaussians",), of_runs=False, pools=True),
     "5": Kind(0, ("config.yaml", "grid.npz"), "run gaussians", OF_M30),
     "6": Kind(1, ("config.yaml", "demonstrations.npz"), "run grid_walker", OF_WALKERS[1:]),
     "7": Kind(1, (), "sweep grid_walker", ("figures/walker",), pools=True),
-    "robot": Kind(1, ("robot.npz",), "benchmark vips", ("benchmark/vips",)),
-    "ablations": Kind(0, ("results.csv",), "ablate TASK", OF_ABLATIONS),
+    "robot": Kind(1, ("robot.npz",), "benchmark vips", ("benchmark/vips",), of_runs=False),
+    "ablations": Kind(0, ("results.csv",), "ablate TASK", OF_ABLATIONS, of_runs=False),
 }
 
 
@@ -58,7 +68,7 @@ def draw(
     """Draw one figure, or "all", into the folder `out` as PNG and PDF.
 
     Args:
-        runs: folders of results; none: the committed ones.
+        runs: folders of results, or records of runs; none: the committed ones.
         inference: where Figure 5 finds the inference policy, if not in the first run's folder.
         pool: draw results of different presets, versions and task sizes together.
 
@@ -72,14 +82,18 @@ def draw(
     check_choice("figure", number, [*FIGURES, ALL])
     if number == ALL and runs:
         raise InputError(f"figure {ALL} is drawn from the committed results; give no others.")
-    chosen = {name: _results(name, runs) for name in (FIGURES if number == ALL else [number])}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(f"cannot use {out} as the output folder: {reason}.") from error
-    for name, folders in chosen.items():
-        _draw(name, folders, inference, out, pool)
+    with contextlib.ExitStack() as stack:
+        chosen = {
+            name: stack.enter_context(_results(name, runs))
+            for name in (FIGURES if number == ALL else [number])
+        }
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(f"cannot use {out} as the output folder: {reason}.") from error
+        for name, folders in chosen.items():
+            _draw(name, folders, inference, out, pool)
 
 
 def _draw(number: str, runs: list[Path], inference: Path | None, out: Path, pool: bool) -> None:
@@ -99,12 +113,25 @@ def _draw(number: str, runs: list[Path], inference: Path | None, out: Path, pool
         draw_figure(*(runs if kind.folders == 1 else [runs]), out, **options)
 
 
-def _results(number: str, runs: Sequence[Path]) -> list[Path]:
+@contextlib.contextmanager
+def _results(number: str, runs: Sequence[Path]) -> Iterator[list[Path]]:
     """The folders that a figure is drawn from. Raises InputError if a file it needs is missing."""
+    kind, paths = FIGURES[number], _paths(number, runs)
+    with unpacked(paths) if kind.of_runs else contextlib.nullcontext(paths) as folders:
+        for folder, path in zip(folders, paths, strict=True):
+            missing = [name for name in kind.files if not (folder / name).is_file()]
+            if missing and folder.is_dir():
+                made = f"make them with: python -m experiments {kind.command}"
+                raise InputError(f"{path} has no {missing[0]}; {made}")
+        yield folders
+
+
+def _paths(number: str, runs: Sequence[Path]) -> list[Path]:
+    """The results that were given, or the committed ones. Raises InputError if there are none."""
     kind = FIGURES[number]
     if not runs:
         committed = [RESULTS / name for name in kind.committed]
-        if not all(folder.is_dir() for folder in committed):
+        if not all(path.exists() for path in committed):
             text = "only a checkout of the repository holds results."
             raise InputError(f"figure {number} needs folders of results; {text}")
         return committed
@@ -114,13 +141,9 @@ def _results(number: str, runs: Sequence[Path]) -> list[Path]:
             f"figure {number} takes {kind.folders} {folders} of results, got {len(runs)}."
         )
     for run in runs:
-        missing = [name for name in kind.files if run.is_dir() and not (run / name).is_file()]
-        if not run.exists() or missing:
-            lacks = f"{run} has no {missing[0]}" if missing else f"no results in {run}"
-            place = "" if run.exists() else f" --out {own(run)}"
-            raise InputError(
-                f"{lacks}; make them with: python -m experiments {kind.command}{place}"
-            )
+        if not run.exists():
+            made = f"make them with: python -m experiments {kind.command} --out {own(run)}"
+            raise InputError(f"no results in {run}; {made}")
     return list(runs)
 
 

@@ -26,7 +26,7 @@ DASHES: dict[str, Any] = {
 
 def draw_figure_2b(sweeps: Path | Sequence[Path], out: Path, pool: bool = False) -> None:
     """Mean and spread over seeds of (best + final) / 2; references; diverged runs as crosses."""
-    results = read_results(sweeps, pool=pool)
+    results = read_results(sweeps, "gaussians", pool)
     figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
     for method, label in LABELS.items():
         for components, style, marker in ((1, "--", "s"), (10, "-", "o")):

@@ -22,7 +22,7 @@ def draw_figure_4(sweeps: Path | Sequence[Path], out: Path, pool: bool = False) 
     Solid: a fixed set of components, as in the paper; dash-dotted, where a sweep has it: components
     that come and go.
     """
-    results = read_results(sweeps, pool=pool)
+    results = read_results(sweeps, "gaussians", pool)
     figure, axes = plt.subplots(figsize=(6.0, 3.6), layout="constrained")
     for method in ("virl", "geim"):
         for stage, style, label in CURVES:

@@ -134,7 +134,7 @@ def walks(**measures: tuple[str, ...]) -> Numbers:
 
 GAUSSIAN_SWEEP = "python -m experiments sweep gaussians --preset paper --out sweeps/gaussians"
 WALKER_SWEEP = "python -m experiments sweep grid_walker --preset paper --out sweeps/walker"
-WALKER_RUN = "sweeps/walker/grid_walker-{}-10c-d5-s0-paper"
+WALKER_RUN = "sweeps/walker/records/grid_walker-{}-10c-d5-s0-paper.zip"
 
 FIGURES = (
     Figure(
@@ -157,7 +157,8 @@ FIGURES = (
         (
             "python -m experiments sweep path_planning --preset paper --seeds 0,1,2 "
             "--out sweeps/paths",
-            "python -m experiments figure 1 sweeps/paths/path_planning-virl-10c-d6-s0-paper",
+            "python -m experiments figure 1 "
+            "sweeps/paths/records/path_planning-virl-10c-d6-s0-paper.zip",
         ),
         walks(training=POLICY, obstacles=INFERRED, obstacles_search=INFERRED),
         "The paper only draws this task; numbers for it are ours.",

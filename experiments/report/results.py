@@ -13,7 +13,7 @@ from virl_tf.validation import InputError
 import numpy as np
 import pandas as pd
 
-from experiments.early_checks import check_results_folder
+from experiments.early_checks import check_results_folder, has_results
 from experiments.figures import draw
 from experiments.result_files import read_results, with_interval
 from experiments.tasks import describe, descriptions, names
@@ -43,7 +43,7 @@ class Results:
         self.path = path
         check_results_folder(path)
         self.folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
-        found = [_read(folder) for folder in self.folders if (folder / "results.csv").is_file()]
+        found = [_read(folder) for folder in self.folders if has_results(folder)]
         if not found:
             command = "python -m experiments sweep"
             text = "holds no results.csv in any of its folders"
@@ -109,7 +109,7 @@ def _read(folder: Path) -> Table:
     tasks = sorted(frame["task"].unique())
     if len(tasks) != 1 or tasks[0] not in names():
         text = f"must hold the results of one task of {', '.join(names())}; it holds {tasks}."
-        raise InputError(f"{folder / 'results.csv'} {text}")
+        raise InputError(f"{folder} {text}")
     return Table(folder, tasks[0], frame)
 
 

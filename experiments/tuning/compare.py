@@ -17,14 +17,14 @@ import optuna
 import pandas as pd
 from rich.console import Console
 
-from experiments.result_files import read_summary, sign_flip_test, to_markdown, with_interval
+from experiments.result_files import sign_flip_test, to_markdown, with_interval
 from experiments.specification import (
     column_name,
     parse_integers,
     published_column,
     tuned_file,
 )
-from experiments.sweep import Workers, execute_sweep
+from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line
 from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest, to_parameters
@@ -110,9 +110,10 @@ def compare(
         for seed in fresh
     ]
     out.mkdir(parents=True, exist_ok=True)
-    failures = execute_sweep(units, out / "runs", workers.scheduler, number, console)
-    finished = [unit for unit in units if unit.name not in failures]
-    outcomes = [_outcome(unit, out / "runs" / unit.name) for unit in finished]
+    failures = execute_sweep(units, out, workers.scheduler, number, console)
+    records = records_of(units, out)
+    finished = [unit for unit in units if unit.name in records]
+    outcomes = [_outcome(unit, records[unit.name].summaries["."]) for unit in finished]
     write_report(columns, pd.DataFrame(outcomes), out)
     if write:
         path = write_tuned(task, columns)
@@ -131,9 +132,9 @@ def _check_fresh(seeds: Sequence[int], columns: Sequence[Column]) -> None:
             raise InputError(f"--seeds {seen}: {text}")
 
 
-def _outcome(unit: CandidateUnit, run: Path) -> dict[str, Any]:
+def _outcome(unit: CandidateUnit, summary: Mapping[str, Any]) -> dict[str, Any]:
     """A row of values.csv."""
-    summary, spec = read_summary(run), unit.spec
+    spec = unit.spec
     return {
         "column": column_name(spec.task, spec.method, spec.components),
         "candidate": unit.candidate,

@@ -1,0 +1,358 @@
+"""Records: all that tables and figures need of a run, anywhere; and those that are refused."""
+
+import io
+import json
+import shutil
+import zipfile
+
+from virl_tf.hparams import to_yaml
+from virl_tf.persistence import files
+from virl_tf.persistence.configuration import versions
+from virl_tf.persistence.files import load_arrays, read_json, read_members, save_arrays, write_json
+from virl_tf.persistence.run_folder import RunFolder
+from virl_tf.validation import MAX_UNPACKED_BYTES, InputError
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import records
+from experiments.figures import draw
+from experiments.records import KEPT_ROWS, read_record, unpack, unpacked, write_record
+from experiments.report.results import Results
+from experiments.result_files import RUN, read_results
+from experiments.sweep import RUNS, execute_unit, record_file, records_of
+from experiments.units import RunUnit, units_of
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A finished run with an inference, as far as a record is made of it."""
+    folder = tmp_path / "run"
+    rng = np.random.default_rng(0)
+    for place in (folder, folder / "inference"):
+        RunFolder.open(place, {"task": "gaussians", "rate": 1e-5})
+        write_json(place / "summary.json", {"kl": float("nan"), "cpu_seconds": {"process": 1.5}})
+        axes, values = rng.standard_normal((2, 100)), rng.standard_normal(10_000)
+        save_arrays(place / "grid.npz", {"axes": axes, "reward": values, "log_policy": values})
+        (place / "policy.npz").write_text("large")
+    x = rng.standard_normal((2000, 2))
+    save_arrays(folder / "demonstrations.npz", {"train": x, "test": x})
+    save_arrays(folder / "walks.npz", {"means": x[:5], "covered": x[:5, 0] > 0.0})
+    (folder / "metrics.csv").write_text("t,loss\n0,0.5\n")
+    return folder
+
+
+def rewritten(path, change):
+    """A record with its members changed, and a digest that is right again."""
+    members = read_members(path)
+    seconds = members.pop("seconds.json")
+    del members["sha256"]
+    change(members)
+    members |= {"sha256": records._digest(members), "seconds.json": seconds}
+    with path.open("wb") as file:
+        records._write_zip(file, members)
+
+
+# --- what a record holds --------------------------------------------------------------------------
+
+
+def test_a_record_holds_what_tables_and_figures_need(run, tmp_path):
+    path, again = tmp_path / "records" / "a.zip", tmp_path / "again"
+    write_record(run, path)
+    unpack(read_record(path), again)
+    of_both = {"config.yaml", "summary.json", "grid.npz"}
+    expected = of_both | {f"inference/{name}" for name in of_both}
+    names = {file.relative_to(again).as_posix() for file in again.rglob("*") if file.is_file()}
+    assert names == expected | {"demonstrations.npz", "walks.npz", "metrics.csv"}
+    for name in ("config.yaml", "summary.json", "inference/config.yaml", "metrics.csv"):
+        assert (again / name).read_bytes() == (run / name).read_bytes(), name
+    assert path.stat().st_size < 60_000  # noise; real grids take half of it
+
+
+def test_arrays_of_a_record_are_short_and_close(run, tmp_path):
+    write_record(run, tmp_path / "a.zip")
+    unpack(read_record(tmp_path / "a.zip"), tmp_path / "again")
+    close = {"rtol": 2.0**-12, "atol": 0.0}
+    kept, whole = (load_arrays(f / "demonstrations.npz") for f in (tmp_path / "again", run))
+    np.testing.assert_allclose(kept["train"], whole["train"][:KEPT_ROWS], **close)
+    kept, whole = (load_arrays(folder / "grid.npz") for folder in (tmp_path / "again", run))
+    every = whole["reward"].reshape(100, 100)[::2, ::2].ravel()
+    np.testing.assert_allclose(kept["reward"], every, **close)
+    np.testing.assert_allclose(kept["axes"], whole["axes"][:, ::2], **close)
+    assert {array.dtype for array in kept.values()} == {np.dtype(np.float32)}
+    kept, whole = (load_arrays(folder / "walks.npz") for folder in (tmp_path / "again", run))
+    np.testing.assert_array_equal(kept["covered"], whole["covered"])
+
+
+@pytest.mark.parametrize("value", [0.0, np.inf, -np.inf, np.nan, -3.0, 1.0 / 3.0, 1e-30])
+def test_rounding_keeps_what_is_no_number(value):
+    (found,) = records._rounded(np.array([value]))
+    np.testing.assert_allclose(found, value, rtol=2.0**-12)
+
+
+def test_the_record_of_a_record_is_the_same_file(run, tmp_path):
+    first, second = tmp_path / "first.zip", tmp_path / "second.zip"
+    write_record(run, first)
+    unpack(read_record(first), tmp_path / "again")
+    write_record(tmp_path / "again", second)
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_equal_runs_have_equal_records_but_for_their_seconds(run, tmp_path):
+    write_record(run, tmp_path / "first.zip")
+    for folder in (run, run / "inference"):
+        summary = read_json(folder / "summary.json")
+        write_json(folder / "summary.json", {**summary, "cpu_seconds": {"process": 9.9}})
+    write_record(run, tmp_path / "second.zip")
+    first, second = (read_members(tmp_path / f"{name}.zip") for name in ("first", "second"))
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == ["seconds.json"]
+    assert read_record(tmp_path / "second.zip").summaries["."]["cpu_seconds"] == {"process": 9.9}
+
+
+def test_the_command_makes_records_of_runs(call, run, tmp_path):
+    out = tmp_path / "out"
+    status, shown, error = call("record", run, "--out", out)
+    assert status == 0, error
+    assert f"wrote {out / 'run.zip'}" in shown
+    status, _, error = call("record", run, "--out", out)
+    assert status == 2
+    assert "is there already" in error
+    (run / "summary.json").unlink()
+    status, _, error = call("record", run, "--out", tmp_path / "new")
+    assert status == 2
+    assert "is not the folder of a finished run" in error
+    assert not (tmp_path / "new").exists()
+
+
+def test_errors_name_the_record_and_not_where_it_was_unpacked(run, tmp_path):
+    write_record(run, tmp_path / "a.zip")
+    with unpacked([tmp_path / "a.zip", run]) as (folder, same):
+        assert (folder / "grid.npz").is_file()
+        assert same == run
+    assert not folder.exists()
+    with pytest.raises(InputError, match=r"a\.zip has no task\.npz; make them with"):
+        draw("2a", [tmp_path / "a.zip"], None, tmp_path / "figures")
+    with (
+        pytest.raises(InputError, match=rf"^{tmp_path}/a\.zip holds nothing$"),
+        unpacked([tmp_path / "a.zip"]) as (folder,),
+    ):
+        raise InputError(f"{folder} holds nothing")
+
+
+# --- records that are none ------------------------------------------------------------------------
+
+
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def without_digest(path):
+    members = read_members(path)
+    members["record.json"] = members["record.json"].replace(b"gaussians", b"gaussianz")
+    with path.open("wb") as file:
+        records._write_zip(file, members)
+
+
+def bomb(path):
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("task.npz", bytes(MAX_UNPACKED_BYTES + 1))
+
+
+def changed_json(**values):
+    def change(members):
+        members["record.json"] = json.dumps(json.loads(members["record.json"]) | values).encode()
+
+    return lambda path: rewritten(path, change)
+
+
+STAGE = {"config": {}, "versions": {}, "summary": {}}
+MANGLED = {
+    "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_text("<<<<<<< HEAD\n"),
+    "a bit": flipped,
+    "a word": without_digest,
+    "bomb": bomb,
+    "format": changed_json(format=2),
+    "no run": changed_json(stages={}),
+    "no summary": changed_json(stages={".": {"config": {}, "versions": {}}}),
+    "numbers": changed_json(stages={".": {"config": 1, "versions": {}, "summary": {}}}),
+    "folder above": changed_json(stages={".": STAGE, "../inference": STAGE}),
+    "file above": lambda path: rewritten(path, lambda m: m.update({"../grid.npz": b""})),
+    "other file": lambda path: rewritten(path, lambda m: m.update({"run.py": b"import os"})),
+}
+
+
+@pytest.mark.parametrize("mangle", MANGLED.values(), ids=MANGLED)
+def test_a_mangled_record_is_refused_by_its_name(mangle, run, tmp_path):
+    path = tmp_path / "mangled.zip"
+    write_record(run, path)
+    read_record(path)
+    mangle(path)
+    with pytest.raises(InputError, match=r"mangled\.zip is not a record .*; delete it, and"):
+        read_record(path)
+    with pytest.raises(InputError, match=r"mangled\.zip is not a record"):
+        draw("2a", [path], None, tmp_path / "figures")
+
+
+def test_pickles_in_a_record_are_not_loaded(run, tmp_path):
+    path, file = tmp_path / "a.zip", io.BytesIO()
+    write_record(run, path)
+    np.savez(file, train=np.array([object()]), allow_pickle=True)
+    rewritten(path, lambda members: members.update({"demonstrations.npz": file.getvalue()}))
+    unpack(read_record(path), tmp_path / "again")
+    with pytest.raises(InputError, match="pickled objects, which are not loaded"):
+        load_arrays(tmp_path / "again" / "demonstrations.npz")
+
+
+# --- sweeps ---------------------------------------------------------------------------------------
+
+VALUES = {"best": 0.1, "final": 0.3, "reported": 0.2}
+
+
+def put_record(unit, out, made_by=None):
+    """A unit's record, with made-up numbers."""
+    folder = out.parent / "made" / unit.name
+    for name, config in unit.stages.items():
+        RunFolder.open(folder / name, config)
+        if made_by is not None:
+            text = to_yaml({"config": RunFolder(folder / name).config, "versions": made_by})
+            (folder / name / "config.yaml").write_text(text)
+        inferred = {"i_projection": {"inference_policy": VALUES}, "cpu_seconds": 2.0}
+        write_json(folder / name / "summary.json", inferred)
+    config = unit.spec.to_config()
+    summary = {key: config[key] for key in ("task", "modes", "seed", "preset")}
+    if isinstance(unit, RunUnit):
+        distances = {"reward": VALUES, "policy": VALUES}
+        summary |= {"method": config["method"], "components": config["components"]}
+        summary |= {"status": "finished", "cpu_seconds": {"process": 5.0}}
+    else:
+        distances = {"kde": 0.4, "em_bic": 0.5}
+    write_json(folder / "summary.json", {**summary, "i_projection": distances})
+    write_record(folder, record_file(unit, out))
+
+
+SWEEP = ["sweep", "gaussians", "--preset", "smoke", "--workers", "1"]
+
+
+@pytest.fixture
+def out(tmp_path):
+    """A sweep's folder on a new machine: nothing but the records of all its units."""
+    for unit in units_of("gaussians", "smoke", []):
+        put_record(unit, tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_records_are_all_that_another_machine_needs(call, out, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    status, shown, error = call(*SWEEP, "--out", out)
+    assert status == 0, error
+    assert "7 of 7 units finished" in shown
+    made = {path.name for path in out.iterdir()}
+    assert made == {*("config.yaml", "records", "results.csv", "table.csv", "table.md")} | {
+        "errors.txt"
+    }
+    written = read_results(out)
+    assert set(written["stage"]) == {"training", "training_policy", "inference", "reference"}
+    assert list(written["cpu_seconds"].dropna().unique()) == [5.0, 2.0]
+    # Without a sweep, too.
+    alone = tmp_path / "alone"
+    shutil.copytree(out / "records", alone / "records")
+    for folder in (alone, alone / "records"):
+        both = [
+            frame.sort_values(RUN, ignore_index=True) for frame in (read_results(folder), written)
+        ]
+        pd.testing.assert_frame_equal(*both)
+        assert call("claims", "gaussians", folder)[1] == call("claims", "gaussians", out)[1]
+        assert call("figure", "2b", folder, "--out", tmp_path)[0] == 0
+    assert Results(tmp_path).tables["gaussians"].size == 8
+
+
+def test_a_part_of_the_records_leaves_the_rest_to_do(call, out):
+    name = next(unit.name for unit in units_of("gaussians", "smoke", []) if "eim-1c" in unit.name)
+    (out / "records" / f"{name}.zip").unlink()
+    status, shown, _ = call(*SWEEP, "--out", out, "--dry-run")
+    assert status == 0
+    assert "6 done already, 1 to do" in shown
+    status, shown, _ = call(*SWEEP, "--out", out, "--search", "--dry-run")
+    # Two of the units infer policies; their records are without those of the search.
+    assert "4 done already, 3 to do" in shown
+
+
+def test_records_of_other_versions_are_listed_and_refused(call, out, tmp_path):
+    first, second, *_ = units_of("gaussians", "smoke", [])
+    for unit in (first, second):
+        shutil.rmtree(tmp_path / "made" / unit.name)
+        put_record(unit, out, {**versions(), "numpy": "0.9", "python": "2.7"})
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    for options in ([], ["--dry-run"]):
+        status, _, error = call(*SWEEP, "--out", out, *options)
+        assert status == 2
+        assert "2 of 7 records in" in error
+        for unit in (first, second):
+            assert f"{unit.name}.zip (numpy: '0.9' there, " in error
+        assert "python" not in error
+        assert "give another --out, or delete these records" in error
+        assert len(error.splitlines()) == 1
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    with pytest.raises(InputError, match=r"different versions of numpy .*zip and .*--pool"):
+        read_results(out)
+    assert len(read_results(out, pool=True)) > 7
+
+
+def test_records_of_another_configuration_are_listed_and_refused(call, out):
+    status, _, error = call(*SWEEP, "--set", "network.layer_size=8", "--out", out)
+    assert status == 2
+    assert "6 of 7 records in" in error  # the references have no networks
+    assert "(hparams.network.layer_size: 64 there, 8 now)" in error
+    assert "and 1 more" in error
+    unit = next(unit for unit in units_of("gaussians", "smoke", []) if len(unit.stages) > 1)
+    others = units_of("gaussians", "smoke", ["network.layer_size=8"], seeds=[1])
+    with pytest.raises(InputError, match=r"6 of 7 records in .*hparams\.network\.layer_size"):
+        records_of(others, out)  # the hyperparameters of other seeds are these, too
+    assert records_of(units_of("gaussians", "smoke", [], seeds=[1]), out) == {}
+    path = record_file(unit, out)
+    members = json.loads(read_members(path)["record.json"])
+    members["stages"]["inference"]["config"]["components"] = 99
+    changed_json(stages=members["stages"])(path)
+    with pytest.raises(InputError, match=r"\(inference\.components: 99 there, 5 now\)"):
+        records_of([unit], out)
+
+
+def test_a_mangled_record_stops_the_sweep(call, out):
+    file = sorted((out / "records").iterdir())[0]
+    file.write_bytes(file.read_bytes()[:-5])
+    status, _, error = call(*SWEEP, "--out", out)
+    assert status == 2
+    assert f"{file} is not a record" in error
+    assert "delete it" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_kill_before_the_record_costs_nothing(tmp_path, monkeypatch):
+    """The run is finished, the record not yet there, or half written."""
+    unit = next(unit for unit in units_of("gaussians", "smoke", []) if "geim-1c" in unit.name)
+    out, done = tmp_path / "out", []
+    put_record(unit, tmp_path / "other")
+    shutil.copytree(tmp_path / "made" / unit.name, out / RUNS / unit.name)
+    monkeypatch.setattr("experiments.runs.execute", lambda *_, **__: done.append("execute"))
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "replace", killed)
+        patch.setattr(files.os, "unlink", lambda path: None)
+        with pytest.raises(KeyboardInterrupt):
+            execute_unit(unit, out)
+    assert [path.suffix for path in (out / "records").iterdir()] == [".partial"]
+    assert records_of([unit], out) == {}
+    assert execute_unit(unit, out) is None
+    whole = record_file(unit, tmp_path / "other").read_bytes()
+    assert record_file(unit, out).read_bytes() == whole
+    assert execute_unit(unit, out) is None
+    assert done == ["execute"] * 2
