@@ -50,9 +50,11 @@ from . import postgres as postgresql
 
 # The files of whole runs and commands, the longest first. Workers take whole files: a long one
 # that comes last would leave all but one of them idle.
-LONGEST = ["test_cli", "test_readme", "test_recipes", "test_properties", "test_path_planning"]
-LONGEST += ["test_cli_walks", "test_irl", "test_fit", "test_sweep", "test_tuning_study"]
-LONGEST += ["test_disk", "test_fit_command", "test_grid_walker", "test_event_files"]
+LONGEST = ["test_cli", "test_tuning_study", "test_properties", "test_fit_policy", "test_fit"]
+LONGEST += ["test_registered_task", "test_recipes", "test_pooling", "test_ablation_command"]
+LONGEST += ["test_cli_walks", "test_irl", "test_fit_command", "test_path_planning", "test_adaptive"]
+LONGEST += ["test_mixture_choice", "test_vips", "test_problem", "test_discriminator_fit"]
+LONGEST += ["test_tasks", "test_event_files", "test_sweep", "test_disk", "test_grid_walker"]
 
 
 def pytest_configure(config):
