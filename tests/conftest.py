@@ -23,11 +23,16 @@ if "TF_XLA_FLAGS" not in os.environ:
 
 # isort: split
 import contextlib
+import functools
+import importlib
 import io
 import sys
 from pathlib import Path
 
+from virl_tf import problem
+from virl_tf.discriminator.fit import DiscriminatorFitter
 from virl_tf.features import Features
+from virl_tf.hparams import Hparams
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork, empty_stack
@@ -45,9 +50,11 @@ from . import postgres as postgresql
 
 # The files of whole runs and commands, the longest first. Workers take whole files: a long one
 # that comes last would leave all but one of them idle.
-LONGEST = ["test_cli", "test_readme", "test_recipes", "test_properties", "test_path_planning"]
-LONGEST += ["test_cli_walks", "test_irl", "test_fit", "test_sweep", "test_tuning_study"]
-LONGEST += ["test_disk", "test_fit_command", "test_grid_walker", "test_event_files"]
+LONGEST = ["test_cli", "test_tuning_study", "test_properties", "test_fit_policy", "test_fit"]
+LONGEST += ["test_registered_task", "test_recipes", "test_pooling", "test_ablation_command"]
+LONGEST += ["test_cli_walks", "test_irl", "test_fit_command", "test_path_planning", "test_adaptive"]
+LONGEST += ["test_mixture_choice", "test_vips", "test_problem", "test_discriminator_fit"]
+LONGEST += ["test_tasks", "test_event_files", "test_sweep", "test_disk", "test_grid_walker"]
 
 
 def pytest_configure(config):
@@ -122,6 +129,59 @@ def make_state(t=1, num_components=3, num_weights=2):
     reward = make_reward([make_network(seed=i) for i in range(min(t, 3))])
     weights = tuple(np.full((2, 3), float(t + i), np.float32) for i in range(num_weights))
     return State(t, make_mixture(num_components, seed=t), reward, weights)
+
+
+def remembered(function, parts_of=lambda argument: argument):
+    """`function`, which is called once for each key of its arguments.
+
+    `parts_of`: what tells one argument from another; arrays are told by their bytes.
+    """
+    known = {}
+
+    def key_of(argument):
+        part = parts_of(argument)
+        if isinstance(part, np.ndarray):
+            return part.shape, str(part.dtype), part.tobytes()
+        return part
+
+    def call(*arguments):
+        key = tuple(map(key_of, arguments))
+        if key not in known:
+            known[key] = function(*arguments)
+        return known[key]
+
+    return call
+
+
+fit_module = importlib.import_module("virl_tf.fit")  # `virl_tf.fit` is the function
+choose_mixture = remembered(fit_module.choose_mixture)
+describe_density = remembered(problem.describe_density)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def light_runs(request):
+    """What the runs of a module have in common is made once.
+
+    EM mixtures of the same rows (3 s), and discriminators of the same sizes (2 s): every fit sets
+    all of their variables. The policies' steps are plain graphs, because XLA takes 7 s for each
+    shape of a reward; modules marked `xla` and processes of their own have them as users do.
+    """
+    fitter = remembered(
+        DiscriminatorFitter,
+        lambda part: (part.network, part.training) if isinstance(part, Hparams) else part,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit_module, "DiscriminatorFitter", fitter)
+        patch.setattr(fit_module, "choose_mixture", choose_mixture)
+        patch.setattr(problem, "describe_density", describe_density)
+        xla = request.node.get_closest_marker("xla")
+        if xla:
+            vips._compiled_improve.cache_clear()
+        else:
+            patch.setattr(vips, "compiled", functools.partial(compiled, jit_compile=False))
+        yield
+        if xla:
+            vips._compiled_improve.cache_clear()
 
 
 @contextlib.contextmanager

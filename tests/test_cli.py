@@ -19,6 +19,8 @@ from experiments import cli
 from tests import tiny
 from tests.conftest import quick_runs
 
+# A run that a process of its own began goes on in this one.
+pytestmark = pytest.mark.xla
 ROOT = Path(__file__).parent.parent
 # The smallest run that goes through everything; its numbers mean nothing.
 TINY = ["--preset", "smoke", "--modes", "5", "--components", "2"]

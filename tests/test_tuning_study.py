@@ -52,6 +52,7 @@ def fast(monkeypatch):
     """Runs that only count, at once, and short heartbeats."""
     for module, name, value in fake_runs.REPLACEMENTS:
         monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(runs, "execute", fake_runs.execute)
     monkeypatch.setattr(fake_runs, "SECONDS", "0")
     monkeypatch.setattr(studies, "POLL_SECONDS", 0.01)
     optuna.logging.set_verbosity(optuna.logging.ERROR)

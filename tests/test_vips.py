@@ -22,6 +22,7 @@ from tests.conftest import make_mixture, make_network, make_reward
 from tests.reference import eim
 from tests.reference import vips as reference
 
+pytestmark = pytest.mark.xla
 SEED = split_seed(0, 0, "vips test")
 
 

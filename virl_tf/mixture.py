@@ -3,13 +3,14 @@
 Components are an axis.
 """
 
+import functools
 import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from virl_tf.numerics import DENSITY, LOG_2PI, sampling_seed
 from virl_tf.shapes import Array, Float64
@@ -232,7 +233,7 @@ def em_mixture(
 ) -> Mixture:
     """Maximum-likelihood Gaussian mixture of x [N, D] by EM from a k-means start (scikit-learn)."""
     z, shift, scale = _standardised(x)
-    with threadpool_limits(_EM_THREADS):
+    with _blas().limit(limits=_EM_THREADS):
         return _mixture(_em(z, num_components, seed, covariances), shift, scale)
 
 
@@ -251,9 +252,17 @@ def bic_mixture(x: np.ndarray, seed: int) -> Mixture:
     starts = [1]
     if len(z) >= _KMEANS_START * 5 * (z.shape[1] + 1):
         starts.append(_KMEANS_START)
-    with threadpool_limits(_EM_THREADS):
+    with _blas().limit(limits=_EM_THREADS):
         best = min((_grown(z, count, seed) for count in starts), key=lambda model: model.bic(z))
     return _mixture(best, shift, scale)
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    """The process's libraries for linear algebra: looking for them takes as long as a small EM."""
+    import sklearn.mixture  # noqa: F401 (first loads what it brings)
+
+    return ThreadpoolController()
 
 
 def _grown(z: np.ndarray, num_components: int, seed: int) -> Any:
@@ -278,7 +287,7 @@ def _split(z: np.ndarray, model: Any, seed: int) -> dict[str, np.ndarray] | None
         )
         if len(own) >= 4 * (z.shape[1] + 1):  # two covariances of full rank need half of that
             two = _em(own, 2, seed, n_init=_SPLIT_STARTS)
-            one = _em(own, 1, seed, init_params="random")  # needs no k-means start
+            one = _em(own, 1, seed)
             if two.bic(own) < one.bic(own):
                 part = (part[0] * two.weights_, two.means_, two.precisions_)
         parts.append(part)
@@ -310,6 +319,8 @@ def _em(
     from sklearn.mixture import GaussianMixture
 
     kind: dict[str, Any] = {"covariance_type": covariances.type, "reg_covar": covariances.ridge}
+    if num_components == 1:
+        kind["init_params"] = "random"  # all rows are its own: the same without k-means
     model = GaussianMixture(num_components, max_iter=500, random_state=seed, **kind, **start)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

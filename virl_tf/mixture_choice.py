@@ -1,13 +1,14 @@
 """How many Gaussians describe demonstrations, and which covariances EM may give them."""
 
+import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from virl_tf.mixture import FULL, Covariances, Mixture, bic_mixture, em_mixture
-from virl_tf.numerics import DENSITY, numpy_seed
+from virl_tf.numerics import DENSITY, compiled, numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import folds
 
@@ -156,4 +157,13 @@ def _log_likelihood(
     train: np.ndarray, test: np.ndarray, count: int, covariances: Covariances, seed: int
 ) -> np.ndarray:
     mixture = em_mixture(train, count, numpy_seed(seed, 0, "EM"), covariances)
-    return mixture.log_prob(tf.constant(test, DENSITY)).numpy()
+    return _compiled_log_prob(train.shape[1])(mixture, tf.constant(test, DENSITY)).numpy()
+
+
+@functools.cache
+def _compiled_log_prob(d: int) -> Any:
+    """`Mixture.log_prob` in D dimensions, whatever the numbers of components and points."""
+    shapes = ([None], [None, d], [None, d, d])
+    specs = Mixture(*(tf.TensorSpec(shape, DENSITY) for shape in shapes))
+    points = tf.TensorSpec([None, d], DENSITY)
+    return compiled(lambda mixture, x: mixture.log_prob(x), specs, points, jit_compile=False)

@@ -82,7 +82,8 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
     allowed = "Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
     _make_folder(url, allowed)
     retry = _retry(RETRIES)
-    deadline = time.monotonic() + OPENING_SECONDS
+    # From the first refusal on: the attempt before it may take long, as it loads what it needs.
+    deadline: float | None = None
     while True:
         try:
             return _Storage(
@@ -107,6 +108,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
             # Commands that begin at once on a new database get in each other's way.
             refused = isinstance(error, (SQLAlchemyError, ValueError))
             contended = not refused or isinstance(error, (IntegrityError, ProgrammingError))
+            deadline = deadline or time.monotonic() + OPENING_SECONDS
             if time.monotonic() > deadline or not (contended or "already exists" in str(error)):
                 reason = f"{reason_of(error)} {allowed}"
                 raise InputError(f"--storage {url} cannot be used: {reason}") from error
