@@ -374,9 +374,11 @@ def test_every_fault_has_a_test():
 
 
 def test_the_documentation_is_short():
-    text = "\n".join(PAGES[name] for name in ORDER if name != "CONTRIBUTING.md")
+    """Without CONTRIBUTING.md and the decisions, which are looked up and grow by an entry each."""
+    read = [name for name in ORDER if name not in ("CONTRIBUTING.md", "docs/decisions.md")]
+    text = "\n".join(PAGES[name] for name in read)
     rows = [line for line in without_code(text).splitlines() if not line.startswith("|")]
-    assert len(" ".join(rows).split()) <= 7_000
+    assert len(" ".join(rows).split()) <= 5_500
 
 
 def test_the_readme_has_one_table_of_at_most_twelve_rows():
