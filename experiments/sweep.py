@@ -216,6 +216,8 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
 def _worker_environment(cache: str) -> dict[str, str]:
     """One thread each, and a folder that shares what XLA compiled: 3 s once, then half a second."""
     given = os.environ.get("TF_XLA_FLAGS", "")
+    if "persistent_cache_directory" in given:
+        return WORKER_ENVIRONMENT
     keep = f"--tf_xla_persistent_cache_directory={cache}"
     flags = f"{given} {keep} --tf_xla_persistent_cache_device_types=CPU"
     return {**WORKER_ENVIRONMENT, "TF_XLA_FLAGS": flags.strip()}

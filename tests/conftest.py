@@ -209,6 +209,17 @@ def quick():
 
 
 @pytest.fixture
+def threads(monkeypatch):
+    """Workers of sweeps and studies are threads of this process, which has TensorFlow loaded."""
+    import distributed
+
+    whole = distributed.LocalCluster
+    monkeypatch.setattr(
+        distributed, "LocalCluster", lambda **sizes: whole(**{**sizes, "processes": False})
+    )
+
+
+@pytest.fixture
 def points():
     """[50, 2] around the origin."""
     return 2.0 * np.random.default_rng(1).standard_normal((50, 2))

@@ -16,6 +16,7 @@ import tensorflow as tf
 from experiments import ablations as rows_and_units
 from experiments.ablation_command import ablate, table
 from experiments.ablations import ablation_units
+from experiments.evaluation import ablated, distances
 from experiments.evaluation.ablated import correlations, far_share, off_grid_share
 from experiments.figures import draw
 from experiments.references import Demonstrated
@@ -170,8 +171,13 @@ def test_table_has_means_and_intervals_over_seeds():
     assert row["reported"].startswith("0.2 [0.1")
 
 
-def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys):
-    few, out = units(only=["best"], seeds=[0], modes=2, dim=3, assignments=TINY), tmp_path / "out"
+@pytest.mark.usefixtures("threads")
+def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(ablated, "DRAWS", 200)
+    monkeypatch.setattr(ablated, "BURN_IN", 20)
+    monkeypatch.setattr(distances, "DRAWS", 4000)
+    small = {"modes": 2, "dim": 3, "rows": 600, "assignments": TINY}
+    few, out = units(only=["best"], seeds=[0], **small), tmp_path / "out"
     ablate(few, TINY, Workers(None, 1), out)
     results = pd.read_csv(tmp_path / "out" / "results.csv")
     assert set(results["ablation"]) == {"best"}

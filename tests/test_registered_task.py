@@ -76,6 +76,7 @@ def test_a_sweep_of_it_in_a_worker_process_and_its_figure(call, tmp_path):
     assert "the size of a ring target is --modes" in error
 
 
+@pytest.mark.usefixtures("threads")
 def test_a_study_of_it_has_no_published_column_to_begin_with(call, tmp_path):
     out = tmp_path / "study"
     limits = ["--trials", "2", "--workers", "1", "--components", "2"]
