@@ -10,6 +10,7 @@ from virl_tf import metrics
 from virl_tf.fit import Result
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, split_seed
+from virl_tf.persistence.encoding_file import load_encoding, save_encoding
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.policy_start import reward_start
@@ -19,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.evaluation.base import average_reward
+from experiments.evaluation.trajectories import write_trajectories
 from experiments.result_files import read_summary
 
 RESOLUTION = 150  # of the grid in 1-D and 2-D
@@ -90,6 +92,7 @@ class OwnInference:
         save_arrays(out / "demonstrations.npz", arrays)
         save_arrays(out / "grid.npz", grid_arrays(self.log_prob, policy, self._train))
         draw_demonstrations(out, self._columns)
+        self._write_trajectories(out, policy)
         new = evaluations[-1]["log_likelihood"]
         trained = self.measure(self._run.policy())["log_likelihood"]
         held_out = f"{len(self._test)} held-out" if len(self._test) else "all"
@@ -98,3 +101,16 @@ class OwnInference:
             f"{trained:.4f} under the training policy"
         )
         return {"log_likelihood": {"inference_policy": new, "training_policy": trained}}, sentence
+
+    def _write_trajectories(self, out: Path, policy: Mixture) -> None:
+        """Where demonstrations are codes of trajectories: those of the new policy."""
+        if not (self._run.path / "encoding.npz").is_file():
+            return
+        from experiments.figures.trajectories import draw_trajectories
+
+        encoding = load_encoding(self._run.path / "encoding.npz")
+        shown = load_arrays(self._run.path / "trajectories.npz")["demonstrations"]
+        policies = (policy, self._run.policy())
+        write_trajectories(out, encoding, self.log_prob, policies, shown)
+        save_encoding(out / "encoding.npz", encoding)
+        draw_trajectories(out)
