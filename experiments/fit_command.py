@@ -121,8 +121,10 @@ def read_rows(request: FitRequest) -> tuple[Demonstrations, tuple[Episodes, Enco
     """
     how = request.trajectories
     if how is None:
-        chosen = (request.array, request.columns, request.exclude, request.group)
-        return load_demonstrations(request.path, *chosen), None
+        rows = load_demonstrations(
+            request.path, request.array, request.columns, request.exclude, request.group
+        )
+        return rows, None
     if request.group is not None:
         raise InputError("--group is for tables with a row per demonstration.")
     chosen = (request.array, request.columns, request.exclude, how.episode, how.time)

@@ -255,7 +255,7 @@ def _values(frame: pd.DataFrame, file: TrajectoryFile) -> pd.DataFrame:
 
 def _check_numbers(frame: pd.DataFrame, episode: np.ndarray, names: list[str]) -> None:
     """Raises InputError for columns without numbers; where it is one cell, with its episode."""
-    held = {name: held_instead(frame[name]) for name in frame}
+    held = {str(name): held_instead(frame[name]) for name in frame}
     for name, what in held.items():
         column = frame[name]
         text = (column.notna() & pd.to_numeric(column, errors="coerce").isna()).to_numpy()

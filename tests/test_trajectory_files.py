@@ -256,7 +256,7 @@ def test_what_is_no_file_of_trajectories(tmp_path):
     with pytest.raises(InputError, match=r"holds no .csv files, one for each episode"):
         load(tmp_path)
     np.save(tmp_path / "x.npy", EVEN)
-    with pytest.raises(InputError, match="--array is for .npz"):
+    with pytest.raises(InputError, match=r"--array is for \.npz"):
         load(tmp_path / "x.npy", array="a")
 
 

@@ -34,10 +34,16 @@ def draw_missing(folder: Path, result: Result) -> None:
     if not (folder / "grid.npz").is_file():
         train = load_arrays(folder / "demonstrations.npz")["train"]
         save_arrays(folder / "grid.npz", grid_arrays(result.reward, result.policy, train))
-    pictures = ("training.png", "reward.png" if result.policy.dim <= 2 else "corner.png")
-    if not all((folder / name).is_file() for name in pictures):
-        draw_demonstrations(folder, column_names(result.summary))
+    reward = "reward.png" if result.policy.dim <= 2 else "corner.png"
+    if not (folder / "training.png").is_file():
         draw_training(folder, result.history)
+    if not (folder / reward).is_file() and not of_trajectories(folder):
+        draw_demonstrations(folder, column_names(result.summary))
+
+
+def of_trajectories(folder: Path) -> bool:
+    """Whether a fit's rows are codes of trajectories, which are drawn as such."""
+    return (folder / "encoding.npz").is_file()
 
 
 def column_names(summary: Mapping[str, Any]) -> list[str]:
@@ -91,8 +97,10 @@ class OwnInference:
         arrays = {"train": self._train, "test": self._test}
         save_arrays(out / "demonstrations.npz", arrays)
         save_arrays(out / "grid.npz", grid_arrays(self.log_prob, policy, self._train))
-        draw_demonstrations(out, self._columns)
-        self._write_trajectories(out, policy)
+        if of_trajectories(self._run.path):
+            self._write_trajectories(out, policy)
+        else:
+            draw_demonstrations(out, self._columns)
         new = evaluations[-1]["log_likelihood"]
         trained = self.measure(self._run.policy())["log_likelihood"]
         held_out = f"{len(self._test)} held-out" if len(self._test) else "all"
@@ -103,9 +111,7 @@ class OwnInference:
         return {"log_likelihood": {"inference_policy": new, "training_policy": trained}}, sentence
 
     def _write_trajectories(self, out: Path, policy: Mixture) -> None:
-        """Where demonstrations are codes of trajectories: those of the new policy."""
-        if not (self._run.path / "encoding.npz").is_file():
-            return
+        """The new policy's trajectories, and their pictures."""
         from experiments.figures.trajectories import draw_trajectories
 
         encoding = load_encoding(self._run.path / "encoding.npz")

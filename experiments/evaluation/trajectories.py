@@ -10,6 +10,7 @@ from virl_tf.importance import effective_sample_size
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed, split_seed
 from virl_tf.persistence.files import save_arrays
+from virl_tf.reward import Reward
 from virl_tf.trajectories import Encoding, Episodes
 from virl_tf.trajectories.episodes import resample
 
@@ -22,7 +23,7 @@ PROPOSED = 20_000  # of which the latter are resampled
 PLACES = 40  # at which a path is pushed aside
 PUSH = 0.05  # of the phases, the standard deviation of a push along the path
 MOST_PUSHED = 10  # components, the heaviest
-RewardFunction = Callable[[Any], Any]
+RewardFunction = Reward | Callable[[Any], Any]
 
 
 def some_demonstrations(episodes: Episodes, encoding: Encoding) -> np.ndarray:

@@ -40,6 +40,7 @@ def _draw_paths(folder: Path, found: dict[str, np.ndarray]) -> None:
             _draw_lines(axes, lines, found["times"], None if width == 2 else row)
             open_frame(axes)
     _label(grid, found)
+    _legend(grid[0, -1], found["weights"])
     hidden = max(width - rows, 0) if width != 2 else 0
     if hidden:
         figure.suptitle(f"{hidden} more columns are not shown", fontsize=9)
@@ -57,7 +58,6 @@ def _panels(found: dict[str, np.ndarray]) -> dict[str, Lines]:
     shown = [o for o in order if weights[o] >= LABELLED]
     thin: Look = {"linewidths": 0.6, "alpha": 0.5}
     heavy: Look = {"linewidths": 0.5 + 4.0 * np.sqrt(weights[shown])}
-    names = [f"{weights[o]:.2f}" for o in shown]
     demonstrations, reward = found["demonstrations"], found["reward_draws"][:MOST_LINES]
     effective = float(found["reward_effective"])
     few = f"\n(only {effective:.0f} effective)" if effective < MOST_LINES else ""
@@ -65,13 +65,8 @@ def _panels(found: dict[str, np.ndarray]) -> dict[str, Lines]:
         f"{len(demonstrations)} demonstrations": [(demonstrations, "0.3", thin)],
         f"draws of the reward{few}": [(reward, "C0", thin)],
         "draws of the policy": [(draws, own, thin)],
-        f"mean paths, weights {_listed(names)}": [(found["means"][shown], colours[shown], heavy)],
+        "mean paths and weights": [(found["means"][shown], colours[shown], heavy)],
     }
-
-
-def _listed(names: list[str]) -> str:
-    shown = [", ".join(names[i : i + 4]) for i in range(0, min(len(names), 8), 4)]
-    return ",\n".join(shown) + (" ..." if len(names) > 8 else "")
 
 
 def _draw_lines(axes: Axes, lines: Lines, times: np.ndarray, column: int | None) -> None:
@@ -95,6 +90,14 @@ def _label(grid: np.ndarray, found: dict[str, np.ndarray]) -> None:
     if len(names) == 2 and 0.25 < spans[0] / spans[1] < 4.0:
         for axes in grid[0]:
             axes.set_aspect("equal")
+
+
+def _legend(axes: Axes, weights: np.ndarray) -> None:
+    """The weights of the heaviest components, as many as there are colours."""
+    heaviest = np.sort(weights)[::-1][: len(COLOURS)]
+    for weight, colour in zip(heaviest[heaviest >= LABELLED], COLOURS, strict=False):
+        axes.plot([], [], color=colour, label=f"{weight:.2f}")
+    axes.legend(frameon=False, fontsize=6, ncols=2, handlelength=1.0)
 
 
 def _draw_along(folder: Path, found: dict[str, np.ndarray]) -> None:

@@ -12,7 +12,7 @@ from scipy.interpolate import CubicSpline
 
 from virl_tf.shapes import Array, Float64
 
-WIDTH = 1.0  # standard deviation of a radial basis function, in distances between two of them
+WIDTH = 0.7  # standard deviation of a radial basis function, in distances between two of them
 RIDGE = 1e-10  # of the weights' regression, in units of the mean squared basis function
 FOLDS = 5  # of samples, or of episodes
 ENDS = {"start": 0, "goal": -1}
