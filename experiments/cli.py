@@ -244,6 +244,10 @@ def fit_command(
             help="What an encoding is over; default: time, or length for waypoints.",
         ),
     ] = None,
+    tolerance: Annotated[
+        float | None,
+        Option(help="Standard deviations of a column that an encoding may lose; default 0.05."),
+    ] = None,
     episode: Annotated[
         str | None,
         Option(
@@ -308,8 +312,13 @@ def fit_command(
     """
     from experiments.early_checks import check_fit, check_trajectory_options
 
-    of_trajectories = {"--encoding-size": encoding_size, "--via": via, "--phase": phase}
-    of_trajectories |= {"--episode": episode, "--time": time, "--encoding": encoding}
+    of_trajectories: dict[str, Any] = {
+        "--encoding-size": encoding_size,
+        "--via": via,
+        "--phase": phase,
+    }
+    of_trajectories |= {"--episode": episode, "--time": time, "--tolerance": tolerance}
+    of_trajectories |= {"--encoding": encoding}
     check_trajectory_options(trajectories, of_trajectories)
     check_fit(demonstrations, trajectories, method, components, seed, held_out, hparams, set_ or [])
     from experiments.fit_command import (
@@ -321,7 +330,9 @@ def fit_command(
         parse_support,
     )
 
-    how = TrajectoryRequest(encoding, encoding_size, parse_columns(via) or [], phase, episode, time)
+    how = TrajectoryRequest(
+        encoding, encoding_size, parse_columns(via) or [], phase, tolerance, episode, time
+    )
     request = FitRequest(
         path=demonstrations,
         trajectories=how if trajectories else None,

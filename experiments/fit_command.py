@@ -12,6 +12,7 @@ from virl_tf.hparams import Hparams
 from virl_tf.methods import METHODS
 from virl_tf.score import from_plain
 from virl_tf.trajectories import Episodes
+from virl_tf.trajectories.choice import TOLERANCE
 from virl_tf.validation import InputError, check_choice, check_integer
 
 import pandas as pd
@@ -32,7 +33,7 @@ class TrajectoryRequest(NamedTuple):
     """How trajectories become rows.
 
     Attributes:
-        kind, size, via, phase: see `virl_tf.fit_encoding`.
+        kind, size, via, phase, tolerance: see `virl_tf.fit_encoding`; None: its default.
         episode, time: see `TrajectoryFile`.
     """
 
@@ -40,6 +41,7 @@ class TrajectoryRequest(NamedTuple):
     size: int | None = None
     via: Sequence[str] = ()
     phase: str | None = None
+    tolerance: float | None = None
     episode: str | None = None
     time: str | None = None
 
@@ -129,7 +131,9 @@ def read_rows(request: FitRequest) -> tuple[Demonstrations, tuple[Episodes, Enco
         raise InputError("--group is for tables with a row per demonstration.")
     chosen = (request.array, request.columns, request.exclude, how.episode, how.time)
     episodes = load_episodes(TrajectoryFile(request.path, *chosen))
-    encoding = fit_encoding(episodes, how.kind, how.size, via=how.via, phase=how.phase)
+    tolerance = TOLERANCE if how.tolerance is None else how.tolerance
+    options: dict[str, Any] = {"via": how.via, "phase": how.phase, "tolerance": tolerance}
+    encoding = fit_encoding(episodes, how.kind, how.size, **options)
     codes = encoding.encode(episodes)
     return Demonstrations(codes, list(encoding.code_columns)), (episodes, encoding)
 

@@ -109,14 +109,14 @@ def test_a_constraint_on_paths_reaches_infer(call, finished, tmp_path):
 
 
 def test_joints_over_time(tmp_path):
-    y = arm.reaching(40, num_steps=10)[0]
+    y = arm.reaching(40, num_steps=10)[0][..., :3]
     encoding = virl_tf.fit_encoding(y, "components", 2)
     policy = make_mixture()
     write_trajectories(tmp_path, encoding, policy.log_prob, (policy, policy), y)
     draw_trajectories(tmp_path)
     assert {path.name for path in tmp_path.glob("*.png")} == {"paths.png", "along.png"}
     with np.load(tmp_path / "trajectories.npz") as found:
-        assert found["trajectories"].shape == (1000, 10, 5)
+        assert found["trajectories"].shape == (1000, 10, 3)
         np.testing.assert_allclose(found["trajectories"][:, 0], 0.0, atol=1e-9)
         np.testing.assert_allclose(found["reward_effective"], 20_000, rtol=1e-6)
         np.testing.assert_allclose(found["weights"], np.exp(policy.log_weights))

@@ -21,7 +21,7 @@ from virl_tf.trajectories.episodes import PHASES, Episodes, check_episodes, resa
 from virl_tf.validation import InputError, check_choice, check_integer, check_positive
 
 KINDS = ("promp", "waypoints", "components")
-TOLERANCE = 0.02  # RMS error, in standard deviations of all samples of a column
+TOLERANCE = 0.05  # RMS error in standard deviations of all samples of a column: decisions.md
 NEARLY = 1.05  # times the least error that a smaller size may have
 MOST_FITTED = 1000  # episodes that the encoding is made of
 FEWEST_CURVES, MOST_CURVES = 3, 40
