@@ -64,6 +64,9 @@ def load_episodes(file: TrajectoryFile) -> Episodes:
     kind = "folder" if file.path.is_dir() else file.path.suffix.lower()
     if file.array is not None and kind != ".npz":
         raise InputError(f"--array is for .npz files, not for {file.path}.")
+    if (file.episode or file.time) and kind in (".npy", ".npz"):
+        option = "--episode" if file.episode else "--time"
+        raise InputError(f"{option} is for tables, not for {file.path}.")
     readers: dict[str, Callable[[TrajectoryFile], Episodes]] = {
         "folder": _of_folder,
         ".csv": lambda file: _of_table(read_csv(file.path), file),
@@ -180,6 +183,8 @@ def _of_folder(file: TrajectoryFile) -> Episodes:
     paths = sorted(file.path.glob("*.csv"), key=_natural)
     frames = [read_csv(path) for path in paths]
     _check_same_columns(frames, paths)
+    if file.episode is not None:
+        return _of_table(pd.concat(frames, ignore_index=True), file)
     rows = np.repeat(np.arange(len(paths)), [len(frame) for frame in frames])
     filled = [frame for frame in frames if len(frame)]  # others would make numbers objects
     whole = pd.concat(filled or frames, ignore_index=True)

@@ -57,6 +57,13 @@ def test_a_folder_of_csv_files_in_their_natural_order(tmp_path):
     assert found.times is None
 
 
+def test_a_folder_of_tables_with_a_column_of_episodes(tmp_path):
+    half = int(LENGTHS[:4].sum()) + 2  # one episode in both
+    table()[:half].to_csv(tmp_path / "9.csv", index=False)
+    table()[half:].to_csv(tmp_path / "10.csv", index=False)
+    check_ragged(load(tmp_path, episode="episode"))
+
+
 def test_a_table_with_a_column_of_episodes(tmp_path):
     table(clock=True).to_csv(tmp_path / "all.csv", index=False)
     found = load(tmp_path / "all.csv")
@@ -258,6 +265,9 @@ def test_what_is_no_file_of_trajectories(tmp_path):
     np.save(tmp_path / "x.npy", EVEN)
     with pytest.raises(InputError, match=r"--array is for \.npz"):
         load(tmp_path / "x.npy", array="a")
+    for option in ("episode", "time"):
+        with pytest.raises(InputError, match=f"--{option} is for tables"):
+            load(tmp_path / "x.npy", **{option: "a"})
 
 
 def test_lists_in_a_column_have_one_length(tmp_path):

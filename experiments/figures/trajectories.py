@@ -97,7 +97,8 @@ def _legend(axes: Axes, weights: np.ndarray) -> None:
     heaviest = np.sort(weights)[::-1][: len(COLOURS)]
     for weight, colour in zip(heaviest[heaviest >= LABELLED], COLOURS, strict=False):
         axes.plot([], [], color=colour, label=f"{weight:.2f}")
-    axes.legend(frameon=False, fontsize=6, ncols=2, handlelength=1.0)
+    outside: Look = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+    axes.legend(frameon=False, fontsize=7, handlelength=1.0, **outside)
 
 
 def _draw_along(folder: Path, found: dict[str, np.ndarray]) -> None:
