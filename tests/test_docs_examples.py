@@ -2,6 +2,7 @@
 whose script holds the set-up. Links lead somewhere.
 """
 
+import json
 import re
 import shlex
 import shutil
@@ -426,3 +427,26 @@ def test_decisions_that_comments_name_are_there():
         named |= set(re.findall(r"decisions\.md: ([\w-]+)", comments))
     assert len(named) > 10
     assert named <= entries
+
+
+# --- the notebook ---------------------------------------------------------------------------------
+
+
+def notebook_cells():
+    """The code cells of the notebook."""
+    content = (ROOT / "docs" / "trajectories.ipynb").read_text(encoding="utf-8")
+    return [cell for cell in json.loads(content)["cells"] if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_shows_its_pictures():
+    outputs = [output for cell in notebook_cells() for output in cell["outputs"]]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+    assert "Traceback" not in str(outputs)
+    assert "/" not in str([output.get("text") for output in outputs]).replace("\\n", "")
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path):
+    code = "\n".join("".join(cell["source"]) for cell in notebook_cells())
+    check = "assert before < 0.8 < 0.95 < after\nassert draws.shape == (500, 30, 2)\n"
+    run_block(f"import matplotlib\nmatplotlib.use('Agg')\n{code}\n{check}", tmp_path)

@@ -157,8 +157,8 @@ def _sizes(sample: _Sample, size: int | None) -> Sequence[int]:
 
 
 def _relative(rms: np.ndarray, sample: _Sample) -> float:
-    """Root of the mean squared error of a column, in units of its scale."""
-    return float(np.sqrt(np.mean((rms / sample.scale) ** 2)))
+    """The largest error of a column, in units of its scale."""
+    return float(np.max(rms / sample.scale))
 
 
 def _of_curves(sample: _Sample, kind: str, curves: Curves, rms: np.ndarray) -> Encoding:
