@@ -55,7 +55,7 @@ EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks"],
     [
         *("specification", "early_checks", "result_files", "demonstration_files", "supports"),
-        "trajectory_files",
+        *("trajectory_files", "tracking"),
         *("docs_command", "doc_tables", "thin_command"),
     ],
     [
