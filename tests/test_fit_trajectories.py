@@ -1,7 +1,10 @@
 """`fit --trajectories` and `infer` on it: files of trajectories in, paths, pictures, scores out."""
 
+import shutil
+from dataclasses import replace
+
 import virl_tf
-from virl_tf import load_encoding
+from virl_tf import load_encoding, save_encoding
 from virl_tf.numerics import split_seed
 
 import numpy as np
@@ -9,6 +12,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+from experiments.evaluation.own_demonstrations import check_same_encoding
 from experiments.evaluation.trajectories import (
     PUSH,
     losses_when_pushed,
@@ -106,6 +110,22 @@ def test_a_constraint_on_paths_reaches_infer(call, finished, tmp_path):
         load_encoding(tmp_path / "new" / "encoding.npz").dim
         == load_encoding(out / "encoding.npz").dim
     )
+
+
+def test_rewards_on_different_codes_have_no_average(call, finished, tmp_path):
+    out, _ = finished
+    other = tmp_path / "other"
+    shutil.copytree(out, other)
+    encoding = load_encoding(other / "encoding.npz")
+    save_encoding(other / "encoding.npz", replace(encoding, basis=-encoding.basis))
+    check_same_encoding([out, out])
+    status, _, error = call("infer", out, other, "--components", "2", "--out", tmp_path / "new")
+    assert status == 2
+    assert "encode trajectories differently" in error
+    assert not (tmp_path / "new").exists()
+    (other / "encoding.npz").unlink()
+    with pytest.raises(virl_tf.InputError, match="encode trajectories differently"):
+        check_same_encoding([out, other])
 
 
 def test_joints_over_time(tmp_path):

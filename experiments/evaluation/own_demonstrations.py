@@ -15,6 +15,7 @@ from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.policy_start import reward_start
 from virl_tf.reward import Reward
+from virl_tf.validation import InputError
 
 import numpy as np
 import tensorflow as tf
@@ -46,6 +47,25 @@ def of_trajectories(folder: Path) -> bool:
     return (folder / "encoding.npz").is_file()
 
 
+def check_same_encoding(runs: Sequence[Path]) -> None:
+    """Raises InputError unless the same codes are the same trajectories in all runs."""
+    first = _decoder(runs[0])
+    for run in runs[1:]:
+        if not all(np.array_equal(a, b) for a, b in zip(first, _decoder(run), strict=True)):
+            raise InputError(
+                f"{runs[0]} and {run} encode trajectories differently; their rewards have no "
+                "average. Fit all runs to the same trajectories."
+            )
+
+
+def _decoder(run: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Offset and basis of a run's encoding, empty where it has none."""
+    if not of_trajectories(run):
+        return np.zeros(0), np.zeros(0)
+    encoding = load_encoding(run / "encoding.npz")
+    return encoding.offset, encoding.basis
+
+
 def column_names(summary: Mapping[str, Any]) -> list[str]:
     """Of a fit's demonstrations."""
     return [column["name"] for column in summary["columns"]]
@@ -73,7 +93,8 @@ class OwnInference:
     start = staticmethod(reward_start)
 
     def __init__(self, runs: Sequence[Path], rewards: Sequence[Reward]):
-        """From the files of the fits."""
+        """From the files of the fits. Raises InputError if their codes are of different maps."""
+        check_same_encoding(runs)
         self._run, self._rewards = RunFolder(runs[0]), rewards
         self._columns = column_names(read_summary(runs[0]))
         arrays = load_arrays(runs[0] / "demonstrations.npz")
