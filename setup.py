@@ -47,7 +47,7 @@ setup(
         "cluster": ["distributed>=2025.5", "dask-jobqueue>=0.9"],
         "parquet": ["pyarrow>=18"],  # demonstrations from .parquet files
         "tensorboard": ["tensorboard>=2.20"],  # to look at the event files
-        "gymnasium": ["gymnasium>=1.0"],  # the recipe for trajectories
+        "gymnasium": ["gymnasium[mujoco]>=1.0"],  # the recipe for trajectories, a reaching arm
         "browser": ["playwright>=1.50"],  # the test of the report in a headless Chromium
         "docs": ["pdoc>=15"],  # `python -m experiments docs`
         "postgres": ["psycopg[binary]>=3.2"],  # studies in a PostgreSQL database

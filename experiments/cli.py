@@ -212,9 +212,56 @@ def fit_command(
         Path,
         Argument(
             metavar="FILE",
-            help="A row per demonstration: .npy, .npz, .csv or .parquet (extra `parquet`).",
+            help="A row per demonstration: .npy, .npz, .csv or .parquet (extra `parquet`); of "
+            "trajectories also a folder.",
         ),
     ],
+    trajectories: Annotated[
+        bool,
+        Option(
+            "--trajectories",
+            help="Each demonstration is a trajectory: [N, T, D], a table with a column of "
+            "episodes, or a folder of .csv files.",
+        ),
+    ] = False,
+    encoding: Annotated[
+        str,
+        Option(
+            metavar="KIND", help="Of trajectories: promp, waypoints or components; auto: chosen."
+        ),
+    ] = "auto",
+    encoding_size: Annotated[
+        int | None,
+        Option(help="Its basis functions, waypoints or components; default: chosen."),
+    ] = None,
+    via: Annotated[
+        str | None, Option(metavar="start,goal", help="Where paths of promp go through exactly.")
+    ] = None,
+    phase: Annotated[
+        str | None,
+        Option(
+            metavar="time|length",
+            help="What an encoding is over; default: time, or length for waypoints.",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        Option(help="Standard deviations of a column that an encoding may lose; default 0.05."),
+    ] = None,
+    episode: Annotated[
+        str | None,
+        Option(
+            metavar="COLUMN",
+            help="Tells a table's episodes apart; default: episode_index, episode or episode_id.",
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        Option(
+            metavar="COLUMN",
+            help="When samples were taken; default: timestamp or time, or equal steps.",
+        ),
+    ] = None,
     method: Method = "virl",
     components: Annotated[
         int | None,
@@ -263,19 +310,32 @@ def fit_command(
 
     Continues a stopped run, leaves a finished one alone.
     """
-    from experiments.early_checks import check_fit
+    from experiments.early_checks import check_fit, check_trajectory_options
 
-    check_fit(demonstrations, method, components, seed, held_out, hparams, set_ or [])
+    of_trajectories: dict[str, Any] = {
+        "--encoding-size": encoding_size,
+        "--via": via,
+        "--phase": phase,
+    }
+    of_trajectories |= {"--episode": episode, "--time": time, "--tolerance": tolerance}
+    of_trajectories |= {"--encoding": encoding}
+    check_trajectory_options(trajectories, of_trajectories)
+    check_fit(demonstrations, trajectories, method, components, seed, held_out, hparams, set_ or [])
     from experiments.fit_command import (
         FitRequest,
+        TrajectoryRequest,
         fit_file,
         parse_columns,
         parse_numbers,
         parse_support,
     )
 
+    how = TrajectoryRequest(
+        encoding, encoding_size, parse_columns(via) or [], phase, tolerance, episode, time
+    )
     request = FitRequest(
         path=demonstrations,
+        trajectories=how if trajectories else None,
         array=array,
         columns=parse_columns(columns),
         exclude=parse_columns(exclude) or [],

@@ -54,8 +54,8 @@ def load_demonstrations(
     readers: dict[str, Callable[[], pd.DataFrame]] = {
         ".npy": lambda: _frame_of(load_array(path), path),
         ".npz": lambda: _frame_of(_read_npz(path, array), path),
-        ".csv": lambda: _read_csv(path),
-        ".parquet": lambda: _read_parquet(path),
+        ".csv": lambda: read_csv(path),
+        ".parquet": lambda: read_parquet(path),
     }
     check_demonstration_file(path)
     kind = path.suffix.lower()
@@ -67,7 +67,7 @@ def load_demonstrations(
         groups = frame.pop(check_choice(f"column of {path}", group, frame.columns))
         if groups.isna().any():
             raise InputError(f"{path}: column {group!r} has no label in {_rows(groups.isna())}.")
-    found = _checked(_chosen(frame, columns, exclude, path), path)
+    found = _checked(chosen_columns(frame, columns, exclude, path), path)
     return found if groups is None else found._replace(groups=groups.to_numpy())
 
 
@@ -90,7 +90,8 @@ def _frame_of(x: np.ndarray, path: Path) -> pd.DataFrame:
     return pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])])
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def read_csv(path: Path) -> pd.DataFrame:
+    """A .csv file with or without a line of names. Raises InputError."""
     try:
         comment, first = _first_lines(path)
         separator = max((",", ";", "\t"), key=first.count)
@@ -144,7 +145,8 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
+def read_parquet(path: Path) -> pd.DataFrame:
+    """A .parquet file. Raises InputError, also where pyarrow is missing."""
     try:
         return pd.read_parquet(path, engine="pyarrow")
     except ImportError as error:
@@ -156,9 +158,10 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         raise InputError(f"{path} is damaged or not a .parquet file: {reason(error)}") from error
 
 
-def _chosen(
+def chosen_columns(
     frame: pd.DataFrame, columns: Sequence[str] | None, exclude: Sequence[str], path: Path
 ) -> pd.DataFrame:
+    """A frame's `columns` (None: all) but those to `exclude`. Raises InputError."""
     wanted, unwanted = (
         [check_choice(f"column of {path}", name, frame.columns) for name in names]
         for names in (columns or (), exclude)
@@ -182,7 +185,7 @@ def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
             f"{path}: the first column has no name and counts the rows; "
             f"drop it (--exclude '{names[0]}')."
         )
-    check_number_columns(str(path), {name: _no_numbers(frame[name]) for name in names})
+    check_number_columns(str(path), {name: held_instead(frame[name]) for name in names})
     x = np.column_stack([frame[name].to_numpy(np.float64, na_value=np.nan) for name in names])
     finite = np.isfinite(x)
     if not finite.all():
@@ -199,7 +202,7 @@ def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
         raise InputError(f"{path}: {error}") from error
 
 
-def _no_numbers(column: pd.Series) -> str:
+def held_instead(column: pd.Series) -> str:
     """What a column holds instead of numbers; "" if it holds numbers."""
     dtype = column.dtype
     if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype):

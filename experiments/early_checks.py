@@ -1,7 +1,8 @@
 """What commands can say of files and options before TensorFlow or pandas are loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from virl_tf.hparams import default_hparams, read_yaml
 from virl_tf.methods import METHODS
@@ -31,8 +32,28 @@ def check_demonstration_file(path: Path) -> None:
         raise InputError(f"{path} is empty.")
 
 
+def check_trajectory_path(path: Path) -> None:
+    """Raises InputError unless `path` is such a file, or a folder of .csv or .parquet files."""
+    if not path.exists():
+        raise InputError(f"no file or folder {path}.")
+    if path.is_file():
+        check_demonstration_file(path)
+    elif not any(path.glob("*.csv")) and not any(path.rglob("*.parquet")):
+        raise InputError(
+            f"{path} holds no .csv files, one for each episode, and no .parquet files."
+        )
+
+
+def check_trajectory_options(trajectories: bool, given: Mapping[str, Any]) -> None:
+    """Raises InputError for an option of trajectories without --trajectories."""
+    used = [name for name, value in given.items() if value not in (None, "auto")]
+    if used and not trajectories:
+        raise InputError(f"{used[0]} is for --trajectories.")
+
+
 def check_fit(
     path: Path,
+    trajectories: bool,
     method: str,
     components: int | None,
     seed: int,
@@ -41,7 +62,10 @@ def check_fit(
     assignments: Sequence[str],
 ) -> None:
     """Raises InputError for a file or option that `fit` cannot take whatever the data are."""
-    check_demonstration_file(path)
+    if trajectories:
+        check_trajectory_path(path)
+    else:
+        check_demonstration_file(path)
     check_choice("method", method, METHODS)
     if components is not None:
         check_integer("--components", components, 1)

@@ -6,22 +6,44 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
+from virl_tf import Encoding, fit_encoding, save_encoding
 from virl_tf.fit import resolve_hparams
 from virl_tf.hparams import Hparams
 from virl_tf.methods import METHODS
 from virl_tf.score import from_plain
+from virl_tf.trajectories import Episodes
+from virl_tf.trajectories.choice import TOLERANCE
 from virl_tf.validation import InputError, check_choice, check_integer
 
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from experiments.demonstration_files import load_demonstrations
+from experiments.demonstration_files import Demonstrations, load_demonstrations
 from experiments.evaluation.own_demonstrations import draw_missing
+from experiments.evaluation.trajectories import some_demonstrations, write_trajectories
 from experiments.result_files import reading
 from experiments.specification import parse_assignment
+from experiments.trajectory_files import TrajectoryFile, load_episodes
 
 Support = tuple[Mapping[str, float] | None, Mapping[str, float] | None]
+
+
+class TrajectoryRequest(NamedTuple):
+    """How trajectories become rows.
+
+    Attributes:
+        kind, size, via, phase, tolerance: see `virl_tf.fit_encoding`; None: its default.
+        episode, time: see `TrajectoryFile`.
+    """
+
+    kind: str = "auto"
+    size: int | None = None
+    via: Sequence[str] = ()
+    phase: str | None = None
+    tolerance: float | None = None
+    episode: str | None = None
+    time: str | None = None
 
 
 class FitRequest(NamedTuple):
@@ -29,6 +51,7 @@ class FitRequest(NamedTuple):
 
     Attributes:
         path, array, columns, exclude, group: see `load_demonstrations`.
+        trajectories: None: a row per demonstration.
         method, components, seed, held_out, periodic, support, dither: see `virl_tf.fit`.
         hparams_file, assignments: over the library's defaults, as for `run`.
     """
@@ -38,6 +61,7 @@ class FitRequest(NamedTuple):
     columns: Sequence[str] | None = None
     exclude: Sequence[str] = ()
     group: str | None = None
+    trajectories: TrajectoryRequest | None = None
     method: str = "virl"
     components: int | None = None
     seed: int = 0
@@ -57,14 +81,14 @@ def fit_file(request: FitRequest, out: Path, tensorboard: bool, progress: bool =
     """
     console = Console()
     check_choice("method", request.method, METHODS)
-    data = load_demonstrations(
-        request.path, request.array, request.columns, request.exclude, request.group
-    )
+    data, encoded = read_rows(request)
     if request.components is not None:
         check_integer("--components", request.components, 1, len(data.x))
     hparams = user_hparams(request.method, request.hparams_file, request.assignments)
     size = f"{len(data.x)} demonstrations of dimension {len(data.columns)} from {request.path}"
     console.print(f"{size}; run folder {out}", highlight=False, soft_wrap=True)
+    if encoded is not None:
+        _print_encoding(*encoded, console)
     with warnings.catch_warnings():
         # They are printed below, of a finished run as well.
         warnings.simplefilter("ignore", virl_tf.FitWarning)
@@ -83,10 +107,57 @@ def fit_file(request: FitRequest, out: Path, tensorboard: bool, progress: bool =
             progress=progress,
             tensorboard=tensorboard,
         )
+    if encoded is not None:
+        _write_trajectories(out, result, *encoded)
     draw_missing(out, result)
     with reading(out / "summary.json"):
         print_summary(result.summary, console)
     _print_files(out, console)
+
+
+def read_rows(request: FitRequest) -> tuple[Demonstrations, tuple[Episodes, Encoding] | None]:
+    """The rows to fit to; of trajectories their codes, and what these are codes of.
+
+    Raises:
+        InputError: a file or an argument that cannot be used.
+    """
+    how = request.trajectories
+    if how is None:
+        rows = load_demonstrations(
+            request.path, request.array, request.columns, request.exclude, request.group
+        )
+        return rows, None
+    if request.group is not None:
+        raise InputError("--group is for tables with a row per demonstration.")
+    chosen = (request.array, request.columns, request.exclude, how.episode, how.time)
+    episodes = load_episodes(TrajectoryFile(request.path, *chosen))
+    tolerance = TOLERANCE if how.tolerance is None else how.tolerance
+    options: dict[str, Any] = {"via": how.via, "phase": how.phase, "tolerance": tolerance}
+    encoding = fit_encoding(episodes, how.kind, how.size, **options)
+    codes = encoding.encode(episodes)
+    return Demonstrations(codes, list(encoding.code_columns)), (episodes, encoding)
+
+
+def _print_encoding(episodes: Episodes, encoding: Encoding, console: Console) -> None:
+    """What the codes are, and what they lose."""
+    lengths = episodes.lengths
+    console.print(f"trajectories of {lengths.min()} to {lengths.max()} samples; {encoding!r}")
+    console.print(repr(encoding.reconstruction(episodes)), highlight=False, soft_wrap=True)
+
+
+def _write_trajectories(
+    out: Path, result: virl_tf.Result, episodes: Episodes, encoding: Encoding
+) -> None:
+    """encoding.npz, trajectories.npz and the pictures of paths, unless they are there."""
+    from experiments.figures.trajectories import draw_trajectories
+
+    if not (out / "trajectories.npz").is_file():
+        save_encoding(out / "encoding.npz", encoding)
+        policies = (result.policy, result.policy)
+        shown = some_demonstrations(episodes, encoding)
+        write_trajectories(out, encoding, result.reward, policies, shown)
+    if not (out / "along.png").is_file():
+        draw_trajectories(out)
 
 
 def parse_columns(text: str | None) -> list[str] | None:
@@ -119,8 +190,9 @@ def parse_support(lower: str | None, upper: str | None) -> Support | None:
 
 def _print_files(out: Path, console: Console) -> None:
     shown = ", ".join(str(out / name) for name in pictures(out))
-    numbers = out / "summary.json"
-    console.print(f"\npictures: {shown}; numbers: {numbers}", highlight=False, soft_wrap=True)
+    numbers = [out / "summary.json", out / "trajectories.npz"]
+    listed = ", ".join(str(path) for path in numbers if path.is_file())
+    console.print(f"\npictures: {shown}; numbers: {listed}", highlight=False, soft_wrap=True)
     console.print("use it from Python:\n")
     console.print(snippet(out), highlight=False, markup=False, soft_wrap=True)
 
@@ -175,7 +247,14 @@ def _last_iteration(summary: dict[str, Any]) -> str:
 
 
 def snippet(out: Path) -> str:
-    """Three lines of Python that load the result and use it."""
+    """A few lines of Python that load the result and use it."""
+    if (out / "encoding.npz").is_file():
+        return (
+            "import virl_tf\n"
+            f"result = virl_tf.load({str(out)!r})  # reward.keras, policy.npz and the history\n"
+            f"encoding = virl_tf.load_encoding({str(out / 'encoding.npz')!r})\n"
+            "print(encoding.decode(result.policy.sample(3)).shape)  # paths [3, T, D]"
+        )
     return (
         "import virl_tf\n"
         f"result = virl_tf.load({str(out)!r})  # reward.keras, policy.npz and the history\n"

@@ -2,6 +2,7 @@
 whose script holds the set-up. Links lead somewhere.
 """
 
+import json
 import re
 import shlex
 import shutil
@@ -20,7 +21,7 @@ from experiments.doc_tables import find_pages
 from experiments.supports import load_support
 from experiments.tuning.study import StudySpecification
 
-from . import postgres
+from . import arm, postgres
 
 ROOT = Path(__file__).parent.parent
 # In the order in which their commands are run: each goes on from those before it.
@@ -28,6 +29,7 @@ ORDER = (
     "README.md",
     "docs/usage.md",
     "docs/own-demonstrations.md",
+    "docs/trajectories.md",
     "docs/paper-experiments.md",
     "docs/beyond-the-paper.md",
     "docs/studies.md",
@@ -180,11 +182,20 @@ def test_other_commands_are_those_of_ci_extras_and_tests():
             ), command
 
 
+def ways_round_a_disc():
+    """80 paths [80, 20, 2] from one corner to the other, past the middle on either side."""
+    rng, s = np.random.default_rng(0), np.linspace(0.0, 1.0, 20)[:, None]
+    aside = rng.choice([-1.0, 1.0], (80, 1, 1)) * rng.normal(0.3, 0.03, (80, 1, 1))
+    return s * [1.0, 1.0] + aside * np.sin(np.pi * s) * [1.0, -1.0]
+
+
 @pytest.mark.slow
 def test_every_command_of_the_experiments_runs(call, tmp_path, request):
     """In order, in one folder, because each goes on from those before it."""
     demonstrations, _ = virl_tf.tasks.RandomGaussians(10, seed=0).exact_samples(2000, seed=0)
     np.save(tmp_path / "demos.npy", demonstrations)
+    np.save(tmp_path / "paths.npy", ways_round_a_disc())
+    (tmp_path / "free.py").write_text(python_blocks("docs/trajectories.md")[0])
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")  # for the pre-trained rewards
     done = set()
     for arguments in experiments_commands():
@@ -244,9 +255,10 @@ def test_every_python_block_is_run_by_a_test():
     recipes = blocks.pop("docs/recipes.md")  # tests/test_recipes.py
     assert recipes > 5
     assert blocks == {
-        "README.md": 1,
+        "README.md": 2,
         "docs/usage.md": 2,
         "docs/own-demonstrations.md": 2,
+        "docs/trajectories.md": 1,
         "docs/paper-experiments.md": 1,
     }
 
@@ -259,11 +271,34 @@ def run_block(block, folder):
 
 @pytest.mark.slow
 def test_the_example_of_the_readme_runs(tmp_path):
-    (block,) = python_blocks("README.md")
+    block, _ = python_blocks("README.md")
     assert len([line for line in block.splitlines() if line]) <= 15
     run_block(block, tmp_path)
     assert np.isfinite(np.loadtxt(tmp_path / "rewards.csv")).all()
     assert (tmp_path / "runs" / "mine" / "policy.npz").is_file()
+
+
+@pytest.mark.slow
+def test_trajectories_take_eight_lines_of_the_readme(tmp_path):
+    _, block = python_blocks("README.md")
+    assert len([line for line in block.splitlines() if line]) <= 8
+    np.save(tmp_path / "paths.npy", arm.reaching(100)[0])
+    run_block(f"{block}\nassert draws.shape == (100, 30, 5)\n", tmp_path)
+
+
+def test_the_constraint_on_trajectories_is_one(tmp_path, monkeypatch):
+    (block,) = python_blocks("docs/trajectories.md")
+    assert len([line for line in block.splitlines() if line]) <= 10
+    paths = ways_round_a_disc()
+    encoding = virl_tf.fit_encoding(paths)
+    (tmp_path / "runs" / "paths").mkdir(parents=True)
+    virl_tf.save_encoding(tmp_path / "runs" / "paths" / "encoding.npz", encoding)
+    (tmp_path / "free.py").write_text(block)
+    monkeypatch.chdir(tmp_path)
+    straight = np.linspace(0.0, 1.0, 20)[:, None] * [1.0, 1.0]
+    codes = encoding.encode([*paths[:5], straight, straight[::-1]])
+    free = load_support("free.py").function(codes)
+    np.testing.assert_array_equal(free, [True] * 5 + [False, False])
 
 
 @pytest.mark.slow
@@ -359,7 +394,7 @@ def test_every_page_is_linked_from_the_readme_and_the_index():
 
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_are_short_and_their_lines_fit(name):
-    most = {"README.md": 150, "CONTRIBUTING.md": 120}.get(name, 300)
+    most = {"README.md": 150, "CONTRIBUTING.md": 120, "docs/decisions.md": 500}.get(name, 300)
     assert len(PAGES[name].splitlines()) <= most
     lines = without_code(PAGES[name]).splitlines()
     assert [line for line in lines if len(line) > 100 and not line.startswith("|")] == []
@@ -394,3 +429,26 @@ def test_decisions_that_comments_name_are_there():
         named |= set(re.findall(r"decisions\.md: ([\w-]+)", comments))
     assert len(named) > 10
     assert named <= entries
+
+
+# --- the notebook ---------------------------------------------------------------------------------
+
+
+def notebook_cells():
+    """The code cells of the notebook."""
+    content = (ROOT / "docs" / "trajectories.ipynb").read_text(encoding="utf-8")
+    return [cell for cell in json.loads(content)["cells"] if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_shows_its_pictures():
+    outputs = [output for cell in notebook_cells() for output in cell["outputs"]]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+    assert "Traceback" not in str(outputs)
+    assert "/" not in str([output.get("text") for output in outputs]).replace("\\n", "")
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path):
+    code = "\n".join("".join(cell["source"]) for cell in notebook_cells())
+    check = "assert before < 0.8 < 0.95 < after\nassert draws.shape == (500, 30, 2)\n"
+    run_block(f"import matplotlib\nmatplotlib.use('Agg')\n{code}\n{check}", tmp_path)

@@ -17,7 +17,11 @@ FLOORS = [
         *("_quiet_import", "validation", "data_checks", "hparams", "numerics", "shapes"),
         *("density", "splitting", "domain"),
     ],
-    ["mixture", "network_stack"],
+    [
+        *("mixture", "network_stack"),
+        *("trajectories.episodes", "trajectories.encoding", "trajectories.bases"),
+        *("trajectories.choice", "trajectories"),
+    ],
     ["mixture_choice", "demonstrations"],
     [
         *("kde", "fusion", "importance", "features", "reward"),
@@ -48,6 +52,7 @@ FLOORS = [
     [
         *("persistence", "persistence.files", "persistence.configuration"),
         *("persistence.policy_file", "persistence.reward_file", "persistence.checkpoint"),
+        "persistence.encoding_file",
         "persistence.run_folder",
     ],
     ["fit_policy", "fit"],
@@ -57,7 +62,7 @@ EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks"],
     [
         *("specification", "records", "early_checks", "result_files", "demonstration_files"),
-        *("supports", "docs_command", "doc_tables"),
+        *("supports", "trajectory_files", "tracking", "docs_command", "doc_tables"),
     ],
     [
         *("references", "claims"),
@@ -71,11 +76,12 @@ EXPERIMENT_FLOORS = [
         *("figures.demonstrations", "figures.walks", "figures.figure_1", "figures.figure_2a"),
         *("figures.figure_2b", "figures.figure_3", "figures.figure_4", "figures.figure_5"),
         *("figures.figure_6", "figures.figure_7", "figures.figure_robot"),
-        "figures.figure_ablations",
+        *("figures.figure_ablations", "figures.trajectories"),
     ],
     [
         "evaluation.densities",
         "evaluation.walks",
+        "evaluation.trajectories",
         "evaluation.own_demonstrations",
         "evaluation.ablated",
     ],

@@ -289,8 +289,11 @@ def test_frames_of_other_packages_are_read_too():
     ("x", "expected"),
     [
         (np.zeros((5, 3, 2)), r"flatten trajectories \[N, T, D\] to \[N, T \* D\], x.reshape"),
-        (np.zeros((5, 3, 2)), "or fit movement-primitive weights"),
-        ([np.zeros((3, 2)), np.zeros((4, 2))], "different lengths; resample trajectories"),
+        (np.zeros((5, 3, 2)), "or use --trajectories"),
+        (
+            [np.zeros((3, 2)), np.zeros((4, 2))],
+            "different lengths; of trajectories virl_tf.fit_encoding",
+        ),
         (np.zeros(5), r"one column of numbers is \[N, 1\]: x\[:, None\]"),
     ],
 )

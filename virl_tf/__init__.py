@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from virl_tf.hparams import Hparams, load_hparams
     from virl_tf.methods import Method
     from virl_tf.mixture import Mixture
+    from virl_tf.persistence.encoding_file import load_encoding, save_encoding
     from virl_tf.persistence.reward_file import load_reward
     from virl_tf.reward import Reward
     from virl_tf.score import Score
     from virl_tf.summary import FitWarning
+    from virl_tf.trajectories import Encoding, fit_encoding
     from virl_tf.validation import InputError
 
 METHODS: "dict[str, Method]"
@@ -40,6 +42,7 @@ __version__ = "0.1.0"
 # files and hyperparameters need no TensorFlow, which takes seconds to load.
 _HOMES = {
     "METHODS": "methods",
+    "Encoding": "trajectories",
     "FitWarning": "summary",
     "Hparams": "hparams",
     "InputError": "validation",
@@ -49,14 +52,18 @@ _HOMES = {
     "Reward": "reward",
     "Score": "score",
     "fit": "fit",
+    "fit_encoding": "trajectories",
     "fit_policy": "fit_policy",
     "load": "fit",
+    "load_encoding": "persistence.encoding_file",
     "load_hparams": "hparams",
     "load_reward": "persistence.reward_file",
+    "save_encoding": "persistence.encoding_file",
 }
 
 __all__ = [
     "METHODS",
+    "Encoding",
     "FitWarning",
     "Hparams",
     "InputError",
@@ -67,10 +74,13 @@ __all__ = [
     "Score",
     "__version__",
     "fit",
+    "fit_encoding",
     "fit_policy",
     "load",
+    "load_encoding",
     "load_hparams",
     "load_reward",
+    "save_encoding",
     "tasks",
 ]
 

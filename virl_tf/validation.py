@@ -176,7 +176,7 @@ def _as_float64(demonstrations: Any) -> np.ndarray:
             raise TypeError(f"dtype {x.dtype}")
         return x.astype(np.float64)
     except (TypeError, ValueError) as error:
-        ragged = "rows of different lengths; resample trajectories to one number of points"
+        ragged = "rows of different lengths; of trajectories virl_tf.fit_encoding makes rows"
         got = ragged if "inhomogeneous" in str(error) else reason(error)
         raise InputError(f"demonstrations must be a numeric array [N, D], got {got}.") from error
 
@@ -188,7 +188,7 @@ def check_two_axes(x: np.ndarray, where: str = "") -> None:
     cure = "one column of numbers is [N, 1]: x[:, None]"
     if x.ndim > 2:
         flat = "flatten trajectories [N, T, D] to [N, T * D], x.reshape(len(x), -1)"
-        cure = f"a row per demonstration is needed: {flat}, or fit movement-primitive weights"
+        cure = f"a row per demonstration is needed: {flat}, or use --trajectories (fit_encoding)"
     got = f"got {x.ndim}-D with shape {x.shape}" + (f" ({cure})" if x.ndim else "")
     raise InputError(f"{where}demonstrations must be 2-D [N, D], {got}.")
 

@@ -10,15 +10,18 @@ from virl_tf import metrics
 from virl_tf.fit import Result
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, split_seed
+from virl_tf.persistence.encoding_file import load_encoding, save_encoding
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.policy_start import reward_start
 from virl_tf.reward import Reward
+from virl_tf.validation import InputError
 
 import numpy as np
 import tensorflow as tf
 
 from experiments.evaluation.base import average_reward
+from experiments.evaluation.trajectories import write_trajectories
 from experiments.result_files import read_summary
 
 RESOLUTION = 150  # of the grid in 1-D and 2-D
@@ -32,10 +35,35 @@ def draw_missing(folder: Path, result: Result) -> None:
     if not (folder / "grid.npz").is_file():
         train = load_arrays(folder / "demonstrations.npz")["train"]
         save_arrays(folder / "grid.npz", grid_arrays(result.reward, result.policy, train))
-    pictures = ("training.png", "reward.png" if result.policy.dim <= 2 else "corner.png")
-    if not all((folder / name).is_file() for name in pictures):
-        draw_demonstrations(folder, column_names(result.summary))
+    reward = "reward.png" if result.policy.dim <= 2 else "corner.png"
+    if not (folder / "training.png").is_file():
         draw_training(folder, result.history)
+    if not (folder / reward).is_file() and not of_trajectories(folder):
+        draw_demonstrations(folder, column_names(result.summary))
+
+
+def of_trajectories(folder: Path) -> bool:
+    """Whether a fit's rows are codes of trajectories, which are drawn as such."""
+    return (folder / "encoding.npz").is_file()
+
+
+def check_same_encoding(runs: Sequence[Path]) -> None:
+    """Raises InputError unless the same codes are the same trajectories in all runs."""
+    first = _decoder(runs[0])
+    for run in runs[1:]:
+        if not all(np.array_equal(a, b) for a, b in zip(first, _decoder(run), strict=True)):
+            raise InputError(
+                f"{runs[0]} and {run} encode trajectories differently; their rewards have no "
+                "average. Fit all runs to the same trajectories."
+            )
+
+
+def _decoder(run: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Offset and basis of a run's encoding, empty where it has none."""
+    if not of_trajectories(run):
+        return np.zeros(0), np.zeros(0)
+    encoding = load_encoding(run / "encoding.npz")
+    return encoding.offset, encoding.basis
 
 
 def column_names(summary: Mapping[str, Any]) -> list[str]:
@@ -65,7 +93,8 @@ class OwnInference:
     start = staticmethod(reward_start)
 
     def __init__(self, runs: Sequence[Path], rewards: Sequence[Reward]):
-        """From the files of the fits."""
+        """From the files of the fits. Raises InputError if their codes are of different maps."""
+        check_same_encoding(runs)
         self._run, self._rewards = RunFolder(runs[0]), rewards
         self._columns = column_names(read_summary(runs[0]))
         arrays = load_arrays(runs[0] / "demonstrations.npz")
@@ -89,7 +118,10 @@ class OwnInference:
         arrays = {"train": self._train, "test": self._test}
         save_arrays(out / "demonstrations.npz", arrays)
         save_arrays(out / "grid.npz", grid_arrays(self.log_prob, policy, self._train))
-        draw_demonstrations(out, self._columns)
+        if of_trajectories(self._run.path):
+            self._write_trajectories(out, policy)
+        else:
+            draw_demonstrations(out, self._columns)
         new = evaluations[-1]["log_likelihood"]
         trained = self.measure(self._run.policy())["log_likelihood"]
         held_out = f"{len(self._test)} held-out" if len(self._test) else "all"
@@ -98,3 +130,14 @@ class OwnInference:
             f"{trained:.4f} under the training policy"
         )
         return {"log_likelihood": {"inference_policy": new, "training_policy": trained}}, sentence
+
+    def _write_trajectories(self, out: Path, policy: Mixture) -> None:
+        """The new policy's trajectories, and their pictures."""
+        from experiments.figures.trajectories import draw_trajectories
+
+        encoding = load_encoding(self._run.path / "encoding.npz")
+        shown = load_arrays(self._run.path / "trajectories.npz")["demonstrations"]
+        policies = (policy, self._run.policy())
+        write_trajectories(out, encoding, self.log_prob, policies, shown)
+        save_encoding(out / "encoding.npz", encoding)
+        draw_trajectories(out)

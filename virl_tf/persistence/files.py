@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from virl_tf.validation import InputError, check_unpacked_size, reason
+from virl_tf.validation import MAX_UNPACKED_BYTES, InputError, check_unpacked_size, reason
 
 # What zipfile raises for damaged files: RuntimeError where a header asks for a password or an
 # unknown compression, OverflowError and struct.error for impossible offsets and sizes.
@@ -122,6 +122,72 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
     return _Arrays(path, arrays)
 
 
+def map_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, those that are not compressed mapped: read when they are used.
+
+    What is mapped is not checked against its CRC-32.
+
+    Raises:
+        InputError: as `load_arrays`, which reads files of up to `MAX_UNPACKED_BYTES`.
+    """
+    if not path.is_file() or path.stat().st_size <= MAX_UNPACKED_BYTES:
+        return load_arrays(path)
+    try:
+        check_unpacked_size(path)
+        with zipfile.ZipFile(path) as file, path.open("rb") as raw:
+            members = file.infolist()
+            if any(m.compress_type != zipfile.ZIP_STORED for m in members):
+                return load_arrays(path)
+            arrays = {m.filename.removesuffix(".npy"): _map_member(path, raw, m) for m in members}
+    except InputError:
+        raise
+    except _DAMAGED as error:
+        raise DamagedFileError(
+            f"{path} is damaged or not an .npz file of plain arrays: {reason(error)}."
+        ) from error
+    return _Arrays(path, arrays)
+
+
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of the name and of what follows it
+
+
+def _map_member(path: Path, file: io.BufferedIOBase, member: zipfile.ZipInfo) -> np.ndarray:
+    """An array that is stored as it is in a zip file."""
+    file.seek(member.header_offset)
+    signature, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+    if signature != b"PK\x03\x04" or member.flag_bits & 1:
+        raise ValueError(f"no array where {member.filename[:40]!r} should be")
+    file.seek(name + extra, 1)
+    end = min(file.tell() + member.file_size, path.stat().st_size)
+    return _map(path, file, end)
+
+
+def map_array(path: Path) -> np.ndarray:
+    """An .npy file's array, read when it is used if it has more than `MAX_UNPACKED_BYTES`.
+
+    Raises:
+        InputError: as `load_array`.
+    """
+    if not path.is_file() or path.stat().st_size <= MAX_UNPACKED_BYTES:
+        return load_array(path)
+    try:
+        with path.open("rb") as file:
+            return _map(path, file, path.stat().st_size)
+    except (OSError, ValueError) as error:
+        raise DamagedFileError(
+            f"{path} is damaged or not an .npy file of a plain array: {reason(error)}."
+        ) from error
+
+
+def _map(path: Path, file: io.BufferedIOBase, end: int) -> np.ndarray:
+    """The array in .npy format from where `file` stands to the byte `end`; as `_read_array`."""
+    dtype, fortran_order, shape = _declared(file, end)
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    order: Any = "F" if fortran_order else "C"
+    return np.memmap(path, dtype, "r", file.tell(), shape, order)
+
+
 def load_array(path: Path) -> np.ndarray:
     """Read an .npy file.
 
@@ -179,19 +245,25 @@ def _read_array(file: io.BufferedIOBase, size: int) -> np.ndarray:
     Raises:
         ValueError: it is not such a file, or not of plain numbers or text.
     """
-    dtype, fortran_order, shape = _read_header(file)
+    dtype, fortran_order, shape = _declared(file, size)
     count = math.prod(shape)
-    left = size - file.tell()
-    # Beside a zero, another axis may be of any length, and nobody may count to 2^62 then.
-    if count * dtype.itemsize > left or max(shape, default=0) > max(left, _MOST_BESIDE_ZERO):
-        raise ValueError(
-            f"it declares an array {list(shape)} of {dtype.itemsize} bytes each, but holds {left}"
-        )
     content = np.empty(count * dtype.itemsize, np.uint8)
     if file.readinto(content.data) != content.size:
         raise ValueError("it ends too early")
     # Raises ValueError for too many dimensions.
     return content.view(dtype).reshape(shape, order="F" if fortran_order else "C")
+
+
+def _declared(file: io.BufferedIOBase, end: int) -> tuple[np.dtype, bool, tuple[int, ...]]:
+    """What the header declares, once the bytes up to `end` are known to hold it."""
+    dtype, fortran_order, shape = _read_header(file)
+    count, left = math.prod(shape), end - file.tell()
+    # Beside a zero, another axis may be of any length, and nobody may count to 2^62 then.
+    if count * dtype.itemsize > left or max(shape, default=0) > max(left, _MOST_BESIDE_ZERO):
+        raise ValueError(
+            f"it declares an array {list(shape)} of {dtype.itemsize} bytes each, but holds {left}"
+        )
+    return dtype, fortran_order, shape
 
 
 def _read_header(file: io.BufferedIOBase) -> tuple[np.dtype, bool, tuple[int, ...]]:

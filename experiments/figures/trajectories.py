@@ -1,0 +1,118 @@
+"""Pictures of a fit to trajectories, from its folder: paths in 2-D, else each column over time."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+
+from experiments.figures.style import Look, open_frame, read, save
+
+MOST_COLUMNS = 7
+MOST_LINES = 100  # of a panel
+LABELLED = 0.005  # least weight of a component with a label
+COLOURS = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
+Lines = list[tuple[np.ndarray, Any, Look]]  # paths [N, T, D], a colour for all or each, the look
+
+
+def draw_trajectories(folder: Path) -> None:
+    """paths.png and .pdf: demonstrations, draws of reward and policy, mean paths; along.png and
+    .pdf: what the reward loses where a path is pushed aside.
+    """
+    found = read(folder, "trajectories.npz")
+    _draw_paths(folder, found)
+    _draw_along(folder, found)
+
+
+def _draw_paths(folder: Path, found: dict[str, np.ndarray]) -> None:
+    panels = _panels(found)
+    width = found["means"].shape[2]
+    rows = 1 if width == 2 else min(width, MOST_COLUMNS)
+    height = 3.6 if width == 2 else 1.0 + 1.3 * rows
+    options: Look = {"sharex": True, "sharey": "row", "layout": "constrained", "squeeze": False}
+    figure, grid = plt.subplots(rows, len(panels), figsize=(3.1 * len(panels), height), **options)
+    for column, (title, lines) in enumerate(panels.items()):
+        grid[0, column].set_title(title)
+        for row in range(rows):
+            axes = grid[row, column]
+            _draw_lines(axes, lines, found["times"], None if width == 2 else row)
+            open_frame(axes)
+    _label(grid, found)
+    _legend(grid[0, -1], found["weights"])
+    hidden = max(width - rows, 0) if width != 2 else 0
+    if hidden:
+        figure.suptitle(f"{hidden} more columns are not shown", fontsize=9)
+    save(figure, folder / "paths")
+
+
+def _panels(found: dict[str, np.ndarray]) -> dict[str, Lines]:
+    """Title -> what is drawn."""
+    weights = found["weights"]
+    order = np.argsort(-weights)
+    ranks = np.argsort(order)
+    colours = np.array([COLOURS[rank % len(COLOURS)] for rank in ranks])
+    draws = found["trajectories"][:MOST_LINES]
+    own = colours[found["components"][:MOST_LINES]]
+    shown = [o for o in order if weights[o] >= LABELLED]
+    thin: Look = {"linewidths": 0.6, "alpha": 0.5}
+    heavy: Look = {"linewidths": 0.5 + 4.0 * np.sqrt(weights[shown])}
+    demonstrations, reward = found["demonstrations"], found["reward_draws"][:MOST_LINES]
+    effective = float(found["reward_effective"])
+    few = f"\n(only {effective:.0f} effective)" if effective < MOST_LINES else ""
+    return {
+        f"{len(demonstrations)} demonstrations": [(demonstrations, "0.3", thin)],
+        f"draws of the reward{few}": [(reward, "C0", thin)],
+        "draws of the policy": [(draws, own, thin)],
+        "mean paths and weights": [(found["means"][shown], colours[shown], heavy)],
+    }
+
+
+def _draw_lines(axes: Axes, lines: Lines, times: np.ndarray, column: int | None) -> None:
+    """Paths in the plane, or one column of them over time."""
+    for paths, colour, look in lines:
+        if column is None:
+            points = list(paths)
+        else:
+            points = [np.column_stack([times, path[:, column]]) for path in paths]
+        axes.add_collection(LineCollection(points, colors=colour, **look))
+    axes.autoscale_view()
+
+
+def _label(grid: np.ndarray, found: dict[str, np.ndarray]) -> None:
+    names = [str(name) for name in found["columns"]]
+    for axes in grid[-1]:
+        axes.set_xlabel(names[0] if len(names) == 2 else "time")
+    for row, axes in enumerate(grid[:, 0]):
+        axes.set_ylabel(names[1] if len(names) == 2 else names[row])
+    spans = np.ptp(found["demonstrations"], axis=(0, 1))
+    if len(names) == 2 and 0.25 < spans[0] / spans[1] < 4.0:
+        for axes in grid[0]:
+            axes.set_aspect("equal")
+
+
+def _legend(axes: Axes, weights: np.ndarray) -> None:
+    """The weights of the heaviest components, as many as there are colours."""
+    heaviest = np.sort(weights)[::-1][: len(COLOURS)]
+    for weight, colour in zip(heaviest[heaviest >= LABELLED], COLOURS, strict=False):
+        axes.plot([], [], color=colour, label=f"{weight:.2f}")
+    outside: Look = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+    axes.legend(frameon=False, fontsize=7, handlelength=1.0, **outside)
+
+
+def _draw_along(folder: Path, found: dict[str, np.ndarray]) -> None:
+    """A line for each of the heaviest components."""
+    weights = found["weights"]
+    order = np.argsort(-weights)[: len(found["losses"])]
+    figure, axes = plt.subplots(figsize=(5.2, 3.0), layout="constrained")
+    for rank, (o, losses) in enumerate(zip(order, found["losses"], strict=True)):
+        colour, width = COLOURS[rank % len(COLOURS)], 0.5 + 4.0 * np.sqrt(weights[o])
+        finite = np.where(np.isfinite(losses), losses, np.nan)
+        label = f"weight {weights[o]:.2f}"
+        axes.plot(found["pushes"], finite, color=colour, linewidth=width, label=label)
+    axes.set_xlabel("phase of a component's mean path")
+    axes.set_ylabel("nats that a push aside costs")
+    axes.legend(frameon=False, fontsize=7, ncols=2)
+    open_frame(axes)
+    save(figure, folder / "along")

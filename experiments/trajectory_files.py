@@ -1,0 +1,311 @@
+"""A user's trajectories from files or a list of episodes, or one sentence on what is wrong."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from virl_tf.persistence.files import map_array, map_arrays
+from virl_tf.trajectories import Episodes, check_episodes
+from virl_tf.validation import InputError, check_choice, check_number_columns, reason
+
+import numpy as np
+import pandas as pd
+
+from experiments.demonstration_files import (
+    chosen_columns,
+    held_instead,
+    read_csv,
+    read_parquet,
+)
+from experiments.early_checks import check_trajectory_path
+
+EPISODE_COLUMNS = ("episode_index", "episode", "episode_id")
+TIME_COLUMNS = ("timestamp", "time")
+# What a table in LeRobot's format holds beside what was measured; and its states, else actions.
+LEROBOT = ("frame_index", "index", "task_index")
+LEROBOT_VALUES = ("observation.state", "action")
+# Of an .npz with all samples one after the other, and the number of each episode's.
+FLAT = ("values", "lengths")
+
+
+class TrajectoryFile(NamedTuple):
+    """Where trajectories are.
+
+    Attributes:
+        path: a file, or a folder of .csv or .parquet files.
+        array: which array of an .npz that holds several.
+        columns, exclude: those to use, by name; None: all. Those of arrays are x0, x1, ...; a
+            column of lists is one name.
+        episode: the column of a table that tells episodes apart; None: one of `EPISODE_COLUMNS`.
+        time: the column of times; None: one of `TIME_COLUMNS`, if there is one.
+    """
+
+    path: Path
+    array: str | None = None
+    columns: Sequence[str] | None = None
+    exclude: Sequence[str] = ()
+    episode: str | None = None
+    time: str | None = None
+
+
+def load_episodes(file: TrajectoryFile) -> Episodes:
+    """Read and check trajectories. Nothing in a file is executed; large arrays are mapped.
+
+    - a folder of .csv files, one for each episode
+    - .csv, .parquet or a folder of .parquet with a column of episodes, as LeRobot's
+    - .npy [N, T, D]; .npz of one such array, of one array [T_i, D] for each episode, or of
+      `values` [M, D] and `lengths` [N]
+
+    Raises:
+        InputError: whatever is wrong, with the episode.
+    """
+    check_trajectory_path(file.path)
+    kind = "folder" if file.path.is_dir() else file.path.suffix.lower()
+    if file.array is not None and kind != ".npz":
+        raise InputError(f"--array is for .npz files, not for {file.path}.")
+    if (file.episode or file.time) and kind in (".npy", ".npz"):
+        option = "--episode" if file.episode else "--time"
+        raise InputError(f"{option} is for tables, not for {file.path}.")
+    readers: dict[str, Callable[[TrajectoryFile], Episodes]] = {
+        "folder": _of_folder,
+        ".csv": lambda file: _of_table(read_csv(file.path), file),
+        ".parquet": lambda file: _of_table(read_parquet(file.path), file),
+        ".npy": lambda file: _of_array(map_array(file.path), file),
+        ".npz": _of_arrays,
+    }
+    try:
+        return readers[kind](file)
+    except InputError as error:
+        if str(file.path) in str(error):
+            raise
+        raise InputError(f"{file.path}: {error}") from error
+
+
+def episodes_of(episodes: Iterable[Any], take: str = "observations", key: str | None = None) -> Any:
+    """Episodes in Python, such as Minari's or what a loop over a Gymnasium environment collected.
+
+    Args:
+        episodes: objects or mappings with the field `take`: [T_i, ...], or a mapping of such, as
+            of a Dict space. Their `id` is their name, if they have one.
+        take: e.g. "observations" or "actions".
+        key: which of such a mapping.
+
+    Raises:
+        InputError: no such field or key, or trajectories that cannot be used.
+    """
+    values, names = [], []
+    for i, episode in enumerate(episodes):
+        names.append(str(_field(episode, "id", i)))
+        found = _field(episode, take)
+        if found is None:
+            raise InputError(f"episode {names[-1]} has no {take!r}.")
+        if isinstance(found, Mapping):
+            if key is None:
+                raise InputError(
+                    f"{take} of episode {names[-1]} hold {', '.join(map(str, found))}; choose one "
+                    "with key=."
+                )
+            found = found[check_choice(f"key of {take}", key, found)]
+        array = np.asarray(found)
+        values.append(array.reshape(len(array), -1) if array.ndim else array)
+    return check_episodes(values, names=names)
+
+
+def _field(episode: Any, name: str, default: Any = None) -> Any:
+    if isinstance(episode, Mapping):
+        return episode.get(name, default)
+    return getattr(episode, name, default)
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+def _of_array(x: np.ndarray, file: TrajectoryFile, lengths: np.ndarray | None = None) -> Episodes:
+    """[N, T, D], or [M, D] and the lengths [N] of its parts."""
+    if x.ndim < 2 or (lengths is None and x.ndim != 3):
+        raise InputError(f"trajectories must be [N, T, D], got {list(x.shape)}.")
+    places, kept = _places(x.shape[-1], file)
+    if len(kept) < x.shape[-1] or places != sorted(places):
+        x = x[..., places]
+    if lengths is None:
+        return check_episodes(x, columns=kept)
+    return check_episodes(np.split(x, np.cumsum(lengths)[:-1]), columns=kept)
+
+
+def _of_arrays(file: TrajectoryFile) -> Episodes:
+    arrays = map_arrays(file.path)
+    if file.array is not None:
+        return _of_array(arrays[check_choice("array", file.array, arrays)], file)
+    if set(arrays) == set(FLAT):
+        return _of_array(arrays["values"], file, _check_lengths(**arrays))
+    if len(arrays) == 1:
+        return _of_array(next(iter(arrays.values())), file)
+    if any(x.ndim != 2 for x in arrays.values()):
+        shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in arrays.items())
+        raise InputError(
+            f"it holds {shapes or 'no array'}; choose one [N, T, D] with --array NAME, or store an "
+            "array [T, D] for each episode, or values [M, D] and lengths [N]."
+        )
+    names = sorted(arrays, key=_natural)
+    if len({x.shape[1] for x in arrays.values()}) > 1:
+        return check_episodes([arrays[name] for name in names], names=names)  # says which
+    places, kept = _places(arrays[names[0]].shape[1], file)
+    return check_episodes([arrays[n][:, places] for n in names], names=names, columns=kept)
+
+
+def _places(width: int, file: TrajectoryFile) -> tuple[list[int], list[str]]:
+    """The columns of an array that are used, and their names."""
+    names = [f"x{i}" for i in range(width)]
+    kept = chosen_columns(pd.DataFrame(columns=names), file.columns, file.exclude, file.path)
+    return [names.index(name) for name in kept.columns], list(kept.columns)
+
+
+def _check_lengths(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    whole = lengths.ndim == 1 and lengths.dtype.kind in "iu" and (lengths > 0).all()
+    if not whole or values.ndim != 2 or int(lengths.sum()) != len(values):
+        raise InputError(
+            f"lengths {list(lengths.shape)} must be whole numbers above 0 whose sum is the number "
+            f"of rows of values {list(values.shape)}."
+        )
+    return lengths
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def _of_folder(file: TrajectoryFile) -> Episodes:
+    tables = sorted(file.path.rglob("*.parquet"), key=_natural)
+    if tables:
+        frames = [read_parquet(path) for path in tables]
+        _check_same_columns(frames, tables)
+        return _of_table(pd.concat(frames, ignore_index=True), file)
+    paths = sorted(file.path.glob("*.csv"), key=_natural)
+    frames = [read_csv(path) for path in paths]
+    _check_same_columns(frames, paths)
+    if file.episode is not None:
+        return _of_table(pd.concat(frames, ignore_index=True), file)
+    rows = np.repeat(np.arange(len(paths)), [len(frame) for frame in frames])
+    filled = [frame for frame in frames if len(frame)]  # others would make numbers objects
+    whole = pd.concat(filled or frames, ignore_index=True)
+    return _split(whole, rows, [path.name for path in paths], file)
+
+
+def _check_same_columns(frames: Sequence[pd.DataFrame], paths: Sequence[Path]) -> None:
+    first = [str(name) for name in frames[0].columns]
+    for frame, path in zip(frames, paths, strict=True):
+        found = [str(name) for name in frame.columns]
+        if found != first:
+            raise InputError(
+                f"{path} has the columns {', '.join(found)}; {paths[0].name} has "
+                f"{', '.join(first)}."
+            )
+
+
+def _of_table(frame: pd.DataFrame, file: TrajectoryFile) -> Episodes:
+    """A table with a column of episodes."""
+    frame = frame.rename(columns=str)
+    name = file.episode
+    if name is None:
+        known = [column for column in EPISODE_COLUMNS if column in frame]
+        if not known:
+            raise InputError(
+                f"it has no column {' or '.join(EPISODE_COLUMNS)}; say which of "
+                f"{', '.join(frame.columns)} tells episodes apart with --episode COLUMN."
+            )
+        name = known[0]
+    labels = frame.pop(check_choice("column", name, frame.columns))
+    if labels.isna().any():
+        row = int(labels.isna().to_numpy().argmax())
+        raise InputError(f"column {name!r} has no label in row {row}.")
+    rows, names = pd.factorize(labels)
+    return _split(frame, np.asarray(rows), [str(label) for label in names], file)
+
+
+def _split(
+    frame: pd.DataFrame, episode: np.ndarray, names: list[str], file: TrajectoryFile
+) -> Episodes:
+    """Episodes of a table's rows.
+
+    Args:
+        episode: [rows], number of each row's episode.
+        names: of the episodes.
+    """
+    order = np.argsort(episode, kind="stable")
+    ends = np.cumsum(np.bincount(episode, minlength=len(names)))[:-1]
+    frame = frame.rename(columns=str)
+    times = None
+    if (clock := _time_column(frame, file)) is not None:
+        check_number_columns("times", {clock: held_instead(frame[clock])})
+        times = np.split(frame.pop(clock).to_numpy(np.float64, na_value=np.nan)[order], ends)
+    frame = _spread(_values(frame, file))
+    _check_numbers(frame, episode, names)
+    x = np.column_stack([frame[n].to_numpy(np.float64, na_value=np.nan) for n in frame])[order]
+    return check_episodes(np.split(x, ends), times, names=names, columns=list(frame.columns))
+
+
+def _values(frame: pd.DataFrame, file: TrajectoryFile) -> pd.DataFrame:
+    """The columns that a trajectory is made of."""
+    if frame.columns[0].startswith("Unnamed:"):
+        raise InputError(
+            "the first column has no name, as pandas writes its index; "
+            "write the table with index=False."
+        )
+    columns = file.columns
+    if columns is None and "frame_index" in frame:
+        frame = frame.drop(columns=[name for name in LEROBOT if name in frame])
+        columns = [name for name in LEROBOT_VALUES if name in frame][:1] or None
+    return chosen_columns(frame, columns, file.exclude, file.path)
+
+
+def _check_numbers(frame: pd.DataFrame, episode: np.ndarray, names: list[str]) -> None:
+    """Raises InputError for columns without numbers; where it is one cell, with its episode."""
+    held = {str(name): held_instead(frame[name]) for name in frame}
+    for name, what in held.items():
+        column = frame[name]
+        text = (column.notna() & pd.to_numeric(column, errors="coerce").isna()).to_numpy()
+        if what.startswith("text") and text.any() and not text.all():
+            first = names[episode[int(text.argmax())]]
+            example = str(column[text].iloc[0])
+            raise InputError(f"episode {first}: column {name!r} holds text: {example!r:.40}.")
+    check_number_columns("trajectories", held)
+
+
+def _time_column(frame: pd.DataFrame, file: TrajectoryFile) -> str | None:
+    if file.time is not None:
+        return check_choice("column", file.time, frame.columns)
+    wanted = file.columns or ()
+    known = [name for name in TIME_COLUMNS if name in frame and name not in wanted]
+    return known[0] if known else None
+
+
+def _spread(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns of lists as columns of numbers: state -> state.0, state.1, ..."""
+    parts = []
+    for name in frame:
+        column = frame[name]
+        if not len(column) or not isinstance(column.iloc[0], (list, tuple, np.ndarray)):
+            parts.append(column.to_frame())
+            continue
+        lengths = column.map(lambda value: len(value) if hasattr(value, "__len__") else -1)
+        other = (lengths != lengths.iloc[0]).to_numpy()
+        if other.any():
+            row = int(other.argmax())
+            raise InputError(
+                f"column {name!r} holds lists of {lengths.iloc[0]} numbers, but of "
+                f"{lengths.iloc[row]} in row {row}."
+            )
+        try:
+            values = np.stack([np.asarray(value, np.float64).ravel() for value in column])
+        except (TypeError, ValueError) as error:
+            text = f"column {name!r} holds lists of something else than numbers"
+            raise InputError(f"{text}: {reason(error)}.") from error
+        names = [f"{name}.{i}" for i in range(values.shape[1])]
+        parts.append(pd.DataFrame(values, columns=names, index=frame.index))
+    return pd.concat(parts, axis=1)
+
+
+def _natural(path: Path | str) -> list[Any]:
+    """Sorts walk_10 behind walk_9."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(int(part), "") if part.isdigit() else (0, part) for part in parts]

@@ -1,0 +1,293 @@
+"""Trajectories from folders, tables, arrays and lists of episodes; errors name the episode."""
+
+import types
+
+from virl_tf import InputError
+from virl_tf.persistence import files
+from virl_tf.persistence.files import map_array, map_arrays
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.trajectory_files import TrajectoryFile, episodes_of, load_episodes
+
+RNG = np.random.default_rng(0)
+EVEN = RNG.normal(size=(6, 8, 2)).round(6)
+RAGGED = [RNG.normal(size=(n, 2)).round(6) for n in (5, 9, 4, 12, 5, 6, 7, 5, 8, 5, 6)]
+LENGTHS = np.array([len(x) for x in RAGGED])
+
+
+def table(clock=False):
+    """The ragged episodes as one frame."""
+    frame = pd.DataFrame(np.concatenate(RAGGED), columns=["x", "y"])
+    frame.insert(0, "episode", np.repeat(np.arange(len(RAGGED)) + 100, LENGTHS))
+    if clock:
+        frame["time"] = np.concatenate([0.1 * np.arange(n) ** 1.5 for n in LENGTHS])
+    return frame
+
+
+def folder(tmp_path, **changed):
+    """A file per episode; `changed` ones hold other text."""
+    for i, x in enumerate(RAGGED):
+        pd.DataFrame(x, columns=["x", "y"]).to_csv(tmp_path / f"walk_{i}.csv", index=False)
+    for name, text in changed.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    return tmp_path
+
+
+def load(path, **options):
+    return load_episodes(TrajectoryFile(path, **options))
+
+
+def check_ragged(found, columns=("x", "y")):
+    assert found.columns == columns
+    assert len(found.values) == len(RAGGED)
+    for values, expected in zip(found.values, RAGGED, strict=True):
+        np.testing.assert_allclose(values, expected, atol=1e-6)
+
+
+# --- what is read ---------------------------------------------------------------------------------
+
+
+def test_a_folder_of_csv_files_in_their_natural_order(tmp_path):
+    found = load(folder(tmp_path))
+    check_ragged(found)
+    assert found.names == [f"walk_{i}.csv" for i in range(11)]
+    assert found.times is None
+
+
+def test_a_folder_of_tables_with_a_column_of_episodes(tmp_path):
+    half = int(LENGTHS[:4].sum()) + 2  # one episode in both
+    table()[:half].to_csv(tmp_path / "9.csv", index=False)
+    table()[half:].to_csv(tmp_path / "10.csv", index=False)
+    check_ragged(load(tmp_path, episode="episode"))
+
+
+def test_a_table_with_a_column_of_episodes(tmp_path):
+    table(clock=True).to_csv(tmp_path / "all.csv", index=False)
+    found = load(tmp_path / "all.csv")
+    check_ragged(found)
+    assert found.names == [str(100 + i) for i in range(11)]
+    np.testing.assert_allclose(found.times[3], 0.1 * np.arange(12) ** 1.5)
+    assert load(tmp_path / "all.csv", columns=["y"]).columns == ("y",)
+    assert load(tmp_path / "all.csv", exclude=["y"]).columns == ("x",)
+    table().rename(columns={"episode": "who"}).to_csv(tmp_path / "who.csv", index=False)
+    check_ragged(load(tmp_path / "who.csv", episode="who"))
+
+
+def test_episodes_of_a_table_need_not_be_in_one_piece(tmp_path):
+    frame = table()
+    steps = np.concatenate([np.arange(n) for n in LENGTHS])
+    mixed = frame.iloc[np.argsort(steps, kind="stable")]
+    mixed.to_csv(tmp_path / "all.csv", index=False)
+    check_ragged(load(tmp_path / "all.csv"))
+
+
+def test_arrays(tmp_path):
+    np.save(tmp_path / "x.npy", EVEN)
+    found = load(tmp_path / "x.npy")
+    np.testing.assert_array_equal(found.values, EVEN)
+    assert found.columns == ("x0", "x1")
+    np.testing.assert_array_equal(load(tmp_path / "x.npy", columns=["x1"]).values, EVEN[..., 1:])
+    np.testing.assert_array_equal(
+        load(tmp_path / "x.npy", columns=["x1", "x0"]).values, EVEN[..., ::-1]
+    )
+    np.savez(tmp_path / "one.npz", paths=EVEN)
+    np.testing.assert_array_equal(load(tmp_path / "one.npz").values, EVEN)
+    np.savez(tmp_path / "two.npz", paths=EVEN, X=EVEN[0])
+    np.testing.assert_array_equal(load(tmp_path / "two.npz", array="paths").values, EVEN)
+    np.savez(tmp_path / "each.npz", *RAGGED)
+    check_ragged(load(tmp_path / "each.npz"), ("x0", "x1"))
+    np.savez_compressed(tmp_path / "flat.npz", values=np.concatenate(RAGGED), lengths=LENGTHS)
+    check_ragged(load(tmp_path / "flat.npz"), ("x0", "x1"))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_lerobots_tables(tmp_path, parts):
+    pytest.importorskip("pyarrow", reason="extra `parquet`")
+    frame = table().rename(columns={"episode": "episode_index"})
+    frame["observation.state"] = list(frame[["x", "y"]].to_numpy())
+    frame["action"] = list(frame[["x", "y", "x"]].to_numpy(np.float32))
+    frame["frame_index"] = np.concatenate([np.arange(n) for n in LENGTHS])
+    frame["timestamp"] = frame["frame_index"] / 30.0
+    frame = frame.assign(index=range(len(frame)), task_index=0).drop(columns=["x", "y"])
+    (tmp_path / "data" / "chunk-000").mkdir(parents=True)
+    half = int(LENGTHS[:4].sum()) if parts == 2 else 0
+    frame[half:].to_parquet(tmp_path / "data" / "chunk-000" / "file-010.parquet")
+    if half:
+        frame[:half].to_parquet(tmp_path / "data" / "chunk-000" / "file-009.parquet")
+    found = load(tmp_path / "data")
+    check_ragged(found, ("observation.state.0", "observation.state.1"))
+    np.testing.assert_allclose(found.times[2], np.arange(4) / 30.0)
+    assert len(load(tmp_path / "data", columns=["action"]).columns) == 3
+
+
+@pytest.mark.parametrize("kind", ["objects", "mappings", "dict spaces"])
+def test_lists_of_episodes_in_python(kind):
+    if kind == "mappings":
+        given = [{"observations": x, "rewards": [0.0] * len(x)} for x in RAGGED]
+        found = episodes_of(given)
+    elif kind == "objects":
+        given = [types.SimpleNamespace(id=i + 7, actions=x) for i, x in enumerate(RAGGED)]
+        found = episodes_of(iter(given), "actions")
+        assert found.names[0] == "7"
+    else:
+        given = [{"observations": {"hand": x[:, None], "eye": None}} for x in RAGGED]
+        found = episodes_of(given, key="hand")
+    check_ragged(found, ("x0", "x1"))
+
+
+# --- what is mapped -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """As if every file were large."""
+    monkeypatch.setattr(files, "MAX_UNPACKED_BYTES", 0)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.usefixtures("small")
+def test_large_arrays_are_mapped(tmp_path, order):
+    x = np.asarray(EVEN, order=order)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", a=x.astype(">f4"), b=np.zeros((0, 3)))
+    mapped = map_array(tmp_path / "x.npy")
+    assert isinstance(mapped, np.memmap)
+    np.testing.assert_array_equal(mapped, EVEN)
+    found = map_arrays(tmp_path / "x.npz")
+    assert isinstance(found["a"], np.memmap)
+    np.testing.assert_array_equal(found["a"], EVEN.astype(np.float32))
+    assert found["b"].shape == (0, 3)
+    assert isinstance(load(tmp_path / "x.npy").values, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        mapped[0] = 1.0
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_mapped_is_checked_against_its_header(tmp_path):
+    np.save(tmp_path / "x.npy", EVEN)
+    whole = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "x.npy").write_bytes(whole[:-8])
+    with pytest.raises(InputError, match=r"declares an array \[6, 8, 2\] of 8 bytes each"):
+        map_array(tmp_path / "x.npy")
+    np.savez(tmp_path / "x.npz", a=EVEN)
+    whole = (tmp_path / "x.npz").read_bytes()
+    (tmp_path / "x.npz").write_bytes(whole.replace(b"(6, 8, 2)", b"(9, 8, 2)"))
+    with pytest.raises(InputError, match=r"declares an array \[9, 8, 2\]"):
+        map_arrays(tmp_path / "x.npz")
+    (tmp_path / "x.npz").write_bytes(b"QK" + whole[2:])
+    with pytest.raises(InputError, match=r"no array where 'a.npy' should be|not an .npz"):
+        map_arrays(tmp_path / "x.npz")
+    np.save(tmp_path / "o.npy", np.array([None, 3], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError, match="holds pickled objects"):
+        map_array(tmp_path / "o.npy")
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("walk_3", "x,y\n1,2\n3,\n4,5\n", "walk_3.csv is not finite: .* sample 1, column 'y'"),
+        ("walk_4", "x,y\n1,2\n3,4\n", "walk_4.csv is too short: 2 samples; at least 3"),
+        ("walk_4", "x,y\n", "walk_4.csv is too short: 0 samples"),
+        ("walk_5", "x,y\n" + 4 * "1,2\n", "walk_5.csv is constant"),
+        ("walk_2", "x,z\n1,2\n", "walk_2.csv has the columns x, z; walk_0.csv has x, y"),
+        ("walk_6", "x,y\n1,2\noops,4\n5,6\n", "walk_6.csv: column 'x' holds text: 'oops'"),
+        ("walk_7", "", "walk_7.csv is not a .csv file"),
+    ],
+)
+def test_the_file_of_a_bad_episode_is_named(tmp_path, name, text, message):
+    with pytest.raises(InputError, match=message):
+        load(folder(tmp_path, **{name: text}))
+
+
+def test_a_copied_file_is_named(tmp_path):
+    path = folder(tmp_path)
+    (path / "walk_8.csv").write_bytes((path / "walk_1.csv").read_bytes())
+    with pytest.raises(InputError, match=r"walk_8.csv is a copy \(first: of walk_1.csv\)"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (lambda f: f.rename(columns={"episode": "who"}), {}, "no column episode_index or episode"),
+        (lambda f: f, {"episode": "epsiode"}, "did you mean 'episode'"),
+        (lambda f: f, {"time": "clock"}, "unknown column 'clock'"),
+        (lambda f: f, {"columns": ["z"]}, "unknown column of .* 'z'"),
+        (lambda f: f.replace({"episode": {100: None}}), {}, "'episode' has no label in row 0"),
+        (lambda f: f.assign(y="left"), {}, "'y' holds text"),
+        (lambda f: f.assign(time="now"), {}, "'time' holds text"),
+        (lambda f: f.assign(episode=5), {}, "1 trajectories; at least two"),
+        (lambda f: f.assign(y=f.y.mask(f.episode == 104)), {}, "episode 104 is not finite"),
+        (lambda f: f.assign(time=0.0), {}, "episode 100: its times do not increase"),
+    ],
+)
+def test_bad_tables(tmp_path, change, options, message):
+    change(table()).to_csv(tmp_path / "all.csv", index=False)
+    with pytest.raises(InputError, match=message) as error:
+        load(tmp_path / "all.csv", **options)
+    assert "all.csv" in str(error.value)
+
+
+def test_an_index_that_pandas_wrote_is_refused(tmp_path):
+    table().to_csv(tmp_path / "all.csv")
+    with pytest.raises(InputError, match="index=False"):
+        load(tmp_path / "all.csv")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": EVEN, "b": EVEN[0]}, r"it holds a \[6, 8, 2\], b \[8, 2\]; choose one"),
+        ({"a": EVEN[0]}, r"trajectories must be \[N, T, D\], got \[8, 2\]"),
+        ({"a": EVEN[0], "b": EVEN[0, :, :1]}, "episode b is of another width: 1 columns"),
+        ({"values": EVEN[0], "lengths": [3, 4]}, "whose sum is the number of rows"),
+        ({"values": EVEN[0], "lengths": [9, -1]}, "whole numbers above 0"),
+        ({"values": EVEN[0], "lengths": [3.0, 5.0]}, "whole numbers above 0"),
+    ],
+)
+def test_bad_arrays(tmp_path, arrays, message):
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(InputError, match=message):
+        load(tmp_path / "x.npz")
+
+
+def test_what_is_no_file_of_trajectories(tmp_path):
+    with pytest.raises(InputError, match="no file or folder"):
+        load(tmp_path / "missing")
+    with pytest.raises(InputError, match=r"holds no .csv files, one for each episode"):
+        load(tmp_path)
+    np.save(tmp_path / "x.npy", EVEN)
+    with pytest.raises(InputError, match=r"--array is for \.npz"):
+        load(tmp_path / "x.npy", array="a")
+    for option in ("episode", "time"):
+        with pytest.raises(InputError, match=f"--{option} is for tables"):
+            load(tmp_path / "x.npy", **{option: "a"})
+
+
+def test_lists_in_a_column_have_one_length(tmp_path):
+    pytest.importorskip("pyarrow", reason="extra `parquet`")
+    frame = pd.DataFrame({"episode": [0, 0, 0, 1], "state": [[1.0], [2.0], [3.0, 4.0], [5.0]]})
+    frame.to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(InputError, match="'state' holds lists of 1 numbers, but of 2 in row 2"):
+        load(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize(
+    ("episodes", "options", "message"),
+    [
+        ([{"actions": EVEN[0]}] * 2, {}, "episode 0 has no 'observations'"),
+        ([{"observations": {"a": EVEN[0]}}] * 2, {}, "hold a; choose one with key="),
+        ([{"observations": {"a": EVEN[0]}}] * 2, {"key": "b"}, "unknown key of observations 'b'"),
+        ([{"observations": EVEN[0], "id": "u"}] * 2, {}, "episode u is a copy"),
+        ([{"observations": 3.0}] * 2, {}, "episode 0 must be real numbers"),
+    ],
+)
+def test_bad_lists_of_episodes(episodes, options, message):
+    with pytest.raises(InputError, match=message):
+        episodes_of(episodes, **options)

@@ -1,0 +1,174 @@
+"""A trajectory as a few numbers: an affine map to codes, and one back to paths.
+
+Movement primitives, splines through waypoints and principal components are all of this form:
+
+    decode(x) = offset + sum_i x_i basis_i,    encode(y)_i = <projection_i, y - offset>,
+
+with y [T, D] a trajectory at T equal phases. What differs are the arrays.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.numerics import DENSITY
+from virl_tf.shapes import Array, Float64
+from virl_tf.trajectories.episodes import Episodes, at_samples, check_episodes, resample
+from virl_tf.validation import InputError
+
+MOST_SHOWN = 6  # columns of an error
+
+
+class TrajectoryEncoding(Protocol):
+    """What stands between trajectories and `fit`, whose rows are codes."""
+
+    @property
+    def dim(self) -> int:
+        """D', numbers of a code."""
+
+    def encode(self, trajectories: Any, times: Any = None) -> Float64[Array, "N C"]:
+        """[N, T, D] or N arrays [T_i, D] -> [N, D']."""
+
+    def decode(self, x: Any) -> tf.Tensor:
+        """[..., D'] -> [..., T, D], of TensorFlow operations."""
+
+
+class Reconstruction(NamedTuple):
+    """What codes lose, in the data's units, at the samples that were recorded.
+
+    Attributes:
+        columns: [D] names.
+        rms: [D], root of the mean square over all samples.
+        episodes: [N], the same of each episode's distance over all columns.
+        worst: the name of the episode with the largest.
+    """
+
+    columns: tuple[str, ...]
+    rms: np.ndarray
+    episodes: np.ndarray
+    worst: str
+
+    def __repr__(self) -> str:
+        """In a line."""
+        shown = errors_shown(self.columns, self.rms)
+        return f"RMS error {shown}; worst episode: {self.worst}, {self.episodes.max():.3g}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Encoding:
+    """A `TrajectoryEncoding` that is affine; see `fit_encoding`.
+
+    Attributes:
+        kind: "promp", "waypoints" or "components".
+        phase: "time" or "length", of which the T phases are equal shares.
+        columns: [D], of the trajectories.
+        code_columns: [D'], of the codes.
+        offset: float64 [T, D].
+        basis, projection: float64 [D', T, D].
+        duration: median of the demonstrations', in the unit of their times or in steps.
+        error: [D], RMS over held-out samples or episodes, in the data's units.
+    """
+
+    kind: str
+    phase: str
+    columns: tuple[str, ...]
+    code_columns: tuple[str, ...]
+    offset: np.ndarray
+    basis: np.ndarray
+    projection: np.ndarray
+    duration: float
+    error: np.ndarray
+
+    @property
+    def dim(self) -> int:
+        """D', numbers of a code."""
+        return len(self.basis)
+
+    @property
+    def num_steps(self) -> int:
+        """T, of decoded paths."""
+        return len(self.offset)
+
+    @property
+    def times(self) -> np.ndarray:
+        """[T], of decoded paths that take the median duration; of lengths, at equal speed."""
+        return np.linspace(0.0, self.duration, self.num_steps)
+
+    def encode(self, trajectories: Any, times: Any = None) -> Float64[Array, "N C"]:
+        """Codes [N, D'], float64; a thousand episodes are in memory at once.
+
+        Args:
+            trajectories: [N, T', D] of any T', N arrays [T_i, D], or `Episodes`.
+            times: of the samples, as for `check_episodes`.
+
+        Raises:
+            InputError: trajectories that cannot be used, or of another width.
+        """
+        episodes = self._checked(trajectories, times)
+        return np.concatenate([self._encode(block) for block in episodes.blocks()])
+
+    def decode(self, x: Any) -> tf.Tensor:
+        """Paths of codes: [..., D'] -> [..., T, D], float64.
+
+        Of TensorFlow operations, so that constraints and rewards on paths have gradients and can
+        be compiled. Raises InputError for another last axis.
+        """
+        x = tf.cast(x if tf.is_tensor(x) else np.asarray(x), DENSITY)
+        if x.shape.rank == 0 or x.shape[-1] != self.dim:
+            raise InputError(
+                f"codes must have shape [..., {self.dim}]; got {tuple(x.shape)}. "
+                "Trajectories become codes by encode()."
+            )
+        return self.offset + tf.tensordot(x, self.basis, 1)
+
+    def reconstruction(self, trajectories: Any, times: Any = None) -> Reconstruction:
+        """The error of decode(encode(trajectories)), at the samples that the episodes have.
+
+        Args:
+            trajectories, times: as for `encode`.
+
+        Raises:
+            InputError: as `encode`.
+        """
+        episodes = self._checked(trajectories, times)
+        squares, lengths = np.zeros(len(self.columns)), episodes.lengths
+        each: list[float] = []
+        for block in episodes.blocks():
+            paths = at_samples(self.decode(self._encode(block)).numpy(), block, self.phase)
+            for path, values in zip(paths, block.values, strict=True):
+                own = (path - values) ** 2
+                squares += own.sum(axis=0)
+                each.append(float(np.sqrt(own.sum(axis=1).mean())))
+        worst = str(episodes.names[int(np.argmax(each))])
+        rms = np.sqrt(squares / lengths.sum())
+        return Reconstruction(self.columns, rms, np.array(each), worst)
+
+    def _encode(self, episodes: Episodes) -> np.ndarray:
+        moved = resample(episodes, self.num_steps, self.phase) - self.offset
+        return moved.reshape(len(moved), -1) @ self.projection.reshape(self.dim, -1).T
+
+    def _checked(self, trajectories: Any, times: Any) -> Episodes:
+        episodes = check_episodes(trajectories, times)
+        if len(episodes.columns) != len(self.columns):
+            raise InputError(
+                f"trajectories of {len(episodes.columns)} columns; this encoding is of "
+                f"{len(self.columns)}: {', '.join(self.columns)}."
+            )
+        return episodes
+
+    def __repr__(self) -> str:
+        """Shapes and error, in a line."""
+        sizes = f"[{self.num_steps}, {len(self.columns)}] <-> {self.dim} numbers"
+        error = errors_shown(self.columns, self.error)
+        return f"<Encoding {self.kind} over {self.phase}: {sizes}; held-out RMS error {error}>"
+
+
+def errors_shown(columns: tuple[str, ...], rms: np.ndarray) -> str:
+    """'x 0.01, y 0.02 and 3 more up to 0.05'."""
+    pairs = list(zip(columns, rms, strict=True))
+    shown = ", ".join(f"{name} {value:.3g}" for name, value in pairs[:MOST_SHOWN])
+    if len(pairs) <= MOST_SHOWN:
+        return shown
+    return f"{shown} and {len(pairs) - MOST_SHOWN} more up to {rms[MOST_SHOWN:].max():.3g}"
