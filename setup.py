@@ -2,13 +2,14 @@
 requirements.lock.
 """
 
+import runpy
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 setup(
     name="virl_tf",
-    version="0.1.0",
+    version=runpy.run_path(str(Path(__file__).parent / "virl_tf" / "version.py"))["VERSION"],
     description="Versatile Inverse Reinforcement Learning via Cumulative Rewards (V-IRL)",
     long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",

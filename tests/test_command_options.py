@@ -8,6 +8,7 @@ from pathlib import Path
 
 from virl_tf.persistence.files import write_json
 from virl_tf.persistence.run_folder import RunFolder
+from virl_tf.version import VERSION
 
 import numpy as np
 import pandas as pd
@@ -135,7 +136,7 @@ def test_one_default_preset_for_all_commands_and_tasks(task):
 
 
 def test_version_and_quiet(call, tmp_path):
-    assert call("--version")[:2] == (0, "virl_tf 0.1.0\n")
+    assert call("--version")[:2] == (0, f"virl_tf {VERSION}\n")
     status, shown, error = call("figure", "robot", "--out", tmp_path, "--quiet")
     assert (status, shown, error) == (0, "", "")
     assert (tmp_path / "figure_robot.png").is_file()

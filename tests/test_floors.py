@@ -14,7 +14,7 @@ PACKAGE = ROOT / "virl_tf"
 # same floor.
 FLOORS = [
     [
-        *("_quiet_import", "validation", "data_checks", "hparams", "numerics", "shapes"),
+        *("version", "_quiet_import", "validation", "data_checks", "hparams", "numerics", "shapes"),
         *("density", "splitting", "domain"),
     ],
     [

@@ -6,6 +6,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from virl_tf.version import VERSION
+
 import pytest
 
 from experiments.doc_tables import find_pages
@@ -83,7 +85,7 @@ def test_wheel_has_the_command_virl_which_needs_no_checkout(wheel, tmp_path):
         command = [sys.executable, "-c", code, str(wheel), *arguments]
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
 
-    assert virl("--version").stdout == "virl_tf 0.1.0\n"
+    assert virl("--version").stdout == f"virl_tf {VERSION}\n"
     assert "Usage: virl run" in virl("run", "--help").stdout
     planned = virl("sweep", "gaussians", "--dry-run", "--workers", "1")
     assert "42 to do" in planned.stdout

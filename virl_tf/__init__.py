@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from virl_tf import _quiet_import  # noqa: F401  (before anything that imports TensorFlow)
+from virl_tf.version import VERSION
 
 if TYPE_CHECKING:
     from virl_tf import tasks
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 METHODS: "dict[str, Method]"
 """What `fit` accepts as `method`: its name -> its row. A new method is a new row."""
 
-__version__ = "0.1.0"
+__version__ = VERSION
 """Of this package; results made by different versions are not mixed."""
 
 # Where the public names stand. They are imported when they are first used: checks of arguments,

@@ -6,14 +6,15 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-_PACKAGES = ("virl_tf", "tensorflow", "tensorflow-probability", "keras", "numpy", "scikit-learn")
+from virl_tf.version import VERSION
+
+_PACKAGES = ("tensorflow", "tensorflow-probability", "keras", "numpy", "scikit-learn")
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "virl_tf": VERSION}
     for package in _PACKAGES:
-        # virl_tf may run from a checkout that is not installed.
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found
