@@ -1,12 +1,16 @@
 from virl_tf import fit_policy
+from virl_tf.domain import EVERYWHERE, Domain
+from virl_tf.hparams import default_hparams, own_data_hparams
 from virl_tf.mixture import standard_normal_start
 from virl_tf.vips.slopes import slopes_say_all, values_and_slopes
 from virl_tf.vips.surrogate import fit_quadratic, fit_slopes
-from virl_tf.vips.vips import step_options, vips_step
+from virl_tf.vips.vips import improve, step_options, takes_gradients, vips_step
 
 import numpy as np
 import pytest
 import tensorflow as tf
+
+from tests.conftest import make_reward
 
 RIDGE = tf.constant(1e-13, tf.float64)
 SEED = tf.constant([3, 4])
@@ -161,3 +165,42 @@ def test_a_fit_with_a_jump_sees_it():
         walled, 2, 2, search={"num_rounds": 2, "steps_per_round": 10}, gradients=True
     )
     assert np.mean(blind.policy.sample(500, 0)[:, 0] > 0.3) > 0.05
+
+
+# --- while a reward is recovered ------------------------------------------------------------------
+
+
+def policy_hparams(**values):
+    return default_hparams().override({"policy": {"update_steps": 30, **values}}, "test").policy
+
+
+def gaussian_reward(dim, domain=EVERYWHERE):
+    return make_reward([], dim=dim)._replace(domain=domain)
+
+
+@pytest.mark.parametrize(
+    ("surrogate", "dim", "expected"),
+    [("values", 9, False), ("gradients", 2, True), ("auto", 6, False), ("auto", 7, True)],
+)
+def test_which_rewards_are_followed_by_gradients(surrogate, dim, expected):
+    assert takes_gradients(policy_hparams(surrogate=surrogate), gaussian_reward(dim)) is expected
+
+
+def test_a_reward_with_bounds_is_followed_by_values():
+    box = Domain(np.full(7, -9.0), np.full(7, 9.0), np.zeros(7))
+    assert not takes_gradients(policy_hparams(surrogate="auto"), gaussian_reward(7, box))
+
+
+def test_the_paper_takes_values():
+    assert default_hparams().policy.surrogate == "values"
+    assert own_data_hparams("virl").policy.surrogate == "auto"
+
+
+def test_both_surrogates_improve_a_policy_alike():
+    reward, start = gaussian_reward(2), standard_normal_start(2, 2, 0)
+    elbos = [
+        improve(start, reward, SEED, policy_hparams(surrogate=surrogate))[1].elbo.numpy()
+        for surrogate in ("values", "gradients")
+    ]
+    assert elbos[1][-5:].mean() > elbos[1][0]
+    assert abs(elbos[0][-5:].mean() - elbos[1][-5:].mean()) < 0.3

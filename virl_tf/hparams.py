@@ -109,6 +109,7 @@ class PolicyHparams:
     kl_bound: float = _ranged(interval(0.0, open_low=True))
     weight_kl_bound: float = _ranged(interval(0.0, open_low=True))
     ridge: float = _ranged(interval(0.0, 1.0, open_low=True))
+    surrogate: str = _ranged(choice("values", "gradients", "auto"))
 
 
 @dataclass(frozen=True)

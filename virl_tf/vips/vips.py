@@ -86,9 +86,20 @@ def default_samples(dim: int, per_coefficient: int = 3, gradients: bool = False)
     return max(50, per_coefficient * num_coefficients(dim))
 
 
-def samples_per_component(hparams: PolicyHparams, dim: int) -> int:
+def samples_per_component(hparams: PolicyHparams, dim: int, gradients: bool = False) -> int:
     """The number `hparams` asks for."""
-    return hparams.samples_per_component or default_samples(dim)
+    return hparams.samples_per_component or default_samples(dim, gradients=gradients)
+
+
+# Up to so many dimensions `surrogate: auto` takes values: a component needs at most 84 of them.
+MOST_DIMENSIONS_OF_VALUES = 6
+
+
+def takes_gradients(hparams: PolicyHparams, target: Reward) -> bool:
+    """Whether the steps towards a reward follow its gradients; those see no bounds."""
+    if hparams.surrogate != "auto":
+        return hparams.surrogate == "gradients"
+    return target.dim > MOST_DIMENSIONS_OF_VALUES and target.domain.everywhere
 
 
 def empty_history(num_steps: int) -> VipsHistory:
@@ -306,7 +317,9 @@ def _floored(
 
 
 @functools.cache
-def _compiled_improve(policy: Mixture, target: Reward, num_steps: int, num_samples: int) -> Any:
+def _compiled_improve(
+    policy: Mixture, target: Reward, num_steps: int, num_samples: int, gradients: bool
+) -> Any:
     """The compiled steps for a policy and a reward of these specs.
 
     By XLA: a step is hundreds of small operations, and fused they take a quarter of the time, which
@@ -316,9 +329,8 @@ def _compiled_improve(policy: Mixture, target: Reward, num_steps: int, num_sampl
     def steps(
         policy: Mixture, target: Reward, seed: tf.Tensor, options: StepOptions
     ) -> tuple[Mixture, VipsHistory]:
-        return vips_steps(
-            policy, target.log_prob, seed, options, num_steps=num_steps, num_samples=num_samples
-        )
+        sizes: dict[str, Any] = {"num_steps": num_steps, "num_samples": num_samples}
+        return vips_steps(policy, target.log_prob, seed, options, **sizes, gradients=gradients)
 
     seed_spec = tf.TensorSpec([2], tf.int32)
     options_spec = StepOptions(*[tf.TensorSpec([], DENSITY)] * 3)
@@ -332,7 +344,9 @@ def improve(
 
     Compiled once per run, however many networks the reward has.
     """
-    num_samples = samples_per_component(hparams, policy.dim)
-    steps = _compiled_improve(specs_of(policy), specs_of(target), hparams.update_steps, num_samples)
+    gradients = takes_gradients(hparams, target)
+    num_samples = samples_per_component(hparams, policy.dim, gradients)
+    sizes = (hparams.update_steps, num_samples, gradients)
+    steps = _compiled_improve(specs_of(policy), specs_of(target), *sizes)
     options = step_options(hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
     return steps(policy, target, tf.constant(seed), options)
