@@ -312,13 +312,15 @@ def fit_command(
     """
     from experiments.early_checks import check_fit, check_trajectory_options
 
-    of_trajectories: dict[str, Any] = {
+    of_trajectories = {
+        "--encoding": encoding,
         "--encoding-size": encoding_size,
         "--via": via,
         "--phase": phase,
+        "--tolerance": tolerance,
+        "--episode": episode,
+        "--time": time,
     }
-    of_trajectories |= {"--episode": episode, "--time": time, "--tolerance": tolerance}
-    of_trajectories |= {"--encoding": encoding}
     check_trajectory_options(trajectories, of_trajectories)
     check_fit(demonstrations, trajectories, method, components, seed, held_out, hparams, set_ or [])
     from experiments.fit_command import (

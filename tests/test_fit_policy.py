@@ -2,6 +2,7 @@ import os
 import signal
 
 from virl_tf import InputError, fit, fit_policy
+from virl_tf.domain import Domain
 from virl_tf.fit_policy import step_defaults
 from virl_tf.mixture import gaussian
 from virl_tf.policy_start import spread_start
@@ -505,3 +506,12 @@ def test_a_fit_that_ended_early_still_rises():
 def test_evaluations_are_counted():
     fitted = quick(normal, 2, 3, search=False, num_steps=4, samples_per_component=11)
     assert fitted.evaluations == 4 * 11 * 3
+
+
+def test_a_reward_with_bounds_is_followed_by_values(reward):
+    box = Domain(np.full(2, -50.0), np.full(2, 50.0), np.zeros(2))
+    search = {"num_rounds": 1, "steps_per_round": 2}
+    free, bounded = (
+        quick(target, 2, 1, search=search) for target in (reward, reward._replace(domain=box))
+    )
+    assert free.evaluations < bounded.evaluations

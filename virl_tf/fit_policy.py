@@ -74,7 +74,7 @@ class PolicyResult:
             log normaliser of exp(log_prob) tells KL(q || p).
         elbo_error: its standard error.
         rising: whether the ELBO still rose at the end: more `num_steps` may help.
-        evaluations: of `log_prob` by the search and the steps.
+        evaluations: of `log_prob` by the search and the steps, had no warning ended them early.
     """
 
     policy: Mixture
@@ -179,7 +179,8 @@ def fit_policy(
     points = start.sample(num_points, split_seed(seed, 0, "check"))
     target = checked_target(log_prob, support, points)
     if gradients is None:
-        gradients = after_search and support is None and slopes_say_all(target, points)
+        unbounded = support is None and _has_no_bounds(log_prob)
+        gradients = after_search and unbounded and slopes_say_all(target, points)
     num_samples = hparams.samples_per_component
     num_samples = num_samples or step_defaults(dim, after_search, gradients).samples_per_component
 
@@ -449,6 +450,11 @@ class _Named:
         if hasattr(error, "add_note"):
             note = f"This is {self._name}'s own error; fit_policy passed it float64 [N, D]."
             error.add_note(note)
+
+
+def _has_no_bounds(log_prob: Any) -> bool:
+    """A reward's bounds may lie outside of all draws of the start, where no check meets them."""
+    return not isinstance(log_prob, Reward) or log_prob.domain.everywhere
 
 
 def _start(
