@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from virl_tf.hparams import read_yaml
+from virl_tf.persistence.configuration import numerics
 from virl_tf.persistence.files import read_json
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError, reason
@@ -156,13 +157,13 @@ def _reference_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def versions_in(folder: Path) -> dict[str, str]:
+def numerics_in(folder: Path, preset: object) -> dict[str, str]:
     """The versions that made the numbers in a folder; {} where it does not say."""
     file = folder / "config.yaml"
     content = read_yaml(file) if file.is_file() else None
     stored = content.get("versions") if isinstance(content, Mapping) else None
     found = stored if isinstance(stored, Mapping) else {}
-    return {str(name): str(version) for name, version in found.items()}
+    return numerics({str(name): str(version) for name, version in found.items()}, preset)
 
 
 def shortened(names: Sequence[Any], most: int = 3) -> str:
@@ -182,20 +183,17 @@ def check_poolable(what: str, found: Mapping[Any, set[str]]) -> None:
 
 
 def check_numerics(made_by: Mapping[Path, Mapping[str, str]]) -> None:
-    """Raises InputError where results were made by different versions, {where: versions}.
-
-    Python's does not count: numbers do not depend on it.
-    """
-    for package in sorted(set().union(*made_by.values()) - {"python"}):
+    """Raises InputError where results were made by different versions, {where: `numerics`}."""
+    for package in sorted(set().union(*made_by.values())):
         said = {where: {v[package]} for where, v in made_by.items() if package in v}
         check_poolable(f"versions of {package}", said)
 
 
 def check_same_preset(runs: Sequence[Path]) -> None:
     """Raises InputError unless the runs in these folders have one preset and equal versions."""
-    presets = {run: {str(RunFolder(run).config.get("preset"))} for run in runs}
-    check_poolable("presets", presets)
-    check_numerics({run: versions_in(run) for run in runs})
+    presets = {run: str(RunFolder(run).config.get("preset")) for run in runs}
+    check_poolable("presets", {run: {preset} for run, preset in presets.items()})
+    check_numerics({run: numerics_in(run, preset) for run, preset in presets.items()})
 
 
 def read_results(
@@ -233,16 +231,22 @@ def _read_table(path: Path, task: str, made_by: dict[Path, dict[str, str]]) -> p
     file = results_file(path, task)
     if file.is_dir():
         records = [read_record(found) for found in find_records(file)]
-        made_by |= {record.path: record.stages["."].versions for record in records}
+        made_by |= {record.path: _numerics_of(record) for record in records}
         return table_of(records)
-    made_by[file.parent] = versions_in(file.parent)
     frame = read_table(file)
     if list(frame.columns) not in [columns_of(name) for name in names()]:
         columns = ", ".join(frame.columns)[:400]
         raise InputError(
             f"{file} is not a results table of this version: its columns are {columns}."
         )
+    preset = frame["preset"].iloc[0] if len(frame) else None
+    made_by[file.parent] = numerics_in(file.parent, preset)
     return frame
+
+
+def _numerics_of(record: Record) -> dict[str, str]:
+    stage = record.stages["."]
+    return numerics(stage.versions, stage.config.get("preset"))
 
 
 TEXT = ("ablation", "task", "method", "preset", "stage", "status")  # all other columns hold numbers

@@ -1,7 +1,7 @@
 """What identifies one run: task, method, hyperparameters, checked before anything is computed."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from virl_tf.hparams import (
     published,
     read_preset,
     read_yaml,
+    runs_published,
 )
 from virl_tf.methods import METHODS
 from virl_tf.validation import InputError, check_choice, check_integer, check_seed
@@ -119,7 +120,7 @@ class RunRequest:
         train = budget["demonstrations"]["train"]
         train = train if rows is None else check_integer("--rows", rows, dim + 2, MAX_ROWS)
         check_integer("--components (at most one per demonstration)", components, 1, train)
-        hparams = _hparams(self, budget)
+        hparams = _hparams(self, preset)
         return Specification(
             task=task,
             modes=description.num_modes(size),
@@ -199,14 +200,14 @@ def _task_seed(description: TaskDescription, seed: int, task_seed: int | None) -
     return check_seed(task_seed)
 
 
-def _hparams(request: RunRequest, budget: Mapping[str, Any]) -> Hparams:
+def _hparams(request: RunRequest, preset: str) -> Hparams:
     """The defaults, the published column where the preset wants it, the preset's, the user's."""
     family, column = METHODS[request.method].family, (request.task, request.method)
     values = default_hparams(family)
-    if budget.get("published", True):
+    if runs_published(preset):
         values_of_column = published_column(*column, request.components)
         values = values.override(values_of_column, f"hparams/{describe(request.task).table}.yaml")
-    values = apply_preset(values, budget["hparams"], family)
+    values = apply_preset(values, read_preset(preset)["hparams"], family)
     if request.hparams_file is not None:
         user = _user_file(request.hparams_file, *column, request.components)
         values = values.override(*user)

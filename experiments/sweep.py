@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from virl_tf.persistence.configuration import differences, versions
+from virl_tf.persistence.configuration import differences, numerics, versions
 from virl_tf.persistence.files import plain
 from virl_tf.validation import InputError, check_integer
 
@@ -143,10 +143,11 @@ def _shared(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, A
 
 def _other_versions(record: Record) -> list[str]:
     """Of the packages that numbers depend on."""
-    now = versions()
+    preset = record.stages["."].config.get("preset")
+    now = numerics(versions(), preset)
     texts: dict[str, None] = {}
     for stage in record.stages.values():
-        there = {name: of for name, of in stage.versions.items() if name != "python"}
+        there = numerics(stage.versions, preset)
         texts |= dict.fromkeys(differences(there, {name: now.get(name) for name in there}))
     return list(texts)
 

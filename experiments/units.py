@@ -131,7 +131,7 @@ class ReferenceUnit:
         """The target and its demonstrations."""
         config = self.spec.to_config()
         identity = {key: config[key] for key in ("modes", "task_seed", "seed", "num_train")}
-        return {".": {"references": identity}}
+        return {".": {"preset": config["preset"], "references": identity}}
 
 
 class SweepRequest(NamedTuple):
@@ -196,12 +196,13 @@ def units_of(
     searches = (False, True) if search else (False,)
     searches = (True,) if preset == "best" else searches
     of_all: dict[str, Any] = {"preset": preset, "assignments": assignments}
+    # Seed by seed, so that what is there of an unfinished sweep shows all methods and sizes.
     requests = [
         RunRequest(task, method, components, **description.sized(size), seed=seed, **of_all)
+        for seed in seeds or grid.seeds
+        for size in sizes or grid.sizes
         for method in description.sweep_methods
         for components in description.sweep_components
-        for size in sizes or grid.sizes
-        for seed in seeds or grid.seeds
     ]
     specs = [request.specification() for request in requests]
     units = [RunUnit(spec, _inference_components(spec), searches) for spec in specs]

@@ -7,10 +7,11 @@ import zipfile
 
 from virl_tf.hparams import to_yaml
 from virl_tf.persistence import files
-from virl_tf.persistence.configuration import versions
+from virl_tf.persistence.configuration import numerics, versions
 from virl_tf.persistence.files import load_arrays, read_json, read_members, save_arrays, write_json
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import MAX_UNPACKED_BYTES, InputError
+from virl_tf.version import VERSION
 
 import numpy as np
 import pandas as pd
@@ -281,6 +282,26 @@ def test_a_part_of_the_records_leaves_the_rest_to_do(call, out):
     status, shown, _ = call(*SWEEP, "--out", out, "--search", "--dry-run")
     # Two of the units infer policies; their records are without those of the search.
     assert "4 done already, 3 to do" in shown
+
+
+def test_of_this_package_the_second_number_counts_for_published_presets_and_all_for_best():
+    made_by = {"virl_tf": "1.2.3", "numpy": "2.0.1", "python": "3.11"}
+    assert numerics(made_by, "paper") == {"virl_tf": "1.2", "numpy": "2.0.1"}
+    assert numerics(made_by, "best") == {"virl_tf": "1.2.3", "numpy": "2.0.1"}
+    assert numerics(made_by, None) == {"virl_tf": "1.2.3", "numpy": "2.0.1"}
+
+
+@pytest.mark.parametrize(("changed", "done"), [("0.9.0", None), (VERSION + "9", 7)])
+def test_records_stay_valid_while_the_second_number_does(call, out, tmp_path, changed, done):
+    unit = units_of("gaussians", "smoke", [])[0]
+    shutil.rmtree(tmp_path / "made" / unit.name)
+    put_record(unit, out, {**versions(), "virl_tf": changed})
+    status, shown, error = call(*SWEEP, "--out", out, "--dry-run")
+    if done is None:
+        assert status == 2
+        assert f"virl_tf: '{changed.rpartition('.')[0]}' there" in error
+    else:
+        assert f"{done} done already" in shown
 
 
 def test_records_of_other_versions_are_listed_and_refused(call, out, tmp_path):

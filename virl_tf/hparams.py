@@ -381,6 +381,11 @@ def read_preset(name: str) -> dict[str, Any]:
     return presets[check_choice("preset", name, presets)]
 
 
+def runs_published(preset: object) -> bool:
+    """Whether a preset of this name puts its values over a published column."""
+    return preset in _presets() and bool(read_preset(str(preset)).get("published", True))
+
+
 def apply_preset(values: Hparams, overrides: Mapping[str, Any], family: str) -> Hparams:
     """`values` with a preset's `hparams` put over them: those of all methods, then those of this
     one.

@@ -1,5 +1,8 @@
-"""The one place of the version. It rises with every change of numbers: results made by different
-versions are not mixed.
+"""The one place of the version, whose numbers say what may be mixed.
+
+The second rises with every change of numbers of the presets that run published hyperparameters
+(smoke, quick, paper): records of different ones are not mixed. The third rises with every change
+of the numbers of `best`, of data of one's own and of all else, which leaves those records valid.
 """
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"

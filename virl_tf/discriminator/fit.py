@@ -7,7 +7,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.discriminator.network import build_network, freeze, seed_dropout, start_weights
+from virl_tf.discriminator.network import (
+    build_network,
+    freeze,
+    pays_to_fuse,
+    seed_dropout,
+    start_weights,
+)
 from virl_tf.hparams import Hparams, TrainingHparams
 from virl_tf.network_stack import FrozenNetwork
 from virl_tf.numerics import NETWORK, numpy_seed, split_seed
@@ -127,7 +133,9 @@ class DiscriminatorFitter:
         self.optimizer = keras.optimizers.Adam(self.hparams.learning_rate, **ema)
         self.optimizer.build(self.model.trainable_variables)
         self._optimizer_start = [variable.numpy() for variable in self.optimizer.variables]
-        self._train_epoch = tf.function(self._epoch, autograph=False)
+        self._train_epoch = tf.function(
+            self._epoch, autograph=False, jit_compile=pays_to_fuse(hparams.network)
+        )
         self._validate = tf.function(self._validation, autograph=False)
 
     @property
@@ -261,5 +269,5 @@ def _shuffle(data: LogitData, n: int, seed: tf.Tensor) -> LogitData:
 def _rows(data: LogitData, step: tf.Tensor, size: int) -> LogitData:
     """The rows of one batch."""
     return LogitData(
-        *(tf.ensure_shape(a[step * size : (step + 1) * size], [size, *a.shape[1:]]) for a in data)
+        *(tf.slice(a, [step * size] + [0] * (len(a.shape) - 1), [size, *a.shape[1:]]) for a in data)
     )

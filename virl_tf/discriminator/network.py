@@ -32,6 +32,18 @@ def build_network(dim: int, hparams: NetworkHparams) -> keras.Sequential:
     return keras.Sequential(layers)
 
 
+def pays_to_fuse(hparams: NetworkHparams) -> bool:
+    """Whether XLA makes a training step of this network faster.
+
+    It fuses what batch norm and sparse dropout do between two products: a quarter of a step's time.
+    Products alone gain nothing, and Keras's own dropout becomes thirty times slower, because XLA
+    on a CPU makes random numbers slowly (decisions.md: xla).
+    """
+    if hparams.dropout > SparseDropout.most:
+        return False
+    return hparams.batch_norm or hparams.dropout > 0.0
+
+
 class SparseDropout(keras.layers.Dropout):
     """Keras's dropout, for small rates: draws the distances between dropped units instead of a
     number for every unit.

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
+from virl_tf.hparams import runs_published
 from virl_tf.version import VERSION
 
 _PACKAGES = ("tensorflow", "tensorflow-probability", "keras", "numpy", "scikit-learn")
@@ -17,6 +18,18 @@ def versions() -> dict[str, str]:
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
+    return found
+
+
+def numerics(made_by: Mapping[str, str], preset: object) -> dict[str, str]:
+    """Of `versions()`, what the numbers of a preset depend on, by which results may be mixed.
+
+    Not Python's; and of this package's not the third number, where the preset runs published
+    hyperparameters (version.py).
+    """
+    found = {name: version for name, version in made_by.items() if name != "python"}
+    if "virl_tf" in found and runs_published(preset):
+        found["virl_tf"] = found["virl_tf"].rpartition(".")[0]
     return found
 
 
