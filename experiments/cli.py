@@ -683,6 +683,10 @@ def figure_command(
         ),
     ] = None,
     inference: Annotated[Path | None, _folder("Figure 5c only: the result of `infer`.")] = None,
+    published: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="2b, 4: CSV of points read off the paper's figure."),
+    ] = None,
     pool: Pool = False,
     out: Annotated[Path, _folder("Where the PNG and PDF go.")] = Path("figures"),
     quiet: Quiet = False,
@@ -690,7 +694,7 @@ def figure_command(
     """Redraw a figure of the paper from result files alone."""
     from experiments.figures import draw
 
-    draw(number, runs or [], inference, out, pool)
+    draw(number, runs or [], inference, out, pool, published)
 
 
 @app.command("record")

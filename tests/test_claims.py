@@ -299,13 +299,13 @@ def test_versions_are_pooled_only_when_told_to(tmp_path, package):
 
 
 def test_sizes_are_pooled_only_when_told_to_or_shown_over_sizes(tmp_path, capsys):
-    short = put(tmp_path / "short", results().assign(modes=8))
-    whole = put(tmp_path / "whole", results())
+    short = put(tmp_path / "short", results(task="path_planning").assign(modes=8))
+    whole = put(tmp_path / "whole", results(task="path_planning"))
     with pytest.raises(InputError, match=r"different task sizes .* 32, 8"):
-        print_claims("grid_walker", [whole, short])
-    print_claims("grid_walker", [whole, short], pool=True)
+        print_claims("path_planning", [whole, short])
+    print_claims("path_planning", [whole, short], pool=True)
     assert describe("gaussians").over_sizes
-    assert not describe("grid_walker").over_sizes
+    assert not describe("path_planning").over_sizes
     assert capsys.readouterr().out
 
 

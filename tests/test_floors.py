@@ -71,7 +71,13 @@ EXPERIMENT_FLOORS = [
         "benchmark.settings",
     ],
     [
-        *("figures", "figures.style", "figures.overview", "figures.comparison"),
+        *(
+            "figures",
+            "figures.style",
+            "figures.published",
+            "figures.overview",
+            "figures.comparison",
+        ),
         "figures.study_pictures",
         *("figures.demonstrations", "figures.walks", "figures.figure_1", "figures.figure_2a"),
         *("figures.figure_2b", "figures.figure_3", "figures.figure_4", "figures.figure_5"),

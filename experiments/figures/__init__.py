@@ -25,6 +25,7 @@ class Kind(NamedTuple):
         committed: below the folder of committed results, what it is drawn from by default.
         of_runs: whether the folders are runs', of which records stand for some.
         pools: whether its drawing function itself looks at what may not be put together.
+        published: whether it takes points read off the paper's figure.
     """
 
     folders: int
@@ -33,6 +34,7 @@ class Kind(NamedTuple):
     committed: tuple[str, ...]
     of_runs: bool = True
     pools: bool = False
+    published: bool = False
 
 
 WALKS = ("config.yaml", "demonstrations.npz", "walks.npz")
@@ -51,9 +53,9 @@ FIGURES = {
         (f"figures/paths/path_planning-virl-10c-d6-s0-quick{SUFFIX}",),
     ),
     "2a": Kind(1, ("demonstrations.npz", "grid.npz", "task.npz"), "run gaussians", OF_M30[:1]),
-    "2b": Kind(0, (), "sweep gaussians", ("gaussians",), of_runs=False, pools=True),
+    "2b": Kind(0, (), "sweep gaussians", ("gaussians",), False, pools=True, published=True),
     "3": Kind(2, WALKS, "run grid_walker", OF_WALKERS),
-    "4": Kind(0, (), "sweep gaussians", ("gaussians",), of_runs=False, pools=True),
+    "4": Kind(0, (), "sweep gaussians", ("gaussians",), False, pools=True, published=True),
     "5": Kind(0, ("config.yaml", "grid.npz"), "run gaussians", OF_M30),
     "6": Kind(1, ("config.yaml", "demonstrations.npz"), "run grid_walker", OF_WALKERS[1:]),
     "7": Kind(1, (), "sweep grid_walker", ("figures/walker",), pools=True),
@@ -63,7 +65,12 @@ FIGURES = {
 
 
 def draw(
-    number: str, runs: Sequence[Path], inference: Path | None, out: Path, pool: bool = False
+    number: str,
+    runs: Sequence[Path],
+    inference: Path | None,
+    out: Path,
+    pool: bool = False,
+    published: Path | None = None,
 ) -> None:
     """Draw one figure, or "all", into the folder `out` as PNG and PDF.
 
@@ -71,15 +78,19 @@ def draw(
         runs: folders of results, or records of runs; none: the committed ones.
         inference: where Figure 5 finds the inference policy, if not in the first run's folder.
         pool: draw results of different presets, versions and task sizes together.
+        published: a file of points read off the paper's figure.
 
     Raises:
-        InputError: unknown figure, too many or too few folders of results, `inference` for another
-            figure, result files it needs are missing (the message names the command that makes
-            them), or without `pool` results that differ.
+        InputError: unknown figure, too many or too few folders of results, `inference` or
+            `published` for another figure, result files it needs are missing (the message names
+            the command that makes them), or without `pool` results that differ.
     """
     if inference is not None and number != "5":
         raise InputError("--inference is for figure 5.")
     check_choice("figure", number, [*FIGURES, ALL])
+    takers = [name for name, kind in FIGURES.items() if kind.published]
+    if published is not None and number not in takers:
+        raise InputError(f"--published is for figures {' and '.join(takers)}.")
     if number == ALL and runs:
         raise InputError(f"figure {ALL} is drawn from the committed results; give no others.")
     with contextlib.ExitStack() as stack:
@@ -93,13 +104,22 @@ def draw(
             reason = error.strerror or error
             raise InputError(f"cannot use {out} as the output folder: {reason}.") from error
         for name, folders in chosen.items():
-            _draw(name, folders, inference, out, pool)
+            _draw(name, folders, out, inference=inference, pool=pool, published=published)
 
 
-def _draw(number: str, runs: list[Path], inference: Path | None, out: Path, pool: bool) -> None:
+def _draw(
+    number: str,
+    runs: list[Path],
+    out: Path,
+    *,
+    inference: Path | None,
+    pool: bool,
+    published: Path | None,
+) -> None:
     """One figure, whose folders are there."""
     kind = FIGURES[number]
     options: dict[str, Any] = {"pool": pool} if kind.pools else {}
+    options |= {"published": published} if kind.published else {}
     if number in ("3", "5") and not pool:
         from experiments.result_files import check_same_preset
 

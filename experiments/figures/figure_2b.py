@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from experiments.figures.published import lay_published, read_published
 from experiments.figures.style import COLOURS, LABELS, Look, open_frame, save
 from experiments.references import LABELS as REFERENCES
 from experiments.result_files import read_results, select
@@ -24,8 +25,17 @@ DASHES: dict[str, Any] = {
 }
 
 
-def draw_figure_2b(sweeps: Path | Sequence[Path], out: Path, pool: bool = False) -> None:
-    """Mean and spread over seeds of (best + final) / 2; references; diverged runs as crosses."""
+CURVES = [("training", method, components) for method in LABELS for components in (1, 10)]
+
+
+def draw_figure_2b(
+    sweeps: Path | Sequence[Path], out: Path, pool: bool = False, published: Path | None = None
+) -> None:
+    """Mean and spread over seeds of (best + final) / 2; references; diverged runs as crosses.
+
+    `published`: points read off the paper's figure, laid beside ours (figures/published.py).
+    """
+    points = None if published is None else read_published(published, CURVES)
     results = read_results(sweeps, "gaussians", pool)
     figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
     for method, label in LABELS.items():
@@ -34,6 +44,8 @@ def draw_figure_2b(sweeps: Path | Sequence[Path], out: Path, pool: bool = False)
             curve(axes, chosen, COLOURS[method], style + marker, f"{label} {components}c")
     for name in DASHES:
         reference(axes, results, name)
+    if points is not None:
+        lay_published(axes, points, CURVES)
     finish(axes, results, ("training",))
     save(figure, out / "figure_2b")
 

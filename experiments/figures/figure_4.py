@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from experiments.figures.figure_2b import curve, finish, reference
+from experiments.figures.published import lay_published, read_published
 from experiments.figures.style import COLOURS, LABELS, save
 from experiments.result_files import read_results, select
 
@@ -16,12 +17,20 @@ CURVES = (
 )
 
 
-def draw_figure_4(sweeps: Path | Sequence[Path], out: Path, pool: bool = False) -> None:
+OF_THE_PAPER = [
+    (stage, method, 10) for method in ("virl", "geim") for stage in ("training_policy", "inference")
+]
+
+
+def draw_figure_4(
+    sweeps: Path | Sequence[Path], out: Path, pool: bool = False, published: Path | None = None
+) -> None:
     """Training policies (10 components, dashed) and inference policies (as many as modes).
 
     Solid: a fixed set of components, as in the paper; dash-dotted, where a sweep has it: components
-    that come and go.
+    that come and go. `published`: points read off the paper's figure (figures/published.py).
     """
+    points = None if published is None else read_published(published, OF_THE_PAPER)
     results = read_results(sweeps, "gaussians", pool)
     figure, axes = plt.subplots(figsize=(6.0, 3.6), layout="constrained")
     for method in ("virl", "geim"):
@@ -31,6 +40,8 @@ def draw_figure_4(sweeps: Path | Sequence[Path], out: Path, pool: bool = False) 
                 curve(axes, chosen, COLOURS[method], style, f"{LABELS[method]} {label}")
     for name in ("best_10c", "kde_held_out", "em_target", "em_bic"):
         reference(axes, results, name)
+    if points is not None:
+        lay_published(axes, points, OF_THE_PAPER)
     stages = tuple(stage for stage, *_ in CURVES)
     shown = results["components"].isin([0, 10]) & (results["method"] != "eim")
     finish(axes, results[shown], stages)

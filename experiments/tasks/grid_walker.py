@@ -24,11 +24,12 @@ WALK_COLUMNS = {
 REWARD_PANEL = Panel("training", "reward_correlation", "correlation of the reward with log p")
 
 
-def walk_grids(steps: int, few_steps: int) -> dict[str, Grid]:
-    """The sweeps of walks; `few_steps`: of the preset `smoke`."""
-    seeds = {"paper": range(5), "quick": range(2), "best": range(5)}
+def walk_grids(steps: int, few_steps: int, further: Sequence[int] = ()) -> dict[str, Grid]:
+    """The sweeps of walks; `few_steps`: of the preset `smoke`; `further` sizes: of `paper`."""
     return {
-        **{preset: Grid((steps,), tuple(chosen)) for preset, chosen in seeds.items()},
+        "paper": Grid((steps, *further), tuple(range(10))),
+        "quick": Grid((steps,), (0, 1)),
+        "best": Grid((steps,), tuple(range(5))),
         "smoke": Grid((few_steps,), (0,)),
     }
 
@@ -66,7 +67,8 @@ DESCRIPTION = TaskDescription(
     same_target=("steps",),
     table="grid_walker",
     compared=(("virl", 10), ("geim", 10)),
-    grids=walk_grids(STEPS, 3),
+    # The paper has one length; the others show the growth with the number of modes, 16 to 256.
+    grids=walk_grids(STEPS, 3, further=(4, 6, 8)),
     # The paper infers with 25 components where there are 32 modes; other sizes in proportion.
     inference_components=lambda steps: max(1, round(25 / 32 * 2**steps)),
     objective="negative_elbo",

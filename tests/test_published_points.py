@@ -1,0 +1,72 @@
+"""Points read off the paper's figures, beside ours: what is drawn, and what is refused."""
+
+from virl_tf.validation import InputError
+
+import matplotlib.pyplot as plt
+import pytest
+
+from experiments.figures import draw
+from experiments.figures.figure_2b import CURVES
+from experiments.figures.figure_4 import OF_THE_PAPER
+from experiments.figures.published import lay_published, read_published
+
+HEADER = "stage,method,components,modes,value\n"
+ONE = "training,virl,10,5,0.05\n"
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text):
+        path = tmp_path / "points.csv"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_every_curve_has_its_points_in_order_and_a_label(file):
+    text = HEADER + "training,virl,10,50,0.1\n" + ONE + "training,eim,1,20,1.5\n"
+    _, axes = plt.subplots()
+    lay_published(axes, read_published(file(text), CURVES), CURVES)
+    virl, eim = axes.get_lines()
+    assert (list(virl.get_xdata()), list(virl.get_ydata())) == ([5, 50], [0.05, 0.1])
+    assert (list(eim.get_xdata()), list(eim.get_ydata())) == ([20], [1.5])
+    assert virl.get_label() == "V-IRL 10c, the paper (training)"
+    assert virl.get_color() != eim.get_color()
+    plt.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n", "has no column stage; it needs stage, method, components, modes, value"),
+        (HEADER, "has no rows"),
+        ("", "cannot be read"),
+        (HEADER + ONE + ONE, "row 1: this point stands there already"),
+        (HEADER + "inference,virl,10,5,0.1\n", "row 0: inference, virl, 10 is no curve of this"),
+        (HEADER + ONE + "training,virl,10,9,zero\n", "row 1: value must be a positive number"),
+        (HEADER + "training,virl,10,-9,1\n", "row 0: modes must be a positive number"),
+        (HEADER + "training,virl,10,9,\n", "row 0: value must be a positive number, got nan"),
+    ],
+)
+def test_other_tables_are_refused(file, text, message):
+    with pytest.raises(InputError, match=message) as error:
+        read_published(file(text), CURVES)
+    assert "\n" not in str(error.value)
+
+
+def test_other_figures_take_no_points(file, tmp_path):
+    with pytest.raises(InputError, match="--published is for figures 2b and 4"):
+        draw("3", [], None, tmp_path, published=file(HEADER + ONE))
+    with pytest.raises(InputError, match="is no curve of this figure"):
+        draw("4", [], None, tmp_path, published=file(HEADER + ONE))
+
+
+def test_the_points_are_in_the_committed_figures_picture(call, file, tmp_path):
+    points = file(HEADER + "inference,virl,10,20,0.4\n")
+    for options in (["plain"], ["with", "--published", points]):
+        name, *given = options
+        assert call("figure", "4", *given, "--out", tmp_path / name)[0] == 0
+    plain, laid = ((tmp_path / name / "figure_4.png").read_bytes() for name in ("plain", "with"))
+    assert plain != laid
+    assert len(read_published(points, OF_THE_PAPER)) == 1
