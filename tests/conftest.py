@@ -30,6 +30,7 @@ import sys
 from pathlib import Path
 
 from virl_tf import problem
+from virl_tf.discriminator import fit as discriminator_fit
 from virl_tf.discriminator.fit import DiscriminatorFitter
 from virl_tf.features import Features
 from virl_tf.hparams import Hparams
@@ -179,6 +180,7 @@ def light_runs(request):
             vips._compiled_improve.cache_clear()
         else:
             patch.setattr(vips, "compiled", functools.partial(compiled, jit_compile=False))
+            patch.setattr(discriminator_fit, "pays_to_fuse", lambda network: False)
         yield
         if xla:
             vips._compiled_improve.cache_clear()
@@ -197,6 +199,7 @@ def quick_runs():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(specification, "read_preset", lambda preset: {**whole(preset), **few})
         patch.setitem(compiled.__kwdefaults__, "jit_compile", False)
+        patch.setattr(discriminator_fit, "pays_to_fuse", lambda network: False)
         yield
     vips._compiled_improve.cache_clear()
 

@@ -1,5 +1,6 @@
 import dataclasses
 
+from virl_tf.discriminator import fit as discriminator_fit
 from virl_tf.discriminator.fit import (
     Classes,
     DiscriminatorFitter,
@@ -8,11 +9,13 @@ from virl_tf.discriminator.fit import (
     rows_per_batch,
     weighted_cross_entropy,
 )
+from virl_tf.discriminator.network import pays_to_fuse
 from virl_tf.hparams import default_hparams, own_data_hparams
 from virl_tf.splitting import split
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from scipy.stats import multivariate_normal
 
 from tests import tiny
@@ -158,13 +161,48 @@ def separable(num_experts=80, num_samples=120, seed=0):
     return data(experts), data(samples, None, rng.uniform(0.5, 1.5, num_samples))
 
 
-@pytest.fixture(scope="module")
-def fitter():
+PLAIN, FUSED = 0.2, 0.04  # rates of dropout: with the second XLA compiles the epoch
+
+
+def full_fitter(dropout):
     """A fitter with every source of randomness and state: dropout, batch norm, Adam, shuffles."""
     settings = tiny.hparams(
-        network={"dropout": 0.2, "batch_norm": True}, training={"patience": None}
+        network={"dropout": dropout, "batch_norm": True}, training={"patience": None}
     )
     return DiscriminatorFitter(2, settings)
+
+
+@pytest.fixture(scope="module", params=[PLAIN, FUSED])
+def fitter(request):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(discriminator_fit, "pays_to_fuse", pays_to_fuse)  # as users have it
+        yield full_fitter(request.param)
+
+
+def test_xla_compiles_where_it_pays():
+    def of(**network):
+        return pays_to_fuse(tiny.hparams(network=network).network)
+
+    assert of(dropout=FUSED)
+    assert of(batch_norm=True)
+    assert not of()
+    assert not of(dropout=PLAIN, batch_norm=True)
+
+
+def test_a_step_that_xla_compiled_is_the_same_step():
+    # Without dropout: XLA draws other random numbers. Without the biases before batch norm: their
+    # gradients are rounding errors, which Adam makes steps of.
+    settings = tiny.hparams(network={"batch_norm": True})
+    batches, weights = separable(50, 50), []
+    for fused in (False, True):
+        fitter = DiscriminatorFitter(2, settings)
+        fitter._reset((), 0, 0)
+        step = tf.function(fitter._train_step, autograph=False, jit_compile=fused)
+        loss = float(step(*batches))
+        kept = [v for v in fitter.model.weights if v.name != "bias"]
+        weights.append([loss, *map(np.array, kept)])
+    for plain, fused in zip(*weights, strict=True):
+        np.testing.assert_allclose(plain, fused, rtol=1e-4, atol=1e-5)
 
 
 def test_fits_depend_on_their_arguments_only(fitter):
@@ -176,8 +214,8 @@ def test_fits_depend_on_their_arguments_only(fitter):
         fit(fitter, experts, samples, previous=first[1]),
     ]
     again = fit(fitter, experts, samples)
-    settings = tiny.hparams(network={"dropout": 0.2, "batch_norm": True})
-    elsewhere = fit(DiscriminatorFitter(2, settings), experts, samples)
+    rate = fitter.model.layers[3].rate
+    elsewhere = fit(full_fitter(rate), experts, samples)
     assert same(first, again)
     assert same(first, elsewhere)
     assert not any(np.array_equal(first[1][0], other[1][0]) for other in others)

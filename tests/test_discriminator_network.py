@@ -195,14 +195,16 @@ def test_dropout_layers_have_masks_of_their_own():
 # --- dropout of small rates -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("rate", [0.01, 0.02, 0.05])
-def test_dropped_units_are_a_bernoulli_process(rate):
+def test_dropped_units_are_a_bernoulli_process(rate, fused):
     """Share dropped, pairs of neighbours and first unit, each within 5 standard deviations; what
     stays is scaled.
     """
-    masks = np.stack(
-        [_bernoulli_mask(tf.constant(20_000), rate, [i, 7]).numpy() for i in range(50)]
+    mask = tf.function(
+        lambda seed: _bernoulli_mask(20_000, rate, seed), autograph=False, jit_compile=fused
     )
+    masks = np.stack([mask(tf.constant([i, 7])).numpy() for i in range(50)])
     dropped = masks == 0.0
     np.testing.assert_allclose(masks[~dropped], 1.0 / (1.0 - rate), rtol=1e-6)
     for events, probability in (

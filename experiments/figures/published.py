@@ -41,8 +41,8 @@ def read_published(file: Path, curves: list[Curve]) -> pd.DataFrame:
         if wrong:
             raise InputError(f"--published {file}, row {i}: {wrong}.")
     if points.duplicated(KEYS).any():
-        row = int(np.argmax(points.duplicated(KEYS)))
-        raise InputError(f"--published {file}, row {row}: this point stands there already.")
+        first = int(np.argmax(points.duplicated(KEYS)))
+        raise InputError(f"--published {file}, row {first}: this point stands there already.")
     return points
 
 
