@@ -1,4 +1,4 @@
-"""The runs of `python -m experiments ablate`, from hparams/ablations.yaml."""
+"""The runs of `python -m experiments ablate`, from a table of rows in hparams."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +13,19 @@ from experiments.specification import RunRequest, Specification
 from experiments.tasks import describe
 from experiments.units import RunUnit
 
-FILE = DIRECTORY / "ablations.yaml"
+TABLES = ("ablations", "open_choices")
+KEYS = ("preset", "method", "hparams", "components", "rows")
 
 
 @dataclass(frozen=True)
 class Ablation(RunUnit):
-    """A run of the preset `best`, or of it with one change, followed by inference with search."""
+    """The run of a table's first row, or of it with one change, followed by inference with search.
+
+    `is_base`: of the first row, whose record also has the correlations of reference densities.
+    """
 
     label: str = "best"
+    is_base: bool = False
 
     @property
     def name(self) -> str:
@@ -33,22 +38,23 @@ class Ablation(RunUnit):
         return self.label
 
     def execute(self, folder: Path) -> None:
-        """Train, infer, draw from the recovered density; `best`: also correlated references."""
+        """Train, infer, draw from the recovered density."""
         from experiments.evaluation.ablated import measure
 
         super().execute(folder)
         if (folder / "ablation.json").is_file():
             return
-        found = measure(self.spec, folder, with_references=self.label == "best")
+        found = measure(self.spec, folder, with_references=self.is_base)
         write_json(folder / "ablation.json", found)
 
 
-def read_rows() -> dict[str, dict[str, Any]]:
-    """hparams/ablations.yaml. Raises InputError for a key that a row cannot have."""
-    rows = read_yaml(FILE)
+def read_rows(table: str) -> dict[str, dict[str, Any]]:
+    """A table's rows, the base first. Raises InputError for a key that a row cannot have."""
+    file = DIRECTORY / f"{check_choice('table', table, TABLES)}.yaml"
+    rows = read_yaml(file)
     for name, row in rows.items():
         for key in row:
-            check_choice(f"key of {name} in {FILE.name}", key, ("preset", "method", "hparams"))
+            check_choice(f"key of {name} in {file.name}", key, KEYS)
     return rows
 
 
@@ -57,33 +63,35 @@ def ablation_units(
     only: Sequence[str] | None,
     seeds: Sequence[int],
     rewards_only: bool = False,
+    table: str = "ablations",
     **target: Any,
 ) -> list[Ablation]:
-    """Every ablation (or those named in `only`) with every seed.
+    """Every row of a table (or those named in `only`) with every seed.
 
     Args:
         rewards_only: no policy is inferred on them.
         target: what else `RunRequest` takes: size, dimension, rows, and assignments, over
-            which an ablation's own values go.
+            which a row's own values go.
 
     Raises:
-        InputError: no such task or ablation, or what the task cannot have.
+        InputError: no such task, table or row, or what the task cannot have.
     """
     description = describe(task)
-    rows = read_rows()
+    rows = read_rows(table)
+    base, *_ = rows
     names = [check_choice("ablation", name, rows) for name in only] if only else list(rows)
     units = []
     for name in names:
+        row = {"preset": rows[base].get("preset", "best"), **rows[name]}
         for seed in seeds:
-            spec = _specification(rows[name], task=task, seed=seed, **target)
+            spec = _specification(row, f"{table}.yaml", task=task, seed=seed, **target)
             components = 0 if rewards_only else description.inference_components(spec.size)
-            units.append(Ablation(spec, components, searches=(True,), label=name))
+            units.append(Ablation(spec, components, (True,), label=name, is_base=name == base))
     return units
 
 
-def _specification(row: Mapping[str, Any], **arguments: Any) -> Specification:
-    """The run of a row of ablations.yaml."""
-    preset, method = row.get("preset", "best"), row.get("method", "virl")
-    spec = RunRequest(preset=preset, method=method, **arguments).specification()
-    hparams = spec.hparams.override(row.get("hparams", {}), FILE.name)
-    return replace(spec, hparams=hparams)
+def _specification(row: Mapping[str, Any], source: str, **arguments: Any) -> Specification:
+    """The run of a row."""
+    own = {key: row[key] for key in ("preset", "method", "components", "rows") if key in row}
+    spec = RunRequest(**{**arguments, **own}).specification()
+    return replace(spec, hparams=spec.hparams.override(row.get("hparams", {}), source))

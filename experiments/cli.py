@@ -461,9 +461,15 @@ def ablate_command(
         str | None,
         Option(
             metavar="NAME,...",
-            help="Of hparams/ablations.yaml; default: all. The tables hold those asked for last.",
+            help="Rows of the table; default: all. What is written holds those asked for last.",
         ),
     ] = None,
+    table: Annotated[
+        str,
+        Option(
+            help="Of hparams: ablations (of `best`) or open_choices (what the paper leaves open)."
+        ),
+    ] = "ablations",
     seeds: Annotated[str, _seeds("Seeds of every ablation.")] = "100,101,102",
     modes: Modes = None,
     steps: Steps = None,
@@ -477,10 +483,10 @@ def ablate_command(
         str | None, Option(metavar="TCP://HOST:PORT", help="Of an existing Dask cluster.")
     ] = None,
     workers: LocalWorkers = None,
-    out: Annotated[Path | None, _folder("Default: ablations/TASK.")] = None,
+    out: Annotated[Path | None, _folder("Default: the table's name, and in it TASK.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """The preset `best` with and without each of its parts, with inference.
+    """The preset `best` with and without each of its parts, with inference; or another table.
 
     What is finished is skipped.
     """
@@ -491,10 +497,10 @@ def ablate_command(
     labels = None if only is None else [name.strip() for name in only.split(",")]
     chosen = parse_integers("--seeds", seeds) or []
     target = {"modes": modes, "steps": steps, "dim": dim, "rows": rows, "assignments": set_ or []}
-    units = ablation_units(task, labels, chosen, rewards_only, **target)
+    units = ablation_units(task, labels, chosen, rewards_only, table, **target)
     from experiments.ablation_command import ablate
 
-    ablate(units, set_ or [], Workers(scheduler, workers), out or Path("ablations") / task)
+    ablate(units, set_ or [], Workers(scheduler, workers), out or Path(table) / task)
 
 
 @app.command("tune")

@@ -69,10 +69,26 @@ def test_every_ablation_is_best_with_its_change_alone():
     ],
 )
 def test_rows_that_cannot_be_are_refused(row, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(rows_and_units, "FILE", tmp_path / "ablations.yaml")
+    monkeypatch.setattr(rows_and_units, "DIRECTORY", tmp_path)
     (tmp_path / "ablations.yaml").write_text(row)
     with pytest.raises(InputError, match=message):
         units()
+
+
+def test_open_choices_change_the_paper_in_one_respect():
+    found = {unit.label: unit for unit in units(table="open_choices", modes=50)}
+    paper = found["paper"].spec
+    assert (paper.preset, paper.components, paper.num_train) == ("paper", 10, 8000)
+    assert [unit.label for unit in found.values() if unit.is_base] == ["paper"]
+    assert found["K_25"].spec.components == 25
+    assert found["rows_500"].spec.num_train == 500
+    assert found["T_40"].spec.hparams == paper.hparams.override({"loop": {"num_iterations": 40}})
+    same = {name for name, unit in found.items() if unit.spec.hparams == paper.hparams}
+    # One component has a column of its own in Table 2.
+    assert same == {"paper", "K_5", "K_25", "K_50", "rows_500", "rows_2000", "rows_32000"}
+    assert found["K_1"].spec.hparams.policy.update_steps == 1
+    configurations = [str(unit.spec.to_config()) for unit in found.values()]
+    assert len(set(configurations)) == len(found)
 
 
 def test_units_have_folders_of_their_own_and_search_in_inference():
