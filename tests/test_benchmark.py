@@ -112,6 +112,7 @@ def test_memory_is_that_of_the_process():
     )
 
 
+@pytest.mark.slow
 def test_keras_own_loop_trains_the_same_network():
     from virl_tf.hparams import default_hparams
 

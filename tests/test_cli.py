@@ -53,7 +53,10 @@ def finished(tmp_path_factory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("method", ["virl", "geim", "eim"])
+@pytest.mark.parametrize(
+    "method",
+    ["virl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("geim", "eim"))],
+)
 def test_run_writes_the_documented_files(call, method, finished, tmp_path):
     out = finished
     if method != "virl":
@@ -94,6 +97,7 @@ def test_run_again_leaves_a_finished_run_alone(call, finished):
     assert digest(finished) == before
 
 
+@pytest.mark.slow
 def test_a_killed_run_continues_and_ends_with_the_same_numbers(call, finished, tmp_path):
     out = tmp_path / "killed"
     command = [sys.executable, "-m", "experiments", "run", "gaussians", *TINY, "--out", str(out)]

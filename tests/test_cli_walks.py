@@ -102,7 +102,12 @@ def obstructed(call, path):
 
 @pytest.mark.parametrize(
     ("name", "steps", "modes"),
-    [("walker", 3, 8), ("eim", 3, 8), ("longer", 7, 128), ("path", 4, 6)],
+    [
+        ("walker", 3, 8),
+        ("eim", 3, 8),
+        ("path", 4, 6),
+        ("longer", 7, 128),
+    ],
 )
 def test_run_writes_the_documented_files(name, steps, modes, request):
     out = request.getfixturevalue(name)

@@ -388,8 +388,11 @@ FLAT = {
 }
 
 
+SHORT = {"num_rounds": 30, "samples_per_component": 12}
+
+
 @pytest.mark.parametrize("log_prob", FLAT.values(), ids=FLAT)
-@pytest.mark.parametrize("search", [False, {"num_rounds": 30, "samples_per_component": 12}])
+@pytest.mark.parametrize("search", [False, pytest.param(SHORT, marks=pytest.mark.slow)])
 def test_an_improper_target_ends_with_a_warning(log_prob, search):
     with pytest.warns(UserWarning, match="support="):
         result = quick(log_prob, search=search, num_steps=400, kl_bound=0.5)

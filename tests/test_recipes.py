@@ -58,6 +58,7 @@ def test_every_recipe_has_a_test():
     }
 
 
+@pytest.mark.slow
 def test_a_constraint_at_inference(trained):
     names = cook("A constraint at inference", 0, trained)
     before, after = (
@@ -79,6 +80,7 @@ def test_a_constraint_at_inference(trained):
     assert rewards[1].mean() > rewards[0].mean() - 0.5
 
 
+@pytest.mark.slow
 def test_a_policy_that_stays_near_the_demonstrations(trained):
     title = "A policy that stays near the demonstrations"
     assert len([line for line in recipes()[title][0].splitlines() if line]) <= 15
@@ -104,6 +106,7 @@ def exact(trained):
     return mean, np.sqrt(weights @ (grid.points - mean) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("block", "name"), [(0, "hmc_draws"), (1, "slice_draws")])
 def test_samples_of_the_recovered_density(trained, exact, block, name):
     draws = cook("Samples of the recovered density", block, trained)[name].numpy()
@@ -144,6 +147,7 @@ def methods():
     virl_tf.METHODS.update(before)
 
 
+@pytest.mark.slow
 def test_a_new_task_and_a_new_method(trained, methods):
     names = cook("A new task, a new method", 0, trained)
     ring, thirty = names["ring"], names["ring"].demonstrations(30, seed=0)

@@ -60,6 +60,7 @@ def test_a_policy_is_inferred_on_its_reward(call, run):
     assert "--obstacles is for path_planning; these are runs of ring." in error
 
 
+@pytest.mark.slow
 def test_a_sweep_of_it_in_a_worker_process_and_its_figure(call, tmp_path):
     out = tmp_path / "sweep"
     arguments = ["sweep", "ring", *OPTIONS, "--workers", "1", "--out", out]
@@ -76,6 +77,7 @@ def test_a_sweep_of_it_in_a_worker_process_and_its_figure(call, tmp_path):
     assert "the size of a ring target is --modes" in error
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 def test_a_study_of_it_has_no_published_column_to_begin_with(call, tmp_path):
     out = tmp_path / "study"

@@ -110,6 +110,7 @@ def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_running_already(tmp_path):
     """A scheduler and a worker started by hand, as on other machines."""
     address = tmp_path / "scheduler.json"
@@ -251,19 +252,22 @@ def test_every_preset_has_a_sweep(task):
 
 
 @pytest.mark.parametrize(
-    ("task", "steps", "modes", "components"),
-    [("grid_walker", 5, 32, 25), ("path_planning", 6, 20, 20)],
+    ("task", "sizes"),
+    [
+        ("grid_walker", {(5, 32, 25), (4, 16, 12), (6, 64, 50), (8, 256, 200)}),
+        ("path_planning", {(6, 20, 20)}),
+    ],
 )
-def test_paper_walks_are_the_papers(task, steps, modes, components):
+def test_paper_walks_are_the_papers_and_the_walker_grows(task, sizes):
     units = units_of(task, "paper", [])
-    assert {(unit.spec.method, unit.spec.seed) for unit in units} == set(
-        itertools.product(("eim", "virl", "geim"), range(5))
-    )
+    columns = itertools.product(("eim", "virl", "geim"), [10], range(10))
+    found = {(unit.spec.method, unit.spec.components, unit.spec.seed) for unit in units}
+    assert found == set(columns)
     assert {
-        (unit.spec.task, unit.spec.steps, unit.spec.modes, unit.spec.components) for unit in units
-    } == {(task, steps, modes, 10)}
-    assert {unit.inference_components for unit in units} == {components}
-    assert len({unit.name for unit in units}) == len(units) == 15
+        (unit.spec.steps, unit.spec.modes, unit.inference_components) for unit in units
+    } == sizes
+    assert units[0].spec.steps == describe(task).default_size
+    assert len({unit.name for unit in units}) == len(units) == 30 * len(sizes)
     assert {unit.group for unit in units} == {"eim 10c", "virl 10c", "geim 10c"}
 
 

@@ -643,6 +643,7 @@ def test_a_worker_killed_in_the_middle_of_a_trial_costs_none(url, tmp_path):
     assert_one_trial_went_on(study, out, 1, 4)
 
 
+@pytest.mark.slow
 def test_the_next_worker_takes_over_from_one_that_was_killed(url, tmp_path):
     study, out = opened(url), tmp_path / "trials"
     worker = fake("work", url, 3, out, 0)
@@ -655,6 +656,7 @@ def test_the_next_worker_takes_over_from_one_that_was_killed(url, tmp_path):
     assert published_trial(study).system_attrs["failed_trial"] == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_asleep_for_too_long_neither_fails_nor_counts_twice(sqlite, tmp_path):
     """A laptop was closed, or a machine swapped: the others gave its trial up, and did it."""
     study, out = opened(sqlite), tmp_path / "trials"
@@ -709,6 +711,7 @@ def server(postgres):
         postgres.start()
 
 
+@pytest.mark.slow
 def test_a_short_outage_between_two_iterations_loses_no_trial(server, monkeypatch, tmp_path):
     """The heartbeat that finds no server must not be the last one: the trial would be given up
     though its worker lives.
@@ -741,6 +744,7 @@ def test_a_short_outage_between_two_iterations_loses_no_trial(server, monkeypatc
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"]
 
 
+@pytest.mark.slow
 def test_a_server_stopped_in_the_middle_of_a_study_costs_nothing_that_was_done(server, tmp_path):
     url, out = server.new_database(), tmp_path / "trials"
     study = opened(url)

@@ -459,6 +459,11 @@ def load_hparams(path: Path | str, family: str = "virl") -> Hparams:
     return own_data_hparams(family).override({} if content is None else content, str(path))
 
 
+@functools.cache
+def _table(name: str) -> dict[str, Any]:
+    return read_yaml(DIRECTORY / f"{name}.yaml")
+
+
 def published(table: str, column: str) -> dict[str, dict[str, Any]]:
     """One column of Table 2 (`gaussians`) or Table 3 (`grid_walker`) as overrides, e.g.
     ('gaussians', 'virl_10c').
@@ -482,7 +487,7 @@ def starred(table: str, column: str) -> list[str]:
 def _published_row(table: str, column: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """(the values for all columns, those of one)."""
     check_choice("table", table, [path.stem for path in DIRECTORY.glob("*.yaml")])
-    content = read_yaml(DIRECTORY / f"{table}.yaml")
+    content = _table(table)
     columns = {**content["columns"], **content.get("ours", {})}
     return content["common"], columns[
         check_choice(f"column of hparams/{table}.yaml", column, columns)
