@@ -556,6 +556,44 @@ def tune_command(
     (preview if dry_run else tune)(request, Workers(scheduler, workers), out)
 
 
+@app.command("rank-budgets")
+@_interruptible()
+def rank_budgets_command(
+    task: Task,
+    method: Tuned = "virl",
+    components: Components = 10,
+    presets: Annotated[
+        str,
+        Option(metavar="PRESET,...", help="Budgets; the last is what the others stand for."),
+    ] = "quick,paper",
+    points: Annotated[int, Option(help="Random points of Table 1's ranges.")] = 10,
+    modes: Modes = None,
+    steps: Steps = None,
+    seeds: Annotated[
+        str | None, _seeds("A point's value is the mean over these; default 0.")
+    ] = None,
+    set_: Set = None,
+    scheduler: Scheduler = None,
+    workers: LocalWorkers = None,
+    out: Annotated[Path | None, _folder("Default: budgets/ and the study's name.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Whether a cheaper budget ranks hyperparameters as the dearer one does, before a study of it.
+
+    What is finished is skipped.
+    """
+    from experiments.sweep import Workers
+    from experiments.tuning.specification import Studies, TuneRequest
+
+    chosen = [name.strip() for name in presets.split(",")]
+    studies = Studies(task, chosen[-1], modes, steps, None)
+    study = TuneRequest(studies, method, components, points, seeds, set_ or []).specification()
+    from experiments.tuning.budgets import rank_budgets
+
+    out = out or Path("budgets") / study.name
+    rank_budgets(study, chosen, points, Workers(scheduler, workers), out)
+
+
 @app.command("compare")
 @_interruptible()
 def compare_command(
@@ -567,6 +605,12 @@ def compare_command(
     storage: StudyStorage = None,
     scheduler: Scheduler = None,
     workers: LocalWorkers = None,
+    budget: Annotated[
+        str | None,
+        Option(
+            metavar="PRESET", help="Of these runs; default: the study's.", autocompletion=_presets
+        ),
+    ] = None,
     write: Annotated[
         bool,
         Option("--write", help="Store the best as hparams/tuned/TASK.yaml, for --hparams tuned."),
@@ -584,7 +628,7 @@ def compare_command(
     studies.check_stored(check_compared(task))
     from experiments.tuning.compare import compare
 
-    compare(studies, seeds, Workers(scheduler, workers), write, out)
+    compare(studies, seeds, Workers(scheduler, workers), write, out, budget)
 
 
 @app.command("study-plots")

@@ -10,7 +10,7 @@ from typing import Any
 from virl_tf.hparams import to_yaml
 from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_text
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, check_choice
 
 import numpy as np
 import optuna
@@ -87,14 +87,23 @@ class Column:
 
 
 def compare(
-    studies: Studies, seeds: str | None, workers: Workers, write: bool, out: Path | None
+    studies: Studies,
+    seeds: str | None,
+    workers: Workers,
+    write: bool,
+    out: Path | None,
+    budget: str | None = None,
 ) -> None:
     """Run published and found values of every column that has a study.
 
     Writes compare.md, the CSV files and compare.png into `out`.
 
+    Args:
+        budget: the runs' preset; None: that of the studies.
+
     Raises:
-        InputError: no study of this task there, seeds that tuning saw, or runs that failed.
+        InputError: no study of this task there, no such budget, seeds that tuning saw, or runs that
+            failed.
     """
     console, task = Console(), studies.task
     check_compared(task)
@@ -102,9 +111,13 @@ def compare(
     fresh = parse_integers("--seeds", seeds) or [100, 101, 102]
     columns = find_columns(studies)
     _check_fresh(fresh, columns)
-    out = out or Path("comparisons") / f"{task}-{columns[0].spec.preset}"
+    preset = check_choice("--budget", budget or columns[0].spec.preset, describe(task).grids)
+    out = out or Path("comparisons") / f"{task}-{preset}"
+    runs = {column.name: dataclasses.replace(column.spec, preset=preset) for column in columns}
     units = [
-        CandidateUnit(column.spec.run(seed, column.overrides[candidate]), 0, candidate=candidate)
+        CandidateUnit(
+            runs[column.name].run(seed, column.overrides[candidate]), 0, candidate=candidate
+        )
         for column in columns
         for candidate in column.candidates
         for seed in fresh

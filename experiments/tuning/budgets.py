@@ -1,0 +1,135 @@
+"""`python -m experiments rank-budgets`: does a cheaper budget rank hyperparameters as `paper` does?
+
+A study at a budget whose ranking is another one finds what is best for that budget.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from virl_tf.persistence.files import write_text
+from virl_tf.validation import InputError, check_choice, check_integer
+
+import numpy as np
+import optuna
+import pandas as pd
+from rich.console import Console
+from scipy.stats import spearmanr
+
+from experiments.records import Record
+from experiments.result_files import to_markdown
+from experiments.sweep import Workers, execute_sweep, records_of
+from experiments.sweep_command import last_line
+from experiments.tasks import describe
+from experiments.tuning.space import searched, suggest
+from experiments.tuning.specification import StudySpecification
+from experiments.tuning.study import objective_value
+from experiments.units import RunUnit
+
+FEWEST_POINTS = 3
+
+
+@dataclass(frozen=True)
+class PointUnit(RunUnit):
+    """A run with the hyperparameters of one random point."""
+
+    point: int = 0
+
+    @property
+    def name(self) -> str:
+        """point-03-..."""
+        return f"point-{self.point:02d}-{self.spec.name}"
+
+    @property
+    def group(self) -> str:
+        """A row of the live table for each budget."""
+        return self.spec.preset
+
+
+def rank_budgets(
+    study: StudySpecification, presets: Sequence[str], points: int, workers: Workers, out: Path
+) -> None:
+    """Run random points of a study's space at each budget, and compare the budgets' rankings.
+
+    Writes budgets.csv, a row for each run, and budgets.md. What is finished is skipped.
+
+    Args:
+        study: whose space, target and seeds these are; its preset does not count.
+        presets: budgets, the one last that the others are compared with.
+
+    Raises:
+        InputError: unknown presets, fewer than two of them or than three points, or runs that
+            failed.
+    """
+    check_integer("--points", points, FEWEST_POINTS)
+    if len(presets) < 2:
+        raise InputError("--presets needs two or more, the one last that counts: quick,paper.")
+    for preset in presets:
+        check_choice("preset", preset, describe(study.task).grids)
+    console, number = Console(soft_wrap=True), workers.local
+    chosen = random_points(study, points)
+    units = [
+        PointUnit(dataclasses.replace(study, preset=preset).run(seed, overrides), 0, point=i)
+        for preset in presets
+        for seed in study.seeds
+        for i, overrides in enumerate(chosen)
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    failures = execute_sweep(units, out, workers.scheduler, number, console)
+    records = records_of(units, out)
+    rows = [_row(unit, records[unit.name]) for unit in units if unit.name in records]
+    values = pd.DataFrame(rows)
+    write_text(out / "budgets.csv", values.to_csv(index=False))
+    if failures:
+        first = last_line(next(iter(failures.values())))
+        raise InputError(f"{len(failures)} runs failed, the first with: {first}")
+    text = to_markdown(agreement(values, presets))
+    write_text(out / "budgets.md", text)
+    console.print(text, markup=False, highlight=False)
+    console.print(f"{out / 'budgets.csv'} and .md", highlight=False)
+
+
+def random_points(study: StudySpecification, number: int) -> list[dict[str, dict[str, Any]]]:
+    """Points of a study's space as overrides, drawn uniformly; always the same ones."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    drawing = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    space = searched(study.task, study.method, study.components)
+    return [suggest(drawing.ask(), space) for _ in range(number)]
+
+
+def _row(unit: PointUnit, record: Record) -> dict[str, Any]:
+    summary: Mapping[str, Any] = record.summaries["."]
+    value = objective_value(summary)
+    bad = summary["status"] == "diverged" or not math.isfinite(value)
+    return {
+        "point": unit.point,
+        "preset": unit.spec.preset,
+        "seed": unit.spec.seed,
+        "value": math.inf if bad else value,
+        "cpu_seconds": summary["cpu_seconds"]["process"],
+    }
+
+
+def agreement(values: pd.DataFrame, presets: Sequence[str]) -> pd.DataFrame:
+    """For each budget Spearman's correlation of its points' ranks with the last budget's.
+
+    A point's value is the mean over seeds; one that diverged at any seed comes last.
+    """
+    means = values.groupby(["preset", "point"])["value"].mean().unstack("preset")
+    ranks = means.rank()
+    last = presets[-1]
+    rows = []
+    for preset in presets:
+        own = values[values["preset"] == preset]
+        found = spearmanr(ranks[preset], ranks[last])
+        row = {"budget": preset, f"rank correlation with {last}": f"{found.statistic:.2f}"}
+        row["p"] = f"{found.pvalue:.2g}"
+        row["best point"] = str(means[preset].idxmin())
+        row[f"its rank at {last}"] = f"{ranks[last][means[preset].idxmin()]:.0f} of {len(ranks)}"
+        row["diverged points"] = str(int(np.isinf(means[preset]).sum()))
+        row["CPU seconds of a run"] = f"{own['cpu_seconds'].mean():.0f}"
+        rows.append(row)
+    return pd.DataFrame(rows)

@@ -1,0 +1,107 @@
+"""`python -m experiments rank-budgets`: its points, its rank correlations, its refusals."""
+
+import math
+from types import SimpleNamespace
+
+from virl_tf.validation import InputError
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import rankdata
+
+from experiments.sweep import Workers
+from experiments.tuning import budgets
+from experiments.tuning.budgets import agreement, random_points, rank_budgets
+from experiments.tuning.space import searched
+from experiments.tuning.specification import StudySpecification
+
+STUDY = StudySpecification("gaussians", "virl", 10, 5, "paper", (3, 4), ())
+WORKERS = Workers(None, 1)
+
+
+def test_points_are_of_the_searched_space_and_always_the_same():
+    points = random_points(STUDY, 4)
+    names = {f"{section}.{key}" for section, keys in points[0].items() for key in keys}
+    assert names == set(searched("gaussians", "virl", 10))
+    assert points == random_points(STUDY, 4)
+    assert len({str(point) for point in points}) == 4
+    assert random_points(STUDY, 6)[:4] == points
+
+
+def values(**of_presets):
+    return pd.DataFrame(
+        [
+            {"preset": preset, "point": i, "seed": 0, "value": value, "cpu_seconds": 2.0}
+            for preset, column in of_presets.items()
+            for i, value in enumerate(column)
+        ]
+    )
+
+
+def test_the_rank_correlation_is_spearmans():
+    rng = np.random.default_rng(0)
+    cheap, dear = rng.normal(size=(2, 9))
+    table = agreement(values(quick=cheap, paper=dear), ["quick", "paper"]).set_index("budget")
+    expected = np.corrcoef(rankdata(cheap), rankdata(dear))[0, 1]
+    found = table["rank correlation with paper"]
+    assert (found["quick"], found["paper"]) == (f"{expected:.2f}", "1.00")
+    best = int(np.argmin(cheap))
+    assert table["best point"]["quick"] == str(best)
+    assert table["its rank at paper"]["quick"] == f"{rankdata(dear)[best]:.0f} of 9"
+
+
+def test_what_diverged_comes_last():
+    frame = values(quick=[1.0, 2.0, math.inf, 0.5], paper=[1.0, 2.0, 9.0, 0.5])
+    table = agreement(frame, ["quick", "paper"]).set_index("budget")
+    assert table["rank correlation with paper"]["quick"] == "1.00"
+    assert table["diverged points"]["quick"] == "1"
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The units asked for; a point's value is its number, reversed at the budget `smoke`."""
+    asked = []
+
+    def execute_sweep(units, out, *_):
+        asked.extend(units)
+        return {}
+
+    def record(unit):
+        value = unit.point * (-1.0 if unit.spec.preset == "smoke" else 1.0)
+        summary = {"task": "gaussians", "i_projection": {"reward": {"reported": value}}}
+        summary |= {"status": "finished", "cpu_seconds": {"process": 1.0}}
+        return SimpleNamespace(summaries={".": summary})
+
+    monkeypatch.setattr(budgets, "execute_sweep", execute_sweep)
+    monkeypatch.setattr(budgets, "records_of", lambda units, _: {u.name: record(u) for u in units})
+    return asked
+
+
+def test_every_point_runs_at_every_budget_and_seed(runs, tmp_path, capsys):
+    rank_budgets(STUDY, ["smoke", "quick", "paper"], 4, WORKERS, tmp_path)
+    assert len({unit.name for unit in runs}) == len(runs) == 3 * 2 * 4
+    assert {(unit.spec.preset, unit.spec.seed) for unit in runs} == {
+        (preset, seed) for preset in ("smoke", "quick", "paper") for seed in (3, 4)
+    }
+    first = [unit for unit in runs if unit.point == 0]
+    assert len({unit.spec.hparams.training.learning_rate for unit in first}) == 1
+    text = (tmp_path / "budgets.md").read_text()
+    assert "| smoke | -1.00 |" in text
+    assert "| quick | 1.00 |" in text
+    assert text in capsys.readouterr().out
+    assert len(pd.read_csv(tmp_path / "budgets.csv")) == len(runs)
+
+
+@pytest.mark.parametrize(
+    ("presets", "points", "message"),
+    [
+        (["paper"], 4, "--presets needs two or more"),
+        (["quick", "papr"], 4, "preset.*paper"),
+        (["quick", "paper"], 2, "--points.*3"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(presets, points, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        rank_budgets(STUDY, presets, points, WORKERS, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
