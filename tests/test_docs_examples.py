@@ -179,6 +179,8 @@ def test_other_commands_are_those_of_ci_extras_and_tests():
                 "pip install optuna-dashboard",
                 "source .venv/bin/activate",
                 "ruff format .",
+                "python -m build",
+                "twine check --strict dist/*",
             ), command
 
 
