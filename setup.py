@@ -60,7 +60,12 @@ setup(
         "gymnasium": ["gymnasium[mujoco]>=1.0"],  # rewards for environments, a reaching arm
         "browser": ["playwright>=1.50"],  # tests of report and site in a headless Chromium
         # `python -m experiments docs`. MkDocs 2 drops plugins, and with them the API reference.
-        "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.6", "mkdocstrings[python]>=1.0"],
+        "docs": [
+            "mkdocs>=1.6,<2",
+            "mkdocs-material>=9.6",
+            "mkdocstrings[python]>=1.0",
+            "latex2mathml>=3.78",
+        ],
         "release": ["build>=1.3", "twine>=6.1"],  # wheel and sdist, and what an index asks of them
         "postgres": ["psycopg[binary]>=3.2"],  # studies in a PostgreSQL database
         "bench": ["gmmvi>=1.1"],  # the peer of `benchmark --peers`

@@ -207,7 +207,7 @@ def test_every_command_of_the_experiments_runs(call, tmp_path, request):
             url = request.getfixturevalue("postgres").new_database()
             arguments = [url if "USER:PASSWORD" in argument else argument for argument in arguments]
         if arguments[0] == "docs":
-            pytest.importorskip("pdoc", reason="extra `docs`")
+            pytest.importorskip("mkdocs", reason="extra `docs`")
         if tuple(arguments) in done:
             continue
         done.add(tuple(arguments))

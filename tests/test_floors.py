@@ -62,7 +62,8 @@ EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks"],
     [
         *("specification", "records", "early_checks", "result_files", "demonstration_files"),
-        *("supports", "trajectory_files", "tracking", "docs_command", "doc_tables"),
+        *("supports", "trajectory_files", "tracking", "doc_tables"),
+        *("docs_notation", "docs_pages", "docs_command"),
     ],
     [
         *("references", "claims"),
