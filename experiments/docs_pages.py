@@ -22,7 +22,9 @@ PAGES = {
 }
 # Of the API: what a user calls, and what such calls take or return. Other modules are documented
 # where they stand.
-MODULES = ("virl_tf", "virl_tf.tasks", "virl_tf.hparams", "virl_tf.methods", "virl_tf.metrics")
+MODULES = tuple(
+    f"virl_tf{name}" for name in ("", ".tasks", ".export", ".hparams", ".methods", ".metrics")
+)
 FENCED = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(!?)\[([^\]]+)\]\(([^()\s]+)\)")
 

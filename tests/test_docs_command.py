@@ -27,7 +27,7 @@ EVERYWHERE = {"x", "n", "seed"}
 
 def public():
     """Every public function and class: (module, name on the page, the object)."""
-    for module in (virl_tf, virl_tf.tasks):
+    for module in (virl_tf, virl_tf.tasks, virl_tf.export):
         for name in module.__all__:
             found = getattr(module, name)
             if inspect.isfunction(found) or inspect.isclass(found):

@@ -258,7 +258,7 @@ def test_every_python_block_is_run_by_a_test():
     assert recipes > 5
     assert blocks == {
         "README.md": 2,
-        "docs/usage.md": 2,
+        "docs/usage.md": 3,
         "docs/own-demonstrations.md": 2,
         "docs/trajectories.md": 1,
         "docs/paper-experiments.md": 1,
@@ -325,6 +325,13 @@ def test_the_support_of_own_demonstrations_is_one(tmp_path):
 def test_the_pretrained_rewards_are_loaded_as_the_page_says(tmp_path):
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     run_block(python_blocks("docs/usage.md")[1], tmp_path)
+
+
+@pytest.mark.slow
+def test_what_is_exported_is_loaded_as_the_page_says(tmp_path):
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    run_block(python_blocks("docs/usage.md")[2], tmp_path)
+    assert {"walker_reward", "walker_policy"} <= {path.name for path in tmp_path.iterdir()}
 
 
 SBATCH = """#!/bin/sh

@@ -55,7 +55,7 @@ FLOORS = [
         "persistence.encoding_file",
         "persistence.run_folder",
     ],
-    ["fit_policy", "fit"],
+    ["fit_policy", "fit", "export"],
     [""],  # virl_tf/__init__.py
 ]
 EXPERIMENT_FLOORS = [
