@@ -26,6 +26,7 @@ MODULES = tuple(
     f"virl_tf{name}" for name in ("", ".tasks", ".export", ".hparams", ".methods", ".metrics")
 )
 FENCED = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
+EQUATION = re.compile(r"^\$\$(\n.*?\n)\$\$$", re.DOTALL | re.MULTILINE)  # of notebooks
 LINK = re.compile(r"(!?)\[([^\]]+)\]\(([^()\s]+)\)")
 
 
@@ -104,7 +105,7 @@ def notebook_page(content: str) -> str:
     """A notebook as Markdown: its text, its code, and the outputs that are stored in it."""
     parts = []
     for cell in json.loads(content)["cells"]:
-        source = "".join(cell["source"])
+        source = EQUATION.sub(r"```math\1```", "".join(cell["source"]))
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
         parts += [_output(output) for output in cell.get("outputs", [])]
     return "\n\n".join(filter(None, parts))

@@ -217,6 +217,9 @@ def test_a_notebook_is_a_page_with_its_outputs():
     assert page.startswith("# ")
     assert page.count("```python\n") >= 3
     assert page.count("![output](data:image/png;base64,") == 3
+    page = notebook_page((ROOT / "docs" / "the-paper.ipynb").read_text(encoding="utf-8"))
+    assert "```math\nR(x) = " in page
+    assert "$$" not in page
 
 
 def test_the_papers_notation_is_no_emphasis():

@@ -440,24 +440,49 @@ def test_decisions_that_comments_name_are_there():
     assert named <= entries
 
 
-# --- the notebook ---------------------------------------------------------------------------------
+# --- the notebooks --------------------------------------------------------------------------------
+
+# name -> (its pictures, what holds at its end)
+NOTEBOOKS = {
+    "the-paper": (
+        *(3, "assert distances['new policy, 10 components'] < 0.5 * distances[\n"),
+        *("    'its training policy, 5 components']\n",),
+    ),
+    "trajectories": (
+        *(3, "assert before < 0.8 < 0.95 < after\n", "assert draws.shape == (500, 30, 2)\n"),
+    ),
+    "a-study": (
+        *(3, "assert len(trials) == 4\n", "assert trials.loc[0, 'state'] == 'COMPLETE'\n"),
+        "assert means.loc['published', 'mean'] < means.loc['found', 'mean']\n",
+    ),
+}
 
 
-def notebook_cells():
-    """The code cells of the notebook."""
-    content = (ROOT / "docs" / "trajectories.ipynb").read_text(encoding="utf-8")
+def notebook_cells(name):
+    """The code cells of a notebook."""
+    content = (ROOT / "docs" / f"{name}.ipynb").read_text(encoding="utf-8")
     return [cell for cell in json.loads(content)["cells"] if cell["cell_type"] == "code"]
 
 
-def test_the_notebook_shows_its_pictures():
-    outputs = [output for cell in notebook_cells() for output in cell["outputs"]]
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+def test_every_notebook_is_tested():
+    assert {path.stem for path in (ROOT / "docs").glob("*.ipynb")} == set(NOTEBOOKS)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_shows_its_pictures(name):
+    outputs = [output for cell in notebook_cells(name) for output in cell["outputs"]]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == NOTEBOOKS[name][0]
     assert "Traceback" not in str(outputs)
     assert "/" not in str([output.get("text") for output in outputs]).replace("\\n", "")
+    path = ROOT / "docs" / f"{name}.ipynb"
+    assert path.stat().st_size < 500_000
+    for link in re.findall(r"\]\(([^)\s#]+\.md)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / link).is_file(), link
 
 
 @pytest.mark.slow
-def test_the_notebook_runs(tmp_path):
-    code = "\n".join("".join(cell["source"]) for cell in notebook_cells())
-    check = "assert before < 0.8 < 0.95 < after\nassert draws.shape == (500, 30, 2)\n"
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_runs(name, tmp_path):
+    code = "\n".join("".join(cell["source"]) for cell in notebook_cells(name))
+    check = "".join(NOTEBOOKS[name][1:])
     run_block(f"import matplotlib\nmatplotlib.use('Agg')\n{code}\n{check}", tmp_path)
