@@ -167,17 +167,6 @@ def test_pages_fit_their_window_and_load_only_files(browser, site, pages, width)
     shown.close()
 
 
-@pytest.mark.slow
-def test_a_folder_of_files_can_be_searched(browser, site):
-    page = browser.new_page(viewport={"width": 1280, "height": 844})
-    page.goto((site / "usage.html").as_uri())
-    page.wait_for_selector("iframe", state="attached")  # where the search's script runs
-    page.wait_for_timeout(5000)  # what is typed before it has read the index is lost
-    page.fill(".md-search__input", "bandwidth")
-    page.wait_for_selector(".md-search-result__item")
-    page.close()
-
-
 # --- links, notebooks, errors ---------------------------------------------------------------------
 
 
