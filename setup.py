@@ -13,6 +13,14 @@ setup(
     description="Versatile Inverse Reinforcement Learning via Cumulative Rewards (V-IRL)",
     long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "Operating System :: MacOS",
+        "Operating System :: POSIX :: Linux",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     license="MIT",
     license_files=["LICENSE"],
     python_requires=">=3.10,<3.14",
@@ -23,6 +31,7 @@ setup(
     # The results' tables are what `--dry-run` takes expected times from.
     package_data={
         "virl_tf.hparams_files": ["*.yaml", "tuned/*.yaml"],
+        "virl_tf": ["py.typed"],
         "experiments": ["results/**/results.csv"],
     },
     entry_points={"console_scripts": ["virl = experiments.cli:main"]},
@@ -48,9 +57,16 @@ setup(
         "cluster": ["distributed>=2025.5", "dask-jobqueue>=0.9"],
         "parquet": ["pyarrow>=18"],  # demonstrations from .parquet files
         "tensorboard": ["tensorboard>=2.20"],  # to look at the event files
-        "gymnasium": ["gymnasium[mujoco]>=1.0"],  # the recipe for trajectories, a reaching arm
-        "browser": ["playwright>=1.50"],  # the test of the report in a headless Chromium
-        "docs": ["pdoc>=15"],  # `python -m experiments docs`
+        "gymnasium": ["gymnasium[mujoco]>=1.0"],  # rewards for environments, a reaching arm
+        "browser": ["playwright>=1.50"],  # tests of report and site in a headless Chromium
+        # `python -m experiments docs`. MkDocs 2 drops plugins, and with them the API reference.
+        "docs": [
+            "mkdocs>=1.6,<2",
+            "mkdocs-material>=9.6",
+            "mkdocstrings[python]>=1.0",
+            "latex2mathml>=3.78",
+        ],
+        "release": ["build>=1.3", "twine>=6.1"],  # wheel and sdist, and what an index asks of them
         "postgres": ["psycopg[binary]>=3.2"],  # studies in a PostgreSQL database
         "bench": ["gmmvi>=1.1"],  # the peer of `benchmark --peers`
         "test": [

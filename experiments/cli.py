@@ -786,13 +786,13 @@ def report_command(
 
 @app.command("docs")
 def docs_command(
-    out: Annotated[Path, _folder("Where the pages go.")] = Path("reference"),
+    out: Annotated[Path, _folder("Where the site goes.")] = Path("site"),
     quiet: Quiet = False,
 ) -> None:
-    """The API reference as HTML pages, from the docstrings (extra `docs`)."""
-    from experiments.docs_command import write_reference
+    """The documentation as a site: pages, notebooks, API reference, search (extra `docs`)."""
+    from experiments.docs_command import write_site
 
-    write_reference(out)
+    write_site(out)
 
 
 @app.command("doc-tables")

@@ -34,8 +34,9 @@ from experiments.result_files import with_interval
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"
+TABLES = ROOT / "docs" / "tables.yaml"
 BLOCK = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
-SETTINGS = ("file", "where", "value", "show", "digits", "times", "unit", "than", "of")
+SETTINGS = ("root", "file", "where", "value", "show", "digits", "times", "unit", "than", "of")
 DIVERGED = "diverged"
 
 Settings = dict[str, Any]
@@ -79,7 +80,7 @@ def cell(settings: Settings) -> str:
     missing = [name for name in ("file", "value") if name not in settings]
     if missing:
         raise InputError(f"a cell needs {' and '.join(missing)}.")
-    frame = read_frame(RESULTS / settings["file"])
+    frame = _frame(settings)
     rows = chosen(frame, settings.get("where", {}), settings["file"])
     rows, column = _with_values(rows, settings["value"])
     if rows.empty:
@@ -90,6 +91,11 @@ def cell(settings: Settings) -> str:
     text = SHOWS[name](rows, column, settings)
     diverged = int((rows["status"] == DIVERGED).sum()) if "status" in rows else 0
     return f"{text}, {diverged} diverged" if diverged else text
+
+
+def _frame(settings: Settings) -> pd.DataFrame:
+    """The rows of a cell's file."""
+    return read_frame(settings.get("root", RESULTS) / settings["file"])
 
 
 def _filled(settings: Settings) -> Settings:
@@ -158,8 +164,7 @@ def _count(rows: pd.DataFrame, column: str, settings: Settings) -> str:
 def _compared(settings: Settings, name: str) -> pd.DataFrame:
     """The rows that a cell is compared with."""
     where = settings.get("where", {}) | settings[name]
-    frame = read_frame(RESULTS / settings["file"])
-    return chosen(frame, where, settings["file"])
+    return chosen(_frame(settings), where, settings["file"])
 
 
 def _below(rows: pd.DataFrame, column: str, settings: Settings) -> str:
@@ -191,7 +196,7 @@ SHOWS: dict[str, Callable[[pd.DataFrame, str, Settings], str]] = {
 # --- from cells to tables -------------------------------------------------------------------------
 
 
-def read_tables(path: Path = ROOT / "docs" / "tables.yaml") -> dict[str, Settings]:
+def read_tables(path: Path = TABLES) -> dict[str, Settings]:
     """What stands in which table."""
     tables = read_yaml(path)
     for name, table in tables.items():
@@ -201,8 +206,8 @@ def read_tables(path: Path = ROOT / "docs" / "tables.yaml") -> dict[str, Setting
     return tables
 
 
-def markdown(name: str, tables: dict[str, Settings]) -> str:
-    """One table, lines with their ends.
+def markdown(name: str, tables: dict[str, Settings], root: Path | None = None) -> str:
+    """One table, lines with their ends, of the results in `root`; default: the committed ones.
 
     Raises:
         InputError: no such table, or one of its rows or columns is in no file: it was renamed.
@@ -211,6 +216,7 @@ def markdown(name: str, tables: dict[str, Settings]) -> str:
         raise InputError(f"no table {name!r} in docs/tables.yaml; it has {', '.join(tables)}.")
     table = tables[name]
     shared = {key: value for key, value in table.items() if key in SETTINGS}
+    shared["root"] = root or RESULTS
     columns: dict[str, Settings] = table["columns"]
     lines = [[table.get("corner", ""), *columns]]
     try:
@@ -233,7 +239,7 @@ def _rows(table: Settings, shared: Settings) -> Iterator[tuple[str, Settings]]:
         return
     first = next(iter(table["columns"].values()))
     settings = _filled(_joined(shared, first, rows))
-    frame = read_frame(RESULTS / settings["file"])
+    frame = _frame(settings)
     for value in chosen(frame, rows.get("where", {}), settings["file"])[rows["each"]].unique():
         yield f"`{value}`", {"where": {rows["each"]: value}}
 

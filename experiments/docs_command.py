@@ -1,59 +1,64 @@
-"""`python -m experiments docs`: the API reference, made from the docstrings."""
+"""`python -m experiments docs`: the pages of docs/ and the API reference as a site."""
 
-import re
+import logging
 from pathlib import Path
-from typing import Any
 
-import virl_tf
 from virl_tf.validation import InputError
 
 from rich.console import Console
 
-# What a user calls, and what such calls take or return. Other modules are documented where they
-# stand.
-MODULES = ("virl_tf", "virl_tf.tasks", "virl_tf.hparams", "virl_tf.methods", "virl_tf.metrics")
-# pdoc comes to tasks by itself, and would take the functions `virl_tf.fit` and `virl_tf.fit_policy`
-# for the modules of these names.
-SPECIFICATION = [
-    *(module for module in MODULES if module != "virl_tf.tasks"),
-    r"!virl_tf\.fit(_policy)?$",
-]
+from experiments.doc_tables import find_pages
+from experiments.docs_pages import ROOT
 
-# What Python itself says of named tuples.
-EMPTY = ("Alias for field number", "Create new instance of")
+EXTRA = "the site needs MkDocs with Material and mkdocstrings: pip install 'virl_tf[docs]'."
 
 
-def write_reference(out: Path) -> None:
-    """One HTML page for each of `MODULES` into `out`, with a search box, for use offline.
+def write_site(out: Path) -> None:
+    """Build the site that mkdocs.yml describes into the folder `out`, for use offline.
 
     Raises:
-        InputError: pdoc is not installed, or `out` cannot be written.
+        InputError: the extra `docs` is not installed, this is no checkout, `out` holds something
+            else, which MkDocs would delete, or cannot be written, or a page has a fault.
     """
+    find_pages()  # only a checkout has any
     try:
-        import jinja2
-        import pdoc
-        import pdoc.render
+        import latex2mathml  # noqa: F401
+        import material  # noqa: F401
+        import mkdocstrings  # noqa: F401
+        from mkdocs.commands.build import build
+        from mkdocs.config import load_config
+        from mkdocs.exceptions import MkDocsException
     except ImportError as error:
-        raise InputError("the API reference needs pdoc: pip install 'virl_tf[docs]'.") from error
-    for name in virl_tf.__all__:  # pdoc documents what has been imported
-        getattr(virl_tf, name)
-    pdoc.render.configure(docformat="google", footer_text="virl_tf")
-    to_markdown = pdoc.render.env.filters["to_markdown"]
-
-    @jinja2.pass_context
-    def with_notation(context: Any, docstring: str) -> str:
-        return "" if docstring.startswith(EMPTY) else to_markdown(context, notation(docstring))
-
-    pdoc.render.env.filters["to_markdown"] = with_notation
+        raise InputError(EXTRA) from error
+    _check_out(out)
+    said = _Warnings()
+    logging.getLogger("mkdocs").addHandler(said)
     try:
-        pdoc.pdoc(*SPECIFICATION, output_directory=out)
+        build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(out.resolve()), strict=True))
     except OSError as error:
         raise InputError(f"cannot write to {out}: {error.strerror or error}.") from error
+    except MkDocsException as error:
+        raise InputError(f"the site was not built: {said.text or error}") from error
     finally:
-        pdoc.render.env.filters["to_markdown"] = to_markdown
+        logging.getLogger("mkdocs").removeHandler(said)
     Console().print(f"wrote {out / 'index.html'}", highlight=False, soft_wrap=True)
 
 
-def notation(docstring: str) -> str:
-    """The paper's q*_t is no emphasis: stars behind a letter are escaped, except within `code`."""
-    return re.sub(r"(`[^`]*`)|(?<=\w)\*", lambda found: found[1] or r"\*", docstring)
+class _Warnings(logging.Handler):
+    """Keeps what MkDocs warns of, each of which is an error here."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add a line."""
+        self.text += f"{'; ' if self.text else ''}{' '.join(record.getMessage().split())}"
+
+
+def _check_out(out: Path) -> None:
+    """MkDocs empties the folder first: it must be new, empty, or a site."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"cannot write to {out}: it is a file; give a folder.")
+    if out.is_dir() and any(out.iterdir()) and not (out / "sitemap.xml").is_file():
+        raise InputError(f"{out} holds something that is no site; give a new or an empty folder.")

@@ -188,6 +188,8 @@ def test_other_commands_are_those_of_ci_extras_and_tests():
                 "pip install optuna-dashboard",
                 "source .venv/bin/activate",
                 "ruff format .",
+                "python -m build",
+                "twine check --strict dist/*",
             ), command
 
 
@@ -214,7 +216,7 @@ def test_every_command_of_the_experiments_runs(call, tmp_path, request):
             url = request.getfixturevalue("postgres").new_database()
             arguments = [url if "USER:PASSWORD" in argument else argument for argument in arguments]
         if arguments[0] == "docs":
-            pytest.importorskip("pdoc", reason="extra `docs`")
+            pytest.importorskip("mkdocs", reason="extra `docs`")
         if tuple(arguments) in done:
             continue
         done.add(tuple(arguments))
@@ -265,7 +267,7 @@ def test_every_python_block_is_run_by_a_test():
     assert recipes > 5
     assert blocks == {
         "README.md": 2,
-        "docs/usage.md": 2,
+        "docs/usage.md": 3,
         "docs/own-demonstrations.md": 2,
         "docs/trajectories.md": 1,
         "docs/paper-experiments.md": 1,
@@ -332,6 +334,13 @@ def test_the_support_of_own_demonstrations_is_one(tmp_path):
 def test_the_pretrained_rewards_are_loaded_as_the_page_says(tmp_path):
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     run_block(python_blocks("docs/usage.md")[1], tmp_path)
+
+
+@pytest.mark.slow
+def test_what_is_exported_is_loaded_as_the_page_says(tmp_path):
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    run_block(python_blocks("docs/usage.md")[2], tmp_path)
+    assert {"walker_reward", "walker_policy"} <= {path.name for path in tmp_path.iterdir()}
 
 
 SBATCH = """#!/bin/sh
@@ -440,24 +449,49 @@ def test_decisions_that_comments_name_are_there():
     assert named <= entries
 
 
-# --- the notebook ---------------------------------------------------------------------------------
+# --- the notebooks --------------------------------------------------------------------------------
+
+# name -> (its pictures, what holds at its end)
+NOTEBOOKS = {
+    "the-paper": (
+        *(3, "assert distances['new policy, 10 components'] < 0.5 * distances[\n"),
+        *("    'its training policy, 5 components']\n",),
+    ),
+    "trajectories": (
+        *(3, "assert before < 0.8 < 0.95 < after\n", "assert draws.shape == (500, 30, 2)\n"),
+    ),
+    "a-study": (
+        *(3, "assert len(trials) == 4\n", "assert trials.loc[0, 'state'] == 'COMPLETE'\n"),
+        "assert means.loc['published', 'mean'] < means.loc['found', 'mean']\n",
+    ),
+}
 
 
-def notebook_cells():
-    """The code cells of the notebook."""
-    content = (ROOT / "docs" / "trajectories.ipynb").read_text(encoding="utf-8")
+def notebook_cells(name):
+    """The code cells of a notebook."""
+    content = (ROOT / "docs" / f"{name}.ipynb").read_text(encoding="utf-8")
     return [cell for cell in json.loads(content)["cells"] if cell["cell_type"] == "code"]
 
 
-def test_the_notebook_shows_its_pictures():
-    outputs = [output for cell in notebook_cells() for output in cell["outputs"]]
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+def test_every_notebook_is_tested():
+    assert {path.stem for path in (ROOT / "docs").glob("*.ipynb")} == set(NOTEBOOKS)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_shows_its_pictures(name):
+    outputs = [output for cell in notebook_cells(name) for output in cell["outputs"]]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == NOTEBOOKS[name][0]
     assert "Traceback" not in str(outputs)
     assert "/" not in str([output.get("text") for output in outputs]).replace("\\n", "")
+    path = ROOT / "docs" / f"{name}.ipynb"
+    assert path.stat().st_size < 500_000
+    for link in re.findall(r"\]\(([^)\s#]+\.md)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / link).is_file(), link
 
 
 @pytest.mark.slow
-def test_the_notebook_runs(tmp_path):
-    code = "\n".join("".join(cell["source"]) for cell in notebook_cells())
-    check = "assert before < 0.8 < 0.95 < after\nassert draws.shape == (500, 30, 2)\n"
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_runs(name, tmp_path):
+    code = "\n".join("".join(cell["source"]) for cell in notebook_cells(name))
+    check = "".join(NOTEBOOKS[name][1:])
     run_block(f"import matplotlib\nmatplotlib.use('Agg')\n{code}\n{check}", tmp_path)

@@ -55,14 +55,15 @@ FLOORS = [
         "persistence.encoding_file",
         "persistence.run_folder",
     ],
-    ["fit_policy", "fit"],
+    ["fit_policy", "fit", "export"],
     [""],  # virl_tf/__init__.py
 ]
 EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks"],
     [
         *("specification", "records", "early_checks", "result_files", "demonstration_files"),
-        *("supports", "trajectory_files", "tracking", "docs_command", "doc_tables"),
+        *("supports", "trajectory_files", "tracking", "doc_tables"),
+        *("docs_notation", "docs_pages", "docs_command"),
     ],
     [
         *("references", "claims"),

@@ -13,6 +13,7 @@ from virl_tf.metrics import grid_around, i_projection
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from experiments.specification import RunRequest
 
@@ -110,4 +111,57 @@ def test_the_whole_result_loads_and_is_small(name):
     )
     assert (FOLDER / name / "reward.keras").stat().st_size < 5e6
     assert {path.name for path in FOLDER.iterdir()} == {*STATED, "README.md"}
-    assert re.search(rf"\]\({name}\)", README)
+    assert f"]({name}/README.md)" in README
+
+
+# name -> {row of its model card: where summary.json has the number}
+CARDS = {
+    "gaussians_m50": {
+        "I-projection of the reward": ("i_projection", "reward", "final"),
+        "of the kernel density estimate it was given": ("i_projection", "kde", "final"),
+        "of the kernel density estimate with the held-out bandwidth": (
+            *("i_projection", "kde_held_out", "final"),
+        ),
+        "of EM with the true number of components": ("i_projection", "em_target", "final"),
+        "of the policy": ("i_projection", "policy", "final"),
+    },
+    "grid_walker_d5": {
+        "correlation with log p on held-out demonstrations": ("reward_correlation",),
+        "share of unexplored modes above the best of 100 random points": (
+            *("contrast", "unexplored_random", "above_best"),
+        ),
+        "share of good walks of the policy": ("good_fraction",),
+        "modes of 32 that the policy covers": ("modes_covered",),
+    },
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_each_has_a_model_card_with_its_numbers(name):
+    card = (FOLDER / name / "README.md").read_text(encoding="utf-8")
+    numbers = dict(re.findall(r"^\| ([^|]+) \| ([\d.]+) \|$", card, re.MULTILINE))
+    assert set(numbers) == set(CARDS[name])
+    for row, keys in CARDS[name].items():
+        found = summary(name)
+        for key in keys:
+            found = found[key]
+        digits = len(numbers[row].partition(".")[2])
+        assert f"{found:.{digits}f}" == numbers[row], row
+    for heading in ("Use", "Data", "How good it is", "Where it fails"):
+        assert f"\n## {heading}\n" in card
+    count = summary(name)["num_iterations"]
+    assert f"a Gaussian prior and {count} networks" in card
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STATED)
+def test_it_is_exported_as_its_card_says(name, tmp_path, monkeypatch):
+    card = (FOLDER / name / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", card, re.DOTALL | re.MULTILINE)
+    (tmp_path / "experiments").symlink_to(FOLDER.parent.parent)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    reward = virl_tf.load_reward(FOLDER / name / "reward.keras")
+    x = virl_tf.load(FOLDER / name).policy.sample(500, seed=0)
+    found = tf.saved_model.load(str(tmp_path / name)).log_prob(x)
+    np.testing.assert_allclose(found, reward(x), rtol=1e-5, atol=1e-5)

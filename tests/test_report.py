@@ -3,6 +3,7 @@ browser.
 """
 
 import base64
+import html
 import io
 import re
 import shutil
@@ -17,6 +18,8 @@ import pytest
 import yaml
 from PIL import Image
 
+from experiments import doc_tables
+from experiments.claims import HOLDS
 from experiments.report import items, markup, sources
 from experiments.report.report import build, write_report
 from experiments.report.results import Results, mean_with_interval, not_run
@@ -97,6 +100,44 @@ def test_every_figure_table_and_claim_is_there_with_its_verdict(committed):
             *(text for pair in item.elements for text in pair),
         ):
             assert squeezed(line) in squeezed(page.text), line
+
+
+def test_verdicts_and_headline_come_first(committed):
+    content, page = committed
+    opened = re.sub(r"<details>.*?</details>", "", content, flags=re.DOTALL)
+    order = ["Claims and verdicts", "Headline numbers", "Figure 1", "Figure 7"]
+    places = [opened.index(f">{title}") for title in order[:2]] + [
+        opened.index(f">{title}:") for title in order[2:]
+    ]
+    assert places == sorted(places)
+    results = Results(COMMITTED)
+    found = [
+        claim.check(results.tables[task.name].frame)
+        for task in descriptions()
+        for claim in task.claims()
+    ]
+    holds = sum(finding.verdict == HOLDS for finding in found)
+    assert f"holds: {holds}, does not hold: " in page.text
+    before, _, after = opened.partition("Headline numbers</h2>")
+    for finding in found:
+        assert squeezed(html.escape(finding.numbers)) in squeezed(before)
+    headline = doc_tables.markdown("headline", doc_tables.read_tables())
+    for cell in re.findall(r"[\d.]{3,}", headline):
+        assert f">{cell}<" in after
+    for item in items.FIGURES:
+        assert squeezed(html.escape(item.shows)) in squeezed(after), "unfolded"
+
+
+def test_figures_say_what_our_runs_say(committed):
+    for folder, stage, column, digits in (
+        ("grid_walker", "inference", "new_modes", 1),
+        ("gaussians", "training", "reported", 3),
+    ):
+        frame = pd.read_csv(COMMITTED / folder / "results.csv")
+        rows = frame[(frame["stage"] == stage) & (frame["method"] == "virl")]
+        rows = rows[(rows["modes"] == rows["modes"].max()) & (rows["components"] == 10)]
+        name = "V-IRL 10c" if folder == "gaussians" else "V-IRL"
+        assert f"{name} {rows[column].mean():.{digits}f}, " in committed[1].text
 
 
 def test_numbers_are_those_of_the_results_with_their_intervals(committed):
@@ -183,7 +224,8 @@ def test_it_is_built_from_the_folder_that_is_given_the_same_bytes_each_time(
     page = Page((tmp_path / "deep" / "one.html").read_text(encoding="utf-8"))
     assert "V-IRL 10c, recovered reward 0.250" in page.text
     assert "grid_walker" not in {part.folder.name for part in Results(results).tables.values()}
-    assert "Claims Grid walker no runs: 5 claims not tested" in page.text
+    assert "Grid walker no runs: 5 claims not tested" in page.text
+    assert "Not all of its runs are here:" in page.text
 
 
 # --- with made-up results -------------------------------------------------------------------------
@@ -387,7 +429,7 @@ def stored(committed, tmp_path_factory):
 
 TOO_WIDE = """() => [
     ...document.querySelectorAll('td, pre, figure, img.square, p, li, h1, h2, h3')]
-    .filter(e => e.getBoundingClientRect().right > innerWidth + 1)
+    .filter(e => (e.closest('.scrolls') || e).getBoundingClientRect().right > innerWidth + 1)
     .map(e => e.outerHTML.slice(0, 80))"""
 
 
@@ -406,6 +448,11 @@ def test_it_renders_in_chromium(browser, stored, width):
     assert page.evaluate(
         "[...document.images].every(image => image.complete && image.naturalWidth > 100)"
     )
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(TOO_WIDE) == []
+    if width == 1280:
+        assert page.evaluate("document.documentElement.scrollHeight") <= 6_000
+    page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(TOO_WIDE) == []
     # On a phone a wide picture is not shrunk to nothing but scrolls in its figure.
@@ -429,9 +476,20 @@ def test_it_renders_in_chromium(browser, stored, width):
 
 
 @pytest.mark.slow
+def test_a_link_opens_what_is_folded_away(browser, stored):
+    page = browser.new_page(viewport={"width": 1280, "height": 844})
+    page.goto(stored.as_uri())
+    section = page.locator("#beyond-the-paper")
+    assert not section.is_visible()
+    page.click("nav >> text=Beyond the paper")
+    assert section.is_visible()
+    page.close()
+
+
+@pytest.mark.slow
 def test_it_prints(browser, stored):
     page = browser.new_page()
     page.goto(stored.as_uri())
     pages = page.pdf(format="A4").count(b"/Type /Page\n")
-    assert 8 <= pages <= 40
+    assert 15 <= pages <= 60, "with what is folded away on the screen"
     page.close()

@@ -6,7 +6,7 @@
 >>> result.policy.distribution  # a tfd.MixtureSameFamily
 
 Hyperparameters stand in `virl_tf.hparams`, the rows of the methods in `virl_tf.methods`, distances
-in `virl_tf.metrics`.
+in `virl_tf.metrics`; `virl_tf.export` is for use without this package.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from virl_tf import _quiet_import  # noqa: F401  (before anything that imports T
 from virl_tf.version import VERSION
 
 if TYPE_CHECKING:
-    from virl_tf import tasks
+    from virl_tf import export, tasks
     from virl_tf.fit import Result, fit, load
     from virl_tf.fit_policy import PolicyResult, fit_policy
     from virl_tf.hparams import Hparams, load_hparams
@@ -74,6 +74,7 @@ __all__ = [
     "Reward",
     "Score",
     "__version__",
+    "export",
     "fit",
     "fit_encoding",
     "fit_policy",

@@ -14,6 +14,7 @@ from experiments.report.results import Results, Table, mean_with_interval
 from experiments.report.sources import hparams_file
 
 Numbers = Callable[[Table], Markup]
+Line = Callable[[Table], str]
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Figure:
     Attributes:
         shows: what the paper's caption says.
         elements: what the caption names, and how ours shows it.
+        ours: in a line, what our runs say to it; "" for a figure of the task alone.
         remark: what is different in ours; "" for nothing.
         own_runs: its numbers are those of runs made for it, not of the task's sweep.
     """
@@ -34,6 +36,7 @@ class Figure:
     task: str
     commands: tuple[str, ...]
     numbers: Numbers
+    ours: Line = lambda _: ""
     remark: str = ""
     own_runs: bool = False
 
@@ -85,6 +88,23 @@ def distances(*stages: str) -> Numbers:
     return numbers
 
 
+def most_modes(*stages: str) -> Line:
+    """Mean I-projections of each method at the largest number of modes there is."""
+
+    def line(results: Table) -> str:
+        modes = int(results.frame["modes"].max())
+        most = results.frame[results.frame["modes"] == modes]
+        parts = []
+        for stage in stages:
+            of_stage = _rows(most, (stage,))
+            means = {label.partition(",")[0]: rows["reported"].mean() for label, rows in of_stage}
+            shown = ", ".join(f"{label} {mean:.3f}" for label, mean in means.items())
+            parts += [f"{OF_GAUSSIANS[stage]}: {shown}"] if shown else []
+        return f"I-projection at m = {modes}, means over seeds. {'; '.join(parts)}."
+
+    return line
+
+
 MEASURES = {
     "modes_covered": ("modes covered", 1),
     "good_fraction": ("share of good walks", 3),
@@ -98,6 +118,26 @@ MEASURES = {
     "unexplored_random_auc": ("AUC of unexplored centres against random points", 3),
     "explored_unexplored_auc": ("AUC of explored against unexplored centres", 3),
 }
+
+
+def of_methods(stage: str, *names: str) -> Line:
+    """Means of measures of a walk's task by method."""
+
+    def line(results: Table) -> str:
+        frame = results.frame[results.frame["stage"] == stage]
+        parts = []
+        for name in names:
+            label, digits = MEASURES[name]
+            means = frame.groupby("method")[name].mean().dropna()
+            found = [method for method in LABELS if method in means]
+            shown = ", ".join(f"{LABELS[method]} {means[method]:.{digits}f}" for method in found)
+            parts += [f"{label}: {shown}"] if found else []
+        text = "; ".join(parts)
+        return f"{text[:1].upper()}{text[1:]} ({STAGES[stage]}, means over seeds)." if text else ""
+
+    return line
+
+
 POLICY = ("modes_covered", "good_fraction", "kl", "reported")
 INFERRED = (*POLICY, "new_modes", "collision_share", "true_reward_modes")
 AUCS = ("unexplored_random_auc", "explored_unexplored_auc")
@@ -161,6 +201,7 @@ FIGURES = (
             "sweeps/paths/records/path_planning-virl-10c-d6-s0-paper.zip",
         ),
         walks(training=POLICY, obstacles=INFERRED, obstacles_search=INFERRED),
+        of_methods("obstacles_search", "modes_covered", "new_modes"),
         "The paper only draws this task; numbers for it are ours.",
     ),
     Figure(
@@ -180,7 +221,8 @@ FIGURES = (
             "python -m experiments figure 2a runs/m30",
         ),
         lambda _: Markup(""),
-        "The ranges of means, covariances and weights are ours: the paper does not give them.",
+        remark="The ranges of means, covariances and weights are ours: the paper does not give "
+        "them.",
     ),
     Figure(
         "2b",
@@ -200,6 +242,7 @@ FIGURES = (
         "gaussians",
         (GAUSSIAN_SWEEP, "python -m experiments figure 2b sweeps/gaussians"),
         distances("training", "reference"),
+        most_modes("training"),
     ),
     Figure(
         "3",
@@ -222,6 +265,7 @@ FIGURES = (
             f"{WALKER_RUN.format('virl')}",
         ),
         walks(training=POLICY, inference=INFERRED, inference_search=INFERRED),
+        of_methods("inference", "modes_covered", "new_modes"),
     ),
     Figure(
         "4",
@@ -239,6 +283,7 @@ FIGURES = (
         "gaussians",
         (GAUSSIAN_SWEEP, "python -m experiments figure 4 sweeps/gaussians"),
         distances("training_policy", "inference", "inference_search"),
+        most_modes("training_policy", "inference"),
         "Each value is (best + final) / 2, as in Figure 2b; the paper's text takes each policy at "
         "its best iteration. The caption speaks of the best and of the final reward; ours is the "
         "final one.",
@@ -264,6 +309,7 @@ FIGURES = (
             "python -m experiments figure 5 runs/m30-0 runs/m30-1 runs/m30-2 runs/m30-3 runs/m30-4",
         ),
         distances("training", "training_policy", "inference"),
+        most_modes("training", "training_policy", "inference"),
         "One target for all five runs; the inference policy is fitted to the average of their "
         "rewards.",
         own_runs=True,
@@ -286,8 +332,8 @@ FIGURES = (
         "grid_walker",
         (WALKER_SWEEP, f"python -m experiments figure 6 {WALKER_RUN.format('virl')}"),
         lambda _: Markup(""),
-        "A spacing of 0.8 gives a cone of 73.7 degrees, not of the 90 in the text: the numbers "
-        "rule.",
+        remark="A spacing of 0.8 gives a cone of 73.7 degrees, not of the 90 in the text: the "
+        "numbers rule.",
     ),
     Figure(
         "7",
@@ -303,6 +349,7 @@ FIGURES = (
         "grid_walker",
         (WALKER_SWEEP, "python -m experiments figure 7 sweeps/walker"),
         walks(training=REWARD),
+        of_methods("training", "unexplored_above_random", "explored_unexplored_auc"),
     ),
 )
 

@@ -34,8 +34,10 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
     """A table that becomes a list of cards on a narrow screen: cells know their columns' names."""
     head = element("tr", *(element("th", cell, scope="col") for cell in header))
     body = [element("tr", *_labelled_cells(header, row)) for row in rows]
-    many = {"class_": "many"} if len(header) > 8 else {}
-    return element("table", element("thead", head), element("tbody", *body), **many)
+    parts = element("thead", head), element("tbody", *body)
+    if len(header) <= 8:
+        return element("table", *parts)
+    return element("div", element("table", *parts, class_="many"), class_="scrolls")
 
 
 def _labelled_cells(header: Sequence[object], row: Sequence[object]) -> list[Markup]:
@@ -71,6 +73,11 @@ def image(path: Path, text: str) -> Markup:
     return Markup(f'<img class="{kind}" src="{source}" alt="{html.escape(text)}">')
 
 
+def folded(title: object, *content: object) -> Markup:
+    """What is shown when its title is asked for."""
+    return element("details", element("summary", title), *content)
+
+
 def command(*lines: str) -> Markup:
     """Shell commands, one per line."""
     return element("pre", element("code", "\n".join(lines)))
@@ -104,16 +111,26 @@ table { border-collapse: collapse; margin: .8rem 0; width: 100%;
 th, td { text-align: left; vertical-align: top; padding: .3rem .6rem .3rem 0;
   border-bottom: 1px solid var(--line); }
 table.many { font-size: .75rem; } .many th, .many td { padding-right: .35rem; }
+.scrolls { overflow-x: auto; }
 th { border-bottom: 2px solid var(--soft); } td a { white-space: nowrap; }
 @media (min-width: 40.01rem) { td:first-child code { white-space: nowrap; } }
 .verdict { display: inline-block; padding: 0 .45rem; border-radius: .3rem; border: 1px solid;
   white-space: nowrap; }
 .holds { color: #0b6b2e; } .fails { color: #a3180d; } .open { color: #76520a; }
-nav ul { columns: 2; padding-left: 1.2rem; }
+nav ul { padding: 0; display: flex; flex-wrap: wrap; gap: .2rem 1.4rem; list-style: none; }
+[id] { scroll-margin-top: 4rem; }
+summary { cursor: pointer; padding: .2rem 0; color: #0645ad; } summary h2 { display: inline; }
+section > details { border-top: 1px solid var(--line); padding: .4rem 0; }
+section > details > summary > h2 { border: 0; font-size: 1.25rem; }
+.beside { display: grid; grid-template-columns: minmax(0, 1.9fr) minmax(0, 1fr); gap: 1.5rem; }
+.beside figure { margin: .3rem 0; } .beside img.square { max-height: 21rem; width: auto; }
+.beside p { margin: .3rem 0 .6rem; font-size: .95rem; } article h3 { margin: 1.4rem 0 .3rem; }
+.claims td:last-child { white-space: nowrap; } .claims td { line-height: 1.4; }
+@media (max-width: 64rem) { .beside { display: block; } }
 @media (max-width: 40rem) {
   figure { overflow-x: auto; } img.wide { max-width: none; width: 44rem; }
   figcaption { position: sticky; left: 0; }
-  nav ul { columns: 1; } thead { position: absolute; left: -9999px; }
+  thead { position: absolute; left: -9999px; }
   table, tbody, tr, td { display: block; width: 100%; }
   tr { border: 1px solid var(--line); border-radius: .3rem; margin: 0 0 .6rem;
     padding: .3rem .6rem; }
@@ -130,6 +147,9 @@ nav ul { columns: 2; padding-left: 1.2rem; }
   a { color: inherit; text-decoration: none; }
   h2, h3 { break-after: avoid; } figure, tr, pre { break-inside: avoid; }
   .verdict, pre { border: 1px solid var(--line); }
+  details::details-content { content-visibility: visible; block-size: auto; }
+  .scrolls { overflow: visible; }
+  .beside { display: block; } .beside img { max-height: 11cm; width: auto; }
 }
 """
 # With an icon: a browser would ask the network for one.

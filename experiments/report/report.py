@@ -2,23 +2,26 @@
 
 import os
 import platform
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import virl_tf
 from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_text
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, reason
 
 import pandas as pd
 from rich.console import Console
 
+from experiments import doc_tables
 from experiments.claims import FAILS, HOLDS, TOO_FEW, Finding
 from experiments.report import items, sources
 from experiments.report.markup import (
     Markup,
     command,
     element,
+    folded,
     image,
     inline,
     join,
@@ -56,18 +59,23 @@ def build(results: Results) -> Markup:
         task: [claim.check(found.frame) for claim in describe(task).claims()]
         for task, found in results.tables.items()
     }
-    sections = {
-        "At a glance": glance(results, findings),
+    shown = {
+        "Claims and verdicts": verdicts(findings),
+        "Headline numbers": headline(results),
         "Figures": join(figure(item, results) for item in items.FIGURES),
-        "Tables": join(_table(*item) for item in items.TABLES),
-        "Claims": claims(findings),
+    }
+    away = {
+        "Tables of the paper": join(_table(*item) for item in items.TABLES),
+        "How the claims are tested": claims(findings),
         "Beyond the paper": beyond(results),
         "Deviations and open choices": deviations(),
         "Machine, versions, cost": machine(results),
     }
     title = "Versatile Inverse Reinforcement Learning via Cumulative Rewards: a reproduction"
-    parts = [_section(*section) for section in sections.items()]
-    return page(title, element("h1", title), introduction(), contents(list(sections)), *parts)
+    parts = [_section(*section) for section in shown.items()]
+    parts += [_folded_section(*section) for section in away.items()]
+    links = contents([*shown, *away])
+    return page(title, element("h1", title), introduction(), links, *parts)
 
 
 def introduction() -> Markup:
@@ -93,32 +101,41 @@ def _section(title: str, content: Markup) -> Markup:
     return element("section", element("h2", title), content, id=_anchor(title))
 
 
+def _folded_section(title: str, content: Markup) -> Markup:
+    """A link to what is inside opens it."""
+    inside = element("div", content, id=_anchor(title))
+    return element("section", folded(element("h2", title), inside))
+
+
 def _anchor(title: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in title.lower())
 
 
-def glance(results: Results, findings: dict[str, list[Finding]]) -> Markup:
-    """One line for each figure and table, and how many claims hold."""
+def verdicts(findings: dict[str, list[Finding]]) -> Markup:
+    """Every sentence of the paper that states a result, what our runs say, and the verdict."""
     rows: list[list[object]] = []
-    for item in items.FIGURES:
-        state = "drawn from our runs" if results.has_picture(item.number) else "not run yet"
-        missing = _missing(item, results)
-        shown = f"{state}. {missing}" if missing else state
-        rows.append([_link(f"Figure {item.number}"), item.title, shown])
-    rows += [
-        [_link(f"Table {number}"), title, f"in {file}"] for number, title, file, _ in items.TABLES
-    ]
     for task in descriptions():
-        claimed = task.claims()
-        found = findings.get(task.name, [])
-        counts = [f"{verdict}: {sum(f.verdict == verdict for f in found)}" for verdict in LOOKS]
-        tally = ", ".join(counts) if found else f"no runs: {len(claimed)} claims not tested"
-        rows.append([element("a", "Claims", href="#claims"), task.title, tally])
-    return table(["item", "what", "ours"], rows)
+        tested = task.claims()
+        if not findings.get(task.name):
+            rows.append([task.title, f"no runs: {len(tested)} claims not tested", ""])
+        for claim, finding in zip(tested, findings.get(task.name, []), strict=False):
+            said = element("span", f"{task.title}: ", class_="soft")
+            rows.append([join((said, claim.sentence)), finding.numbers, _verdict(finding)])
+    found = [finding.verdict for of_task in findings.values() for finding in of_task]
+    counts = [f"{verdict}: {found.count(verdict)}" for verdict in LOOKS]
+    shown = table(["the paper says", "our runs say", "verdict"], rows)
+    return element("div", element("p", f"{', '.join(counts)}."), shown, class_="claims")
 
 
-def _link(name: str) -> Markup:
-    return element("a", name, href=f"#{_anchor(name)}")
+def headline(results: Results) -> Markup:
+    """Methods and references side by side, as in the README."""
+    tables = doc_tables.read_tables() if doc_tables.TABLES.is_file() else {}
+    try:
+        text = doc_tables.markdown("headline", tables, results.path)
+    except InputError as error:
+        return element("p", f"Not all of its runs are here: {reason(error)}", class_="soft")
+    before = "The paper draws its results and states no such numbers; ours are means over seeds."
+    return Markup(element("p", before) + markdown_table(re.sub(r"[*`]", "", text)))
 
 
 def _missing(item: items.Figure, results: Results) -> str:
@@ -129,30 +146,30 @@ def _missing(item: items.Figure, results: Results) -> str:
 
 
 def figure(item: items.Figure, results: Results) -> Markup:
-    """What the paper shows, ours, its elements, numbers and commands."""
+    """Ours beside what the paper shows; its elements, numbers and commands are folded away."""
     name = f"Figure {item.number}"
-    parts = [
-        element("h3", f"{name}: {item.title}", id=_anchor(name)),
-        element("p", element("strong", "The paper: "), item.shows),
-    ]
+    says = [element("p", element("strong", "The paper: "), item.shows)]
     with results.drawn(item.number) as picture:
         if picture is None:
-            beside = None
+            shown, beside = Markup(""), None
             text = "not run yet; the commands below make it."
-            parts.append(element("p", element("strong", "Ours: "), text))
         else:
             beside = results.by_folder.get(picture.parent)
-            shown = image(picture, f"Our {name.lower()}: {item.title}")
-            caption = element("figcaption", f"{name}, drawn from our runs.")
-            parts.append(element("figure", shown, caption))
-    missing = _missing(item, results)
-    parts += [element("p", text) for text in (missing, item.remark) if text]
-    parts.append(table(["the caption names", "in our figure"], item.elements))
+            drawn = image(picture, f"Our {name.lower()}: {item.title}")
+            shown = element("figure", drawn)
+            text = ""
     numbers = beside or (None if item.own_runs else results.tables.get(item.task))
-    if numbers is not None:
-        parts.append(item.numbers(numbers))
-    again = element("p", "Made again by:", class_="soft")
-    return element("article", *parts, again, command(*item.commands))
+    text = text or (item.ours(numbers) if numbers is not None else "")
+    says += [element("p", element("strong", "Ours: "), text)] if text else []
+    missing = _missing(item, results)
+    says += [element("p", missing, class_="soft")] if missing else []
+    more = [element("p", item.remark)] if item.remark else []
+    more.append(table(["the caption names", "in our figure"], item.elements))
+    more += [item.numbers(numbers)] if numbers is not None else []
+    more += [element("p", "Made again by:", class_="soft"), command(*item.commands)]
+    heading = element("h3", f"{name}: {item.title}", id=_anchor(name))
+    both = element("div", shown, element("div", *says), class_="beside")
+    return element("article", heading, both, folded("its elements, numbers and commands", *more))
 
 
 def _table(number: str, title: str, file: str, build_table: Callable[[], Markup]) -> Markup:
@@ -210,7 +227,7 @@ def _written_table(path: Path) -> Markup:
     number = len(text.splitlines()) - 2
     if number <= MOST_ROWS:
         return shown
-    return element("details", element("summary", f"{number} rows"), shown)
+    return folded(f"{number} rows", shown)
 
 
 def _study_values(path: Path) -> Markup:

@@ -72,10 +72,6 @@ class Results:
                 return folder / f"figure_{number}.png"
         return None
 
-    def has_picture(self, number: str) -> bool:
-        """Whether the figure is stored or can be drawn."""
-        return self.picture(number) is not None or self._table_of(number) is not None
-
     def _table_of(self, number: str) -> Table | None:
         """From which the figure can be drawn."""
         tasks = [task.name for task in descriptions() if number in task.figures]
