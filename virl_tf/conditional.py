@@ -77,7 +77,7 @@ class ConditionalMixture(NamedTuple):
 
     @property
     def gate(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """u [K], v [K, C] and P [K, C, C]."""
+        """The gate's u [K], v [K, C] and P [K, C, C]."""
         return self.gate_offsets, self.gate_slopes, self.gate_curvatures
 
     def component_log_prob(self, rows: Float64[Array, "N C+D"]) -> Float64[Array, "N K"]:
