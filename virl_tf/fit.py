@@ -24,7 +24,6 @@ from virl_tf.hparams import (
 )
 from virl_tf.irl import Info, State
 from virl_tf.methods import METHODS, Method
-from virl_tf.mixture import Mixture
 from virl_tf.mixture_choice import choose_mixture
 from virl_tf.observers import Observer, ProgressBar
 from virl_tf.persistence.configuration import versions
@@ -45,15 +44,17 @@ class Result:
     """A recovered reward and its policy.
 
     Attributes:
-        reward: R(x), callable: [..., D] -> [...], up to a constant.
-        policy: q~_T; `policy.distribution` is a tfd.MixtureSameFamily.
+        reward: R(x), callable: [..., D] -> [...], up to a constant; with contexts R(c, x), called
+            as reward(x, c), up to a function of c.
+        policy: q~_T, a `Mixture`; `policy.distribution` is a tfd.MixtureSameFamily. With contexts a
+            `ConditionalMixture`, whose `condition(c)` is one.
         history: one row per iteration, the columns of `virl_tf.irl.Info`.
         config: what the run was made with.
         summary: what was found, as in summary.json.
     """
 
     reward: Reward
-    policy: Mixture
+    policy: Any
     history: pd.DataFrame
     config: dict[str, Any]
     summary: dict[str, Any] = field(default_factory=dict)

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from virl_tf.conditional import Policy
 from virl_tf.hparams import PolicyHparams
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, compiled, in_blocks, repeat, specs_of
@@ -243,12 +244,12 @@ def rows_at_once(dim: int) -> int:
     return max(1, TARGET_NUMBERS // dim)
 
 
-def density_at(policy: Mixture, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
+def density_at(policy: Policy, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
     """Log q~(x), in blocks where these are many components and points."""
     return in_blocks(policy.log_prob, x, _density_rows_at_once(policy))
 
 
-def _density_rows_at_once(policy: Mixture) -> int:
+def _density_rows_at_once(policy: Policy) -> int:
     return max(1, MIXTURE_NUMBERS // (policy.num_components * policy.dim))
 
 
