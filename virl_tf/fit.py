@@ -126,6 +126,7 @@ def fit(
     method: str = "virl",
     num_components: int | None = None,
     *,
+    contexts: Any = None,
     held_out: float = 0.1,
     groups: Any = None,
     periodic: Sequence[Any] | Mapping[Any, float] | None = None,
@@ -145,6 +146,8 @@ def fit(
         method: "virl", "geim" or "eim".
         num_components: K of the Gaussian-mixture policy, 1 <= K <= N; None: chosen by the
             likelihood of held-out rows under EM.
+        contexts: [N, C] array, tensor or data frame of the situation of each demonstration: then
+            the reward is R(c, x) and the policy q(x | c) (docs/contexts.md). None: there are none.
         held_out: share of the demonstrations that only the score sees; 0: none.
         groups: [N] labels, e.g. of people: demonstrations of one label are held out together, from
             score and training alike. Equal rows are a group anyway.
@@ -171,7 +174,7 @@ def fit(
     """
     row = METHODS[check_choice("method", method, METHODS)]
     check_seed(seed)
-    options = DataOptions(held_out, groups, periodic, support, dither)
+    options = DataOptions(held_out, groups, periodic, support, dither, contexts)
     prepared = prepare(demonstrations, options, seed)
     if num_components is not None:
         check_num_components(num_components, len(prepared.train))
@@ -196,6 +199,7 @@ def fit(
         config,
         groups=prepared.groups,
         domain=prepared.domain,
+        num_contexts=prepared.num_contexts,
         folder=folder,
         evaluate=evaluate,
         progress=progress,
@@ -240,6 +244,7 @@ def run(
     *,
     groups: Int64[Array, " N"] | None = None,
     domain: Domain = EVERYWHERE,
+    num_contexts: int = 0,
     folder: RunFolder | None = None,
     evaluate: Evaluate | None = None,
     observers: Sequence[Observer] = (),
@@ -251,7 +256,7 @@ def run(
     """
     if folder is not None and folder.finished:
         return load(folder.path)
-    problem = make_problem(demonstrations, hparams, seed, groups, domain)
+    problem = make_problem(demonstrations, hparams, seed, groups, domain, num_contexts)
     with folder.locked() if folder is not None else nullcontext():
         state = first = irl.init(problem, method, num_components, hparams)
         fitter = DiscriminatorFitter(problem.features.num_inputs, hparams)

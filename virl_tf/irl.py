@@ -112,8 +112,7 @@ def step(
     base = state.reward if method.base == "reward" else state.reward.of_policy(state.policy)
     proposal = Fusion(state.policy, problem.estimate) if method.fusion else state.policy
     draw_seed = split_seed(seed, t, "negatives")
-    where = problem.places(hparams.loop.num_negatives, t)
-    negatives = draw_negatives(proposal, base, method, where, draw_seed)
+    negatives = draw_negatives(proposal, base, method, problem.places(hparams, t), draw_seed)
     offset = {"none": None, "policy": state.policy, "proposal": proposal}[method.logit_offset]
     held_out, train = classes(problem, negatives, offset, hparams.training.validation_fraction)
     sample_seconds = clock.lap()

@@ -64,9 +64,10 @@ class Problem(NamedTuple):
         """Of all demonstrations; None if C = 0."""
         return self.demonstrations[:, : self.num_contexts] if self.num_contexts else None
 
-    def places(self, n: int, t: int) -> Where:
-        """Where about n negatives of iteration t are drawn."""
-        return places(self.contexts, n, split_seed(self.seed, t, "contexts"))
+    def places(self, hparams: Hparams, t: int) -> Where:
+        """Where the negatives of iteration t are drawn, `loop.num_negatives` or nearly so many."""
+        seed = split_seed(self.seed, t, "contexts")
+        return places(self.contexts, hparams.loop.num_negatives, seed)
 
 
 def make_problem(

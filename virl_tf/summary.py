@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from virl_tf.conditional import Policy, conditioned
+from virl_tf.conditional_kde import conditional_kernels
 from virl_tf.demonstrations import Prepared
 from virl_tf.hparams import Hparams
 from virl_tf.methods import Method
-from virl_tf.mixture import Mixture, em_mixture
+from virl_tf.mixture import em_mixture
 from virl_tf.mixture_choice import MixtureChoice
 from virl_tf.numerics import numpy_seed
 from virl_tf.problem import kernel_estimate
@@ -28,7 +30,7 @@ def summarise(
     choice: MixtureChoice,
     method: Method,
     hparams: Hparams,
-    fitted: tuple[Reward, Mixture, pd.DataFrame],
+    fitted: tuple[Reward, Policy, pd.DataFrame],
     seed: int,
 ) -> dict[str, Any]:
     """Everything about a fit but its result, for summary.json.
@@ -37,13 +39,13 @@ def summarise(
         fitted: reward, policy and history.
     """
     reward, policy, history = fitted
-    train, test = prepared.train, prepared.test
-    kde = kernel_estimate(train, hparams, seed, prepared.groups)
+    train, test, size = prepared.train, prepared.test, prepared.num_contexts
+    kde = conditional_kernels(kernel_estimate(train, hparams, seed, prepared.groups), size)
     found = None
     if len(test):
         em_seed = numpy_seed(seed, 0, "EM")
         em = em_mixture(train, policy.num_components, em_seed, choice.covariances)
-        found = score(test, reward, policy, kde, em, seed)
+        found = score(test, reward, policy, kde, conditioned(em, size), seed)
     trained = history[history["epochs"] > 0]  # the pooling's row comes after training's
     last = trained.iloc[-1]
     size = {"final": float(last["effective_sample_size"]), "of": int(last["num_negatives"])}
