@@ -34,7 +34,7 @@ FLOORS = [
             "tasks.grid_walker",
             "tasks.path_planning",
             "tasks.planar_robot",
-            "tasks.linear_experts",
+            "tasks.experts",
             "tasks",
         ),
         *("discriminator", "discriminator.network", "discriminator.fit"),

@@ -39,13 +39,14 @@ def summarise(
         fitted: reward, policy and history.
     """
     reward, policy, history = fitted
-    train, test, size = prepared.train, prepared.test, prepared.num_contexts
-    kde = conditional_kernels(kernel_estimate(train, hparams, seed, prepared.groups), size)
+    train, test, num_contexts = prepared.train, prepared.test, prepared.num_contexts
+    kernels = kernel_estimate(train, hparams, seed, prepared.groups)
+    kde = conditional_kernels(kernels, num_contexts)
     found = None
     if len(test):
         em_seed = numpy_seed(seed, 0, "EM")
         em = em_mixture(train, policy.num_components, em_seed, choice.covariances)
-        found = score(test, reward, policy, kde, conditioned(em, size), seed)
+        found = score(test, reward, policy, kde, conditioned(em, num_contexts), seed)
     trained = history[history["epochs"] > 0]  # the pooling's row comes after training's
     last = trained.iloc[-1]
     size = {"final": float(last["effective_sample_size"]), "of": int(last["num_negatives"])}

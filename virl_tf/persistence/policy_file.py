@@ -1,6 +1,7 @@
 """A policy <-> `policy.npz`."""
 
 from pathlib import Path
+from typing import Any
 
 from virl_tf.conditional import ConditionalMixture, Policy, check_conditional
 from virl_tf.mixture import Mixture, check_mixture
@@ -16,7 +17,7 @@ def save_policy(path: Path, policy: Policy) -> None:
     save_arrays(path, policy._asdict())
 
 
-def load_policy(path: Path | str) -> Policy:
+def load_policy(path: Path | str) -> Any:
     """Read a policy written by `save_policy`. Raises InputError if the file is not one."""
     arrays = load_arrays(Path(path))
     if set(arrays) == set(ConditionalMixture._fields):

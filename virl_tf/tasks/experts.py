@@ -1,4 +1,4 @@
-"""Random mixtures of linear-Gaussian experts: a truth p(x | c) that is known for every context."""
+"""Random mixtures of Gaussian experts: a truth p(x | c) that is known for every context."""
 
 from typing import Any
 
@@ -6,13 +6,14 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.conditional import ConditionalMixture
+from virl_tf.contexts import checked
 from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.validation import check_integer, check_positive, check_seed
 
 MAX_EXPERTS = 10_000
 
 
-class LinearExperts:
+class RandomExperts:
     """p(x | c) = sum_o pi(o | c) N(x; A_o c + b_o, Sigma_o), with contexts c uniform in [-1, 1]^C.
 
     pi(o | c) is proportional to exp(u_o + v_o^T c), u_o ~ N(0, 1), v_oi ~ N(0, sharpness^2 / C).
@@ -20,8 +21,11 @@ class LinearExperts:
     `RandomGaussians`. A policy of m experts can be it exactly; a joint Gaussian mixture, whose
     contexts are not uniform, cannot.
 
+    With waves > 0 experts and gate are linear not in c but in [c, sin(waves c)]: then no policy of
+    linear experts is the truth.
+
     Attributes:
-        policy: the truth as a `ConditionalMixture`.
+        policy: the truth as a `ConditionalMixture`, of c or of [c, sin(waves c)].
     """
 
     def __init__(
@@ -34,6 +38,7 @@ class LinearExperts:
         extent: float = 5.0,
         slope: float = 2.0,
         sharpness: float = 2.0,
+        waves: float = 0.0,
         spread: float = 0.3,
         min_variance: float = 0.02,
     ):
@@ -44,20 +49,22 @@ class LinearExperts:
             num_contexts: C.
             seed: of the truth; demonstrations have their own.
             dim: D.
-            extent, slope, sharpness, spread, min_variance: see above.
+            extent, slope, sharpness, waves, spread, min_variance: see above.
 
         Raises:
             InputError: an argument out of its range.
         """
         self.num_experts = m = check_integer("num_experts", num_experts, 1, MAX_EXPERTS)
-        self.num_contexts = size = check_integer("num_contexts", num_contexts, 1)
+        self.num_contexts = check_integer("num_contexts", num_contexts, 1)
         self.dim = d = check_integer("dim", dim, 1)
         self.seed = check_seed(seed)
+        self.waves = 0.0 if waves == 0.0 else check_positive("waves", waves)
+        size = self.num_contexts * (2 if self.waves else 1)
         for name, value in {"extent": extent, "slope": slope, "sharpness": sharpness}.items():
             check_positive(name, value)
         check_positive("spread", spread)
         check_positive("min_variance", min_variance)
-        rng = np.random.default_rng(split_seed(self.seed, 0, "linear experts").astype(np.uint32))
+        rng = np.random.default_rng(split_seed(self.seed, 0, "random experts").astype(np.uint32))
         roots = rng.normal(0.0, spread / np.sqrt(2.0), (m, d, d))
         covariances = np.einsum("kji,kjl->kil", roots, roots) + min_variance * np.eye(d)
         self.policy = ConditionalMixture(
@@ -71,7 +78,7 @@ class LinearExperts:
 
     def log_prob(self, x: Any, c: Any) -> tf.Tensor:
         """Log p(x | c), normalised for each c: [..., D], [..., C] -> [...], float64."""
-        return self.policy.log_prob(x, c)
+        return self.policy.log_prob(x, self._seen(c))
 
     def contexts(self, n: int, seed: int) -> np.ndarray:
         """N contexts [n, C]."""
@@ -82,4 +89,13 @@ class LinearExperts:
     def demonstrations(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """N contexts [n, C] and a demonstration in each [n, D], exact draws."""
         c = self.contexts(n, seed)
-        return c, self.policy.sample(c, split_seed(seed, 0, "exact samples")).numpy()
+        return c, self.sample(c, split_seed(seed, 0, "exact samples")).numpy()
+
+    def sample(self, c: Any, seed: Any = None) -> tf.Tensor:
+        """An exact draw for each context: c [N, C] -> [N, D]; `seed` as of `Mixture.sample`."""
+        return self.policy.sample(self._seen(c), seed)
+
+    def _seen(self, c: Any) -> tf.Tensor:
+        """What experts and gate are linear in."""
+        c = checked("c", c, self.num_contexts)
+        return tf.concat([c, tf.sin(self.waves * c)], axis=-1) if self.waves else c
