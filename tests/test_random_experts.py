@@ -18,7 +18,7 @@ def test_its_density_by_loops(c, d, waves):
     q = task.policy
     for context, point, found in zip(contexts, x, task.log_prob(x, contexts), strict=True):
         seen = np.append(context, np.sin(waves * context)) if waves else context
-        gate = np.exp(q.gate_offsets + q.gate_slopes @ seen[:, None][:, 0])
+        gate = np.exp(q.gate_offsets.numpy() + q.gate_slopes.numpy() @ seen)
         total = 0.0
         for o in range(3):
             covariance = q.scale_trils[o].numpy() @ q.scale_trils[o].numpy().T
