@@ -155,13 +155,12 @@ def _estimate_and_prior(
 
     The EM mixture is of training rows alone: a q*_0 that saw the held-out rows, too, would seem too
     good on them. "auto": where kernels do not cover the density, the mixture joins them in p~, and
-    the networks, which find little then, start from it. With contexts they always do: mass where
-    no demonstration is counts for each context, and conditional kernels have more of it
-    (docs/contexts.md).
+    the networks, which find little then, start from it. With contexts the rows decide: starting
+    from the mixture throughout was worse (docs/decisions.md, contexts).
     """
     estimator, prior = hparams.kde.estimator, hparams.loop.prior
     if "auto" in (estimator, prior):
-        covered = num_contexts == 0 and covers(kernels, mixture, seed)
+        covered = covers(kernels, mixture, seed)
         estimator = _chosen(estimator, "kernel" if covered else "both")
         prior = _chosen(prior, "moments" if covered else "mixture")
     of_kernels = conditional_kernels(kernels, num_contexts)
