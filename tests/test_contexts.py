@@ -1,6 +1,6 @@
 """Contextual V-IRL from end to end: rows [c, x] in the loop, `fit(contexts=)`, files, scores."""
 
-from virl_tf import InputError, fit, irl, load
+from virl_tf import InputError, fit, fit_policy, irl, load
 from virl_tf.conditional import ConditionalMixture
 from virl_tf.contexts import DRAWS, Places
 from virl_tf.demonstrations import DataOptions, prepare
@@ -305,6 +305,23 @@ def test_a_reward_says_whether_it_wants_a_context():
         reward.condition(CONTEXTS)
     with pytest.raises(InputError, match=r"fit_policy\(reward.condition\(c\), dim\)"):
         reward_start(reward, 3, 0)
+
+
+def test_the_reward_of_one_context_is_a_target_for_policies():
+    reward = conditional_reward()
+    found = fit_policy(
+        reward.condition(CONTEXTS[0]), D, 2, search=False, num_steps=2, samples_per_component=20
+    )
+    assert found.policy.dim == D
+    graph = tf.function(reward.condition(CONTEXTS[0])).get_concrete_function(
+        tf.TensorSpec([None, D], tf.float64)
+    )
+    np.testing.assert_allclose(graph(tf.constant(X)), reward(X, CONTEXTS[0]))
+    with tf.GradientTape() as tape:
+        x = tf.constant(X)
+        tape.watch(x)
+        values = reward(x, CONTEXTS)
+    assert tape.gradient(values, x).shape == (80, D)
 
 
 def test_damaged_files_are_refused(tmp_path):

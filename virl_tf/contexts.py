@@ -18,8 +18,8 @@ from virl_tf.validation import InputError
 DRAWS = 16
 """Of each context, even: half of them are the policy's, half the estimate's.
 
-Weights are normalised within them, which needs several; more draws are fewer contexts. Measured
-(docs/contexts.md).
+Weights are normalised within them, which needs several; more draws are fewer contexts. 4, 16 and
+64 are compared in docs/decisions.md, contexts.
 """
 
 
@@ -80,13 +80,14 @@ def rows_of(x: Any, c: Any, num_contexts: int, dim: int) -> tf.Tensor:
     """
     c, x = checked("c", c, num_contexts), checked("x", x, dim)
     try:
-        shape = tf.broadcast_static_shape(c.shape[:-1], x.shape[:-1])
+        tf.broadcast_static_shape(c.shape[:-1], x.shape[:-1])
     except ValueError as error:
         raise InputError(
             f"x {tuple(x.shape)} and c {tuple(c.shape)} do not belong together: but for their last "
             "axes they must have one shape, or one of them none."
         ) from error
-    parts = [tf.broadcast_to(part, [*shape, part.shape[-1]]) for part in (c, x)]
+    shape = tf.broadcast_dynamic_shape(tf.shape(c)[:-1], tf.shape(x)[:-1])
+    parts = [tf.broadcast_to(part, tf.concat([shape, part.shape[-1:]], 0)) for part in (c, x)]
     return tf.concat(parts, axis=-1)
 
 

@@ -54,14 +54,15 @@ from virl_tf.vips.trust_region import smallest_eta, update_components
 from virl_tf.vips.vips import StepOptions, Target, VipsHistory
 
 MOST_CONTEXTS = 1000
-"""That a step looks at, drawn anew for each; their gates are as exact as the draws (measured)."""
+"""That a step looks at, drawn anew for each: enough for a mean over them."""
 
 # Of the covariance of p(c|o), in units of all contexts' variances: a component that acts in one
 # context alone still has a width there.
 _NARROWEST = 1e-4
 
 # Of the gate's regression. A component sees few contexts of those in which others act, and what its
-# quadratic says there is extrapolated: curvatures that the draws hardly tell are left out.
+# quadratic says there is extrapolated: curvatures that the draws hardly tell are left out
+# (docs/decisions.md, contexts-policy).
 _GATE_RIDGE = 1e-2
 
 
