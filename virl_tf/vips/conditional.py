@@ -105,7 +105,7 @@ def conditional_step(
     draws = _draw(policy, contexts, acting, num_samples, seed)
     flat = tf.reshape(draws.rows, [-1, draws.rows.shape[-1]])
     values = tf.reshape(vips.values_at(target, flat), [k, num_samples])
-    log_target, alive, rejected = vips._floored(values)
+    log_target, alive, rejected = vips.floored(values)
     log_policy = tf.reshape(vips.density_at(policy, flat), [k, num_samples])
 
     log_component = -0.5 * tf.reduce_sum(draws.z**2, -1) - policy.log_normalisers()[:, None]
@@ -220,7 +220,7 @@ def _gains(
     b = tf.where(sees[:, None], b, tf.zeros_like(b))
     curved = tf.einsum("ksi,kij,ksj->ks", s, a, s)
     rest = tf.linalg.matvec(s, b) - 0.5 * curved
-    constants = vips._gains(ratios - rest, sees)
+    constants = vips.expected_gains(ratios - rest, sees)
     return constants, b, a
 
 
