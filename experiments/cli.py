@@ -279,6 +279,12 @@ def fit_command(
     exclude: Annotated[
         str | None, Option(metavar="A,B,...", help="Columns to leave out; default: none.")
     ] = None,
+    contexts: Annotated[
+        str | None,
+        Option(
+            metavar="A,B,...", help="Columns that are the situation: the reward is of the others."
+        ),
+    ] = None,
     group: Annotated[
         str | None,
         Option(metavar="COLUMN", help="Rows of one label in it are held out together."),
@@ -341,6 +347,7 @@ def fit_command(
         array=array,
         columns=parse_columns(columns),
         exclude=parse_columns(exclude) or [],
+        contexts=parse_columns(contexts) or [],
         group=group,
         method=method,
         components=components,

@@ -22,7 +22,7 @@ from rich.table import Table
 from experiments.demonstration_files import Demonstrations, load_demonstrations
 from experiments.evaluation.own_demonstrations import draw_missing
 from experiments.evaluation.trajectories import some_demonstrations, write_trajectories
-from experiments.result_files import reading
+from experiments.result_files import read_summary, reading
 from experiments.specification import parse_assignment
 from experiments.trajectory_files import TrajectoryFile, load_episodes
 
@@ -51,6 +51,7 @@ class FitRequest(NamedTuple):
 
     Attributes:
         path, array, columns, exclude, group: see `load_demonstrations`.
+        contexts: columns that are the situation, not what is done there.
         trajectories: None: a row per demonstration.
         method, components, seed, held_out, periodic, support, dither: see `virl_tf.fit`.
         hparams_file, assignments: over the library's defaults, as for `run`.
@@ -60,6 +61,7 @@ class FitRequest(NamedTuple):
     array: str | None = None
     columns: Sequence[str] | None = None
     exclude: Sequence[str] = ()
+    contexts: Sequence[str] = ()
     group: str | None = None
     trajectories: TrajectoryRequest | None = None
     method: str = "virl"
@@ -85,7 +87,12 @@ def fit_file(request: FitRequest, out: Path, tensorboard: bool, progress: bool =
     if request.components is not None:
         check_integer("--components", request.components, 1, len(data.x))
     hparams = user_hparams(request.method, request.hparams_file, request.assignments)
-    size = f"{len(data.x)} demonstrations of dimension {len(data.columns)} from {request.path}"
+    frame = pd.DataFrame(data.x, columns=data.columns)
+    contexts, x = frame[list(request.contexts)], frame.drop(columns=list(request.contexts))
+    dimension = f"dimension {x.shape[1]}"
+    if request.contexts:
+        dimension += f", each in a context of dimension {contexts.shape[1]},"
+    size = f"{len(x)} demonstrations of {dimension} from {request.path}"
     console.print(f"{size}; run folder {out}", highlight=False, soft_wrap=True)
     if encoded is not None:
         _print_encoding(*encoded, console)
@@ -93,9 +100,10 @@ def fit_file(request: FitRequest, out: Path, tensorboard: bool, progress: bool =
         # They are printed below, of a finished run as well.
         warnings.simplefilter("ignore", virl_tf.FitWarning)
         result = virl_tf.fit(
-            pd.DataFrame(data.x, columns=data.columns),
+            x,
             request.method,
             request.components,
+            contexts=contexts if request.contexts else None,
             held_out=request.held_out,
             groups=data.groups,
             periodic=request.periodic,
@@ -123,12 +131,19 @@ def read_rows(request: FitRequest) -> tuple[Demonstrations, tuple[Episodes, Enco
     """
     how = request.trajectories
     if how is None:
+        columns = request.columns and [*request.columns, *request.contexts]
         rows = load_demonstrations(
-            request.path, request.array, request.columns, request.exclude, request.group
+            request.path, request.array, columns, request.exclude, request.group
         )
+        _check_contexts(request.contexts, rows.columns, request.path)
         return rows, None
     if request.group is not None:
         raise InputError("--group is for tables with a row per demonstration.")
+    if request.contexts:
+        raise InputError(
+            "--contexts is for tables with a row per demonstration; of trajectories "
+            "virl_tf.fit(encoding.encode(paths), contexts=c) takes them."
+        )
     chosen = (request.array, request.columns, request.exclude, how.episode, how.time)
     episodes = load_episodes(TrajectoryFile(request.path, *chosen))
     tolerance = TOLERANCE if how.tolerance is None else how.tolerance
@@ -136,6 +151,15 @@ def read_rows(request: FitRequest) -> tuple[Demonstrations, tuple[Episodes, Enco
     encoding = fit_encoding(episodes, how.kind, how.size, **options)
     codes = encoding.encode(episodes)
     return Demonstrations(codes, list(encoding.code_columns)), (episodes, encoding)
+
+
+def _check_contexts(contexts: Sequence[str], columns: Sequence[str], path: Path) -> None:
+    for name in contexts:
+        check_choice(f"column of {path}", name, columns)
+    if len(set(contexts)) < len(contexts):
+        raise InputError("--contexts names a column twice.")
+    if set(contexts) == set(columns):
+        raise InputError("--contexts leaves no column of what is done; name fewer.")
 
 
 def _print_encoding(episodes: Episodes, encoding: Encoding, console: Console) -> None:
@@ -254,6 +278,14 @@ def snippet(out: Path) -> str:
             f"result = virl_tf.load({str(out)!r})  # reward.keras, policy.npz and the history\n"
             f"encoding = virl_tf.load_encoding({str(out / 'encoding.npz')!r})\n"
             "print(encoding.decode(result.policy.sample(3)).shape)  # paths [3, T, D]"
+        )
+    if read_summary(out)["demonstrations"].get("contexts"):
+        return (
+            "import virl_tf\n"
+            f"result = virl_tf.load({str(out)!r})  # reward.keras, policy.npz and the history\n"
+            "c = [0.0] * result.reward.num_contexts  # a context\n"
+            "x = result.policy.condition(c).sample(3)\n"
+            "print(result.reward(x, c))  # log density, up to a function of c, of 3 draws"
         )
     return (
         "import virl_tf\n"

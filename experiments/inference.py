@@ -61,6 +61,11 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     check_seed(request.seed)
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
+    if any(reward.num_contexts for reward in rewards):
+        raise InputError(
+            "a reward of contexts has a policy for each; from Python: "
+            "virl_tf.fit_policy(reward.condition(c), dim)."
+        )
     given = None if request.support is None else load_support(request.support)
     inference = inference_of(runs, rewards, request.obstacles)
     config = {

@@ -39,7 +39,7 @@ from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork, empty_stack
 from virl_tf.numerics import DENSITY, NETWORK, compiled
 from virl_tf.reward import Reward
-from virl_tf.vips import vips
+from virl_tf.vips import conditional, vips
 
 import numpy as np
 import pytest
@@ -179,7 +179,9 @@ def light_runs(request):
         if xla:
             vips._compiled_improve.cache_clear()
         else:
-            patch.setattr(vips, "compiled", functools.partial(compiled, jit_compile=False))
+            plain = functools.partial(compiled, jit_compile=False)
+            patch.setattr(vips, "compiled", plain)
+            patch.setattr(conditional, "compiled", plain)
             patch.setattr(discriminator_fit, "pays_to_fuse", lambda network: False)
         yield
         if xla:

@@ -30,6 +30,7 @@ ORDER = (
     "docs/usage.md",
     "docs/own-demonstrations.md",
     "docs/trajectories.md",
+    "docs/contexts.md",
     "docs/paper-experiments.md",
     "docs/beyond-the-paper.md",
     "docs/studies.md",
@@ -270,6 +271,7 @@ def test_every_python_block_is_run_by_a_test():
         "docs/usage.md": 3,
         "docs/own-demonstrations.md": 2,
         "docs/trajectories.md": 1,
+        "docs/contexts.md": 1,
         "docs/paper-experiments.md": 1,
     }
 
@@ -323,6 +325,17 @@ def test_the_example_of_usage_runs(tmp_path):
 def test_the_example_of_own_demonstrations_runs(tmp_path):
     np.save(tmp_path / "demos.npy", np.random.default_rng(0).standard_normal((300, 2)))
     run_block(python_blocks("docs/own-demonstrations.md")[0], tmp_path)
+
+
+@pytest.mark.slow
+def test_the_example_of_contexts_takes_ten_lines(tmp_path):
+    (block,) = python_blocks("docs/contexts.md")
+    assert len([line for line in block.splitlines() if line]) <= 11
+    rng = np.random.default_rng(0)
+    goals = rng.uniform(-1.0, 1.0, (300, 1))
+    np.save(tmp_path / "goals.npy", goals)
+    np.save(tmp_path / "paths.npy", goals * [1.0, 2.0] + 0.3 * rng.standard_normal((300, 2)))
+    run_block(block, tmp_path)
 
 
 def test_the_support_of_own_demonstrations_is_one(tmp_path):

@@ -124,6 +124,33 @@ def test_another_file_is_refused_and_nothing_changes(call, finished):
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
+def test_columns_can_be_contexts(call, tmp_path):
+    x = clusters(80, 3)
+    frame = pd.DataFrame(x, columns=["goal", "speed", "distance"]).assign(other=x[:, 0] + 1.0)
+    frame.to_csv(tmp_path / "mine.csv", index=False)
+    arguments = ["fit", tmp_path / "mine.csv", "--contexts", "goal", "--exclude", "other"]
+    arguments += [*TINY, "--components", "2", "--out", tmp_path / "out"]
+    status, shown, error = call(*arguments)
+    assert status == 0, error
+    assert "80 demonstrations of dimension 2, each in a context of dimension 1, from" in shown
+    result = virl_tf.load(tmp_path / "out")
+    assert (result.reward.num_contexts, result.reward.dim) == (1, 2)
+    columns = [column["name"] for column in result.summary["columns"]]
+    assert columns == ["goal", "speed", "distance"]
+    code = shown[shown.index("import virl_tf") :]
+    exec(code.replace("print(", "found = ("), names := {})
+    assert names["found"].shape == (3,)
+    status, _, error = call(
+        "infer", tmp_path / "out", "--components", "3", "--out", tmp_path / "inferred"
+    )
+    assert status == 2
+    assert "a reward of contexts has a policy for each" in error
+    chosen = [*arguments[:4], "--columns", "distance", *TINY, "--components", "2"]
+    status, _, error = call(*chosen, "--out", tmp_path / "chosen")
+    assert status == 0, error
+    assert virl_tf.load(tmp_path / "chosen").policy.dim == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -135,6 +162,9 @@ def test_another_file_is_refused_and_nothing_changes(call, finished):
         (["mine.npy", "--held-out", "0.9"], "from 0 to 0.5; got 0.9"),
         (["mine.npy", "--held-out", "nan"], "from 0 to 0.5; got nan"),
         (["mine.npy", "--group", "who"], "unknown column of"),
+        (["mine.npy", "--contexts", "x7"], "unknown column of"),
+        (["mine.npy", "--contexts", "x0,x0"], "--contexts names a column twice"),
+        (["mine.npy", "--contexts", "x0,x1"], "--contexts leaves no column of what is done"),
         (
             ["mine.npy", "--periodic", "x0=turn"],
             "--periodic takes COLUMN=NUMBER,..., got 'x0=turn'",

@@ -15,16 +15,16 @@ PACKAGE = ROOT / "virl_tf"
 FLOORS = [
     [
         *("version", "_quiet_import", "validation", "data_checks", "hparams", "numerics", "shapes"),
-        *("density", "splitting", "domain"),
+        *("density", "splitting", "domain", "contexts"),
     ],
     [
-        *("mixture", "network_stack"),
+        *("mixture", "conditional", "network_stack"),
         *("trajectories.episodes", "trajectories.encoding", "trajectories.bases"),
         *("trajectories.choice", "trajectories"),
     ],
     ["mixture_choice", "demonstrations"],
     [
-        *("kde", "fusion", "importance", "features", "reward"),
+        *("kde", "conditional_kde", "fusion", "importance", "features", "reward"),
         *("tasks.base", "tasks.slice_sampling"),
     ],
     [
@@ -34,6 +34,7 @@ FLOORS = [
             "tasks.grid_walker",
             "tasks.path_planning",
             "tasks.planar_robot",
+            "tasks.experts",
             "tasks",
         ),
         *("discriminator", "discriminator.network", "discriminator.fit"),
@@ -43,6 +44,7 @@ FLOORS = [
             "vips.slopes",
             "vips.trust_region",
             "vips.vips",
+            "vips.conditional",
             "vips.adaptive",
         ),
     ],

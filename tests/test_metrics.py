@@ -1,4 +1,5 @@
 from virl_tf.metrics import (
+    averaged_i_projection,
     best_final_reported,
     contrast,
     covered_modes,
@@ -374,3 +375,13 @@ def test_sampled_i_projection_of_a_lost_density_is_nan():
     assert sampled_i_projection(outside, np.zeros(3), np.zeros(3)) == pytest.approx(
         -np.log(2.0 / 3.0)
     )
+
+
+def test_an_averaged_i_projection_is_one_for_each_context():
+    rng = np.random.default_rng(0)
+    log_q, log_p, log_mu = rng.standard_normal((3, 50, 4))
+    each = [sampled_i_projection(log_q[:, m], log_p[:, m], log_mu[:, m]) for m in range(4)]
+    found = averaged_i_projection(log_q, log_p, log_mu)
+    assert found == pytest.approx(np.mean(each))
+    of_contexts = log_q + [5.0, -3.0, 100.0, 0.0]
+    assert averaged_i_projection(of_contexts, log_p, log_mu) == pytest.approx(found)

@@ -218,7 +218,7 @@ def test_what_is_due(method):
 
 @pytest.fixture
 def real_improve(monkeypatch):
-    from virl_tf.vips.vips import improve
+    from virl_tf.vips.conditional import improve
 
     monkeypatch.setattr(irl, "improve", improve)
     monkeypatch.setattr(pooling, "improve", improve)

@@ -100,7 +100,7 @@ class RecordingImprove:
     def __init__(self):
         self.targets = []
 
-    def __call__(self, policy, target, seed, hparams):
+    def __call__(self, policy, target, seed, hparams, contexts=None):
         self.targets.append(target)
         last = [0.0, float(len(self.targets))]
         history = VipsHistory(*(tf.constant(last, tf.float64) for _ in VipsHistory._fields))

@@ -20,6 +20,7 @@ from virl_tf.version import VERSION
 
 if TYPE_CHECKING:
     from virl_tf import export, tasks
+    from virl_tf.conditional import ConditionalMixture
     from virl_tf.fit import Result, fit, load
     from virl_tf.fit_policy import PolicyResult, fit_policy
     from virl_tf.hparams import Hparams, load_hparams
@@ -43,6 +44,7 @@ __version__ = VERSION
 # files and hyperparameters need no TensorFlow, which takes seconds to load.
 _HOMES = {
     "METHODS": "methods",
+    "ConditionalMixture": "conditional",
     "Encoding": "trajectories",
     "FitWarning": "summary",
     "Hparams": "hparams",
@@ -64,6 +66,7 @@ _HOMES = {
 
 __all__ = [
     "METHODS",
+    "ConditionalMixture",
     "Encoding",
     "FitWarning",
     "Hparams",

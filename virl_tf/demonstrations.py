@@ -11,7 +11,13 @@ from virl_tf.domain import Domain, make_domain
 from virl_tf.numerics import numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import row_groups
-from virl_tf.validation import MOST_HELD_OUT, InputError, check_demonstrations, check_share
+from virl_tf.validation import (
+    MOST_HELD_OUT,
+    InputError,
+    check_contexts,
+    check_demonstrations,
+    check_share,
+)
 
 FEWEST_HELD_OUT = 10  # rows, for a score to tell anything
 LARGEST_SHARE = 0.2  # of the rows that so few may be
@@ -25,10 +31,11 @@ class DataOptions(NamedTuple):
     periodic: Sequence[Any] | Mapping[Any, float] | None = None
     support: tuple[Any, Any] | None = None
     dither: bool = False
+    contexts: Any = None
 
 
 class Prepared(NamedTuple):
-    """Demonstrations that can be fitted.
+    """Demonstrations that can be fitted; with contexts rows [c, x] (`virl_tf.contexts`).
 
     Attributes:
         names: of the columns.
@@ -38,6 +45,7 @@ class Prepared(NamedTuple):
         repeated: how many rows are equal to one before.
         domain: where demonstrations can lie.
         identity: what tells these data and options from others, for config.yaml.
+        num_contexts: C, how many columns are context, the first ones.
     """
 
     names: list[str]
@@ -48,6 +56,7 @@ class Prepared(NamedTuple):
     repeated: int
     domain: Domain
     identity: dict[str, Any]
+    num_contexts: int = 0
 
 
 def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
@@ -58,13 +67,18 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     """
     x = check_demonstrations(demonstrations)
     names = column_names(demonstrations, x.shape[1])
+    x, names, num_contexts = _with_contexts(x, names, options.contexts)
     share = check_share("held_out", options.held_out, MOST_HELD_OUT)
     if options.dither:
         x = dither(x, numpy_seed(seed, 0, "dither"))
     suspicious = examine(x, names)
     labels = _check_labels(options.groups, len(x))
-    domain = make_domain(x, names, options.periodic, options.support)
+    own = names[num_contexts:]
+    domain = make_domain(x[:, num_contexts:], own, options.periodic, options.support)
+    domain = domain.behind(num_contexts)
     identity: dict[str, Any] = {"shape": list(x.shape), "sha256": _digest(x), "held_out": share}
+    if num_contexts:
+        identity["contexts"] = num_contexts
     if labels is not None:
         identity["groups"] = _digest(labels)
     if not domain.everywhere:
@@ -86,13 +100,26 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
         repeated=len(x) - len(np.unique(x, axis=0)),
         domain=domain,
         identity=identity,
+        num_contexts=num_contexts,
     )
 
 
-def column_names(demonstrations: Any, dim: int) -> list[str]:
+def _with_contexts(
+    x: np.ndarray, names: list[str], contexts: Any
+) -> tuple[np.ndarray, list[str], int]:
+    """Rows [c, x], what their columns are called, and C; x itself without contexts."""
+    if contexts is None:
+        return x, names, 0
+    c = check_contexts(contexts, len(x))
+    return np.hstack([c, x]), [*column_names(contexts, c.shape[1], "c"), *names], c.shape[1]
+
+
+def column_names(demonstrations: Any, dim: int, letter: str = "x") -> list[str]:
     """Those of a data frame, else x0, x1, ..."""
     columns = getattr(demonstrations, "columns", None)
-    return [f"x{i}" for i in range(dim)] if columns is None else [str(name) for name in columns]
+    if columns is None:
+        return [f"{letter}{i}" for i in range(dim)]
+    return [str(name) for name in columns]
 
 
 def _digest(array: np.ndarray) -> str:

@@ -39,6 +39,14 @@ class Domain(NamedTuple):
         low = tf.where(is_angle, self.lower, tf.zeros_like(self.lower))
         return tf.where(is_angle, low + tf.math.floormod(x - low, turn), x)
 
+    def behind(self, num_contexts: int) -> "Domain":
+        """That of rows [c, x] with this one's x: a context is whatever it is."""
+        if self.everywhere or num_contexts == 0:
+            return self
+        free = np.full(num_contexts, np.inf)
+        fills = -free, free, np.zeros(num_contexts)
+        return Domain(*(tf.concat(pair, 0) for pair in zip(fills, self, strict=True)))
+
     def contains(self, x: Float64[Array, "N D"]) -> Bool[Array, " N"]:
         """Whether points are in the box."""
         return tf.reduce_all((x >= self.lower) & (x <= self.upper), axis=-1)

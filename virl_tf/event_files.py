@@ -78,17 +78,20 @@ class EventFiles:
         with self._writer.as_default():
             for name, value in numbers.items():
                 _write_scalar(f"{_GROUPS.get(name, 'evaluation')}/{name}", value, step)
-            divergences, weights = (
-                component_divergences(state.policy, self._policy),
-                np.exp(state.policy.log_weights),
-            )
-            for o, (divergence, weight) in enumerate(zip(divergences, weights, strict=True)):
-                _write_scalar(f"component_kl/{o:02d}", divergence, step)
-                _write_scalar(f"component_weight/{o:02d}", weight, step)
+            if isinstance(state.policy, Mixture):  # experts have no weights of their own
+                self._write_components(state.policy, step)
             if self._values is not None:
                 _write_image("reward", heat_map(self._values(state.reward).numpy()), step)
         self._writer.flush()
         self._policy = state.policy
+
+    def _write_components(self, policy: Mixture, step: int) -> None:
+        divergences = component_divergences(policy, self._policy)
+        for o, (divergence, log_weight) in enumerate(
+            zip(divergences, np.asarray(policy.log_weights), strict=True)
+        ):
+            _write_scalar(f"component_kl/{o:02d}", divergence, step)
+            _write_scalar(f"component_weight/{o:02d}", np.exp(log_weight), step)
 
 
 def component_divergences(new: Mixture, old: Mixture) -> np.ndarray:

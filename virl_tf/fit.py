@@ -24,7 +24,6 @@ from virl_tf.hparams import (
 )
 from virl_tf.irl import Info, State
 from virl_tf.methods import METHODS, Method
-from virl_tf.mixture import Mixture
 from virl_tf.mixture_choice import choose_mixture
 from virl_tf.observers import Observer, ProgressBar
 from virl_tf.persistence.configuration import versions
@@ -45,15 +44,17 @@ class Result:
     """A recovered reward and its policy.
 
     Attributes:
-        reward: R(x), callable: [..., D] -> [...], up to a constant.
-        policy: q~_T; `policy.distribution` is a tfd.MixtureSameFamily.
+        reward: R(x), callable: [..., D] -> [...], up to a constant; with contexts R(c, x), called
+            as reward(x, c), up to a function of c.
+        policy: q~_T, a `Mixture`; `policy.distribution` is a tfd.MixtureSameFamily. With contexts a
+            `ConditionalMixture`, whose `condition(c)` is one.
         history: one row per iteration, the columns of `virl_tf.irl.Info`.
         config: what the run was made with.
         summary: what was found, as in summary.json.
     """
 
     reward: Reward
-    policy: Mixture
+    policy: Any
     history: pd.DataFrame
     config: dict[str, Any]
     summary: dict[str, Any] = field(default_factory=dict)
@@ -125,6 +126,7 @@ def fit(
     method: str = "virl",
     num_components: int | None = None,
     *,
+    contexts: Any = None,
     held_out: float = 0.1,
     groups: Any = None,
     periodic: Sequence[Any] | Mapping[Any, float] | None = None,
@@ -144,6 +146,8 @@ def fit(
         method: "virl", "geim" or "eim".
         num_components: K of the Gaussian-mixture policy, 1 <= K <= N; None: chosen by the
             likelihood of held-out rows under EM.
+        contexts: [N, C] array, tensor or data frame of the situation of each demonstration: then
+            the reward is R(c, x) and the policy q(x | c) (docs/contexts.md). None: there are none.
         held_out: share of the demonstrations that only the score sees; 0: none.
         groups: [N] labels, e.g. of people: demonstrations of one label are held out together, from
             score and training alike. Equal rows are a group anyway.
@@ -170,7 +174,7 @@ def fit(
     """
     row = METHODS[check_choice("method", method, METHODS)]
     check_seed(seed)
-    options = DataOptions(held_out, groups, periodic, support, dither)
+    options = DataOptions(held_out, groups, periodic, support, dither, contexts)
     prepared = prepare(demonstrations, options, seed)
     if num_components is not None:
         check_num_components(num_components, len(prepared.train))
@@ -195,6 +199,7 @@ def fit(
         config,
         groups=prepared.groups,
         domain=prepared.domain,
+        num_contexts=prepared.num_contexts,
         folder=folder,
         evaluate=evaluate,
         progress=progress,
@@ -239,6 +244,7 @@ def run(
     *,
     groups: Int64[Array, " N"] | None = None,
     domain: Domain = EVERYWHERE,
+    num_contexts: int = 0,
     folder: RunFolder | None = None,
     evaluate: Evaluate | None = None,
     observers: Sequence[Observer] = (),
@@ -250,7 +256,7 @@ def run(
     """
     if folder is not None and folder.finished:
         return load(folder.path)
-    problem = make_problem(demonstrations, hparams, seed, groups, domain)
+    problem = make_problem(demonstrations, hparams, seed, groups, domain, num_contexts)
     with folder.locked() if folder is not None else nullcontext():
         state = first = irl.init(problem, method, num_components, hparams)
         fitter = DiscriminatorFitter(problem.features.num_inputs, hparams)

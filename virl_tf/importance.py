@@ -1,14 +1,20 @@
 """Self-normalised importance weights, as logarithms."""
 
+import numpy as np
 import tensorflow as tf
 
 
-def normalise(log_weights: tf.Tensor) -> tf.Tensor:
+def normalise(log_weights: tf.Tensor, num_draws: int | None = None) -> tf.Tensor:
     """Log w with mean(w) = 1: [N] -> [N].
 
     Self-normalisation replaces the unknown integral of q*_t in w_t = q*_t / (q~_t int q*_t) (below
-    Eq. 3) by its estimate.
+    Eq. 3) by its estimate. That is another one for each context: with `num_draws`, S, the mean is
+    one in each of them (`virl_tf.contexts.Places`), or a function of c would get into the reward.
     """
+    if num_draws is not None:
+        of_each = tf.reshape(log_weights, [num_draws, -1])
+        of_each -= tf.reduce_logsumexp(of_each, axis=0)
+        return tf.reshape(of_each, [-1]) + np.log(num_draws)
     n = tf.cast(tf.size(log_weights), log_weights.dtype)
     return log_weights - tf.reduce_logsumexp(log_weights) + tf.math.log(n)
 

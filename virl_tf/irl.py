@@ -1,17 +1,18 @@
 """Algorithm 1 as functions: state in, state out. Nothing here prints, plots or writes."""
 
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from virl_tf.conditional import Policy, conditioned
 from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo
 from virl_tf.fusion import Fusion
 from virl_tf.hparams import Hparams
 from virl_tf.importance import effective_sample_size
 from virl_tf.methods import Method
-from virl_tf.mixture import Mixture, kmeans_start, samples_start, standard_normal_start
+from virl_tf.mixture import em_start, kmeans_start, samples_start, standard_normal_start
 from virl_tf.negatives import Negatives, classes, draw_negatives
 from virl_tf.network_stack import empty_stack
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
@@ -19,14 +20,15 @@ from virl_tf.problem import Problem
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool
 from virl_tf.stopping import found_nothing
-from virl_tf.vips.vips import VipsHistory, improve
+from virl_tf.vips.conditional import improve
+from virl_tf.vips.vips import VipsHistory
 
 
 class State(NamedTuple):
     """All that a run carries from one iteration to the next: arrays only."""
 
     t: int
-    policy: Mixture  # q~_t
+    policy: Any  # q~_t: a Mixture, or with contexts a ConditionalMixture
     reward: Reward  # log q*_t
     network: tuple[np.ndarray, ...]  # Keras weights of phi_{t-1}; empty at t = 0
     converged: Bool[Array, ""] = np.array(False)  # phi_{t-1} found nothing
@@ -80,15 +82,20 @@ def init(problem: Problem, method: Method, num_components: int, hparams: Hparams
     return State(0, policy, reward, ())
 
 
-def _initial_policy(problem: Problem, num_components: int, start: str) -> Mixture:
-    """q~_0, by the name of its start."""
-    x = problem.demonstrations.numpy()
+def _initial_policy(problem: Problem, num_components: int, start: str) -> Policy:
+    """q~_0, by the name of its start: with contexts what that says of x given c.
+
+    A k-means cluster of rows [c, x] tells little of how x depends on c, so EM goes on from there:
+    from k-means alone experts collapse on one another (docs/decisions.md, contexts-policy).
+    """
+    x, size = problem.demonstrations.numpy(), problem.num_contexts
     seed = numpy_seed(problem.seed, 0, "initial policy")
     if start == "kmeans":
-        return kmeans_start(x, num_components, seed)
+        clusters = em_start if size else kmeans_start
+        return conditioned(clusters(x, num_components, seed), size)
     if start == "samples":
-        return samples_start(x, num_components, seed)
-    return standard_normal_start(num_components, x.shape[1], seed)
+        return conditioned(samples_start(x, num_components, seed), size)
+    return conditioned(standard_normal_start(num_components, x.shape[1], seed), size)
 
 
 def step(
@@ -105,7 +112,7 @@ def step(
     base = state.reward if method.base == "reward" else state.reward.of_policy(state.policy)
     proposal = Fusion(state.policy, problem.estimate) if method.fusion else state.policy
     draw_seed = split_seed(seed, t, "negatives")
-    negatives = draw_negatives(proposal, base, method, hparams.loop.num_negatives, draw_seed)
+    negatives = draw_negatives(proposal, base, method, problem.places(hparams, t), draw_seed)
     offset = {"none": None, "policy": state.policy, "proposal": proposal}[method.logit_offset]
     held_out, train = classes(problem, negatives, offset, hparams.training.validation_fraction)
     sample_seconds = clock.lap()
@@ -119,7 +126,8 @@ def step(
     # (line 4; the paper prints t for t + 1).
     previous = base if method.accumulate else base.without_base()
     target = previous if converged else previous.add(phi)
-    policy, history = improve(state.policy, target, split_seed(seed, t, "policy"), hparams.policy)
+    policy_seed = split_seed(seed, t, "policy")
+    policy, history = improve(state.policy, target, policy_seed, hparams.policy, problem.contexts)
     reward = target if method.reward == "target" else state.reward.of_policy(policy)
 
     seconds = (sample_seconds, training_seconds, clock.lap())

@@ -74,6 +74,18 @@ def sampled_i_projection(log_q: Any, log_p: Any, log_proposal: Any) -> float:
         return mean - float(top + np.log(w.mean()))
 
 
+def averaged_i_projection(log_q: Any, log_p: Any, log_proposal: Any) -> float:
+    """E_c[KL(q(.|c) || p(.|c))] over M contexts, by importance sampling within each.
+
+    A function of c that is added to log q does not matter.
+
+    Args:
+        log_q, log_p, log_proposal: [S, M], S draws of the proposal in each context.
+    """
+    columns = (np.asarray(a, np.float64).T for a in (log_q, log_p, log_proposal))
+    return float(np.mean([sampled_i_projection(*each) for each in zip(*columns, strict=True)]))
+
+
 def best_final_reported(series: Any) -> dict[str, float]:
     """Best, final, and their mean, the paper's "average results between the best evaluated
     iteration and the final iteration".

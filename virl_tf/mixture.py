@@ -54,6 +54,11 @@ class Mixture(NamedTuple):
         return int(self.means.shape[1])
 
     @property
+    def num_contexts(self) -> int:
+        """C = 0: it answers to no context, as `virl_tf.conditional.ConditionalMixture` does."""
+        return 0
+
+    @property
     def distribution(self) -> Any:
         """The same mixture as a TFP distribution."""
         return tfd.MixtureSameFamily(

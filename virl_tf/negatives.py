@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from virl_tf.contexts import Where, drawn
 from virl_tf.density import Density
 from virl_tf.discriminator.fit import Classes, LogitData
 from virl_tf.features import Features
@@ -12,31 +13,38 @@ from virl_tf.methods import Method
 from virl_tf.numerics import DENSITY, NETWORK
 from virl_tf.problem import Problem
 from virl_tf.reward import Reward, evaluate
-from virl_tf.shapes import Array, Float64
+from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import split
 
 
 class Negatives(NamedTuple):
-    """Draws of the proposal with their normalised importance weights."""
+    """Draws of the proposal with their normalised importance weights.
+
+    With contexts x are rows [c, x], and `groups` tells which of them share a context.
+    """
 
     x: Float64[Array, "N D"]
     log_weights: Float64[Array, " N"]
+    groups: Int64[Array, " N"] | None = None
 
 
-def draw_negatives(proposal: Density, base: Reward, method: Method, n: int, seed: Any) -> Negatives:
+def draw_negatives(
+    proposal: Density, base: Reward, method: Method, where: Where, seed: Any
+) -> Negatives:
     """Points x ~ proposal with log w_t(x) = log q(x) - log proposal(x) + const (below Eq. 3).
 
     The constant, the integral of q, cancels in the self-normalisation.
 
     Args:
         base: log q, the numerator.
-        n, seed: draws; stateless seed, int32 [2].
+        where, seed: how many draws, or for which contexts; stateless seed, int32 [2].
     """
-    x = proposal.sample(n, seed)
+    x = drawn(proposal, where, seed)
     log_proposal = proposal.log_prob(x)
+    num_draws, groups = (None, None) if isinstance(where, int) else (where.num_draws, where.groups)
     if not method.importance_weights:
-        return Negatives(x, tf.zeros(n, DENSITY))
-    return Negatives(x, normalise(evaluate(base, x) - log_proposal))
+        return Negatives(x, tf.zeros(len(x), DENSITY), groups)
+    return Negatives(x, normalise(evaluate(base, x) - log_proposal, num_draws), groups)
 
 
 def logit_data(
@@ -44,17 +52,21 @@ def logit_data(
     log_weights: Float64[Array, " N"] | None,
     subtracted: Density | None,
     features: Features,
+    num_contexts: int = 0,
 ) -> LogitData:
     """Points as the classifier sees them; its logit is the network's output - log subtracted(x).
 
     The subtracted density is taken in standardised coordinates: R_t is free up to a constant, and
     this one does not depend on the data's units.
+
+    Args:
+        x: points, or rows [c, x] whose first `num_contexts` columns are no part of a density.
     """
     ones = tf.ones(len(x), NETWORK)
     weights = ones if log_weights is None else tf.cast(tf.exp(log_weights), NETWORK)
     offsets = tf.zeros(len(x), NETWORK)
     if subtracted is not None:
-        log_volume = tf.reduce_sum(tf.math.log(features.scale))
+        log_volume = tf.reduce_sum(tf.math.log(features.scale[num_contexts:]))
         offsets = tf.cast(-subtracted.log_prob(x) - log_volume, NETWORK)
     return LogitData(features(x), offsets, weights)
 
@@ -67,9 +79,9 @@ def classes(
     The demonstrations were split once, so a warm start has never seen those held out. Evenly spaced
     negatives are as many from the policy as from the density estimate.
     """
-    features = problem.features
-    sampled = logit_data(negatives.x, negatives.log_weights, subtracted, features)
-    sampled_held_out, sampled_train = split(sampled, fraction)
-    held_out = logit_data(problem.held_out, None, subtracted, features)
-    train = logit_data(problem.train, None, subtracted, features)
+    view = subtracted, problem.features, problem.num_contexts
+    sampled = logit_data(negatives.x, negatives.log_weights, *view)
+    sampled_held_out, sampled_train = split(sampled, fraction, negatives.groups)
+    held_out = logit_data(problem.held_out, None, *view)
+    train = logit_data(problem.train, None, *view)
     return Classes(held_out, sampled_held_out), Classes(train, sampled_train)

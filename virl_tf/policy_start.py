@@ -1,5 +1,7 @@
 """Where a policy starts that is to be fitted to a recovered reward."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -7,6 +9,7 @@ from virl_tf.importance import effective_sample_size
 from virl_tf.mixture import Mixture, em_mixture, em_start, standard_normal_start
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
+from virl_tf.validation import InputError
 
 # For each component: draws; effective draws, without which EM on them is no start, and with which
 # it needs no ridge beyond rounding; and rows for EM.
@@ -42,7 +45,12 @@ def _proposal(reward: Reward) -> Mixture:
         reward.features.shift[None],
         tf.linalg.diag(reward.features.scale)[None],
     )
-    parts = [spread]
+    if reward.num_contexts:
+        raise InputError(
+            "this reward takes contexts; fit a policy for one of them: "
+            "fit_policy(reward.condition(c), dim)."
+        )
+    parts: list[Any] = [spread]
     if reward.base_exponent > 0.0:
         parts.append(reward.base)
     if reward.mixture.num_components:

@@ -7,6 +7,7 @@ networks and EM err in different places, and what only one of them says vanishes
 import numpy as np
 import tensorflow as tf
 
+from virl_tf.contexts import DRAWS, Places, Where, drawn
 from virl_tf.discriminator.fit import FitInfo
 from virl_tf.fusion import Fusion
 from virl_tf.hparams import Hparams
@@ -17,7 +18,7 @@ from virl_tf.negatives import Negatives
 from virl_tf.numerics import split_seed
 from virl_tf.problem import Problem
 from virl_tf.reward import evaluate
-from virl_tf.vips.vips import improve
+from virl_tf.vips.conditional import improve
 
 EXPONENTS = np.linspace(0.0, 1.0, 21)
 NOT_TRAINED = FitInfo(np.nan, np.nan, np.nan, np.nan, best_epoch=-1, epochs=0)
@@ -32,17 +33,28 @@ def pool(state: State, problem: Problem, hparams: Hparams) -> tuple[State, Info]
     """The last stage of a run: the pooled reward, and the policy improved on it."""
     seed, t, clock = problem.seed, state.t, Clock()
     proposal = Fusion(state.policy, problem.estimate)
-    x = proposal.sample(hparams.loop.num_negatives, split_seed(seed, t, "pooling"))
+    where = _where(problem, hparams.loop.num_negatives)
+    x = drawn(proposal, where, split_seed(seed, t, "pooling"))
     log_mu = proposal.log_prob(x)
     exponent = _exponent(state, problem, x, log_mu)
     reward = state.reward.pooled(exponent)
-    weighted = Negatives(x, normalise(evaluate(reward, x) - log_mu))
+    num_draws = None if isinstance(where, int) else where.num_draws
+    weighted = Negatives(x, normalise(evaluate(reward, x) - log_mu, num_draws))
     sample_seconds = clock.lap()
 
-    policy, history = improve(state.policy, reward, split_seed(seed, t, "policy"), hparams.policy)
+    policy_seed = split_seed(seed, t, "policy")
+    policy, history = improve(state.policy, reward, policy_seed, hparams.policy, problem.contexts)
     seconds = (sample_seconds, 0.0, clock.lap())
     info = make_info(t, NOT_TRAINED, False, weighted, history, seconds, exponent)
     return State(t + 1, policy, reward, state.network, state.converged, np.array(True)), info
+
+
+def _where(problem: Problem, n: int) -> Where:
+    """For the normaliser, about n draws: with contexts those of the held-out rows."""
+    if problem.num_contexts == 0:
+        return n
+    contexts = problem.held_out[:, : problem.num_contexts]
+    return Places(contexts, max(DRAWS, 2 * (n // (2 * len(contexts)))))
 
 
 def _exponent(state: State, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor) -> float:
@@ -67,7 +79,10 @@ def _exponent(state: State, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor) -
 
 
 def log_likelihoods(state: State, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor) -> np.ndarray:
-    """Of each held-out row under the normalised pool of each exponent: [21, N_held_out]."""
+    """Of each held-out row under the normalised pool of each exponent: [21, N_held_out].
+
+    With contexts the normaliser is that of the row's own, of which `_where` tells the draws.
+    """
     points = tf.concat([problem.held_out, x], axis=0)
     of_reward = evaluate(state.reward, points).numpy()
     of_mixture = problem.mixture.log_prob(points).numpy()
@@ -77,5 +92,6 @@ def log_likelihoods(state: State, problem: Problem, x: tf.Tensor, log_mu: tf.Ten
     pools[:, inside] = (1.0 - weights) * of_reward[inside] + weights * of_mixture[inside]
     num_held_out = len(problem.held_out)
     log_w = pools[:, num_held_out:] - log_mu.numpy()
-    log_normaliser = np.logaddexp.reduce(log_w, axis=1) - np.log(len(x))
-    return pools[:, :num_held_out] - log_normaliser[:, None]
+    of_each = log_w.reshape(len(EXPONENTS), -1, num_held_out if problem.num_contexts else 1)
+    log_normaliser = np.logaddexp.reduce(of_each, axis=1) - np.log(of_each.shape[1])
+    return pools[:, :num_held_out] - log_normaliser

@@ -5,6 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from virl_tf.conditional import Policy, conditioned, empty_conditional
+from virl_tf.conditional_kde import conditional_kernels
+from virl_tf.contexts import Where, places
 from virl_tf.density import Density
 from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.features import Features, draw_frequencies, make_features
@@ -30,6 +33,8 @@ _COVER_DRAWS = 4000
 class Problem(NamedTuple):
     """Demonstrations and what is fitted to them before the first iteration.
 
+    With contexts the rows are [c, x] and the densities those of x given c (`virl_tf.contexts`).
+
     Attributes:
         demonstrations: all of them, in a random order.
         train: those that every phi_t is trained on.
@@ -40,17 +45,29 @@ class Problem(NamedTuple):
         features: what the networks see of a point.
         domain: where demonstrations can lie.
         seed: of the run.
+        num_contexts: C, how many columns are context.
     """
 
     demonstrations: Float64[Array, "N D"]
     train: Float64[Array, "N_train D"]
     held_out: Float64[Array, "N_held_out D"]
     estimate: Density
-    prior: Mixture
-    mixture: Mixture
+    prior: Policy
+    mixture: Policy
     features: Features
     domain: Domain
     seed: int
+    num_contexts: int = 0
+
+    @property
+    def contexts(self) -> Float64[Array, "N C"] | None:
+        """Of all demonstrations; None if C = 0."""
+        return self.demonstrations[:, : self.num_contexts] if self.num_contexts else None
+
+    def places(self, hparams: Hparams, t: int) -> Where:
+        """Where the negatives of iteration t are drawn, `loop.num_negatives` or nearly so many."""
+        seed = split_seed(self.seed, t, "contexts")
+        return places(self.contexts, hparams.loop.num_negatives, seed)
 
 
 def make_problem(
@@ -59,10 +76,12 @@ def make_problem(
     seed: int,
     groups: Int64[Array, " N"] | None = None,
     domain: Domain = EVERYWHERE,
+    num_contexts: int = 0,
 ) -> Problem:
     """Shuffle and split demonstrations [N, D] once, fit p~, q*_0 and the mixture for pooling.
 
     Args:
+        num_contexts: how many of the columns, the first ones, are context.
         groups: whose rows are held out together (`virl_tf.splitting.row_groups`).
         domain: the demonstrations are inside of it.
     """
@@ -79,7 +98,11 @@ def make_problem(
     if _needs_mixture(hparams):
         train_groups = None if shuffled_groups is None else shuffled_groups[train_index]
         mixture = describe_density(train, numpy_seed(seed, 0, "mixture"), train_groups)
-    estimate, prior = _estimate_and_prior(kernels, mixture, moments(shuffled), hparams, seed)
+    joint = kernels, mixture, moments(shuffled)
+    estimate, prior = _estimate_and_prior(*joint, num_contexts, hparams, seed)
+    pooled = conditioned(mixture, num_contexts)
+    if not hparams.loop.mixture_average:
+        pooled = empty_density(shuffled.shape[1] - num_contexts, num_contexts)
 
     bandwidth = np.asarray(kernels.bandwidth) if hparams.kde.bandwidth == "held_out" else None
     frequencies = draw_frequencies(demonstrations, bandwidth, hparams.network, seed, groups)
@@ -89,11 +112,17 @@ def make_problem(
         held_out=tf.constant(shuffled[held_out_index], DENSITY),
         estimate=estimate,
         prior=prior,
-        mixture=mixture if hparams.loop.mixture_average else empty_mixture(shuffled.shape[1]),
+        mixture=pooled,
         features=make_features(shuffled, frequencies),
         domain=domain,
         seed=seed,
+        num_contexts=num_contexts,
     )
+
+
+def empty_density(dim: int, num_contexts: int) -> Policy:
+    """Without components, of x [D] given c [C]."""
+    return empty_conditional(dim, num_contexts) if num_contexts else empty_mixture(dim)
 
 
 def kernel_estimate(
@@ -115,25 +144,34 @@ def _needs_mixture(hparams: Hparams) -> bool:
 
 
 def _estimate_and_prior(
-    kernels: Kde, mixture: Mixture, gaussian: Mixture, hparams: Hparams, seed: int
-) -> tuple[Density, Mixture]:
-    """p~ and what q*_0 may be.
+    kernels: Kde,
+    mixture: Mixture,
+    gaussian: Mixture,
+    num_contexts: int,
+    hparams: Hparams,
+    seed: int,
+) -> tuple[Density, Policy]:
+    """p~ and what q*_0 may be, given the context.
 
     The EM mixture is of training rows alone: a q*_0 that saw the held-out rows, too, would seem too
     good on them. "auto": where kernels do not cover the density, the mixture joins them in p~, and
-    the networks, which find little then, start from it.
+    the networks, which find little then, start from it. With contexts the rows decide: starting
+    from the mixture throughout was worse (docs/decisions.md, contexts).
     """
     estimator, prior = hparams.kde.estimator, hparams.loop.prior
     if "auto" in (estimator, prior):
         covered = covers(kernels, mixture, seed)
         estimator = _chosen(estimator, "kernel" if covered else "both")
         prior = _chosen(prior, "moments" if covered else "mixture")
+    of_kernels = conditional_kernels(kernels, num_contexts)
+    of_mixture = conditioned(mixture, num_contexts)
     estimates: dict[str, Density] = {
-        "kernel": kernels,
-        "mixture": mixture,
-        "both": Fusion(kernels, mixture),
+        "kernel": of_kernels,
+        "mixture": of_mixture,
+        "both": Fusion(of_kernels, of_mixture),
     }
-    return estimates[estimator], mixture if prior == "mixture" else gaussian
+    chosen = mixture if prior == "mixture" else gaussian
+    return estimates[estimator], conditioned(chosen, num_contexts)
 
 
 def _chosen(given: str, found: str) -> str:

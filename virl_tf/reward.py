@@ -1,13 +1,15 @@
 """The cumulative reward R(x) = log q*_0(x) + sum_i phi_i(x) (Eq. 2), as a value: arrays only."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from virl_tf.conditional import ConditionalMixture, Policy
+from virl_tf.contexts import checked, rows_of
 from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.features import Features
 from virl_tf.mixture import Mixture
@@ -21,24 +23,25 @@ class Reward(NamedTuple):
     """R(x) = a log base(x) + sum_i phi_i(features(x)) + b log mixture(x).
 
     Call it: float or array [..., D] -> float64 [...]. It is an unnormalised log density, so TFP's
-    samplers take it as it is.
+    samplers take it as it is. With contexts it is R(c, x), up to a function of c, and called as
+    reward(x, c); `log_prob` and networks see rows [c, x] (`virl_tf.contexts`).
 
     Attributes:
         base: the prior q*_0 (V-IRL), or the policy (EIM, whose networks are none).
         base_exponent: a; 0 leaves the base out (G-EIM).
         networks: the stack of phi_i.
-        features: what the networks see of a point.
+        features: what the networks see of a point, or row.
         mixture: an EM mixture of the demonstrations, with which a reward may be pooled at the end
             of a run; else without components.
         mixture_exponent: b; 0 leaves the mixture out, as in the paper.
         domain: outside of its bounds R(x) is -inf; angles are taken modulo their period.
     """
 
-    base: Mixture
+    base: Policy
     base_exponent: Float64[Array, ""]
     networks: NetworkStack
     features: Features
-    mixture: Mixture
+    mixture: Policy
     mixture_exponent: Float64[Array, ""]
     domain: Domain = EVERYWHERE
 
@@ -50,22 +53,52 @@ class Reward(NamedTuple):
         exponent = tf.get_static_value(self.mixture_exponent)
         pooled = f", {exponent:.2f} x log of an EM mixture" if exponent else ""
         base = f"base: a mixture of {self.base.num_components}"
-        return f"<Reward D = {self.dim}, {networks}, {base}{pooled}>"
+        contexts = f"C = {self.num_contexts}, " if self.num_contexts else ""
+        return f"<Reward {contexts}D = {self.dim}, {networks}, {base}{pooled}>"
 
     @property
     def dim(self) -> int:
         """D."""
-        return self.features.dim
+        return self.features.dim - self.num_contexts
 
-    def __call__(self, x: Any) -> tf.Tensor:
+    @property
+    def num_contexts(self) -> int:
+        """C, 0 for a reward that answers to no context."""
+        return self.base.num_contexts
+
+    def __call__(self, x: Any, c: Any = None) -> tf.Tensor:
         """R(x): [..., D] -> [...], float64, differentiable in x.
 
+        Args:
+            x: [..., D].
+            c: the contexts [..., C] of a reward that has any; broadcast to x.
+
         Raises:
-            InputError: another last axis, or what is not real.
+            InputError: another last axis, what is not real, or a context where there is none.
         """
-        x = self.domain.wrap(_checked_points(x, self.dim))
-        flat = evaluate(self, tf.reshape(x, [-1, self.dim]))
+        if (c is not None) != (self.num_contexts > 0):
+            needs = f"contexts [..., {self.num_contexts}]" if self.num_contexts else "no contexts"
+            raise InputError(f"this reward takes {needs}: {'(x, c)' if c is None else '(x)'}.")
+        if c is None:
+            x = _checked_points(x, self.dim)
+        else:
+            x = rows_of(x, c, self.num_contexts, self.dim)
+        x = self.domain.wrap(x)
+        flat = evaluate(self, tf.reshape(x, [-1, self.features.dim]))
         return tf.reshape(flat, tf.shape(x)[:-1])
+
+    def condition(self, c: Any) -> Callable[[Any], tf.Tensor]:
+        """R(c, .) of one context c [C]: what `fit_policy` and TFP's samplers take.
+
+        Raises:
+            InputError: c is something else.
+        """
+        if self.num_contexts == 0:
+            raise InputError("this reward takes no contexts.")
+        c = checked("c", c, self.num_contexts)
+        if c.shape.rank != 1:
+            raise InputError(f"c must be one context [{self.num_contexts}], got shape {c.shape}.")
+        return lambda x: self(x, c)
 
     def log_prob(self, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
         """R(x): [N, D] -> [N], not compiled: for use inside other compiled functions.
@@ -87,7 +120,7 @@ class Reward(NamedTuple):
         """Log q*_{t+1} = log q*_t + `phi` (Algorithm 1, line 3)."""
         return self._replace(networks=self.networks.append(phi))
 
-    def of_policy(self, policy: Mixture) -> "Reward":
+    def of_policy(self, policy: Policy) -> "Reward":
         """The log density of a `policy` in the place of this reward: no networks."""
         one = tf.constant(1.0, DENSITY)
         return self._replace(base=policy, base_exponent=one, networks=self.networks.emptied())
@@ -112,15 +145,15 @@ class Reward(NamedTuple):
         return self._replace(networks=self.networks._replace(count=tf.constant(count)))
 
     def as_keras(self) -> keras.Model:
-        """A Keras model [N, D] float64 -> [N]; `.save('reward.keras')` stores it in one file (see
-        `virl_tf.load_reward`).
+        """A Keras model [N, D] float64 -> [N], or of rows [N, C + D]; `.save('reward.keras')`
+        stores it in one file (see `virl_tf.load_reward`).
         """
         arrays = named_arrays(self.without_room())
         shapes = {name: list(array.shape) for name, array in arrays.items()}
         # Names of their own: Keras's count the models of the process, and equal rewards should be
         # equal files.
         layer = CumulativeReward(shapes, dtype="float64", name="cumulative_reward")
-        inputs = keras.Input((self.dim,), dtype="float64", name="x")
+        inputs = keras.Input((self.features.dim,), dtype="float64", name="x")
         model = keras.Model(inputs, layer(inputs), name="reward")
         layer.set_weights(list(arrays.values()))
         return model
@@ -152,7 +185,7 @@ def _checked_points(x: Any, dim: int) -> tf.Tensor:
     return tf.cast(x, DENSITY)
 
 
-def _scaled(scale: tf.Tensor, density: Mixture, x: tf.Tensor) -> tf.Tensor:
+def _scaled(scale: tf.Tensor, density: Policy, x: tf.Tensor) -> tf.Tensor:
     """Scale * log density(x): [N, D] -> [N]."""
     if density.num_components == 0:
         return tf.zeros_like(x[:, 0])
@@ -191,7 +224,7 @@ def evaluate(reward: Reward, x: tf.Tensor) -> tf.Tensor:
 @functools.cache
 def compiled_log_prob(specs: Reward) -> Any:
     """The function behind `evaluate` for rewards of these shapes."""
-    points = tf.TensorSpec([None, specs.dim], DENSITY)
+    points = tf.TensorSpec([None, specs.features.dim], DENSITY)
     return compiled(lambda reward, x: reward.log_prob(x), specs, points, jit_compile=False)
 
 
@@ -257,31 +290,53 @@ def _names(field: str, record: Any) -> Any:
     return record(*(f"{field}.{name}" for name in record._fields))
 
 
-_NAMES = Reward(
-    base=_names("base", Mixture),
-    base_exponent="base_exponent",
-    networks=NetworkStack(_names("networks", FrozenNetwork), "networks.count"),
-    features=_names("features", Features),
-    mixture=_names("mixture", Mixture),
-    mixture_exponent="mixture_exponent",
-    domain=_names("domain", Domain),
-)
+def _reward_names(density: Any) -> Reward:
+    """Of a reward whose base and mixture are of this record type."""
+    return Reward(
+        base=_names("base", density),
+        base_exponent="base_exponent",
+        networks=NetworkStack(_names("networks", FrozenNetwork), "networks.count"),
+        features=_names("features", Features),
+        mixture=_names("mixture", density),
+        mixture_exponent="mixture_exponent",
+        domain=_names("domain", Domain),
+    )
+
+
+_NAMES = _reward_names(Mixture)
+_CONDITIONAL_NAMES = _reward_names(ConditionalMixture)
 _FLOAT32 = {*_NAMES.networks.networks, "features.frequencies"}
 _OTHERS = {**dict.fromkeys(_FLOAT32, "float32"), "networks.count": "int32"}
-DTYPES = {name: _OTHERS.get(name, "float64") for name in tf.nest.flatten(_NAMES)}
+
+
+def _dtypes(names: Reward) -> dict[str, str]:
+    return {name: _OTHERS.get(name, "float64") for name in tf.nest.flatten(names)}
+
+
+DTYPES = _dtypes(_NAMES)
 """Name of each array of a reward -> its dtype, in the order of the fields."""
+CONDITIONAL_DTYPES = _dtypes(_CONDITIONAL_NAMES)
+"""The same of a reward with contexts."""
+
+
+def dtypes_of(arrays: Collection[str]) -> dict[str, str]:
+    """`DTYPES` or `CONDITIONAL_DTYPES`, whichever reward has arrays of these names."""
+    return CONDITIONAL_DTYPES if "base.gains" in arrays else DTYPES
 
 
 def named_arrays(reward: Reward) -> dict[str, np.ndarray]:
-    """{name: array}, the names of `DTYPES`."""
+    """{name: array}, the names of `DTYPES` or `CONDITIONAL_DTYPES`."""
     arrays = [np.asarray(array) for array in tf.nest.flatten(reward)]
-    return dict(zip(DTYPES, arrays, strict=True))
+    dtypes = CONDITIONAL_DTYPES if reward.num_contexts else DTYPES
+    return dict(zip(dtypes, arrays, strict=True))
 
 
 def from_named_arrays(arrays: Mapping[str, Any]) -> Reward:
     """The inverse of `named_arrays`; tensors and arrays alike."""
+    dtypes = dtypes_of(arrays)
+    names = _CONDITIONAL_NAMES if dtypes is CONDITIONAL_DTYPES else _NAMES
     return tf.nest.map_structure(
-        lambda name: tf.convert_to_tensor(arrays[name], DTYPES[name]), _NAMES
+        lambda name: tf.convert_to_tensor(arrays[name], dtypes[name]), names
     )
 
 
@@ -290,18 +345,19 @@ class CumulativeReward(keras.layers.Layer):
     """A `Reward` as a Keras layer: its arrays are the layer's (frozen) weights."""
 
     def __init__(self, arrays: Mapping[str, list[int]], **kwargs: Any):
-        """`arrays`: name -> shape, the names of `DTYPES`."""
+        """`arrays`: name -> shape, the names of `dtypes_of` them."""
         super().__init__(trainable=False, **kwargs)
-        self.shapes = {name: [int(n) for n in arrays[name]] for name in DTYPES}
+        dtypes = dtypes_of(arrays)
+        self.shapes = {name: [int(n) for n in arrays[name]] for name in dtypes}
         for name, shape in self.shapes.items():
             options = {"initializer": "zeros", "trainable": False, "name": name.replace(".", "_")}
-            self.add_weight(shape=tuple(shape), dtype=DTYPES[name], **options)
+            self.add_weight(shape=tuple(shape), dtype=dtypes[name], **options)
 
     @property
     def reward(self) -> Reward:
         """The value this layer holds."""
         arrays = [tf.convert_to_tensor(array) for array in self.weights]
-        return from_named_arrays(dict(zip(DTYPES, arrays, strict=True)))
+        return from_named_arrays(dict(zip(self.shapes, arrays, strict=True)))
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """R(x): [N, D] -> [N]."""

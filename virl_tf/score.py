@@ -6,15 +6,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from virl_tf.contexts import Places, Where, drawn
 from virl_tf.density import Density
 from virl_tf.fusion import Fusion
 from virl_tf.importance import effective_sample_size
-from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, split_seed
-from virl_tf.reward import Reward
+from virl_tf.reward import Reward, evaluate
 from virl_tf.validation import InputError
 
 NORMALISER_DRAWS = 20_000
+DRAWS_OF_CONTEXT = 200  # for the normaliser of each held-out row's context
 CLEAR = 2.0  # standard errors by which a difference counts
 
 
@@ -26,8 +27,10 @@ class Score(NamedTuple):
         log_likelihood: density -> {"mean", "standard_error"}.
         over_em: the same of the paired differences to EM.
         log_volume: to be added for the likelihoods of standardised columns.
-        log_normaliser: of exp(R), by importance sampling.
+        log_normaliser: of exp(R), by importance sampling; with contexts the mean of theirs.
         effective_share: of its draws.
+        num_contexts: C; from 1 on all densities are those given the row's context, and the reward's
+            normaliser is estimated for each with draws of policy and EM.
     """
 
     rows: int
@@ -36,12 +39,14 @@ class Score(NamedTuple):
     log_volume: float
     log_normaliser: float
     effective_share: float
+    num_contexts: int = 0
 
     def __repr__(self) -> str:
         """A line per density, then what they say."""
+        given = " given their contexts" if self.num_contexts else ""
         lines = [
-            f"log-likelihood of {self.rows} held-out demonstrations, nats each, in their own units "
-            f"({self.log_volume:+.3f} for standardised columns):"
+            f"log-likelihood of {self.rows} held-out demonstrations{given}, nats each, in their "
+            f"own units ({self.log_volume:+.3f} for standardised columns):"
         ]
         for name, value in self.log_likelihood.items():
             error = value["standard_error"]
@@ -69,13 +74,19 @@ class Score(NamedTuple):
 
 
 def score(
-    test: np.ndarray, reward: Reward, policy: Mixture, kde: Density, em: Mixture, seed: int
+    test: np.ndarray, reward: Reward, policy: Density, kde: Density, em: Density, seed: int
 ) -> Score:
-    """Of held-out demonstrations test [N, D]; `kde` and `em` have seen the others alone."""
-    points = tf.constant(test, DENSITY)
-    log_z, effective_share = log_normaliser(reward, Fusion(policy, kde), seed)
+    """Of held-out demonstrations test [N, D], or rows [c, x]; `kde` and `em` have seen the others
+    alone.
+    """
+    points, size = tf.constant(test, DENSITY), reward.num_contexts
+    if size:
+        where: Where = Places(points[:, :size], DRAWS_OF_CONTEXT)
+        log_z, share = log_normaliser(reward, Fusion(policy, em), where, seed)
+    else:
+        log_z, share = log_normaliser(reward, Fusion(policy, kde), NORMALISER_DRAWS, seed)
     values = {
-        "recovered reward": (reward(points) - log_z).numpy(),
+        "recovered reward": evaluate(reward, points).numpy() - log_z,
         "policy": policy.log_prob(points).numpy(),
         "KDE": kde.log_prob(points).numpy(),
         "EM": em.log_prob(points).numpy(),
@@ -84,18 +95,28 @@ def score(
         rows=len(test),
         log_likelihood={name: _mean(value) for name, value in values.items()},
         over_em={name: _mean(values[name] - values["EM"]) for name in values if name != "EM"},
-        log_volume=float(np.log(reward.features.scale).sum()),
-        log_normaliser=log_z,
-        effective_share=effective_share,
+        log_volume=float(np.log(reward.features.scale[size:]).sum()),
+        log_normaliser=float(np.mean(log_z)),
+        effective_share=share,
+        num_contexts=size,
     )
 
 
-def log_normaliser(reward: Reward, proposal: Fusion, seed: int) -> tuple[float, float]:
-    """(log of the integral of exp(R), by importance sampling; effective share of its draws)."""
-    x = proposal.sample(NORMALISER_DRAWS, split_seed(seed, 0, "normaliser"))
-    log_w = reward.log_prob(x) - proposal.log_prob(x)
-    log_mean = tf.reduce_logsumexp(log_w) - np.log(len(log_w))
-    return float(log_mean), float(effective_sample_size(log_w)) / len(log_w)
+def log_normaliser(
+    reward: Reward, proposal: Fusion, where: Where, seed: int
+) -> tuple[np.ndarray, float]:
+    """Log of the integral of exp(R), by importance sampling, and the effective share of its draws.
+
+    Returns:
+        [1], or of each context [M]; the share is the mean of theirs.
+    """
+    x = drawn(proposal, where, split_seed(seed, 0, "normaliser"))
+    log_w = evaluate(reward, x) - proposal.log_prob(x)
+    number = where if isinstance(where, int) else where.num_draws
+    of_each = tf.transpose(tf.reshape(log_w, [number, -1]))
+    log_mean = tf.reduce_logsumexp(of_each, axis=1).numpy() - np.log(number)
+    effective = [float(effective_sample_size(row)) for row in of_each]
+    return log_mean, float(np.mean(effective)) / number
 
 
 def _mean(values: np.ndarray) -> dict[str, float]:

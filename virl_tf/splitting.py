@@ -62,10 +62,12 @@ def folds(
     return [np.flatnonzero(np.isin(group, part)) for part in parts]
 
 
-def split(records: Any, fraction: float) -> tuple[Any, Any]:
-    """(held out, rest) of a nested structure of tensors [N, ...]."""
+def split(
+    records: Any, fraction: float, groups: Int64[Array, " N"] | None = None
+) -> tuple[Any, Any]:
+    """(held out, rest) of a nested structure of tensors [N, ...]; groups stay together."""
     n = int(tf.nest.flatten(records)[0].shape[0])
-    held_out, rest = held_out_rows(n, fraction)
+    held_out, rest = held_out_rows(n, fraction, groups)
     return tuple(
         tf.nest.map_structure(lambda a, rows=rows: tf.gather(a, rows), records)
         for rows in (held_out, rest)

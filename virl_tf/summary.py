@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from virl_tf.conditional import Policy, conditioned
+from virl_tf.conditional_kde import conditional_kernels
 from virl_tf.demonstrations import Prepared
 from virl_tf.hparams import Hparams
 from virl_tf.methods import Method
-from virl_tf.mixture import Mixture, em_mixture
+from virl_tf.mixture import em_mixture
 from virl_tf.mixture_choice import MixtureChoice
 from virl_tf.numerics import numpy_seed
 from virl_tf.problem import kernel_estimate
@@ -28,7 +30,7 @@ def summarise(
     choice: MixtureChoice,
     method: Method,
     hparams: Hparams,
-    fitted: tuple[Reward, Mixture, pd.DataFrame],
+    fitted: tuple[Reward, Policy, pd.DataFrame],
     seed: int,
 ) -> dict[str, Any]:
     """Everything about a fit but its result, for summary.json.
@@ -37,13 +39,14 @@ def summarise(
         fitted: reward, policy and history.
     """
     reward, policy, history = fitted
-    train, test = prepared.train, prepared.test
-    kde = kernel_estimate(train, hparams, seed, prepared.groups)
+    train, test, num_contexts = prepared.train, prepared.test, prepared.num_contexts
+    kernels = kernel_estimate(train, hparams, seed, prepared.groups)
+    kde = conditional_kernels(kernels, num_contexts)
     found = None
     if len(test):
         em_seed = numpy_seed(seed, 0, "EM")
         em = em_mixture(train, policy.num_components, em_seed, choice.covariances)
-        found = score(test, reward, policy, kde, em, seed)
+        found = score(test, reward, policy, kde, conditioned(em, num_contexts), seed)
     trained = history[history["epochs"] > 0]  # the pooling's row comes after training's
     last = trained.iloc[-1]
     size = {"final": float(last["effective_sample_size"]), "of": int(last["num_negatives"])}
@@ -125,10 +128,11 @@ def _of_score(found: Score | None) -> list[str]:
         )
     if found.behind_em("policy"):
         by = -found.over_em["policy"]["mean"]
+        how = "with reward.condition(c), fit_policy" if found.num_contexts else "fit_policy, infer"
         warned.append(
             f"held-out demonstrations are less likely under the policy than under EM, by {by:.2f} "
             "nats each: it misses some of them. Fit one with more components to the reward "
-            "(fit_policy, infer)."
+            f"({how})."
         )
     if found.effective_share < FEW_EFFECTIVE:
         warned.append(

@@ -159,6 +159,26 @@ def check_demonstrations(demonstrations: Any, names: Sequence[str] | None = None
     return x
 
 
+def check_contexts(contexts: Any, n: int) -> np.ndarray:
+    """Return the contexts of n demonstrations as float64 [N, C].
+
+    Raises:
+        InputError: another number of rows, or what demonstrations cannot hold either: no numbers,
+            NaN or infinities, a column that does not vary.
+    """
+    found = np.shape(contexts)
+    if len(found) != 2 or found[0] != n:
+        raise InputError(
+            f"contexts must hold a row per demonstration, [{n}, C], got shape {found}; one number "
+            "for each is [N, 1]: c[:, None]."
+        )
+    try:
+        return check_demonstrations(contexts)
+    except InputError as error:
+        text = str(error).replace("demonstrations", "contexts").replace("[N, D]", "[N, C]")
+        raise InputError(text.replace("D + 2", "C + 2").replace("D >= 1", "C >= 1")) from error
+
+
 def is_frame(value: Any) -> bool:
     """Whether a value is a table with named columns, of pandas or another package."""
     return hasattr(value, "columns") and hasattr(value, "dtypes")

@@ -29,9 +29,16 @@ RewardFunction = Reward | Callable[[Any], Any]
 
 
 def draw_missing(folder: Path, result: Result) -> None:
-    """The arrays and pictures of a fit's folder that are not there yet."""
+    """The arrays and pictures of a fit's folder that are not there yet.
+
+    With contexts only that of the training: what a density looks like depends on the context.
+    """
     from experiments.figures.demonstrations import draw_demonstrations, draw_training
 
+    if result.reward.num_contexts:
+        if not (folder / "training.png").is_file():
+            draw_training(folder, result.history)
+        return
     if not (folder / "grid.npz").is_file():
         train = load_arrays(folder / "demonstrations.npz")["train"]
         save_arrays(folder / "grid.npz", grid_arrays(result.reward, result.policy, train))

@@ -1,20 +1,28 @@
 """A policy <-> `policy.npz`."""
 
 from pathlib import Path
+from typing import Any
 
+from virl_tf.conditional import ConditionalMixture, Policy, check_conditional
 from virl_tf.mixture import Mixture, check_mixture
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.validation import InputError
 
 
-def save_policy(path: Path, policy: Mixture) -> None:
-    """Write a mixture as `policy.npz`: log_weights [K], means [K, D], scale_trils [K, D, D]."""
+def save_policy(path: Path, policy: Policy) -> None:
+    """Write a policy as `policy.npz`, an array for each of its fields.
+
+    A mixture's log_weights [K], means [K, D] and scale_trils [K, D, D], or a conditional one's.
+    """
     save_arrays(path, policy._asdict())
 
 
-def load_policy(path: Path | str) -> Mixture:
-    """Read a mixture written by `save_policy`. Raises InputError if the file is not one."""
+def load_policy(path: Path | str) -> Any:
+    """Read a policy written by `save_policy`. Raises InputError if the file is not one."""
     arrays = load_arrays(Path(path))
+    if set(arrays) == set(ConditionalMixture._fields):
+        found = [arrays[name] for name in ConditionalMixture._fields]
+        return check_conditional(f"{path} is not a policy", found)
     if set(arrays) != set(Mixture._fields):
         wanted = sorted(Mixture._fields)
         raise InputError(

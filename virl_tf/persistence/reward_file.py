@@ -11,11 +11,12 @@ from typing import Any
 import h5py
 import numpy as np
 
+from virl_tf.conditional import field_shapes
 from virl_tf.domain import EVERYWHERE
 from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork
 from virl_tf.persistence.files import PARTIAL, read_members
-from virl_tf.reward import DTYPES, Reward, from_named_arrays
+from virl_tf.reward import CONDITIONAL_DTYPES, DTYPES, Reward, dtypes_of, from_named_arrays
 from virl_tf.validation import InputError, reason
 
 _MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}
@@ -128,13 +129,14 @@ def _check_arrays(arrays: dict[str, np.ndarray]) -> None:
     """Raise ValueError unless names, dtypes and shapes are those of one reward, and what must be
     finite is.
     """
-    if set(arrays) != set(DTYPES):
+    dtypes = dtypes_of(arrays)
+    if set(arrays) != set(dtypes):
         raise ValueError(f"its arrays are {sorted(arrays)[:20]}")
-    if {name: str(array.dtype) for name, array in arrays.items()} != DTYPES:
+    if {name: str(array.dtype) for name, array in arrays.items()} != dtypes:
         raise ValueError("its arrays have other dtypes")
     if {name: array.shape for name, array in arrays.items()} != _shapes(arrays):
         raise ValueError("its arrays have other shapes")
-    if not len(arrays["mixture.means"]) and arrays["mixture_exponent"] != 0.0:
+    if not len(arrays["mixture.scale_trils"]) and arrays["mixture_exponent"] != 0.0:
         raise ValueError("its average is with a mixture that has no components")
     densities = [name for name in arrays if not name.startswith(("networks.", "domain."))]
     if not all(np.isfinite(arrays[name]).all() for name in densities):
@@ -149,26 +151,36 @@ def _check_arrays(arrays: dict[str, np.ndarray]) -> None:
 
 def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
     """The shapes that the arrays must have, given the sizes that some of them tell."""
-    k, d = arrays["base.means"].shape
+    d = len(arrays["features.shift"])
     t, _, h = arrays["networks.input_kernel"].shape
     layers = arrays["networks.hidden_kernels"].shape[1]
     f = arrays["features.frequencies"].shape[-1]
-    m = len(arrays["mixture.means"])
     network = FrozenNetwork(
         (t, d + 2 * f, h), (t, h), (t, layers, h, h), (t, layers, h), (t, h, 1), (t, 1)
     )
     return {
-        **_prefixed("base", Mixture((k,), (k, d), (k, d, d))),
+        **_density_shapes("base", arrays, d),
         "base_exponent": (),
         **_prefixed("networks", network),
         "networks.count": (),
         "features.shift": (d,),
         "features.scale": (d,),
         "features.frequencies": (d, f),
-        **_prefixed("mixture", Mixture((m,), (m, d), (m, d, d))),
+        **_density_shapes("mixture", arrays, d),
         "mixture_exponent": (),
         **dict.fromkeys(_EVERYWHERE, (d,) if len(arrays["domain.lower"]) else (0,)),
     }
+
+
+def _density_shapes(field: str, arrays: dict[str, np.ndarray], d: int) -> dict[str, Any]:
+    """Of a mixture in D dimensions, or of a conditional one whose rows have D columns."""
+    k = len(arrays[f"{field}.scale_trils"])
+    if dtypes_of(arrays) is not CONDITIONAL_DTYPES:
+        return _prefixed(field, Mixture((k,), (k, d), (k, d, d)))
+    num_contexts = arrays["base.gains"].shape[2]
+    if not 0 < num_contexts < d:
+        raise ValueError("its number of contexts is impossible")
+    return _prefixed(field, field_shapes(k, d - num_contexts, num_contexts))
 
 
 def _prefixed(field: str, record: Any) -> dict[str, Any]:

@@ -34,8 +34,8 @@ from virl_tf.validation import InputError, reason
 if TYPE_CHECKING:  # whether a folder is the right one is known without TensorFlow and pandas
     import pandas as pd
 
+    from virl_tf.conditional import Policy
     from virl_tf.irl import State
-    from virl_tf.mixture import Mixture
     from virl_tf.reward import Reward
 
 try:
@@ -263,7 +263,7 @@ class RunFolder:
 
     # --- result -----------------------------------------------------------------------------------
 
-    def write_result(self, reward: "Reward", policy: "Mixture") -> None:
+    def write_result(self, reward: "Reward", policy: "Policy") -> None:
         """Write reward.keras and policy.npz; the run is finished then.
 
         Raises InputError if they cannot be written.
@@ -302,8 +302,8 @@ class RunFolder:
 
         return load_reward(self.path / "reward.keras")
 
-    def policy(self) -> "Mixture":
-        """The policy."""
+    def policy(self) -> Any:
+        """The policy: a `Mixture`, or with contexts a `ConditionalMixture`."""
         from virl_tf.persistence.policy_file import load_policy
 
         return load_policy(self.path / "policy.npz")

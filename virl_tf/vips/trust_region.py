@@ -58,7 +58,7 @@ def update_components(
     size = tf.reduce_sum(tf.abs(curvature - 1.0), axis=-1) + tf.norm(b, axis=-1)
     most = least + 1.0 + 2.0 * size * (1.0 + tf.math.rsqrt(kl_bound))
     positive = tf.reduce_min(curvature, axis=-1) > 0.0
-    eta = _smallest_eta(kl, least, most, kl_bound, positive)
+    eta = smallest_eta(kl, least, most, kl_bound, positive)
 
     mean, precision = solution(eta)
     root = basis * tf.math.rsqrt(precision)[:, None, :]  # covariance = root root^T
@@ -91,11 +91,11 @@ def update_weights(
     spread = tf.reduce_max(gains) - tf.reduce_min(gains)
     least = tf.zeros([1], DENSITY)
     most = (1.0 + spread * tf.math.rsqrt(kl_bound))[None]
-    eta = _smallest_eta(kl, least, most, kl_bound, tf.constant([True]))
+    eta = smallest_eta(kl, least, most, kl_bound, tf.constant([True]))
     return solution(eta)[0], kl(eta)[0]
 
 
-def _smallest_eta(
+def smallest_eta(
     kl: Callable[[tf.Tensor], tf.Tensor],
     least: Float64[Array, " K"],
     most: Float64[Array, " K"],

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from virl_tf.conditional import Policy
 from virl_tf.hparams import PolicyHparams
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, compiled, in_blocks, repeat, specs_of
@@ -165,7 +166,7 @@ def vips_step(
     x = tf.reshape(points, [-1, d])
     values, log_policy, slopes = _evaluated(policy, target, x, gradients)
     values = tf.reshape(values, [k, num_samples])
-    log_target, alive, rejected = _floored(values)
+    log_target, alive, rejected = floored(values)
 
     log_component = -0.5 * tf.reduce_sum(z**2, axis=-1) - policy.log_normalisers()[:, None]
     log_policy = tf.reshape(log_policy, [k, num_samples])
@@ -174,7 +175,7 @@ def vips_step(
 
     a, b = _surrogate(policy, z, rewards, slopes, values, options.ridge)
     move = _move_components(a, b, alive, options)
-    gains = _gains(log_target - log_policy, alive)
+    gains = expected_gains(log_target - log_policy, alive)
     log_weights, weight_kl = update_weights(policy.log_weights, gains, options.weight_kl_bound)
     new = Mixture(
         log_weights,
@@ -243,12 +244,12 @@ def rows_at_once(dim: int) -> int:
     return max(1, TARGET_NUMBERS // dim)
 
 
-def density_at(policy: Mixture, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
+def density_at(policy: Policy, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
     """Log q~(x), in blocks where these are many components and points."""
     return in_blocks(policy.log_prob, x, _density_rows_at_once(policy))
 
 
-def _density_rows_at_once(policy: Mixture) -> int:
+def _density_rows_at_once(policy: Policy) -> int:
     return max(1, MIXTURE_NUMBERS // (policy.num_components * policy.dim))
 
 
@@ -280,7 +281,9 @@ def _move_components(
     return update_components(a, b, options.kl_bound)
 
 
-def _gains(log_ratios: Float64[Array, "K S"], alive: Bool[Array, " K"]) -> Float64[Array, " K"]:
+def expected_gains(
+    log_ratios: Float64[Array, "K S"], alive: Bool[Array, " K"]
+) -> Float64[Array, " K"]:
     """E_{q~(x|o)}[log p*(x) - log q~(x)].
 
     That of a component that saw no finite value is at most the lowest of the others, so that it
@@ -298,7 +301,7 @@ def _gains(log_ratios: Float64[Array, "K S"], alive: Bool[Array, " K"]) -> Float
 _OUTSIDE = 10.0
 
 
-def _floored(
+def floored(
     values: Float64[Array, "K S"],
 ) -> tuple[Float64[Array, "K S"], Bool[Array, " K"], Float64[Array, ""]]:
     """Values with a floor in place of those that are not finite.

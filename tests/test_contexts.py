@@ -1,0 +1,356 @@
+"""Contextual V-IRL from end to end: rows [c, x] in the loop, `fit(contexts=)`, files, scores."""
+
+from virl_tf import InputError, fit, fit_policy, irl, load
+from virl_tf.conditional import ConditionalMixture
+from virl_tf.contexts import DRAWS, Places
+from virl_tf.demonstrations import DataOptions, prepare
+from virl_tf.features import Features
+from virl_tf.fusion import Fusion
+from virl_tf.importance import normalise
+from virl_tf.methods import EIM, GEIM, METHODS, VIRL
+from virl_tf.negatives import classes, draw_negatives
+from virl_tf.persistence.files import load_arrays, save_arrays
+from virl_tf.persistence.policy_file import load_policy, save_policy
+from virl_tf.persistence.reward_file import load_reward
+from virl_tf.policy_start import reward_start
+from virl_tf.pooling import log_likelihoods
+from virl_tf.problem import make_problem
+from virl_tf.reward import CumulativeReward
+from virl_tf.score import log_normaliser
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+
+from tests import tiny
+from tests.conftest import make_network, make_reward
+
+SEED = [3, 4]
+C, D = 1, 2
+rng = np.random.default_rng(0)
+N = 520  # from 500 on EM takes no cross-validation
+CONTEXTS = rng.uniform(-1.0, 1.0, (N, C))
+X = np.column_stack([3.0 * CONTEXTS[:, 0], np.sin(3.0 * CONTEXTS[:, 0])])
+X += 0.3 * rng.standard_normal(X.shape)
+ROWS = np.hstack([CONTEXTS, X])
+FAST = tiny.overrides(
+    loop={"num_iterations": 2, "num_negatives": 160},
+    policy={"start": "kmeans", "update_steps": 2, "samples_per_component": 30},
+)
+
+
+def problem(method=VIRL, **sections):
+    return make_problem(ROWS, tiny.hparams(method.family, **sections), 0, num_contexts=C)
+
+
+def state(method=VIRL, **sections):
+    hparams = tiny.hparams(method.family, **sections)
+    found = make_problem(ROWS, hparams, 0, num_contexts=C)
+    return found, irl.init(found, method, 2, hparams), hparams
+
+
+def network_of_contexts():
+    """A network that sees the context alone."""
+    kernel = np.zeros((C + D, 8), np.float32)
+    kernel[0] = np.linspace(-1.0, 1.0, 8)
+    bias = np.linspace(0.0, 1.0, 8, dtype=np.float32)
+    return make_network(C + D, num_layers=2)._replace(input_kernel=kernel, input_bias=bias)
+
+
+# --- weights and classes --------------------------------------------------------------------------
+
+
+def test_weights_have_mean_one_in_each_context():
+    log_w = rng.standard_normal((4, 6))
+    found = np.exp(normalise(tf.constant(log_w.ravel()), num_draws=4)).reshape(4, 6)
+    for m in range(6):
+        w = np.exp(log_w[:, m])
+        np.testing.assert_allclose(found[:, m], w / w.mean(), rtol=1e-12)
+
+
+def test_a_function_of_the_context_does_not_get_into_the_weights():
+    found, start, hparams = state()
+    proposal, where = Fusion(start.policy, found.estimate), found.places(hparams, 0)
+    one = draw_negatives(proposal, start.reward, VIRL, where, SEED)
+    shifted = network_of_contexts()
+    other = draw_negatives(proposal, start.reward.add(shifted), VIRL, where, SEED)
+    assert np.std(shifted.logits(found.features(one.x))) > 0.1
+    np.testing.assert_allclose(one.log_weights, other.log_weights, atol=1e-5)
+    assert np.std(one.log_weights) > 0.1
+    np.testing.assert_array_equal(one.x[:, :C], where.rows)
+
+
+@pytest.mark.parametrize("method", [VIRL, GEIM], ids=["virl", "geim"])
+def test_draws_of_one_context_are_held_out_together(method):
+    found, start, _ = state(method)
+    where = Places(tf.constant(np.arange(20.0)[:, None]), 4)
+    proposal = Fusion(start.policy, found.estimate)
+    negatives = draw_negatives(proposal, start.reward, method, where, SEED)
+    offset = start.policy if method is GEIM else None
+    held_out, train = classes(found, negatives, offset, 0.1)
+    of_held_out, of_train = (np.unique(part.negatives.z[:, 0]) for part in (held_out, train))
+    assert (len(of_held_out), len(of_train)) == (2, 18)
+    assert len(held_out.negatives.z) == 2 * 4
+    if method is GEIM:  # in units of x, whatever those of c
+        log_volume = np.log(ROWS.std(axis=0)[C:]).sum()
+        expected = -start.policy.log_prob(found.held_out) - log_volume
+        np.testing.assert_allclose(held_out.experts.offsets, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_all_densities_of_a_problem_are_conditional():
+    found = problem(kde={"estimator": "both"}, loop={"mixture_average": True})
+    x = np.linspace(-6.0, 6.0, 61)
+    grid = np.stack(np.meshgrid([0.5], x, x, indexing="ij"), axis=-1).reshape(-1, C + D)
+    for density in (found.estimate, found.prior, found.mixture):
+        total = np.exp(density.log_prob(grid)).sum() * (x[1] - x[0]) ** 2
+        assert total == pytest.approx(1.0, abs=0.01)
+
+
+def test_the_pools_normaliser_is_that_of_each_context():
+    found, start, _ = state(loop={"prior": "mixture", "mixture_average": True})
+    where = Places(found.held_out[:, :C], 400)
+    x = tf.concat([where.rows, found.mixture.sample(where.rows, SEED)], axis=1)
+    log_mu = found.mixture.log_prob(x)
+    values = log_likelihoods(start, found, x, log_mu)
+    # Of a density with itself: whatever the exponent, its own likelihoods.
+    expected = found.mixture.log_prob(found.held_out)
+    np.testing.assert_allclose(values, np.tile(expected, (21, 1)), atol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_a_step_of_each_method(method, monkeypatch):
+    from tests.tiny_runs import RecordingImprove
+
+    class Fitter:
+        def fit(self, train, held_out, previous, seed, iteration):
+            self.train = train
+            info = irl.FitInfo(1.0, 1.0, 2.0 * np.log(2.0), 0.5, 0, 1)
+            network = make_network(C + D, num_layers=2)
+            return tf.nest.map_structure(tf.constant, network), [], info
+
+    monkeypatch.setattr(irl, "improve", RecordingImproveOf(RecordingImprove()))
+    found, start, hparams = state(method)
+    fitter = Fitter()
+    after, info = irl.step(start, found, method, fitter, hparams)
+    assert (after.reward.num_contexts, after.reward.dim) == (C, D)
+    assert info.num_negatives == 64
+    weights = np.asarray(fitter.train.negatives.weights)
+    if method in (EIM, METHODS["virl_no_weights"]):
+        np.testing.assert_allclose(weights, 1.0, atol=1e-4)
+    assert after.reward(X, CONTEXTS).shape == (N,)
+
+
+class RecordingImproveOf:
+    """As RecordingImprove, for experts, which have offsets where components have means."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+
+    def __call__(self, policy, target, seed, hparams, contexts):
+        assert contexts.shape == (N, C)
+        mixture = policy.condition(contexts[0])
+        return policy, self.recorder(mixture, target, seed, hparams)[1]
+
+
+# --- fit ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fits")
+    hparams = {**FAST, "loop": {**FAST["loop"], "mixture_average": True}}
+    arguments = {"contexts": CONTEXTS, "seed": 1, "held_out": 0.2}
+    with pytest.warns():
+        result = fit(
+            X, "virl", 2, hparams=hparams, directory=folder / "virl", tensorboard=True, **arguments
+        )
+    return folder / "virl", result, hparams, arguments
+
+
+def test_a_fit_gives_a_reward_and_a_policy_of_both(results):
+    path, result, *_ = results
+    assert (result.reward.num_contexts, result.reward.dim) == (C, D)
+    assert isinstance(result.policy, ConditionalMixture)
+    assert result.reward(X, CONTEXTS).shape == (N,)
+    assert result.reward(X[:, None], CONTEXTS[:3]).shape == (N, 3)
+    of_one = result.reward.condition(CONTEXTS[0])(X)
+    np.testing.assert_array_equal(of_one, result.reward(X, CONTEXTS[0]))
+    assert result.policy.sample(CONTEXTS, 0).shape == (N, D)
+    assert result.policy.condition(CONTEXTS[0]).distribution.sample(3).shape == (3, D)
+    assert "C = 1, D = 2" in repr(result)
+    assert "held-out demonstrations given their contexts" in repr(result.score)
+    assert result.score.num_contexts == C
+    assert 0.0 < float(result.history["mixture_exponent"].iloc[-1]) <= 1.0
+    assert list((path / "tensorboard").iterdir())
+
+
+def test_its_files_come_back(results):
+    path, result, *_ = results
+    loaded = load(path)
+    np.testing.assert_array_equal(loaded.reward(X, CONTEXTS), result.reward(X, CONTEXTS))
+    np.testing.assert_array_equal(
+        loaded.policy.log_prob(X, CONTEXTS), result.policy.log_prob(X, CONTEXTS)
+    )
+    assert loaded.score == result.score
+    model = keras.saving.load_model(path / "reward.keras")
+    np.testing.assert_allclose(model(ROWS), result.reward(X, CONTEXTS), rtol=1e-6, atol=1e-5)
+    assert any(isinstance(layer, CumulativeReward) for layer in model.layers)
+
+
+class Stop(Exception):
+    pass
+
+
+def test_equal_fits_give_equal_bytes_also_when_they_were_killed(results, tmp_path, monkeypatch):
+    path, _, hparams, arguments = results
+    whole = irl.step
+    monkeypatch.setattr(irl, "step", stopping_after(whole, 1))
+    with pytest.raises(Stop):
+        fit(X, "virl", 2, hparams=hparams, directory=tmp_path, **arguments)
+    monkeypatch.setattr(irl, "step", whole)
+    with pytest.warns():
+        fit(X, "virl", 2, hparams=hparams, directory=tmp_path, **arguments)
+    for name in ("metrics.csv", "policy.npz", "reward.keras"):
+        assert (tmp_path / name).read_bytes() == (path / name).read_bytes(), name
+
+
+def stopping_after(step, iterations):
+    def stopping(state, *arguments):
+        if state.t >= iterations:
+            raise Stop
+        return step(state, *arguments)
+
+    return stopping
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("method", ["geim", "eim"])
+def test_other_methods_are_the_same_call(method):
+    result = fit(X, method, 2, contexts=CONTEXTS, hparams=FAST, held_out=0.2)
+    assert np.isfinite(result.reward(X, CONTEXTS)).all()
+    if method == "eim":  # its reward is its policy
+        log_q = result.policy.log_prob(X, CONTEXTS)
+        np.testing.assert_allclose(result.reward(X, CONTEXTS), log_q, rtol=1e-9)
+        assert result.score.effective_share > 0.3
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+def test_the_normaliser_is_each_contexts_own():
+    found, start, _ = state(loop={"prior": "mixture"})
+    reward = start.reward  # a normalised density ...
+    shifted = reward.add(network_of_contexts())  # ... times a function of c
+    where = Places(tf.constant(CONTEXTS[:7]), 300)
+    log_z, share = log_normaliser(shifted, Fusion(start.policy, found.prior), where, 0)
+    rows = tf.concat([CONTEXTS[:7], X[:7]], axis=1)
+    expected = shifted(X[:7], CONTEXTS[:7]) - reward(X[:7], CONTEXTS[:7])
+    assert (rows.shape, log_z.shape) == ((7, 3), (7,))
+    np.testing.assert_allclose(log_z, expected, atol=0.2)
+    assert 0.3 < share <= 1.0
+
+
+# --- what users get wrong -------------------------------------------------------------------------
+
+BROKEN = {
+    "other rows": (CONTEXTS[:70], f"contexts must hold a row per demonstration, [{N}, C], got"),
+    "one axis": (CONTEXTS[:, 0], f"got shape ({N},); one number for each is [N, 1]: c[:, None]"),
+    "NaN": (np.where(CONTEXTS > 0.9, np.nan, CONTEXTS), "contexts hold NaN or infinities"),
+    "constant": (np.ones((N, 1)), "contexts: column 0 is constant (value 1)"),
+    "text": (np.full((N, 1), "a"), "contexts must be a numeric array [N, C]"),
+}
+
+
+@pytest.mark.parametrize(("contexts", "text"), BROKEN.values(), ids=BROKEN)
+def test_contexts_that_cannot_be_used(contexts, text):
+    with pytest.raises(InputError) as error:
+        fit(X, contexts=contexts)
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_columns_of_contexts_have_names_and_no_bounds():
+    frame = pd.DataFrame(CONTEXTS, columns=["goal"])
+    found = prepare(X, DataOptions(contexts=frame, support=(-9.0, {"x1": 9.0}), held_out=0.2), 0)
+    assert found.names == ["goal", "x0", "x1"]
+    assert found.num_contexts == found.identity["contexts"] == 1
+    np.testing.assert_array_equal(found.domain.lower, [-np.inf, -9.0, -9.0])
+    np.testing.assert_array_equal(found.domain.upper, [np.inf, np.inf, 9.0])
+    np.testing.assert_array_equal(
+        np.sort(np.vstack([found.train, found.test]), 0), np.sort(ROWS, 0)
+    )
+    with pytest.raises(InputError, match="unknown column 'goal'"):
+        prepare(X, DataOptions(contexts=frame, periodic=["goal"]), 0)
+    without = prepare(X, DataOptions(), 0)
+    assert "contexts" not in without.identity
+
+
+def conditional_reward():
+    found, start, _ = state()
+    features = Features(found.features.shift, found.features.scale, found.features.frequencies)
+    return make_reward([make_network(3)], dim=3, base=start.policy, mixture=found.mixture)._replace(
+        features=features
+    )
+
+
+def test_a_reward_says_whether_it_wants_a_context():
+    reward = conditional_reward()
+    with pytest.raises(InputError, match=r"takes contexts \[..., 1\]: \(x, c\)"):
+        reward(X)
+    with pytest.raises(InputError, match=r"takes no contexts: \(x\)"):
+        make_reward([make_network()])(X, CONTEXTS)
+    with pytest.raises(InputError, match="takes no contexts"):
+        make_reward([make_network()]).condition([0.0])
+    with pytest.raises(InputError, match=r"c must be one context \[1\]"):
+        reward.condition(CONTEXTS)
+    with pytest.raises(InputError, match=r"fit_policy\(reward.condition\(c\), dim\)"):
+        reward_start(reward, 3, 0)
+
+
+def test_the_reward_of_one_context_is_a_target_for_policies():
+    reward = conditional_reward()
+    found = fit_policy(
+        reward.condition(CONTEXTS[0]), D, 2, search=False, num_steps=2, samples_per_component=20
+    )
+    assert found.policy.dim == D
+    graph = tf.function(reward.condition(CONTEXTS[0])).get_concrete_function(
+        tf.TensorSpec([None, D], tf.float64)
+    )
+    np.testing.assert_allclose(graph(tf.constant(X)), reward(X, CONTEXTS[0]))
+    with tf.GradientTape() as tape:
+        x = tf.constant(X)
+        tape.watch(x)
+        values = reward(x, CONTEXTS)
+    assert tape.gradient(values, x).shape == (N, D)
+
+
+def test_damaged_files_are_refused(tmp_path):
+    reward = conditional_reward()
+    save_policy(tmp_path / "policy.npz", reward.base)
+    arrays = load_arrays(tmp_path / "policy.npz")
+    assert set(arrays) == set(ConditionalMixture._fields)
+    for name, array in arrays.items():
+        save_arrays(tmp_path / "broken.npz", {**arrays, name: array[1:]})
+        with pytest.raises(InputError, match="is not a policy: expected finite float64"):
+            load_policy(tmp_path / "broken.npz")
+    broken = {
+        "other shapes": reward._replace(
+            base=reward.base._replace(offsets=tf.zeros([2, 3], "float64"))
+        ),
+        "not finite": reward._replace(base=reward.base._replace(offsets=reward.base.offsets / 0.0)),
+        "impossible": reward._replace(
+            base=reward.base._replace(gains=tf.zeros([2, 2, 3], "float64"))
+        ),
+    }
+    for text, wrong in broken.items():
+        wrong.as_keras().save(tmp_path / "reward.keras")
+        with pytest.raises(InputError, match=text):
+            load_reward(tmp_path / "reward.keras")
+
+
+def test_places_are_about_as_many_as_asked_for():
+    found, _, hparams = state()
+    where = found.places(hparams, 0)
+    assert len(where.rows) == hparams.loop.num_negatives // DRAWS * DRAWS

@@ -1,0 +1,190 @@
+"""Policies q(x | c) that answer to a context: a gate over linear-Gaussian experts.
+
+q(x | c) = sum_o pi(o | c) N(x; A_o c + b_o, Sigma_o), with the gate
+
+    pi(o | c) = exp(g_o(c)) / sum_j exp(g_j(c)),    g_o(c) = u_o + v_o^T c - 1/2 c^T P_o c.
+
+It is what a joint Gaussian mixture over [c, x] says of x once c is known (Gaussian mixture
+regression): pi(o) N(c; m_o, S_o) has the logarithm u_o + v_o^T c - 1/2 c^T P_o c with P_o = S_o^-1
+and v_o = P_o m_o. Conversely each such gate is one of Gaussians: a quadratic that is added to all
+g_o, to make their P_o positive, cancels. So the two families are the same, and in this form an
+update of the gate is an addition (`virl_tf.vips.conditional`).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.contexts import checked, rows_of
+from virl_tf.mixture import Mixture
+from virl_tf.numerics import DENSITY, LOG_2PI, sampling_seed
+from virl_tf.shapes import Array, Float64
+from virl_tf.validation import InputError
+
+
+class ConditionalMixture(NamedTuple):
+    """K linear-Gaussian experts in D dimensions and their gate over contexts [C], float64.
+
+    Attributes:
+        gate_offsets, gate_slopes, gate_curvatures: u_o, v_o and P_o, symmetric.
+        gains, offsets: A_o and b_o, of the experts' means.
+        scale_trils: lower Cholesky factors of the Sigma_o.
+    """
+
+    gate_offsets: Float64[Array, " K"]
+    gate_slopes: Float64[Array, "K C"]
+    gate_curvatures: Float64[Array, "K C C"]
+    gains: Float64[Array, "K D C"]
+    offsets: Float64[Array, "K D"]
+    scale_trils: Float64[Array, "K D D"]
+
+    def __repr__(self) -> str:
+        """Its sizes, in a line."""
+        sizes = f"C = {self.num_contexts}, D = {self.dim}"
+        return f"<ConditionalMixture of {self.num_components} experts, {sizes}>"
+
+    @property
+    def num_components(self) -> int:
+        """K."""
+        return int(self.offsets.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        return int(self.offsets.shape[1])
+
+    @property
+    def num_contexts(self) -> int:
+        """C."""
+        return int(self.gate_slopes.shape[1])
+
+    def condition(self, c: Any) -> Mixture:
+        """q(. | c) of one context c [C]; its `distribution` is a tfd.MixtureSameFamily.
+
+        Raises:
+            InputError: c is something else.
+        """
+        c = checked("c", c, self.num_contexts)
+        if c.shape.rank != 1:
+            raise InputError(f"c must be one context [{self.num_contexts}], got shape {c.shape}.")
+        means = tf.linalg.matvec(self.gains, c) + self.offsets
+        return Mixture(self.log_gate(c[None])[0], means, self.scale_trils)
+
+    def log_gate(self, c: Float64[Array, "N C"]) -> Float64[Array, "N K"]:
+        """Log pi(o | c)."""
+        return tf.nn.log_softmax(quadratics(self.gate, c), axis=-1)
+
+    @property
+    def gate(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The gate's u [K], v [K, C] and P [K, C, C]."""
+        return self.gate_offsets, self.gate_slopes, self.gate_curvatures
+
+    def component_log_prob(self, rows: Float64[Array, "N C+D"]) -> Float64[Array, "N K"]:
+        """Log q(x | o, c) of rows [c, x]."""
+        rows = tf.convert_to_tensor(rows, DENSITY)
+        c, x = rows[:, : self.num_contexts], rows[:, self.num_contexts :]
+        means = tf.matmul(self.gains, tf.transpose(c)[None]) + self.offsets[:, :, None]
+        inverses = tf.linalg.triangular_solve(self.scale_trils, tf.eye(self.dim, dtype=DENSITY))
+        z = tf.matmul(inverses, tf.transpose(x)[None] - means)  # [K, D, N]
+        return tf.transpose(-0.5 * tf.reduce_sum(z * z, axis=1) - self.log_normalisers()[:, None])
+
+    def log_normalisers(self) -> tf.Tensor:
+        """[K]: log of (2 pi)^{D/2} det(Sigma_o)^{1/2}."""
+        log_det = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(self.scale_trils)), axis=-1)
+        return log_det + 0.5 * self.dim * LOG_2PI
+
+    def log_prob(self, x: Any, c: Any = None) -> tf.Tensor:
+        """Log q(x | c): x [..., D] and c [..., C] -> [...]; or rows [c, x] [N, C + D] alone."""
+        if c is None:
+            log_gate = self.log_gate(tf.convert_to_tensor(x, DENSITY)[:, : self.num_contexts])
+            return tf.reduce_logsumexp(log_gate + self.component_log_prob(x), axis=-1)
+        rows = rows_of(x, c, self.num_contexts, self.dim)
+        flat = self.log_prob(tf.reshape(rows, [-1, rows.shape[-1]]))
+        return tf.reshape(flat, tf.shape(rows)[:-1])
+
+    def sample(self, c: Any, seed: Any = None) -> tf.Tensor:
+        """A draw for each context: c [N, C] -> [N, D]. `seed` as of `Mixture.sample`."""
+        c = checked("c", c, self.num_contexts)
+        if c.shape.rank != 2:
+            raise InputError(
+                f"sample takes a context for each draw, [N, {self.num_contexts}], got shape "
+                f"{c.shape}; of one context condition(c).sample(n) makes n draws."
+            )
+        seeds = tf.random.split(sampling_seed(seed), 2)
+        ids = tf.random.stateless_categorical(self.log_gate(c), 1, seeds[0], dtype=tf.int32)[:, 0]
+        z = tf.random.stateless_normal([len(c), self.dim], seeds[1], dtype=DENSITY)
+        gains, offsets, trils = (
+            tf.gather(part, ids) for part in (self.gains, self.offsets, self.scale_trils)
+        )
+        return tf.linalg.matvec(gains, c) + offsets + tf.linalg.matvec(trils, z)
+
+
+Policy = Mixture | ConditionalMixture
+
+
+def quadratics(
+    coefficients: tuple[tf.Tensor, tf.Tensor, tf.Tensor], c: Float64[Array, "N C"]
+) -> Float64[Array, "N K"]:
+    """u_o + v_o^T c - 1/2 c^T P_o c of u [K], v [K, C] and P [K, C, C]."""
+    offsets, slopes, curvatures = coefficients
+    size = c.shape[1]
+    products = tf.reshape(c[:, :, None] * c[:, None, :], [-1, size * size])
+    curved = tf.matmul(products, tf.reshape(curvatures, [-1, size * size]), transpose_b=True)
+    return offsets + tf.matmul(c, slopes, transpose_b=True) - 0.5 * curved
+
+
+def conditioned(joint: Mixture, num_contexts: int) -> Policy:
+    """What a mixture over rows [c, x] says of x given c; the mixture itself if C = 0."""
+    if num_contexts == 0:
+        return joint
+    means, trils = joint.means, joint.scale_trils
+    mean_c, tril_c = means[:, :num_contexts], trils[:, :num_contexts, :num_contexts]
+    unit = tf.eye(num_contexts, dtype=DENSITY)
+    inverse = tf.linalg.triangular_solve(tril_c, unit)
+    gains = tf.matmul(trils[:, num_contexts:, :num_contexts], inverse)
+    curvatures = tf.matmul(inverse, inverse, transpose_a=True)
+    slopes = tf.linalg.matvec(curvatures, mean_c)
+    log_det = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(tril_c)), axis=-1)
+    return ConditionalMixture(
+        joint.log_weights - log_det - 0.5 * tf.reduce_sum(slopes * mean_c, axis=-1),
+        slopes,
+        curvatures,
+        gains,
+        means[:, num_contexts:] - tf.linalg.matvec(gains, mean_c),
+        trils[:, num_contexts:, num_contexts:],
+    )
+
+
+def check_conditional(what: str, arrays: Any) -> ConditionalMixture:
+    """Return the fields of a `ConditionalMixture` as one, of tensors.
+
+    Raises:
+        InputError: `what`, and what a conditional mixture is.
+    """
+    found = ConditionalMixture(*(np.asarray(array) for array in arrays))
+    try:
+        k, d, c = found.gains.shape
+        shapes = [array.shape for array in found] == list(field_shapes(k, d, c))
+        if shapes and all(a.dtype == np.float64 and np.isfinite(a).all() for a in found):
+            lower = (np.triu(found.scale_trils, 1) == 0.0).all()
+            if lower and (np.diagonal(found.scale_trils, 0, 1, 2) > 0.0).all():
+                return ConditionalMixture(*(tf.constant(a, DENSITY) for a in found))
+    except ValueError:  # gains have other axes
+        pass
+    raise InputError(
+        f"{what}: expected finite float64 gate_offsets [K], gate_slopes [K, C], gate_curvatures "
+        "[K, C, C], gains [K, D, C], offsets [K, D], scale_trils [K, D, D], the last lower "
+        "triangular with positive diagonals."
+    )
+
+
+def field_shapes(k: int, d: int, c: int) -> ConditionalMixture:
+    """The shapes of the fields for K experts, D dimensions and C contexts."""
+    return ConditionalMixture((k,), (k, c), (k, c, c), (k, d, c), (k, d), (k, d, d))
+
+
+def empty_conditional(dim: int, num_contexts: int) -> ConditionalMixture:
+    """Without experts, where none is used."""
+    shapes = field_shapes(0, dim, num_contexts)
+    return ConditionalMixture(*(tf.zeros(shape, DENSITY) for shape in shapes))

@@ -1,0 +1,105 @@
+"""Situations beside demonstrations: rows [c, x] of a context c and what was done there, x.
+
+Contextual V-IRL is V-IRL on rows [N, C + D] whose densities all have the same contexts, those of
+the demonstrations. `log_prob` of rows is log q(x | c): the density of c, which is nobody's to
+learn, would cancel in every ratio and is left out. `sample` takes the contexts to draw for in the
+place of the number of draws. With C = 0 rows are points and draws are counted as ever.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.numerics import DENSITY
+from virl_tf.shapes import Array, Float64, Int64
+from virl_tf.validation import InputError
+
+DRAWS = 16
+"""Of each context, even: half of them are the policy's, half the estimate's.
+
+Weights are normalised within them, which needs several; more draws are fewer contexts. 4, 16 and
+64 are compared in docs/decisions.md (contexts).
+"""
+
+
+class Places(NamedTuple):
+    """Where to draw: M contexts, each S times; draw s of context m is row s M + m."""
+
+    contexts: Float64[Array, "M C"]
+    num_draws: int  # S
+
+    @property
+    def rows(self) -> Float64[Array, "S*M C"]:
+        """A context for each draw."""
+        return tf.tile(self.contexts, [self.num_draws, 1])
+
+    @property
+    def groups(self) -> Int64[Array, " S*M"]:
+        """Which context each draw has: draws of one are held out together."""
+        return np.tile(np.arange(len(self.contexts)), self.num_draws)
+
+
+Where = int | Places
+"""How many draws, or for which contexts."""
+
+
+def places(contexts: Float64[Array, "N C"] | None, n: int, seed: Any) -> Where:
+    """For about n draws: n without contexts, else n / S of the contexts, S draws each.
+
+    Contexts are drawn without replacement, again and again where n / S are more than N.
+    """
+    if contexts is None:
+        return n
+    number = max(2, n // DRAWS)
+    rng = np.random.default_rng(np.asarray(seed).astype(np.uint32))
+    rounds = [rng.permutation(len(contexts)) for _ in range(-(-number // len(contexts)))]
+    return Places(tf.gather(contexts, np.concatenate(rounds)[:number]), DRAWS)
+
+
+def drawn(density: Any, where: Where, seed: Any) -> tf.Tensor:
+    """Draws of a density [n, D], or rows [S M, C + D] of a conditional one."""
+    if isinstance(where, int):
+        return density.sample(where, seed)
+    c = where.rows
+    return tf.concat([c, density.sample(c, seed)], axis=1)
+
+
+def halves(n: Any) -> tuple[Any, Any]:
+    """Half of the draws, and the others: of a number of them, or of the contexts [n, C] of each."""
+    if isinstance(n, int):
+        return n // 2, n - n // 2
+    return n[: len(n) // 2], n[len(n) // 2 :]
+
+
+def rows_of(x: Any, c: Any, num_contexts: int, dim: int) -> tf.Tensor:
+    """Rows [..., C + D] of x [..., D] and c [..., C], which are broadcast to each other.
+
+    Raises:
+        InputError: other last axes, axes that do not match, or no real numbers.
+    """
+    c, x = checked("c", c, num_contexts), checked("x", x, dim)
+    try:
+        tf.broadcast_static_shape(c.shape[:-1], x.shape[:-1])
+    except ValueError as error:
+        raise InputError(
+            f"x {tuple(x.shape)} and c {tuple(c.shape)} do not belong together: but for their last "
+            "axes they must have one shape, or one of them none."
+        ) from error
+    shape = tf.broadcast_dynamic_shape(tf.shape(c)[:-1], tf.shape(x)[:-1])
+    parts = [tf.broadcast_to(part, tf.concat([shape, part.shape[-1:]], 0)) for part in (c, x)]
+    return tf.concat(parts, axis=-1)
+
+
+def checked(name: str, value: Any, size: int) -> tf.Tensor:
+    """`value` as float64 [..., size], or an InputError that names it."""
+    wanted = f"{name} must be an array of real numbers [..., {size}]"
+    try:
+        value = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{wanted}: {error}") from error
+    if not (value.dtype.is_floating or value.dtype.is_integer):
+        raise InputError(f"{wanted}, got dtype {value.dtype.name}.")
+    if value.shape.rank in (0, None) or value.shape[-1] != size:
+        raise InputError(f"{wanted}, got shape {value.shape}.")
+    return tf.cast(value, DENSITY)
