@@ -30,11 +30,15 @@ SHOWN = (*MEASURED, "collision_share", *AWAY, "effective_share", "iterations", "
 
 
 def ablate(
-    units: Sequence[Ablation], assignments: Sequence[str], workers: Workers, out: Path
+    units: Sequence[Ablation],
+    assignments: Sequence[str],
+    workers: Workers,
+    out: Path,
+    origin: str = "ablations",
 ) -> None:
     """Do all units (of one task) in `out`, then write results.csv, table.csv and table.md.
 
-    What is finished is skipped.
+    What is finished is skipped. `origin`: the table of hparams that the units are from.
 
     Raises:
         InputError: no such scheduler, an `out` of something else; or, at the end, units that
@@ -42,7 +46,7 @@ def ablate(
     """
     console, task = Console(), units[0].spec.task
     number = workers.local
-    RunFolder.open(out, {"ablations": task, "overrides": list(assignments)})
+    RunFolder.open(out, {"ablations": task, "table": origin, "overrides": list(assignments)})
     failures = execute_sweep(units, out, workers.scheduler, number, console)
 
     records = records_of(units, out)

@@ -507,7 +507,7 @@ def ablate_command(
     units = ablation_units(task, labels, chosen, rewards_only, table, **target)
     from experiments.ablation_command import ablate
 
-    ablate(units, set_ or [], Workers(scheduler, workers), out or Path(table) / task)
+    ablate(units, set_ or [], Workers(scheduler, workers), out or Path(table) / task, table)
 
 
 @app.command("tune")

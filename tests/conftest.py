@@ -26,6 +26,7 @@ import contextlib
 import functools
 import importlib
 import io
+import shutil
 import sys
 from pathlib import Path
 
@@ -222,6 +223,21 @@ def threads(monkeypatch):
     monkeypatch.setattr(
         distributed, "LocalCluster", lambda **sizes: whole(**{**sizes, "processes": False})
     )
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium; skips where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="extra `browser`")
+    programs = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    program = next(filter(None, map(shutil.which, programs)), None)
+    with playwright.sync_playwright() as running:
+        try:
+            started = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        except playwright.Error as error:
+            pytest.skip(f"no Chromium to be had here: {error.message.splitlines()[0]}")
+        yield started
+        started.close()
 
 
 @pytest.fixture

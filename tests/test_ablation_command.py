@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+from experiments import ablation_command as commanding
 from experiments import ablations as rows_and_units
 from experiments.ablation_command import ablate, table
 from experiments.ablations import ablation_units
@@ -89,6 +90,14 @@ def test_open_choices_change_the_paper_in_one_respect():
     assert found["K_1"].spec.hparams.policy.update_steps == 1
     configurations = [str(unit.spec.to_config()) for unit in found.values()]
     assert len(set(configurations)) == len(found)
+
+
+def test_tables_do_not_share_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(commanding, "execute_sweep", lambda *_: {})
+    ablate(units(only=["best"]), [], Workers(None, 1), tmp_path)
+    chosen = units(table="open_choices", only=["paper"])
+    with pytest.raises(InputError, match="table: 'ablations' there, 'open_choices' now"):
+        ablate(chosen, [], Workers(None, 1), tmp_path, "open_choices")
 
 
 def test_units_have_folders_of_their_own_and_search_in_inference():

@@ -1,6 +1,6 @@
 """Contextual V-IRL from end to end: rows [c, x] in the loop, `fit(contexts=)`, files, scores."""
 
-from virl_tf import InputError, fit, fit_policy, irl, load
+from virl_tf import InputError, export, fit, fit_policy, irl, load
 from virl_tf.conditional import ConditionalMixture
 from virl_tf.contexts import DRAWS, Places
 from virl_tf.demonstrations import DataOptions, prepare
@@ -12,7 +12,6 @@ from virl_tf.negatives import classes, draw_negatives
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward
-from virl_tf.policy_start import reward_start
 from virl_tf.pooling import log_likelihoods
 from virl_tf.problem import make_problem
 from virl_tf.reward import CumulativeReward
@@ -25,7 +24,7 @@ import pytest
 import tensorflow as tf
 
 from tests import tiny
-from tests.conftest import make_network, make_reward
+from tests.conftest import make_mixture, make_network, make_reward
 
 SEED = [3, 4]
 C, D = 1, 2
@@ -305,8 +304,21 @@ def test_a_reward_says_whether_it_wants_a_context():
         make_reward([make_network()]).condition([0.0])
     with pytest.raises(InputError, match=r"c must be one context \[1\]"):
         reward.condition(CONTEXTS)
-    with pytest.raises(InputError, match=r"fit_policy\(reward.condition\(c\), dim\)"):
-        reward_start(reward, 3, 0)
+    for given in ({}, {"initial_policy": make_mixture(3)}):
+        with pytest.raises(InputError, match=r"fit_policy\(reward.condition\(c\), dim\)"):
+            fit_policy(reward, D, 3, **given)
+
+
+def test_a_reward_with_contexts_is_exported_as_a_function_of_rows(tmp_path):
+    reward = conditional_reward()
+    export.saved_model(reward, tmp_path / "reward")
+    loaded = tf.saved_model.load(str(tmp_path / "reward"))
+    np.testing.assert_allclose(
+        loaded.log_prob(tf.constant(ROWS)), reward(X, CONTEXTS), rtol=1e-6, atol=1e-6
+    )
+    with pytest.raises(InputError, match=r"of a policy with contexts policy.condition\(c\)"):
+        export.saved_model(reward.base, tmp_path / "policy")
+    export.saved_model(reward.base.condition(CONTEXTS[0]), tmp_path / "policy")
 
 
 def test_the_reward_of_one_context_is_a_target_for_policies():

@@ -4,7 +4,6 @@ argument documented, nothing from the network, readable on a phone.
 
 import inspect
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -136,20 +135,6 @@ def test_symbols_are_no_emphasis_and_equations_are_drawn(pages):
         assert "em" not in pages[f"reference/{module}.html"].tags
     assert "q*_0" in pages["reference/virl_tf.html"].text
     assert {"math", "mfrac", "munderover"} <= pages["from-the-paper-to-the-code.html"].tags
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="extra `browser`")
-    programs = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    program = next(filter(None, map(shutil.which, programs)), None)
-    with playwright.sync_playwright() as running:
-        try:
-            started = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        except playwright.Error as error:
-            pytest.skip(f"no Chromium to be had here: {error.message.splitlines()[0]}")
-        yield started
-        started.close()
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import base64
 import html
 import io
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -400,24 +399,6 @@ def test_markup_escapes_everything_else():
 
 
 # --- in a browser ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="extra `browser`")
-    program = next(
-        filter(
-            None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))
-        ),
-        None,
-    )
-    with playwright.sync_playwright() as running:
-        try:
-            started = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        except playwright.Error as error:
-            pytest.skip(f"no Chromium to be had here: {error.message.splitlines()[0]}")
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,7 @@ def saved_model(density: Reward | Mixture, directory: Path | str) -> None:
     >>> tf.saved_model.load("reward").log_prob(x)  # [N, D] -> [N], differentiable
 
     `log_prob` takes float64 or float32 and returns the same; it computes as the reward itself does.
+    That of a reward with contexts takes rows [c, x], [N, C + D].
     A policy has `sample(n, seed)` beside it: int32 [] and int32 [2] -> float64 [n, D], the draws of
     `Mixture.sample`. Signatures, for servers: `serving_default` is `log_prob` of float64 `x`,
     `float32` the same of float32, `sample` that of a policy.
@@ -52,7 +53,10 @@ def saved_model(density: Reward | Mixture, directory: Path | str) -> None:
     directory = Path(directory)
     if not isinstance(density, (Reward, Mixture)):
         found = type(density).__name__
-        raise InputError(f"density must be a Reward or a Mixture, got {found}; give result.reward.")
+        raise InputError(
+            f"density must be a Reward or a Mixture, got {found}; give result.reward, or of a "
+            "policy with contexts policy.condition(c)."
+        )
     if directory.exists():
         raise InputError(f"{directory} is there already; remove it, or give a new folder.")
     try:
@@ -71,7 +75,7 @@ class _Exported(tf.Module):
 
     def __init__(self, density: Reward | Mixture):
         super().__init__()
-        self._dim = density.dim
+        self._size = density.num_contexts + density.dim
 
         def log_prob(x: tf.Tensor) -> tf.Tensor:
             points = tf.cast(x, DENSITY)
@@ -87,7 +91,7 @@ class _Exported(tf.Module):
     def signatures(self) -> dict[str, Any]:
         """Name of the signature -> its concrete function."""
         found = {
-            name: self.log_prob.get_concrete_function(tf.TensorSpec([None, self._dim], dtype, "x"))
+            name: self.log_prob.get_concrete_function(tf.TensorSpec([None, self._size], dtype, "x"))
             for name, dtype in (("serving_default", DENSITY), ("float32", tf.float32))
         }
         if hasattr(self, "sample"):

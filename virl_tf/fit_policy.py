@@ -465,6 +465,11 @@ def _start(
         raise InputError(
             f"log_prob must be a function [N, D] -> [N], got {type(log_prob).__name__}."
         )
+    if isinstance(log_prob, Reward) and log_prob.num_contexts:
+        raise InputError(
+            "this reward takes contexts; fit a policy for one of them: "
+            "fit_policy(reward.condition(c), dim)."
+        )
     if isinstance(log_prob, Reward) and log_prob.dim != dim:
         raise InputError(f"dim is {dim}, but the reward has dimension {log_prob.dim}.")
     start_seed = numpy_seed(seed, 0, "initial policy")

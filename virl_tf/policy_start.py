@@ -9,7 +9,6 @@ from virl_tf.importance import effective_sample_size
 from virl_tf.mixture import Mixture, em_mixture, em_start, standard_normal_start
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
-from virl_tf.validation import InputError
 
 # For each component: draws; effective draws, without which EM on them is no start, and with which
 # it needs no ridge beyond rounding; and rows for EM.
@@ -45,11 +44,6 @@ def _proposal(reward: Reward) -> Mixture:
         reward.features.shift[None],
         tf.linalg.diag(reward.features.scale)[None],
     )
-    if reward.num_contexts:
-        raise InputError(
-            "this reward takes contexts; fit a policy for one of them: "
-            "fit_policy(reward.condition(c), dim)."
-        )
     parts: list[Any] = [spread]
     if reward.base_exponent > 0.0:
         parts.append(reward.base)
