@@ -179,6 +179,7 @@ def test_a_fit_gives_a_reward_and_a_policy_of_both(results):
     assert result.policy.sample(CONTEXTS, 0).shape == (N, D)
     assert result.policy.condition(CONTEXTS[0]).distribution.sample(3).shape == (3, D)
     assert "C = 1, D = 2" in repr(result)
+    assert "C = 1, D = 2" in result._repr_html_()
     assert "held-out demonstrations given their contexts" in repr(result.score)
     assert result.score.num_contexts == C
     assert 0.0 < float(result.history["mixture_exponent"].iloc[-1]) <= 1.0

@@ -188,6 +188,7 @@ def test_the_score_is_that_of_held_out_rows(fitted):
     assert score.verdict in shown
     assert f"Result of {method}" in shown
     assert len(shown) < 2000
+    assert "data:image/png" in result._repr_html_()
     difference = score.log_likelihood["policy"]["mean"] - score.log_likelihood["EM"]["mean"]
     assert score.over_em["policy"]["mean"] == pytest.approx(difference)
 

@@ -77,6 +77,13 @@ class Result:
         lines += [] if score is None else [f"  {line}" for line in repr(score).splitlines()]
         return "\n".join([*lines, *(f"  warning: {text}" for text in self.warnings)])
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the lines of `repr`, and draws of the policy."""
+        from virl_tf.picture import as_html, picture_of  # here: Matplotlib takes half a second
+
+        plain = self.reward.num_contexts == 0
+        return as_html(repr(self), picture_of(self.reward, self.policy) if plain else None)
+
     def save(self, path: Path | str) -> None:
         """Write the result to the folder `path`, new or empty: config.yaml, metrics.csv,
         timings.csv, reward.keras, policy.npz, and summary.json if there is one.
