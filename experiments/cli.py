@@ -329,17 +329,24 @@ def fit_command(
     }
     check_trajectory_options(trajectories, of_trajectories)
     check_fit(demonstrations, trajectories, method, components, seed, held_out, hparams, set_ or [])
-    from experiments.fit_command import (
+    from experiments.fit_request import (
+        TOLERANCE,
         FitRequest,
         TrajectoryRequest,
-        fit_file,
         parse_columns,
         parse_numbers,
         parse_support,
+        read,
     )
 
     how = TrajectoryRequest(
-        encoding, encoding_size, parse_columns(via) or [], phase, tolerance, episode, time
+        kind=encoding,
+        size=encoding_size,
+        via=parse_columns(via) or [],
+        phase=phase,
+        tolerance=TOLERANCE if tolerance is None else tolerance,
+        episode=episode,
+        time=time,
     )
     request = FitRequest(
         path=demonstrations,
@@ -359,7 +366,11 @@ def fit_command(
         hparams_file=hparams,
         assignments=set_ or [],
     )
-    fit_file(request, out or Path("runs") / demonstrations.stem, tensorboard, not quiet)
+    found = read(request)
+    from experiments.fit_command import fit_file
+
+    folder = out or Path("runs") / demonstrations.stem
+    fit_file(request, found, folder, tensorboard, not quiet)
 
 
 @app.command("infer")

@@ -1,9 +1,9 @@
 """`python -m experiments fit`: the reward of a user's own demonstrations, and how to use it."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import virl_tf
 from virl_tf import Encoding, fit_encoding, save_encoding
@@ -11,79 +11,42 @@ from virl_tf.fit import resolve_hparams
 from virl_tf.hparams import Hparams
 from virl_tf.methods import METHODS
 from virl_tf.score import from_plain
-from virl_tf.trajectories import Episodes
-from virl_tf.trajectories.choice import TOLERANCE
-from virl_tf.validation import InputError, check_choice, check_integer
+from virl_tf.trajectories.episodes import Episodes
+from virl_tf.validation import check_choice, check_integer
 
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from experiments.demonstration_files import Demonstrations, load_demonstrations
+from experiments.demonstration_files import Demonstrations
 from experiments.evaluation.own_demonstrations import draw_missing
 from experiments.evaluation.trajectories import some_demonstrations, write_trajectories
+from experiments.fit_request import FitRequest, TrajectoryRequest
 from experiments.result_files import read_summary, reading
 from experiments.specification import parse_assignment
-from experiments.trajectory_files import TrajectoryFile, load_episodes
-
-Support = tuple[Mapping[str, float] | None, Mapping[str, float] | None]
 
 
-class TrajectoryRequest(NamedTuple):
-    """How trajectories become rows.
+def fit_file(
+    request: FitRequest,
+    read: Demonstrations | Episodes,
+    out: Path,
+    tensorboard: bool,
+    progress: bool = True,
+) -> None:
+    """Recover the reward of demonstrations into `out`, or what is left of it.
 
-    Attributes:
-        kind, size, via, phase, tolerance: see `virl_tf.fit_encoding`; None: its default.
-        episode, time: see `TrajectoryFile`.
-    """
-
-    kind: str = "auto"
-    size: int | None = None
-    via: Sequence[str] = ()
-    phase: str | None = None
-    tolerance: float | None = None
-    episode: str | None = None
-    time: str | None = None
-
-
-class FitRequest(NamedTuple):
-    """What is fitted to which data.
-
-    Attributes:
-        path, array, columns, exclude, group: see `load_demonstrations`.
-        contexts: columns that are the situation, not what is done there.
-        trajectories: None: a row per demonstration.
-        method, components, seed, held_out, periodic, support, dither: see `virl_tf.fit`.
-        hparams_file, assignments: over the library's defaults, as for `run`.
-    """
-
-    path: Path
-    array: str | None = None
-    columns: Sequence[str] | None = None
-    exclude: Sequence[str] = ()
-    contexts: Sequence[str] = ()
-    group: str | None = None
-    trajectories: TrajectoryRequest | None = None
-    method: str = "virl"
-    components: int | None = None
-    seed: int = 0
-    held_out: float = 0.1
-    periodic: Mapping[str, float] | None = None
-    support: Support | None = None
-    dither: bool = False
-    hparams_file: Path | None = None
-    assignments: Sequence[str] = ()
-
-
-def fit_file(request: FitRequest, out: Path, tensorboard: bool, progress: bool = True) -> None:
-    """Recover the reward of the demonstrations in a file into `out`, or what is left of it.
+    Args:
+        read: what `fit_request.read` found.
 
     Raises:
         InputError: a file or an argument that cannot be used, or an `out` of something else.
     """
     console = Console()
     check_choice("method", request.method, METHODS)
-    data, encoded = read_rows(request)
+    if isinstance(read, Demonstrations):
+        data, encoded = read, None
+    else:
+        data, encoded = _encoded(read, request.trajectories or TrajectoryRequest())
     if request.components is not None:
         check_integer("--components", request.components, 1, len(data.x))
     hparams = user_hparams(request.method, request.hparams_file, request.assignments)
@@ -123,43 +86,14 @@ def fit_file(request: FitRequest, out: Path, tensorboard: bool, progress: bool =
     _print_files(out, console)
 
 
-def read_rows(request: FitRequest) -> tuple[Demonstrations, tuple[Episodes, Encoding] | None]:
-    """The rows to fit to; of trajectories their codes, and what these are codes of.
-
-    Raises:
-        InputError: a file or an argument that cannot be used.
-    """
-    how = request.trajectories
-    if how is None:
-        columns = request.columns and [*request.columns, *request.contexts]
-        rows = load_demonstrations(
-            request.path, request.array, columns, request.exclude, request.group
-        )
-        _check_contexts(request.contexts, rows.columns, request.path)
-        return rows, None
-    if request.group is not None:
-        raise InputError("--group is for tables with a row per demonstration.")
-    if request.contexts:
-        raise InputError(
-            "--contexts is for tables with a row per demonstration; of trajectories "
-            "virl_tf.fit(encoding.encode(paths), contexts=c) takes them."
-        )
-    chosen = (request.array, request.columns, request.exclude, how.episode, how.time)
-    episodes = load_episodes(TrajectoryFile(request.path, *chosen))
-    tolerance = TOLERANCE if how.tolerance is None else how.tolerance
-    options: dict[str, Any] = {"via": how.via, "phase": how.phase, "tolerance": tolerance}
+def _encoded(
+    episodes: Episodes, how: TrajectoryRequest
+) -> tuple[Demonstrations, tuple[Episodes, Encoding]]:
+    """The codes of trajectories as rows, and what they are codes of."""
+    options: dict[str, Any] = {"via": how.via, "phase": how.phase, "tolerance": how.tolerance}
     encoding = fit_encoding(episodes, how.kind, how.size, **options)
     codes = encoding.encode(episodes)
     return Demonstrations(codes, list(encoding.code_columns)), (episodes, encoding)
-
-
-def _check_contexts(contexts: Sequence[str], columns: Sequence[str], path: Path) -> None:
-    for name in contexts:
-        check_choice(f"column of {path}", name, columns)
-    if len(set(contexts)) < len(contexts):
-        raise InputError("--contexts names a column twice.")
-    if set(contexts) == set(columns):
-        raise InputError("--contexts leaves no column of what is done; name fewer.")
 
 
 def _print_encoding(episodes: Episodes, encoding: Encoding, console: Console) -> None:
@@ -182,34 +116,6 @@ def _write_trajectories(
         write_trajectories(out, encoding, result.reward, policies, shown)
     if not (out / "along.png").is_file():
         draw_trajectories(out)
-
-
-def parse_columns(text: str | None) -> list[str] | None:
-    """A,B -> [A, B]."""
-    return None if text is None else [name.strip() for name in text.split(",")]
-
-
-def parse_numbers(
-    option: str, text: str | None, default: float | None = None
-) -> dict[str, float] | None:
-    """A=1,B=2 -> {A: 1, B: 2}; B alone has the default. Raises InputError."""
-    if text is None:
-        return None
-    found = {}
-    for part in text.split(","):
-        name, separator, number = part.partition("=")
-        try:
-            found[name.strip()] = float(number) if separator or default is None else default
-        except ValueError as error:
-            raise InputError(f"{option} takes COLUMN=NUMBER,..., got {part!r}.") from error
-    return found
-
-
-def parse_support(lower: str | None, upper: str | None) -> Support | None:
-    """--lower and --upper as `virl_tf.fit` takes them."""
-    if lower is None and upper is None:
-        return None
-    return parse_numbers("--lower", lower), parse_numbers("--upper", upper)
 
 
 def _print_files(out: Path, console: Console) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from virl_tf.persistence.files import map_array, map_arrays
-from virl_tf.trajectories import Episodes, check_episodes
+from virl_tf.trajectories.episodes import Episodes, check_episodes
 from virl_tf.validation import InputError, check_choice, check_number_columns, reason
 
 import numpy as np

@@ -39,6 +39,14 @@ WRONG = [
     (["fit", "README.npz", "--method", "vril"], "no file README.npz"),
     (["infer", "missing", "--components", "3"], "no folder missing"),
     (["fit", "setup.csv", "--held-out", "2"], "no file setup.csv"),
+    (["fit", "DATA/ids.csv"], "column 'id' counts the rows"),
+    (["fit", "DATA/text.csv"], "with numbers: a; drop the former (--exclude name)"),
+    (["fit", "DATA/paths.npy"], "must be 2-D"),
+    (["fit", "DATA/rows.npy", "--columns", "q"], "rows.npy 'q': Allowed: x0, x1"),
+    (["fit", "DATA/rows.npy", "--upper", "q=1"], "rows.npy 'q': Allowed: x0, x1"),
+    (["fit", "DATA/rows.npy", "--contexts", "x0,x1"], "leaves no column of what is done"),
+    (["fit", "DATA/paths.npy", "--trajectories", "--via", "end"], "unknown via-point 'end'"),
+    (["fit", "DATA/still.npy", "--trajectories"], "constant"),
     (["infer", "tests", "--components", "0"], "--components must be"),
     (["infer", "tests", "--components", "3", "--samples", "1"], "--samples must be"),
     (["infer", "tests", "--components", "3"], "tests is not a run folder"),
@@ -60,8 +68,20 @@ WRONG = [
 ]
 
 
-def test_wrong_arguments_are_refused_before_tensorflow_is_loaded():
+def write_files(folder):
+    """Those that `WRONG` calls DATA."""
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    frame = pd.DataFrame({"a": x[:, 0], "id": np.arange(40)})
+    frame.to_csv(folder / "ids.csv", index=False)
+    frame.assign(name="x").drop(columns="id").to_csv(folder / "text.csv", index=False)
+    np.save(folder / "rows.npy", x)
+    np.save(folder / "paths.npy", np.random.default_rng(1).normal(size=(9, 8, 2)))
+    np.save(folder / "still.npy", np.ones((9, 8, 2)))
+
+
+def test_wrong_arguments_are_refused_before_tensorflow_is_loaded(tmp_path):
     """One process for all: what it has not imported at the end, no command did."""
+    write_files(tmp_path)
     code = (
         "import json, sys\n"
         "from experiments.cli import main\n"
@@ -71,7 +91,7 @@ def test_wrong_arguments_are_refused_before_tensorflow_is_loaded():
         "    except SystemExit as end: print(end.code, flush=True)\n"
         "print(sorted({'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)))\n"
     )
-    given = json.dumps([arguments for arguments, _ in WRONG])
+    given = json.dumps([arguments for arguments, _ in WRONG]).replace("DATA", str(tmp_path))
     command = [sys.executable, "-c", code, given]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     *statuses, loaded = done.stdout.splitlines()

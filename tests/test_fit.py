@@ -219,6 +219,18 @@ def test_what_makes_a_result_worth_less_is_said():
     assert not any("distinct values" in text for text in dithered.warnings)
 
 
+@pytest.mark.parametrize("prior", ["moments", "mixture"])
+def test_the_cure_of_few_effective_weights_is_one(prior):
+    """Of modes far apart one Gaussian is most likely where no negative is."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(size=(30, 2)), rng.normal(size=(30, 2)) + 200.0])
+    loop = {"num_iterations": 1, "num_negatives": 2000, "prior": prior}
+    result = fit(x, num_components=2, hparams=tiny.overrides(loop=loop))
+    few = [text for text in result.warnings if "importance weights were effective" in text]
+    assert bool(few) == (prior == "moments")
+    assert all("Try loop.prior: mixture" in text for text in few)
+
+
 def test_a_column_that_counts_the_rows_is_refused():
     with pytest.raises(InputError, match="column 'x2' counts the rows; drop it"):
         fit(np.column_stack([X, np.arange(60.0)]))

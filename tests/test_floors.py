@@ -19,7 +19,8 @@ FLOORS = [
     ],
     [
         *("mixture", "conditional", "network_stack"),
-        *("trajectories.episodes", "trajectories.encoding", "trajectories.bases"),
+        *("trajectories.options", "trajectories.episodes", "trajectories.encoding"),
+        "trajectories.bases",
         *("trajectories.choice", "trajectories"),
     ],
     ["mixture_choice", "demonstrations"],
@@ -64,7 +65,7 @@ EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks"],
     [
         *("specification", "records", "early_checks", "result_files", "demonstration_files"),
-        *("supports", "trajectory_files", "tracking", "doc_tables"),
+        *("supports", "trajectory_files", "fit_request", "tracking", "doc_tables"),
         *("docs_notation", "docs_pages", "docs_command"),
     ],
     [

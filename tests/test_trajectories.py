@@ -2,8 +2,9 @@
 
 import virl_tf
 from virl_tf import InputError, fit_encoding, load_encoding, save_encoding
-from virl_tf.trajectories import TrajectoryEncoding, bases, check_episodes
-from virl_tf.trajectories.episodes import resample
+from virl_tf.trajectories import bases
+from virl_tf.trajectories.encoding import TrajectoryEncoding
+from virl_tf.trajectories.episodes import check_episodes, resample
 
 import numpy as np
 import pytest

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from virl_tf.reward import Reward
     from virl_tf.score import Score
     from virl_tf.summary import FitWarning
-    from virl_tf.trajectories import Encoding, fit_encoding
+    from virl_tf.trajectories.choice import fit_encoding
+    from virl_tf.trajectories.encoding import Encoding
     from virl_tf.validation import InputError
 
 METHODS: "dict[str, Method]"
@@ -45,7 +46,7 @@ __version__ = VERSION
 _HOMES = {
     "METHODS": "methods",
     "ConditionalMixture": "conditional",
-    "Encoding": "trajectories",
+    "Encoding": "trajectories.encoding",
     "FitWarning": "summary",
     "Hparams": "hparams",
     "InputError": "validation",
@@ -55,7 +56,7 @@ _HOMES = {
     "Reward": "reward",
     "Score": "score",
     "fit": "fit",
-    "fit_encoding": "trajectories",
+    "fit_encoding": "trajectories.choice",
     "fit_policy": "fit_policy",
     "load": "fit",
     "load_encoding": "persistence.encoding_file",

@@ -48,12 +48,17 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None) -> list[str]:
         InputError: a column counts the rows.
     """
     names = [f"x{i}" for i in range(x.shape[1])] if names is None else names
-    columns = [_column(name, numbers) for name, numbers in zip(names, x.T, strict=True)]
-    for column in columns:
-        if _counts_rows(column):
-            raise InputError(f"column {column.name!r} counts the rows; {_drop([column.name])}.")
+    columns = _by_column(x, names)
+    refuse_row_numbers(x, names)
     checks = (_sorted, _coarse, _atoms, _copies, _flat, _dependent, _outliers)
     return [line for check in checks for line in check(columns)]
+
+
+def refuse_row_numbers(x: np.ndarray, names: Sequence[str]) -> None:
+    """Raises InputError if a column of x [N, D] counts the rows."""
+    for column in _by_column(x, names):
+        if _counts_rows(column):
+            raise InputError(f"column {column.name!r} counts the rows; {_drop([column.name])}.")
 
 
 def dither(x: np.ndarray, seed: int) -> np.ndarray:
@@ -75,6 +80,10 @@ def dither(x: np.ndarray, seed: int) -> np.ndarray:
             noise = np.random.default_rng([seed, i]).uniform(-0.5, 0.5, len(numbers))
             spread[:, i] += noise * np.diff(column.values).min()
     return spread
+
+
+def _by_column(x: np.ndarray, names: Sequence[str]) -> list[Column]:
+    return [_column(name, numbers) for name, numbers in zip(names, x.T, strict=True)]
 
 
 def _column(name: str, x: np.ndarray) -> Column:

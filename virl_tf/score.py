@@ -62,7 +62,7 @@ class Score(NamedTuple):
     def verdict(self) -> str:
         """What the reward's likelihood says, in one line."""
         mean, error = self.over_em["recovered reward"].values()
-        by = f"by {abs(mean):.2f} nats each (standard error {error:.2f})"
+        by = f"by {abs(mean):.2g} nats each (standard error {error:.2g})"
         if self.behind_em("recovered reward"):
             return f"EM explains these demonstrations better than the recovered reward, {by}."
         if mean > CLEAR * error:

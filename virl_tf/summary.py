@@ -69,7 +69,7 @@ def summarise(
         "warnings": [
             *prepared.warnings,
             *_of_rows(prepared),
-            *_of_training(trained),
+            *_of_training(trained, method.base == "reward" and reward.base.num_components == 1),
             *_of_score(found),
         ],
     }
@@ -97,15 +97,18 @@ def _of_rows(prepared: Prepared) -> list[str]:
     ]
 
 
-def _of_training(trained: pd.DataFrame) -> list[str]:
+def _of_training(trained: pd.DataFrame, gaussian: bool) -> list[str]:
+    """`gaussian`: whether one is the first weights' numerator, wide where modes are apart."""
     found = []
     share = trained["effective_sample_size"] / trained["num_negatives"]
     if share.min() < FEW_EFFECTIVE:
         worst = trained.iloc[int(np.argmin(share))]
+        wide = gaussian and worst["t"] == 0
+        cure = "loop.prior: mixture" if wide else "kde.estimator: mixture"
         found.append(
             f"only {worst['effective_sample_size']:.0f} of {int(worst['num_negatives'])} "
             f"importance weights were effective in iteration {int(worst['t'])}: the negatives miss "
-            "where the reward is high. Try kde.estimator: mixture, or fewer columns."
+            f"where the reward is high. Try {cure}, or fewer columns."
         )
     if trained["dropped"].iloc[0]:
         found.append(
@@ -123,14 +126,14 @@ def _of_score(found: Score | None) -> list[str]:
     if found.behind_em("recovered reward"):
         by = -found.over_em["recovered reward"]["mean"]
         warned.append(
-            f"held-out demonstrations are less likely under the reward than under EM, by {by:.2f} "
+            f"held-out demonstrations are less likely under the reward than under EM, by {by:.2g} "
             "nats each: here EM is the better model. Try more demonstrations or fewer columns."
         )
     if found.behind_em("policy"):
         by = -found.over_em["policy"]["mean"]
         how = "with reward.condition(c), fit_policy" if found.num_contexts else "fit_policy, infer"
         warned.append(
-            f"held-out demonstrations are less likely under the policy than under EM, by {by:.2f} "
+            f"held-out demonstrations are less likely under the policy than under EM, by {by:.2g} "
             "nats each: it misses some of them. Fit one with more components to the reward "
             f"({how})."
         )

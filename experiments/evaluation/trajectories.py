@@ -11,8 +11,8 @@ from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed, split_seed
 from virl_tf.persistence.files import save_arrays
 from virl_tf.reward import Reward
-from virl_tf.trajectories import Encoding, Episodes
-from virl_tf.trajectories.episodes import resample
+from virl_tf.trajectories.encoding import Encoding
+from virl_tf.trajectories.episodes import Episodes, resample
 
 import numpy as np
 import tensorflow as tf

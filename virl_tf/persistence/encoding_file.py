@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from virl_tf.persistence.files import load_arrays, save_arrays
-from virl_tf.trajectories import Encoding
-from virl_tf.trajectories.choice import KINDS
-from virl_tf.trajectories.episodes import PHASES
+from virl_tf.trajectories.encoding import Encoding
+from virl_tf.trajectories.options import KINDS, PHASES
 from virl_tf.validation import InputError
 
 

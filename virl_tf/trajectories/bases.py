@@ -12,11 +12,11 @@ from scipy.interpolate import CubicSpline
 from threadpoolctl import threadpool_limits
 
 from virl_tf.shapes import Array, Float64
+from virl_tf.trajectories.options import ENDS
 
 WIDTH = 0.7  # standard deviation of a radial basis function, in distances between two of them
 RIDGE = 1e-10  # of the weights' regression, in units of the mean squared basis function
 FOLDS = 5  # of samples, or of episodes
-ENDS = {"start": 0, "goal": -1}
 
 
 class Curves(NamedTuple):

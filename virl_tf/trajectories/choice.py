@@ -7,7 +7,6 @@ import numpy as np
 
 from virl_tf.shapes import Array, Float64
 from virl_tf.trajectories.bases import (
-    ENDS,
     Curves,
     components,
     held_out_error,
@@ -17,11 +16,10 @@ from virl_tf.trajectories.bases import (
     spline,
 )
 from virl_tf.trajectories.encoding import Encoding
-from virl_tf.trajectories.episodes import PHASES, Episodes, check_episodes, resample
-from virl_tf.validation import InputError, check_choice, check_integer, check_positive
+from virl_tf.trajectories.episodes import Episodes, check_episodes, resample
+from virl_tf.trajectories.options import TOLERANCE, check_options
+from virl_tf.validation import InputError, check_integer
 
-KINDS = ("promp", "waypoints", "components")
-TOLERANCE = 0.05  # RMS error in standard deviations of all samples of a column: decisions.md
 NEARLY = 1.05  # times the least error that a smaller size may have
 MOST_FITTED = 1000  # episodes that the encoding is made of
 FEWEST_CURVES, MOST_CURVES = 3, 40
@@ -82,15 +80,7 @@ def fit_encoding(
     Raises:
         InputError: trajectories (see `check_episodes`) or arguments that cannot be used.
     """
-    check_choice("kind of encoding", kind, ("auto", *KINDS))
-    ends = _check_via(via, kind)
-    if phase is not None:
-        check_choice("phase", phase, PHASES)
-    check_positive("tolerance", tolerance)
-    if size is not None:
-        check_integer("size", size, 1 if kind == "components" else 2)
-        if kind == "auto":
-            raise InputError(f"size is that of a kind; give one of {', '.join(KINDS)}, too.")
+    ends = check_options(kind, size, via, phase, tolerance)
     episodes = check_episodes(trajectories, times)
     if num_steps is None:
         num_steps = int(np.median(episodes.lengths))
@@ -102,15 +92,6 @@ def fit_encoding(
         for name in tried
     ]
     return min(found, key=lambda pair: (max(pair[1], tolerance), pair[0].dim))[0]
-
-
-def _check_via(via: str | Sequence[str], kind: str) -> list[str]:
-    ends = [via] if isinstance(via, str) else list(via)
-    for end in ends:
-        check_choice("via-point", end, ENDS)
-    if ends and kind not in ("auto", "promp"):
-        raise InputError(f"via is for movement primitives (promp), not for {kind}.")
-    return ends
 
 
 def _sample(episodes: Episodes, kind: str, phase: str | None, num_steps: int) -> _Sample:

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float64
 
-from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError
 
 FEWEST_STEPS = 3  # start, end, and something between them
 MOST_NAMED = 5  # episodes that an error names
 BLOCK = 1000  # episodes that are in memory at once
-PHASES = ("time", "length")
 
 
 class Episodes(NamedTuple):
@@ -212,7 +211,7 @@ def _named(names: Sequence[str]) -> str:
 # --- phases ---------------------------------------------------------------------------------------
 
 
-def resample(episodes: Episodes, num_steps: int, phase: str) -> Float64[Array, "N T D"]:
+def resample(episodes: Episodes, num_steps: int, phase: str) -> Float64[np.ndarray, "N T D"]:
     """All episodes at T = `num_steps` equal phases, straight between samples.
 
     Args:
@@ -230,7 +229,7 @@ def resample(episodes: Episodes, num_steps: int, phase: str) -> Float64[Array, "
 
 
 def at_samples(
-    paths: Float64[Array, "N T D"], episodes: Episodes, phase: str
+    paths: Float64[np.ndarray, "N T D"], episodes: Episodes, phase: str
 ) -> list[np.ndarray] | np.ndarray:
     """Paths on a grid at the phases of the episodes' own samples: [N, T', D] or N of [T_i, D]."""
     if _evenly_sampled(episodes, phase):

@@ -1,0 +1,131 @@
+"""What `fit` is asked for, and the data it reads: all that needs no TensorFlow."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from virl_tf.data_checks import refuse_row_numbers
+from virl_tf.trajectories.episodes import Episodes
+from virl_tf.trajectories.options import TOLERANCE, check_options
+from virl_tf.validation import InputError, check_choice
+
+from experiments.demonstration_files import Demonstrations, load_demonstrations
+from experiments.trajectory_files import TrajectoryFile, load_episodes
+
+Support = tuple[Mapping[str, float] | None, Mapping[str, float] | None]
+
+
+class TrajectoryRequest(NamedTuple):
+    """How trajectories become rows.
+
+    Attributes:
+        kind, size, via, phase, tolerance: see `virl_tf.fit_encoding`.
+        episode, time: see `TrajectoryFile`.
+    """
+
+    kind: str = "auto"
+    size: int | None = None
+    via: Sequence[str] = ()
+    phase: str | None = None
+    tolerance: float = TOLERANCE
+    episode: str | None = None
+    time: str | None = None
+
+
+class FitRequest(NamedTuple):
+    """What is fitted to which data.
+
+    Attributes:
+        path, array, columns, exclude, group: see `load_demonstrations`.
+        contexts: columns that are the situation, not what is done there.
+        trajectories: None: a row per demonstration.
+        method, components, seed, held_out, periodic, support, dither: see `virl_tf.fit`.
+        hparams_file, assignments: over the library's defaults, as for `run`.
+    """
+
+    path: Path
+    array: str | None = None
+    columns: Sequence[str] | None = None
+    exclude: Sequence[str] = ()
+    contexts: Sequence[str] = ()
+    group: str | None = None
+    trajectories: TrajectoryRequest | None = None
+    method: str = "virl"
+    components: int | None = None
+    seed: int = 0
+    held_out: float = 0.1
+    periodic: Mapping[str, float] | None = None
+    support: Support | None = None
+    dither: bool = False
+    hparams_file: Path | None = None
+    assignments: Sequence[str] = ()
+
+
+def read(request: FitRequest) -> Demonstrations | Episodes:
+    """The rows to fit to, or the trajectories.
+
+    Raises:
+        InputError: a file or an argument that cannot be used.
+    """
+    how = request.trajectories
+    if how is not None:
+        _check_no_table(request)
+        check_options(how.kind, how.size, how.via, how.phase, how.tolerance)
+        chosen = (request.array, request.columns, request.exclude, how.episode, how.time)
+        return load_episodes(TrajectoryFile(request.path, *chosen))
+    columns = request.columns and [*request.columns, *request.contexts]
+    rows = load_demonstrations(request.path, request.array, columns, request.exclude, request.group)
+    _check_contexts(request.contexts, rows.columns, request.path)
+    for named in (request.periodic, *(request.support or ())):
+        for name in named or ():
+            check_choice(f"column of {request.path}", name, rows.columns)
+    refuse_row_numbers(rows.x, rows.columns)
+    return rows
+
+
+def _check_no_table(request: FitRequest) -> None:
+    """InputError for what only tables have."""
+    if request.group is not None:
+        raise InputError("--group is for tables with a row per demonstration.")
+    if request.contexts:
+        raise InputError(
+            "--contexts is for tables with a row per demonstration; of trajectories "
+            "virl_tf.fit(encoding.encode(paths), contexts=c) takes them."
+        )
+
+
+def _check_contexts(contexts: Sequence[str], columns: Sequence[str], path: Path) -> None:
+    for name in contexts:
+        check_choice(f"column of {path}", name, columns)
+    if len(set(contexts)) < len(contexts):
+        raise InputError("--contexts names a column twice.")
+    if set(contexts) == set(columns):
+        raise InputError("--contexts leaves no column of what is done; name fewer.")
+
+
+def parse_columns(text: str | None) -> list[str] | None:
+    """A,B -> [A, B]."""
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def parse_numbers(
+    option: str, text: str | None, default: float | None = None
+) -> dict[str, float] | None:
+    """A=1,B=2 -> {A: 1, B: 2}; B alone has the default. Raises InputError."""
+    if text is None:
+        return None
+    found = {}
+    for part in text.split(","):
+        name, separator, number = part.partition("=")
+        try:
+            found[name.strip()] = float(number) if separator or default is None else default
+        except ValueError as error:
+            raise InputError(f"{option} takes COLUMN=NUMBER,..., got {part!r}.") from error
+    return found
+
+
+def parse_support(lower: str | None, upper: str | None) -> Support | None:
+    """--lower and --upper as `virl_tf.fit` takes them."""
+    if lower is None and upper is None:
+        return None
+    return parse_numbers("--lower", lower), parse_numbers("--upper", upper)
