@@ -4,8 +4,10 @@ import virl_tf
 from virl_tf import FitWarning, InputError, fit, load
 from virl_tf.irl import Info
 from virl_tf.reward import CumulativeValues
+from virl_tf.summary import training_warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 import yaml
@@ -219,16 +221,19 @@ def test_what_makes_a_result_worth_less_is_said():
     assert not any("distinct values" in text for text in dithered.warnings)
 
 
-@pytest.mark.parametrize("prior", ["moments", "mixture"])
-def test_the_cure_of_few_effective_weights_is_one(prior):
+@pytest.mark.parametrize("worst", [0, 1])
+@pytest.mark.parametrize("gaussian", [True, False])
+def test_the_cure_of_few_effective_weights_fits_their_cause(worst, gaussian):
     """Of modes far apart one Gaussian is most likely where no negative is."""
-    rng = np.random.default_rng(0)
-    x = np.concatenate([rng.normal(size=(30, 2)), rng.normal(size=(30, 2)) + 200.0])
-    loop = {"num_iterations": 1, "num_negatives": 2000, "prior": prior}
-    result = fit(x, num_components=2, hparams=tiny.overrides(loop=loop))
-    few = [text for text in result.warnings if "importance weights were effective" in text]
-    assert bool(few) == (prior == "moments")
-    assert all("Try loop.prior: mixture" in text for text in few)
+    sizes = [500.0, 500.0]
+    sizes[worst] = 9.0
+    of_both = {"t": [0, 1], "num_negatives": [1000, 1000], "dropped": [0, 0]}
+    trained = pd.DataFrame({**of_both, "effective_sample_size": sizes})
+    (text,) = training_warnings(trained, gaussian)
+    assert f"only 9 of 1000 importance weights were effective in iteration {worst}" in text
+    of_prior = gaussian and worst == 0
+    assert ("loop.prior: mixture" if of_prior else "kde.estimator: mixture") in text
+    assert training_warnings(trained.iloc[[1 - worst]], gaussian) == []
 
 
 def test_a_column_that_counts_the_rows_is_refused():

@@ -169,7 +169,7 @@ def test_columns_can_be_contexts(call, tmp_path):
             ["mine.npy", "--periodic", "x0=turn"],
             "--periodic takes COLUMN=NUMBER,..., got 'x0=turn'",
         ),
-        (["mine.npy", "--periodic", "x7"], "unknown column 'x7'"),
+        (["mine.npy", "--periodic", "x7"], "mine.npy 'x7': did you mean 'x1'?"),
         (["mine.npy", "--lower", "x0"], "--lower takes COLUMN=NUMBER,..., got 'x0'"),
         (["mine.npy", "--lower", "x0=1000"], "demonstrations are outside of the bounds"),
         (["mine.npy", "--lower", "x0=1", "--upper", "x0=0"], "the lower one must be below"),

@@ -69,7 +69,9 @@ def summarise(
         "warnings": [
             *prepared.warnings,
             *_of_rows(prepared),
-            *_of_training(trained, method.base == "reward" and reward.base.num_components == 1),
+            *training_warnings(
+                trained, method.base == "reward" and reward.base.num_components == 1
+            ),
             *_of_score(found),
         ],
     }
@@ -97,13 +99,13 @@ def _of_rows(prepared: Prepared) -> list[str]:
     ]
 
 
-def _of_training(trained: pd.DataFrame, gaussian: bool) -> list[str]:
-    """`gaussian`: whether one is the first weights' numerator, wide where modes are apart."""
+def training_warnings(trained: pd.DataFrame, gaussian_prior: bool) -> list[str]:
+    """`gaussian_prior`: whether one Gaussian, wide where modes are apart, is q*_0."""
     found = []
     share = trained["effective_sample_size"] / trained["num_negatives"]
     if share.min() < FEW_EFFECTIVE:
         worst = trained.iloc[int(np.argmin(share))]
-        wide = gaussian and worst["t"] == 0
+        wide = gaussian_prior and worst["t"] == 0
         cure = "loop.prior: mixture" if wide else "kde.estimator: mixture"
         found.append(
             f"only {worst['effective_sample_size']:.0f} of {int(worst['num_negatives'])} "
