@@ -49,6 +49,7 @@ def summarise(
         found = score(test, reward, policy, kde, conditioned(em, num_contexts), seed)
     trained = history[history["epochs"] > 0]  # the pooling's row comes after training's
     last = trained.iloc[-1]
+    gaussian_prior = method.base == "reward" and reward.base.num_components == 1
     size = {"final": float(last["effective_sample_size"]), "of": int(last["num_negatives"])}
     return {
         "method": method.name,
