@@ -70,9 +70,7 @@ def summarise(
         "warnings": [
             *prepared.warnings,
             *_of_rows(prepared),
-            *training_warnings(
-                trained, method.base == "reward" and reward.base.num_components == 1
-            ),
+            *training_warnings(trained, gaussian_prior),
             *_of_score(found),
         ],
     }
