@@ -46,6 +46,10 @@ Target = Callable[[tf.Tensor], tf.Tensor]
 # target may hold dozens of arrays of N numbers, the mixture holds three of its own. 1 and 256 MiB.
 TARGET_NUMBERS, MIXTURE_NUMBERS = 2**17, 2**25
 
+# The same where gradients are taken, of fewer points: what stays in the processor's cache is done
+# sooner (75 components, D = 20: a step takes 122 instead of 157 ms).
+TARGET_SLOPE_NUMBERS, MIXTURE_SLOPE_NUMBERS = 2**15, 2**21
+
 
 class StepOptions(NamedTuple):
     """What a step may do, float64."""
@@ -201,8 +205,10 @@ def _evaluated(
     """Log p*(x), log q~(x) and, if asked for, the gradient of log p* - log q~ at x."""
     if not gradients:
         return values_at(target, x), density_at(policy, x), None
-    values, of_target = values_and_slopes(target, x, rows_at_once(policy.dim))
-    log_policy, of_policy = values_and_slopes(policy.log_prob, x, _density_rows_at_once(policy))
+    of_target_rows = max(1, TARGET_SLOPE_NUMBERS // policy.dim)
+    of_policy_rows = max(1, MIXTURE_SLOPE_NUMBERS // (policy.num_components * policy.dim))
+    values, of_target = values_and_slopes(target, x, of_target_rows)
+    log_policy, of_policy = values_and_slopes(policy.log_prob, x, of_policy_rows)
     return values, log_policy, of_target - of_policy
 
 
