@@ -7,8 +7,15 @@ import griffe
 
 
 def notation(docstring: str) -> str:
-    """Stars and single underscores of symbols are escaped, except within `code`."""
-    return re.sub(r"(`[^`]*`)|(?<=\w)\*", lambda found: found[1] or r"\*", docstring)
+    """Stars of symbols are escaped, and the second of two shapes, except within `code`.
+
+    [c, x] [N, D] would be a link.
+    """
+    return re.sub(
+        r"(`[^`]*`)|(?<=\w)\*|(?<=\] )\[",
+        lambda found: found[1] or "\\" + found[0],
+        docstring,
+    )
 
 
 class Notation(griffe.Extension):

@@ -202,6 +202,8 @@ def test_the_papers_notation_is_no_emphasis():
     docs_notation = pytest.importorskip("experiments.docs_notation", reason="extra `docs`")
     text = docs_notation.notation("q*_t, `q*_t`, a * b, *text")
     assert text == r"q\*_t, `q*_t`, a * b, *text"
+    shapes = docs_notation.notation("rows [c, x] [N, C + D], `[c, x] [N, D]`, [a](page.md)")
+    assert shapes == r"rows [c, x] \[N, C + D], `[c, x] [N, D]`, [a](page.md)"
 
 
 def test_without_mkdocs_it_says_what_to_install(call, monkeypatch, tmp_path):
