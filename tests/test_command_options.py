@@ -121,6 +121,25 @@ def test_importing_the_library_loads_no_tensorflow_until_it_is_used():
     assert done.stderr == "", "TensorFlow's log lines belong off the screen"
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        "keras",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("tensorflow", "tensorflow_probability", "tf_keras", "virl_tf.fit_policy")
+        ),
+    ],
+)
+def test_whatever_is_imported_after_the_library_first_works_and_is_quiet(first):
+    """Keras imports TensorFlow, and TFP wants all of Keras."""
+    code = f"import virl_tf, {first}\nimport virl_tf.discriminator.fit, virl_tf.fit\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_early_checks_know_the_kinds_of_files_that_can_be_read(tmp_path):
     for kind in early_checks.KINDS:
         path = tmp_path / f"data{kind}"

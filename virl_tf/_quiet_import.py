@@ -6,7 +6,6 @@ error is ever lost.
 """
 
 import contextlib
-import importlib
 import importlib.abc
 import importlib.util
 import os
@@ -34,7 +33,7 @@ def _caught_stderr() -> Iterator[None]:
 
 
 class _QuietLoader(importlib.abc.Loader):
-    """TensorFlow's own loader, called with stderr caught; TFP comes with it, which logs too."""
+    """A module's own loader, called with stderr caught."""
 
     def __init__(self, loader: importlib.abc.Loader):
         self._loader = loader
@@ -48,20 +47,25 @@ class _QuietLoader(importlib.abc.Loader):
             module.__spec__.loader = self._loader
         with _caught_stderr():
             self._loader.exec_module(module)
-            if "tensorflow_probability" not in sys.modules:  # else it is what asks for TensorFlow
-                # TFP loads lazily, and tf-keras with it.
-                importlib.import_module("tensorflow_probability").distributions  # noqa: B018
+            if module.__name__ == "tensorflow_probability":
+                module.distributions  # noqa: B018 (loads lazily, and tf-keras with it)
 
 
 class _QuietFinder(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow once, for whichever module asks for it first."""
+    """Finds TensorFlow and TFP once, for whichever module asks for them first.
+
+    Not TFP with TensorFlow: Keras may be what asks, and TFP wants all of Keras.
+    """
+
+    def __init__(self) -> None:
+        self._noisy = {"tensorflow", "tensorflow_probability"} - set(sys.modules)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != "tensorflow":
+        if name not in self._noisy:
             return None
-        sys.meta_path.remove(self)
+        self._noisy.remove(name)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             spec.loader = _QuietLoader(spec.loader)
@@ -69,5 +73,4 @@ class _QuietFinder(importlib.abc.MetaPathFinder):
 
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-if "tensorflow" not in sys.modules:
-    sys.meta_path.insert(0, _QuietFinder())
+sys.meta_path.insert(0, _QuietFinder())
