@@ -310,10 +310,10 @@ def test_the_targets_of_vips_in_processes_of_their_own(tmp_path):
     few = settings.Settings(1, 1, "smoke", only="walker d = 5, K = 10")
     command.benchmark(["vips"], few, tmp_path)
     rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
-    assert [(row["who"], row["modes"]) for row in rows] == [
-        ("virl_tf", 10),
-        ("virl_tf, fixed components", 10),
-    ]
+    assert [row["who"] for row in rows] == ["virl_tf", "virl_tf, fixed components"]
+    searched, fixed = (row["modes"] for row in rows)
+    assert searched == 10
+    assert 5 <= fixed <= 10  # some components of a fixed set share a mode
 
 
 @pytest.mark.slow

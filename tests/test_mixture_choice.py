@@ -1,6 +1,13 @@
 """How many Gaussians, and of which covariances."""
 
-from virl_tf.mixture import FULL, bic_mixture, em_mixture
+from virl_tf.mixture import (
+    FULL,
+    Covariances,
+    are_few,
+    bic_mixture,
+    em_mixture,
+    left_by_two_means,
+)
 from virl_tf.mixture_choice import choose_mixture, describe_density
 
 import numpy as np
@@ -79,3 +86,45 @@ def test_tied_covariances_are_one_for_all():
     assert mixture.scale_trils.shape == (4, 3, 3)
     for o in range(4):
         np.testing.assert_allclose(mixture.scale_trils[o], mixture.scale_trils[0])
+
+
+def two_ways(rows, columns, seed, apart=4.0):
+    """Rows [N, D] that are Gaussian but for one column, in which there are two groups."""
+    rng = np.random.default_rng(seed)
+    side = rng.choice([-0.5, 0.5], rows)
+    x = rng.normal(size=(rows, columns))
+    x[:, rng.integers(columns)] += apart * side
+    return x * rng.uniform(0.1, 10.0, columns), side > 0.0
+
+
+@pytest.mark.parametrize(("rows", "seed"), [(100, 0), (100, 1), (400, 2), (1500, 3)])
+def test_two_ways_that_one_column_of_many_tells_apart_are_found(rows, seed):
+    x, side = two_ways(rows, 16, seed, apart=8.0)
+    mixture = describe_density(x, 0)
+    assert mixture.num_components == 2
+    own = mixture.log_responsibilities(x).numpy().argmax(axis=1) == 1
+    assert max((own == side).mean(), (own != side).mean()) > 0.98
+    assert choose_mixture(x, 0).components == 2
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "few"), [(499, 2, True), (500, 2, False), (1559, 12, True), (1560, 12, False)]
+)
+def test_rows_are_few_by_the_numbers_of_a_covariance(n, d, few):
+    assert are_few(n, d) == few
+
+
+def test_a_column_counts_by_what_two_means_leave_of_it():
+    rng = np.random.default_rng(0)
+    gaussian = rng.normal(size=100_000)
+    standardised = (gaussian - gaussian.mean()) / gaussian.std()
+    assert left_by_two_means(standardised) == pytest.approx(1.0 - 2.0 / np.pi, abs=0.01)
+    assert left_by_two_means(np.repeat([-1.0, 1.0], 50)) == pytest.approx(0.0, abs=1e-12)
+    assert left_by_two_means(np.zeros(10)) <= 1.0
+
+
+def test_fewer_different_rows_than_components_are_no_error(recwarn):
+    x = np.repeat(np.random.default_rng(0).normal(size=(3, 2)), 20, axis=0)
+    mixture = em_mixture(x, 5, 0, Covariances("tied", 1e-2))
+    assert np.isfinite(mixture.log_prob(x)).all()
+    assert not recwarn.list

@@ -214,6 +214,10 @@ _MAX_ROWS = 20_000  # for BIC
 # scikit-learn's EM multiplies small matrices, for which a BLAS of many threads mostly waits: with
 # two threads it takes four times as long.
 _EM_THREADS = 1
+# Rows up to which they are few, in any number of dimensions and for each number of a full
+# covariance (docs/decisions.md, few-rows).
+FEW_ROWS, FEW_ROWS_PER_NUMBER = 500, 20
+_LEAST_LEFT = 0.01  # of a column's variance by two means: one of two values is not all that counts
 _KMEANS_START = 10  # components
 _SPLIT_STARTS = 3  # of EM with two components; from a single start splits are missed
 
@@ -233,13 +237,69 @@ class Covariances(NamedTuple):
 FULL = Covariances("full", 1e-6)
 
 
+def are_few(n: int, d: int) -> bool:
+    """Whether n rows in d dimensions are few to EM: its covariances are then chosen, too, by
+    cross-validation; else they are full, and the number of an EM mixture is chosen by BIC.
+    """
+    return n < max(FEW_ROWS, FEW_ROWS_PER_NUMBER * d * (d + 1) // 2)
+
+
 def em_mixture(
     x: np.ndarray, num_components: int, seed: int, covariances: Covariances = FULL
 ) -> Mixture:
-    """Maximum-likelihood Gaussian mixture of x [N, D] by EM from a k-means start (scikit-learn)."""
+    """Maximum-likelihood Gaussian mixture of x [N, D] by EM from a k-means start (scikit-learn).
+
+    Of few rows the likelier one of this start and `_start_by_columns`.
+    """
     z, shift, scale = _standardised(x)
     with _blas().limit(limits=_EM_THREADS):
-        return _mixture(_em(z, num_components, seed, covariances), shift, scale)
+        model = _em(z, num_components, seed, covariances)
+        if num_components > 1 and are_few(*x.shape):
+            start = _start_by_columns(z, num_components, seed, covariances)
+            other = _em(z, num_components, seed, covariances, **start)
+            model = max(model, other, key=lambda found: found.score(z))
+        return _mixture(model, shift, scale)
+
+
+def _start_by_columns(
+    z: np.ndarray, num_components: int, seed: int, covariances: Covariances
+) -> dict[str, np.ndarray]:
+    """Where EM starts, from k-means in columns that count the more the better two means describe
+    them.
+
+    In many standardised columns the one that tells two modes apart is one of many to k-means,
+    which cuts through both modes.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    weights = 1.0 / np.sqrt([max(left_by_two_means(column), _LEAST_LEFT) for column in z.T])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than components
+        labels = KMeans(num_components, n_init=3, random_state=seed).fit(z * weights).labels_
+    members = np.eye(num_components)[labels]
+    counts = np.maximum(members.sum(axis=0), 1.0)
+    means = members.T @ z / counts[:, None]
+    within = (z - means[labels]).T @ (z - means[labels]) / len(z)
+    precision = np.linalg.inv(within + max(covariances.ridge, _LEAST_LEFT) * np.eye(z.shape[1]))
+    if covariances.type == "full":
+        precision = np.tile(precision, (num_components, 1, 1))
+    return {
+        "weights_init": counts / counts.sum(),
+        "means_init": means,
+        "precisions_init": precision,
+    }
+
+
+def left_by_two_means(column: np.ndarray) -> float:
+    """The share of a standardised column's variance within the best two groups: 0.36 of a Gaussian
+    one, 0 of two values.
+    """
+    x = np.sort(column)
+    count = np.arange(1, len(x))
+    low, total = np.cumsum(x)[:-1], x.sum()
+    between = low**2 / count + (total - low) ** 2 / (len(x) - count)
+    return float(1.0 - between.max() / max((x**2).sum(), 1e-12))
 
 
 def bic_mixture(x: np.ndarray, seed: int) -> Mixture:

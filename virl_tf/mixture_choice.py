@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.mixture import FULL, Covariances, Mixture, bic_mixture, em_mixture
+from virl_tf.mixture import (
+    FULL,
+    Covariances,
+    Mixture,
+    are_few,
+    bic_mixture,
+    em_mixture,
+)
 from virl_tf.numerics import DENSITY, compiled, numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import folds
@@ -16,9 +23,6 @@ from virl_tf.splitting import folds
 CANDIDATES = (1, 2, 3, 5, 8, 10, 15, 20, 30, 50)
 MOST_ROWS = 5000  # that are looked at
 FOLDS = 5
-FEW_ROWS = 500
-"""Below, EM's covariances are chosen, too, by cross-validation; from here on full ones, and their
-number of an EM mixture by BIC (docs/decisions.md, few-rows)."""
 COVARIANCES = (
     FULL,
     *(Covariances("full", ridge) for ridge in (1e-3, 1e-2)),
@@ -58,10 +62,10 @@ def choose_mixture(
     """
     if components is not None:
         covariances = FULL
-        if len(x) < FEW_ROWS:
+        if are_few(*x.shape):
             covariances = _by_cross_validation(x, seed, groups, components).covariances
         return MixtureChoice(components, covariances, "given", {})
-    if len(x) < FEW_ROWS:
+    if are_few(*x.shape):
         return _by_cross_validation(x, seed, groups)
     rng = np.random.default_rng(numpy_seed(seed, 0, "number of components"))
     rows = rng.permutation(len(x))[:MOST_ROWS]
@@ -75,7 +79,7 @@ def choose_mixture(
 
 def describe_density(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Mixture:
     """An EM mixture of x [N, D]: of few rows by cross-validation, else by BIC."""
-    if len(x) >= FEW_ROWS:
+    if not are_few(*x.shape):
         return bic_mixture(x, seed)
     choice = _by_cross_validation(x, seed, groups)
     return em_mixture(x, choice.components, seed, choice.covariances)
@@ -88,9 +92,9 @@ def _by_held_out_rows(x: np.ndarray, held_out: np.ndarray, seed: int) -> Mixture
     for count in (k for k in CANDIDATES if k <= most):
         likelihoods[count] = _log_likelihood(train, test, count, FULL, seed)
         means = {k: float(values.mean()) for k, values in likelihoods.items()}
-        best = max(means, key=lambda k: means[k])
-        if sum(k > best for k in means) >= 2:  # two larger ones were no better
+        if _falls(means):
             break
+    best = max(means, key=lambda k: means[k])
     # At the latest the best itself is as good.
     enough = next(
         count for count, values in likelihoods.items() if _as_good(likelihoods[best] - values)
@@ -142,7 +146,15 @@ def _cross_validated(
             for part in parts
         )
         means[count] = float(total / len(x))
+        if _falls(means, worse=3):  # of few rows they scatter
+            break
     return means
+
+
+def _falls(means: dict[int, float], worse: int = 2) -> bool:
+    """Whether so many numbers of components that are larger than the best were no better."""
+    best = max(means, key=lambda k: means[k])
+    return sum(k > best for k in means) >= worse
 
 
 def most_components(n: int, d: int, covariances: Covariances) -> int:
