@@ -33,6 +33,7 @@ from experiments.tuning.study import (
     VANISHED,
     best_trial,
     count,
+    leave_to_the_first,
     open_storage,
     open_study,
     published_parameters,
@@ -761,3 +762,22 @@ def test_a_server_stopped_in_the_middle_of_a_study_costs_nothing_that_was_done(s
     work(SPECIFICATION, url, 3, out, 0)
     assert study.trials[0] == before
     assert_one_trial_went_on(study, out, 1, 3)
+
+
+def test_workers_leave_the_waiting_trial_to_the_first(tmp_path):
+    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/study.db")
+    study.enqueue_trial({"x": 1.0})
+    begun = time.monotonic()
+    leave_to_the_first(study, seconds=0.3)
+    assert time.monotonic() - begun >= 0.3, "nobody took it"
+
+    def take():
+        time.sleep(0.5)
+        study.ask()
+
+    first = threading.Thread(target=take)
+    first.start()
+    leave_to_the_first(study)
+    assert [trial.state.name for trial in study.get_trials()] == ["RUNNING"]
+    first.join()
+    leave_to_the_first(study, seconds=0.0)

@@ -302,6 +302,8 @@ def work(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = open_study(spec, open_storage(url), worker)
     failed_before = _failed(study)
+    if worker > 0:
+        leave_to_the_first(study)
     current = -1
 
     def guarded(trial: optuna.Trial) -> float:
@@ -335,6 +337,19 @@ def work(
                     raise
         else:  # the last ones are under way elsewhere; wait, in case one is lost
             time.sleep(POLL_SECONDS)
+
+
+def leave_to_the_first(study: optuna.Study, seconds: float = 30.0) -> None:
+    """Return once no trial waits, or after so many seconds, where the first worker is gone.
+
+    The published trial waits when a study begins, and SQLite, which locks no rows, hands it to two
+    workers that ask in the same moment: one of them then fails it, because the other has its run.
+    """
+    deadline = time.monotonic() + seconds
+    while study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
 
 
 def _failed(study: optuna.Study) -> set[int]:
