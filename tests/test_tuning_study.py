@@ -768,7 +768,9 @@ def test_workers_leave_the_waiting_trial_to_the_first(tmp_path):
     study = optuna.create_study(storage=f"sqlite:///{tmp_path}/study.db")
     study.enqueue_trial({"x": 1.0})
     begun = time.monotonic()
-    leave_to_the_first(study, seconds=0.3)
+    leave_to_the_first(study, worker=0)
+    assert time.monotonic() - begun < 5.0
+    leave_to_the_first(study, worker=1, seconds=0.3)
     assert time.monotonic() - begun >= 0.3, "nobody took it"
 
     def take():
@@ -777,7 +779,7 @@ def test_workers_leave_the_waiting_trial_to_the_first(tmp_path):
 
     first = threading.Thread(target=take)
     first.start()
-    leave_to_the_first(study)
+    leave_to_the_first(study, worker=1)
     assert [trial.state.name for trial in study.get_trials()] == ["RUNNING"]
     first.join()
-    leave_to_the_first(study, seconds=0.0)
+    leave_to_the_first(study, worker=1, seconds=0.0)

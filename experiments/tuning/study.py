@@ -302,8 +302,7 @@ def work(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = open_study(spec, open_storage(url), worker)
     failed_before = _failed(study)
-    if worker > 0:
-        leave_to_the_first(study)
+    leave_to_the_first(study, worker)
     current = -1
 
     def guarded(trial: optuna.Trial) -> float:
@@ -339,13 +338,13 @@ def work(
             time.sleep(POLL_SECONDS)
 
 
-def leave_to_the_first(study: optuna.Study, seconds: float = 30.0) -> None:
-    """Return once no trial waits, or after so many seconds, where the first worker is gone.
+def leave_to_the_first(study: optuna.Study, worker: int, seconds: float = 30.0) -> None:
+    """Return once no trial waits, or after so many seconds, where worker 0 is gone; to it at once.
 
     The published trial waits when a study begins, and SQLite, which locks no rows, hands it to two
     workers that ask in the same moment: one of them then fails it, because the other has its run.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + (seconds if worker > 0 else 0.0)
     while study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
         if time.monotonic() > deadline:
             return
