@@ -329,8 +329,9 @@ def fit_command(
     }
     check_trajectory_options(trajectories, of_trajectories)
     check_fit(demonstrations, trajectories, method, components, seed, held_out, hparams, set_ or [])
+    from virl_tf.trajectories.options import TOLERANCE
+
     from experiments.fit_request import (
-        TOLERANCE,
         FitRequest,
         TrajectoryRequest,
         parse_columns,

@@ -49,14 +49,18 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None) -> list[str]:
     """
     names = [f"x{i}" for i in range(x.shape[1])] if names is None else names
     columns = _by_column(x, names)
-    refuse_row_numbers(x, names)
+    _refuse_row_numbers(columns)
     checks = (_sorted, _coarse, _atoms, _copies, _flat, _dependent, _outliers)
     return [line for check in checks for line in check(columns)]
 
 
 def refuse_row_numbers(x: np.ndarray, names: Sequence[str]) -> None:
     """Raises InputError if a column of x [N, D] counts the rows."""
-    for column in _by_column(x, names):
+    _refuse_row_numbers(_by_column(x, names))
+
+
+def _refuse_row_numbers(columns: list[Column]) -> None:
+    for column in columns:
         if _counts_rows(column):
             raise InputError(f"column {column.name!r} counts the rows; {_drop([column.name])}.")
 

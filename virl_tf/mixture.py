@@ -217,7 +217,9 @@ _EM_THREADS = 1
 # Rows up to which they are few, in any number of dimensions and for each number of a full
 # covariance (docs/decisions.md, few-rows).
 FEW_ROWS, FEW_ROWS_PER_NUMBER = 500, 20
-_LEAST_LEFT = 0.01  # of a column's variance by two means: one of two values is not all that counts
+# Of a column's variance within the groups of a start: one of two values is not all that counts, and
+# a covariance has an inverse.
+_LEAST_LEFT = 0.01
 _KMEANS_START = 10  # components
 _SPLIT_STARTS = 3  # of EM with two components; from a single start splits are missed
 
@@ -255,14 +257,14 @@ def em_mixture(
     with _blas().limit(limits=_EM_THREADS):
         model = _em(z, num_components, seed, covariances)
         if num_components > 1 and are_few(*x.shape):
-            start = _start_by_columns(z, num_components, seed, covariances)
+            start = _start_by_columns(z, num_components, seed, covariances.type)
             other = _em(z, num_components, seed, covariances, **start)
             model = max(model, other, key=lambda found: found.score(z))
         return _mixture(model, shift, scale)
 
 
 def _start_by_columns(
-    z: np.ndarray, num_components: int, seed: int, covariances: Covariances
+    z: np.ndarray, num_components: int, seed: int, covariance_type: str
 ) -> dict[str, np.ndarray]:
     """Where EM starts, from k-means in columns that count the more the better two means describe
     them.
@@ -281,8 +283,8 @@ def _start_by_columns(
     counts = np.maximum(members.sum(axis=0), 1.0)
     means = members.T @ z / counts[:, None]
     within = (z - means[labels]).T @ (z - means[labels]) / len(z)
-    precision = np.linalg.inv(within + max(covariances.ridge, _LEAST_LEFT) * np.eye(z.shape[1]))
-    if covariances.type == "full":
+    precision = np.linalg.inv(within + _LEAST_LEFT * np.eye(z.shape[1]))
+    if covariance_type == "full":
         precision = np.tile(precision, (num_components, 1, 1))
     return {
         "weights_init": counts / counts.sum(),

@@ -339,7 +339,7 @@ def work(
 
 
 def leave_to_the_first(study: optuna.Study, worker: int, seconds: float = 30.0) -> None:
-    """Return once no trial waits, or after so many seconds, where worker 0 is gone; to it at once.
+    """Hold back workers other than 0 until no trial waits, or for so long, where 0 is gone.
 
     The published trial waits when a study begins, and SQLite, which locks no rows, hands it to two
     workers that ask in the same moment: one of them then fails it, because the other has its run.
