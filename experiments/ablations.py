@@ -13,7 +13,7 @@ from experiments.specification import RunRequest, Specification
 from experiments.tasks import describe
 from experiments.units import RunUnit
 
-TABLES = ("ablations", "open_choices")
+TABLES = ("ablations", "method_ablations", "open_choices")
 KEYS = ("preset", "method", "hparams", "components", "rows")
 
 

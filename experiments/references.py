@@ -9,9 +9,12 @@ from typing import Any
 
 from virl_tf import metrics
 from virl_tf.density import Density
+from virl_tf.em import em_mixture
+from virl_tf.em_by_bic import bic_mixture
 from virl_tf.fit_policy import fit_policy
 from virl_tf.kde import Kde, fit_kde
-from virl_tf.mixture import Mixture, bic_mixture, em_mixture, kmeans_start
+from virl_tf.mixture import Mixture, kmeans_start
+from virl_tf.mixture_choice import describe_density
 from virl_tf.numerics import DENSITY, numpy_seed
 from virl_tf.persistence.files import write_json
 from virl_tf.persistence.run_folder import RunFolder
@@ -30,11 +33,15 @@ LABELS = {
     "kde_held_out": "KDE, held-out bandwidth",
     "em_policy": "EM, components of the policy",
     "em_bic": "EM, components by BIC",
+    "em_grown": "EM, as in q*_0 of `best`",
     "em_target": "EM, components of the target",
     "best_1c": "best possible, 1 component",
     "best_10c": "best possible, 10 components",
 }
-OF_RUNS = ("kde", "kde_silverman", "kde_held_out", "em_policy", "em_bic", "em_target")
+OF_RUNS = (
+    *("kde", "kde_silverman", "kde_held_out"),
+    *("em_policy", "em_bic", "em_grown", "em_target"),
+)
 OF_SWEEPS = tuple(LABELS)
 SWEEP_COMPONENTS = 10  # "of the policy", where runs of several policies share the references
 
@@ -81,6 +88,7 @@ FITS: dict[str, Callable[[Demonstrated], Density]] = {
     "kde_held_out": _held_out,
     "em_policy": lambda of: of.em(of.components),
     "em_bic": lambda of: bic_mixture(of.x, numpy_seed(of.seed, 0, "EM")),
+    "em_grown": lambda of: describe_density(of.x, numpy_seed(of.seed, 0, "EM")),
     "em_target": lambda of: of.em(min(len(of.task.mode_centers), len(of.x))),
     "best_1c": lambda of: best_possible(of.task, of.x, 1, of.seed),
     "best_10c": lambda of: best_possible(of.task, of.x, 10, of.seed),

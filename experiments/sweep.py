@@ -260,7 +260,8 @@ def execute_sweep(
                     if error is not None:
                         failures[unit.name] = error
                     board.count(unit, failed=error is not None)
-                board.show_running([futures[f] for f in pending if f.key in _processing(client)])
+                running = _processing(client)  # asks the scheduler
+                board.show_running([futures[f] for f in pending if f.key in running])
     return failures
 
 

@@ -1,7 +1,8 @@
 """I-projections from draws against those on the grid, where both exist."""
 
+from virl_tf.em import em_mixture
 from virl_tf.kde import fit_kde
-from virl_tf.mixture import em_mixture, moments
+from virl_tf.mixture import moments
 from virl_tf.tasks import RandomGaussians
 
 import numpy as np

@@ -1,7 +1,7 @@
+from virl_tf.em import em_mixture
+from virl_tf.em_by_bic import bic_mixture
 from virl_tf.mixture import (
     Mixture,
-    bic_mixture,
-    em_mixture,
     gaussian,
     kmeans_start,
     moments,

@@ -8,11 +8,12 @@ import tensorflow as tf
 
 from virl_tf.conditional import Policy, conditioned
 from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo
+from virl_tf.em import em_start
 from virl_tf.fusion import Fusion
 from virl_tf.hparams import Hparams
 from virl_tf.importance import effective_sample_size
 from virl_tf.methods import Method
-from virl_tf.mixture import em_start, kmeans_start, samples_start, standard_normal_start
+from virl_tf.mixture import kmeans_start, samples_start, standard_normal_start
 from virl_tf.negatives import Negatives, classes, draw_negatives
 from virl_tf.network_stack import empty_stack
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed

@@ -7,14 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.mixture import (
-    FULL,
-    Covariances,
-    Mixture,
-    are_few,
-    bic_mixture,
-    em_mixture,
-)
+from virl_tf.em import FEW_ROWS, FULL, Covariances, are_few, em_mixture
+from virl_tf.em_by_bic import bic_mixture
+from virl_tf.mixture import Mixture
+from virl_tf.mixture_growth import grown_mixture
 from virl_tf.numerics import DENSITY, compiled, numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import folds
@@ -22,6 +18,9 @@ from virl_tf.splitting import folds
 # Numbers of components that are tried.
 CANDIDATES = (1, 2, 3, 5, 8, 10, 15, 20, 30, 50)
 MOST_ROWS = 5000  # that are looked at
+# Rows from which a fifth is enough to stop growth by, and for each number of a full covariance
+# those from which BIC does as well (docs/decisions.md, growth).
+FEWEST_TO_GROW, MANY_ROWS_PER_NUMBER = 200, 200
 FOLDS = 5
 COVARIANCES = (
     FULL,
@@ -78,9 +77,14 @@ def choose_mixture(
 
 
 def describe_density(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Mixture:
-    """An EM mixture of x [N, D]: of few rows by cross-validation, else by BIC."""
-    if not are_few(*x.shape):
+    """An EM mixture of x [N, D]: of few rows by cross-validation, of many by BIC; between, where
+    rows are few for a covariance of every component, one that grows with shrunk covariances.
+    """
+    n, d = x.shape
+    if n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2):
         return bic_mixture(x, seed)
+    if n >= FEWEST_TO_GROW:
+        return grown_mixture(x, seed, groups)
     choice = _by_cross_validation(x, seed, groups)
     return em_mixture(x, choice.components, seed, choice.covariances)
 

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from virl_tf.em import em_mixture, em_start
 from virl_tf.importance import effective_sample_size
-from virl_tf.mixture import Mixture, em_mixture, em_start, standard_normal_start
+from virl_tf.mixture import Mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
 

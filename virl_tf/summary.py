@@ -9,9 +9,9 @@ import pandas as pd
 from virl_tf.conditional import Policy, conditioned
 from virl_tf.conditional_kde import conditional_kernels
 from virl_tf.demonstrations import Prepared
+from virl_tf.em import em_mixture
 from virl_tf.hparams import Hparams
 from virl_tf.methods import Method
-from virl_tf.mixture import em_mixture
 from virl_tf.mixture_choice import MixtureChoice
 from virl_tf.numerics import numpy_seed
 from virl_tf.problem import kernel_estimate

@@ -1,0 +1,221 @@
+"""EM mixtures that grow: components are split in two until held-out rows are described no better.
+
+Each covariance is shrunk towards what all components have in common,
+
+    Sigma_o = (S_o + nu W) / (N_o + nu),    W = sum_o S_o / N,
+
+S_o the scatter of the N_o rows of component o: as if nu more rows of the pooled covariance W had
+been seen (Friedman, 1989, with one parameter). So a mode of a handful of rows is a component of its
+own, where EM with free covariances lays one component over two modes (docs/decisions.md, growth).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from virl_tf.em import cluster_by_columns, one_thread, standardised
+from virl_tf.mixture import Mixture
+from virl_tf.numerics import DENSITY, LOG_2PI, numpy_seed
+from virl_tf.shapes import Array, Float64, Int64
+from virl_tf.splitting import folds
+
+PSEUDO_ROWS = (1.0, 4.0)  # nu; the better one counts
+SHARED = 1e9  # pseudo-rows with which all covariances are W
+# Components that growth also starts from, with the better nu: growth from one ends where two
+# Gaussians are no better, though many are, and in other local optima.
+KMEANS_STARTS = (10, 30)
+FOLDS = 5  # one of which is held out
+PATIENCE = 2  # rounds of splits without gain
+# Rows that are looked at, fewer where their D^2 products are more numbers than that.
+MOST_ROWS, MOST_NUMBERS = 20_000, 40_000_000
+MAX_STEPS, TOLERANCE = 200, 1e-4  # of EM; in nats per row, with which it has converged
+TOLERANCE_OF_HALVES = 1e-3  # ... enough to see whether two are better than one
+RIDGE = 1e-6  # on a component's covariance, in units of the columns' variances
+RIDGE_OF_HALVES = 1e-3  # ... where a component of few rows may be two
+
+
+class Gaussians(NamedTuple):
+    """A mixture while it grows, of standardised rows.
+
+    Attributes:
+        weights: [K].
+        means: [K, D].
+        covariances: [K, D, D].
+    """
+
+    weights: Float64[Array, " K"]
+    means: Float64[Array, "K D"]
+    covariances: Float64[Array, "K D D"]
+
+
+Halves = dict[bytes, Gaussians | None]
+"""What `halves` found, by the rows of a component: most are the same in the next round."""
+
+
+class Grown(NamedTuple):
+    """The best of the rounds: mean log-likelihood of the held-out rows, pseudo-rows, mixture."""
+
+    score: float
+    pseudo_rows: float
+    gaussians: Gaussians
+
+
+def grown_mixture(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Mixture:
+    """An EM mixture of x [N, D], as large as held-out rows want it.
+
+    `groups`: whose rows are held out together.
+    """
+    most = max(1, min(MOST_ROWS, MOST_NUMBERS // x.shape[1] ** 2))
+    chosen = np.random.default_rng(seed).permutation(len(x))[:most]
+    z, shift, scale = standardised(x[chosen])
+    groups = None if groups is None else np.asarray(groups)[chosen]
+    held_out = folds(len(z), FOLDS, numpy_seed(seed, 0, "held out"), groups)[0]
+    train, test = np.delete(z, held_out, axis=0), z[held_out]
+    with one_thread():
+        known: Halves = {}
+        grown = [_grow(train, test, 1, nu, seed, known) for nu in PSEUDO_ROWS]
+        nu = max(grown, key=_by_score).pseudo_rows
+        grown += [_grow(train, test, start, nu, seed, known) for start in KMEANS_STARTS]
+        best = max(grown, key=_by_score)
+        found = maximise(z, best.gaussians, best.pseudo_rows)
+    return Mixture(
+        tf.constant(np.log(found.weights), DENSITY),
+        tf.constant(shift + scale * found.means, DENSITY),
+        tf.constant(scale[:, None] * np.linalg.cholesky(found.covariances), DENSITY),
+    )
+
+
+def _by_score(grown: Grown) -> float:
+    return grown.score
+
+
+def _grow(
+    train: np.ndarray, test: np.ndarray, start: int, nu: float, seed: int, known: Halves
+) -> Grown:
+    """From so many components, all that can be split in each round."""
+    gaussians = maximise(train, from_clusters(train, start, seed), nu)
+    best = Grown(score(test, gaussians), nu, gaussians)
+    rounds = 0
+    while rounds < PATIENCE and (halved := split(train, gaussians, seed, known)) is not None:
+        gaussians = maximise(train, halved, nu)
+        rounds += 1
+        found = Grown(score(test, gaussians), nu, gaussians)
+        if found.score > best.score:
+            best, rounds = found, 0
+    return best
+
+
+def split(z: np.ndarray, gaussians: Gaussians, seed: int, known: Halves) -> Gaussians | None:
+    """Every component that `halves` splits by its own rows is replaced by its two halves. None:
+    there is none.
+    """
+    own = log_joint(z, pairs(z), gaussians).argmax(axis=1)
+    parts = []
+    for o, weight in enumerate(gaussians.weights):
+        rows = np.packbits(own == o).tobytes()
+        if rows not in known:
+            known[rows] = halves(z[own == o], seed)
+        two = known[rows]
+        one = Gaussians(*(array[o : o + 1] for array in gaussians))
+        parts.append(one if two is None else two._replace(weights=weight * two.weights))
+    if len(parts) == sum(len(part.weights) for part in parts):
+        return None
+    return Gaussians(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def halves(z: np.ndarray, seed: int) -> Gaussians | None:
+    """Two Gaussians of one covariance for z [N, D], if their Bayesian information criterion is
+    below that of one Gaussian.
+    """
+    n, d = z.shape
+    if n < d + 2:
+        return None
+    starts = (from_clusters(z, 2, seed), from_labels(z, cluster_by_columns(z, 2, seed)))
+    found = [maximise(z, start, SHARED, RIDGE_OF_HALVES, TOLERANCE_OF_HALVES) for start in starts]
+    scores = [score(z, two) for two in found]
+    gain = max(scores) - score(z, from_clusters(z, 1, seed))
+    two = found[int(np.argmax(scores))]
+    own = np.bincount(log_joint(z, pairs(z), two).argmax(axis=1), minlength=2)
+    return two if n * gain > 0.5 * (d + 1) * np.log(n) and own.min() >= 2 else None
+
+
+def from_clusters(z: np.ndarray, number: int, seed: int) -> Gaussians:
+    """A start at the centres of k-means."""
+    if number == 1:
+        return from_labels(z, np.zeros(len(z), int))
+    from sklearn.cluster import KMeans
+
+    number = min(number, len(np.unique(z, axis=0)))
+    return from_labels(z, KMeans(number, n_init=1, random_state=seed).fit(z).labels_)
+
+
+def from_labels(z: np.ndarray, labels: Int64[Array, " N"]) -> Gaussians:
+    """A start at the centres of clusters of z [N, D], with the covariance within them."""
+    members = np.eye(labels.max() + 1)[labels]
+    counts = np.maximum(members.sum(axis=0), 1.0)
+    means = members.T @ z / counts[:, None]
+    within = (z - means[labels]).T @ (z - means[labels]) / len(z)
+    within += RIDGE_OF_HALVES * np.eye(z.shape[1])
+    return Gaussians(counts / counts.sum(), means, np.tile(within, (len(means), 1, 1)))
+
+
+def maximise(
+    z: np.ndarray,
+    start: Gaussians,
+    nu: float,
+    ridge: float = RIDGE,
+    tolerance: float = TOLERANCE,
+) -> Gaussians:
+    """EM from `start`, with `nu` pseudo-rows."""
+    products = pairs(z)
+    found, last = start, -np.inf
+    for step in range(MAX_STEPS):
+        joint = log_joint(z, products, found)
+        total = _log_sum(joint)
+        mean = float(total.mean())
+        # The first step's likelihood is the start's, which need not be shrunk.
+        if step > 1 and mean - last < tolerance:
+            break
+        last = mean
+        found = _m_step(z, products, np.exp(joint - total[:, None]), nu, ridge)
+    return found
+
+
+def _m_step(
+    z: np.ndarray, products: np.ndarray, shares: np.ndarray, nu: float, ridge: float
+) -> Gaussians:
+    """Of responsibilities `shares` [N, K]."""
+    n, d = z.shape
+    counts = np.maximum(shares.sum(axis=0), 1e-10)
+    means = shares.T @ z / counts[:, None]
+    second = (shares.T @ products).reshape(-1, d, d)
+    scatter = second - counts[:, None, None] * means[:, :, None] * means[:, None, :]
+    shrunk = (scatter + nu * scatter.sum(axis=0) / n) / (counts + nu)[:, None, None]
+    return Gaussians(counts / counts.sum(), means, shrunk + ridge * np.eye(d))
+
+
+def log_joint(z: np.ndarray, products: np.ndarray, gaussians: Gaussians) -> Float64[Array, "N K"]:
+    """Log of weight times density: two products of matrices, whatever the number of components."""
+    weights, means, covariances = gaussians
+    precisions = np.linalg.inv(covariances)
+    linear = np.einsum("kij,kj->ki", precisions, means)
+    constant = np.einsum("ki,ki->k", linear, means) + np.linalg.slogdet(covariances)[1]
+    squares = products @ precisions.reshape(len(weights), -1).T - 2.0 * z @ linear.T
+    return np.log(weights) - 0.5 * (squares + constant + z.shape[1] * LOG_2PI)
+
+
+def pairs(z: np.ndarray) -> Float64[Array, "N D*D"]:
+    """Products of the columns of z [N, D]."""
+    return (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
+
+
+def score(z: np.ndarray, gaussians: Gaussians) -> float:
+    """Mean log-likelihood of z [N, D]."""
+    return float(_log_sum(log_joint(z, pairs(z), gaussians)).mean())
+
+
+def _log_sum(joint: np.ndarray) -> Float64[Array, " N"]:
+    """Of exp(joint [N, K]); SciPy's takes three times as long."""
+    highest = joint.max(axis=1)
+    return highest + np.log(np.exp(joint - highest[:, None]).sum(axis=1))
