@@ -5,16 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from virl_tf.hparams import DIRECTORY, read_yaml
 from virl_tf.persistence.files import write_json
 from virl_tf.validation import check_choice
 
+from experiments.ablation_tables import read_rows
 from experiments.specification import RunRequest, Specification
 from experiments.tasks import describe
 from experiments.units import RunUnit
-
-TABLES = ("ablations", "method_ablations", "open_choices")
-KEYS = ("preset", "method", "hparams", "components", "rows")
 
 
 @dataclass(frozen=True)
@@ -46,16 +43,6 @@ class Ablation(RunUnit):
             return
         found = measure(self.spec, folder, with_references=self.is_base)
         write_json(folder / "ablation.json", found)
-
-
-def read_rows(table: str) -> dict[str, dict[str, Any]]:
-    """A table's rows, the base first. Raises InputError for a key that a row cannot have."""
-    file = DIRECTORY / f"{check_choice('table', table, TABLES)}.yaml"
-    rows = read_yaml(file)
-    for name, row in rows.items():
-        for key in row:
-            check_choice(f"key of {name} in {file.name}", key, KEYS)
-    return rows
 
 
 def ablation_units(

@@ -486,7 +486,8 @@ def ablate_command(
     table: Annotated[
         str,
         Option(
-            help="Of hparams: ablations (of `best`) or open_choices (what the paper leaves open)."
+            help="Of hparams: ablations (of `best`), method_ablations (of the paper's methods) or "
+            "open_choices (what the paper leaves open)."
         ),
     ] = "ablations",
     seeds: Annotated[str, _seeds("Seeds of every ablation.")] = "100,101,102",

@@ -14,8 +14,9 @@ import pytest
 import tensorflow as tf
 
 from experiments import ablation_command as commanding
-from experiments import ablations as rows_and_units
+from experiments import ablation_tables
 from experiments.ablation_command import ablate, table
+from experiments.ablation_tables import table_of
 from experiments.ablations import ablation_units
 from experiments.evaluation import ablated, distances
 from experiments.evaluation.ablated import correlations, far_share, off_grid_share
@@ -53,11 +54,33 @@ def test_every_ablation_is_best_with_its_change_alone():
     assert found["no_stop"].hparams == best.override({"loop": {"min_gain": None}})
     assert found["paper"].preset == "paper"
     assert found["paper"].hparams.network.layer_size == 256  # Table 2
-    methods = ("virl_no_kde", "virl_no_weights", "eim_fusion", "geim_fusion_logit")
-    for method in methods:
-        assert (found[method].preset, found[method].method) == ("paper", method)
-    assert {spec.method for name, spec in found.items() if name not in methods} == {"virl"}
-    assert len({(spec.method, spec.hparams) for spec in found.values()}) == len(found)
+    assert {spec.method for spec in found.values()} == {"virl"}
+    assert len({spec.hparams for spec in found.values()}) == len(found)
+
+
+def test_method_ablations_are_the_paper_with_another_method():
+    found = {unit.label: unit for unit in units(table="method_ablations")}
+    assert next(iter(found)) == "virl"
+    for name, unit in found.items():
+        assert (unit.spec.preset, unit.spec.method) == ("paper", name)
+        assert unit.is_base == (name == "virl")
+    assert {"virl_no_kde", "virl_no_weights", "eim_fusion", "geim_fusion_logit"} < set(found)
+    # Of one family, of which the method alone differs.
+    assert found["virl_no_kde"].spec.hparams == found["virl"].spec.hparams
+    assert found["eim_fusion"].spec.hparams == found["eim"].spec.hparams
+
+
+@pytest.mark.parametrize(
+    ("names", "base"),
+    [({"paper", "no_stop"}, "best"), ({"geim"}, "virl"), ({"T_1", "paper"}, "paper")],
+)
+def test_a_figure_finds_the_table_of_its_rows(names, base):
+    assert table_of(names)[0] == base
+
+
+def test_rows_of_two_tables_are_refused():
+    with pytest.raises(InputError, match=r"no table of hparams .* has all of"):
+        table_of(["no_stop", "geim"])
 
 
 @pytest.mark.parametrize(
@@ -70,7 +93,7 @@ def test_every_ablation_is_best_with_its_change_alone():
     ],
 )
 def test_rows_that_cannot_be_are_refused(row, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(rows_and_units, "DIRECTORY", tmp_path)
+    monkeypatch.setattr(ablation_tables, "DIRECTORY", tmp_path)
     (tmp_path / "ablations.yaml").write_text(row)
     with pytest.raises(InputError, match=message):
         units()

@@ -64,7 +64,14 @@ FLOORS = [
 EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks"],
     [
-        *("specification", "records", "early_checks", "result_files", "demonstration_files"),
+        *(
+            "specification",
+            "ablation_tables",
+            "records",
+            "early_checks",
+            "result_files",
+            "demonstration_files",
+        ),
         *("supports", "trajectory_files", "fit_request", "tracking", "doc_tables"),
         *("docs_notation", "docs_pages", "docs_command"),
     ],

@@ -1,9 +1,8 @@
-"""The preset `best` beside each of its ablations: what a part gives, and what it costs."""
+"""The first row of a table of ablations beside the others: what a part gives, and what it costs."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from virl_tf.hparams import DIRECTORY, read_yaml
 from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError
 
@@ -14,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 
+from experiments.ablation_tables import table_of
 from experiments.figures import own
 from experiments.figures.style import Look, open_frame, save
 from experiments.references import LABELS
@@ -43,7 +43,8 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
     folders = [folders] if isinstance(folders, Path) else folders
     results = [read_ablations(folder) for folder in folders]
     found = {name for frame in results for name in frame["ablation"]}
-    names = [name for name in read_yaml(DIRECTORY / "ablations.yaml") if name in found]
+    base, *others = table_of(found)
+    names = [name for name in (base, *others) if name in found]
     stages = {stage for frame in results for stage in frame["stage"]}
     references = {LABELS[name]: f"reference {name}" for name in REFERENCES}
     references = {label: stage for label, stage in references.items() if stage in stages}
@@ -59,10 +60,10 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
             values = {name: _values(frame, name, stage, column) for name in names}
             measured = any(map(len, values.values()))
             values |= {
-                name: _values(frame if measured else frame[:0], "best", ref, column)
+                name: _values(frame if measured else frame[:0], base, ref, column)
                 for name, ref in references.items()
             }
-            dots(axes, values, label)
+            dots(axes, values, label, base)
             if measured:
                 columns[f"{title}: {label}"] = [_cell(seeds) for seeds in values.values()]
         panel[0].set_title(title)
@@ -87,20 +88,20 @@ def read_ablations(folder: Path) -> pd.DataFrame:
     return frame
 
 
-def dots(axes: Axes, values: dict[str, np.ndarray], label: str) -> None:
-    """A row per ablation; the dashed line is the mean of `best`.
+def dots(axes: Axes, values: dict[str, np.ndarray], label: str, base: str) -> None:
+    """A row per ablation; the dashed line is the mean of the base.
 
     Logarithmic where a bad ablation would hide the others.
     """
     for row, (name, seeds) in enumerate(values.items()):
-        colour = {"best": "C1", **dict.fromkeys(LABELS.values(), "C7")}.get(name, "C0")
+        colour = {base: "C1", **dict.fromkeys(LABELS.values(), "C7")}.get(name, "C0")
         rows = np.full(len(seeds), row)
         axes.plot(seeds, rows, "o", color=colour, markersize=3, alpha=0.5, markeredgewidth=0)
         mean = [seeds.mean()] if len(seeds) else []
         axes.plot(mean, rows[:1], "|", color=colour, markersize=10)
         axes.plot(bootstrap_interval(seeds), [row, row], color=colour, linewidth=1.2)
-    if len(values.get("best", ())):
-        axes.axvline(values["best"].mean(), color="C1", linewidth=0.8, linestyle="--", zorder=0)
+    if len(values.get(base, ())):
+        axes.axvline(values[base].mean(), color="C1", linewidth=0.8, linestyle="--", zorder=0)
     axes.set_yticks(range(len(values)), [name.replace("_", " ") for name in values], fontsize=8)
     axes.set_ylim(len(values) - 0.5, -0.5)
     shown = np.concatenate(list(values.values()))
