@@ -5,6 +5,7 @@ from virl_tf.validation import (
     check_integer,
     check_positive,
     check_seed,
+    check_share,
     closest,
 )
 
@@ -300,3 +301,26 @@ def test_frames_of_other_packages_are_read_too():
 def test_other_shapes_are_told_how_to_become_rows(x, expected):
     with pytest.raises(InputError, match=expected):
         check_demonstrations(x)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        lambda value: check_share("held_out", value, 0.5),
+        lambda value: check_integer("seed", value, 0),
+        lambda value: check_positive("extent", value),
+        lambda value: check_choice("method", value, ["virl"]),
+    ],
+    ids=["share", "integer", "positive", "choice"],
+)
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(np.zeros((500, 3)), "an array of shape (500, 3)"), (["row"] * 500, "'row'")],
+    ids=["array", "list"],
+)
+def test_a_message_does_not_print_a_whole_array(check, value, shown):
+    with pytest.raises(InputError) as caught:
+        check(value)
+    assert shown in str(caught.value)
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)

@@ -24,6 +24,15 @@ def reason(error: BaseException) -> str:
     return text if len(text) <= 300 else f"{text[:300]} ..."
 
 
+def told(value: Any) -> str:
+    """A value that is not what was asked for, on one line: an array by its shape."""
+    shape = getattr(value, "shape", ())
+    if shape:
+        return f"an array of shape {tuple(shape)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:80]} ..."
+
+
 def closest(name: str, valid: Iterable[str]) -> str:
     """What to say about an unknown name: the nearest valid one, if any is near, and all of them."""
     valid = sorted(valid)
@@ -36,7 +45,7 @@ def check_choice(what: str, name: Any, valid: Iterable[str]) -> str:
     """Return `name` if it is one of `valid`, else raise `InputError`."""
     valid = list(valid)
     if not isinstance(name, str) or name not in valid:
-        raise InputError(f"unknown {what} {name!r}: {closest(str(name), valid)}.")
+        raise InputError(f"unknown {what} {told(name)}: {closest(told(name), valid)}.")
     return name
 
 
@@ -44,7 +53,7 @@ def check_integer(what: str, value: Any, low: int, high: int | None = None) -> i
     """Return `value` as an int in [low, high], else raise `InputError`."""
     allowed = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"{what} must be {allowed}, got {value!r} ({type(value).__name__}).")
+        raise InputError(f"{what} must be {allowed}, got {told(value)} ({type(value).__name__}).")
     if value < low or (high is not None and value > high):
         raise InputError(f"{what} must be {allowed}, got {value}.")
     return int(value)
@@ -58,7 +67,7 @@ def check_positive(what: str, value: Any) -> float:
     except OverflowError:  # an int beyond the floats
         checked = np.inf
     if not 0.0 < checked < np.inf:
-        raise InputError(f"{what} must be a finite number > 0, got {value!r}.")
+        raise InputError(f"{what} must be a finite number > 0, got {told(value)}.")
     return checked
 
 
@@ -69,7 +78,7 @@ def check_share(what: str, value: Any, most: float) -> float:
     """Return `value` as a float in [0, most], else raise `InputError`."""
     numeric = isinstance(value, (int, float, np.integer, np.floating))
     if isinstance(value, bool) or not numeric or not 0.0 <= value <= most:
-        raise InputError(f"{what} is a share of the rows, from 0 to {most:g}; got {value!r}.")
+        raise InputError(f"{what} is a share of the rows, from 0 to {most:g}; got {told(value)}.")
     return float(value)
 
 
