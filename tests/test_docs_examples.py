@@ -86,6 +86,11 @@ SMALL = {
         *TINY,
         *NETWORK,
     ],
+    "ablate gaussians --table method_ablations": [
+        *("--only", "virl", "--rewards-only", "--seeds", "0", "--workers", "1"),
+        *TINY,
+        *NETWORK,
+    ],
     "rank-budgets": [
         *("--presets", "smoke,quick", "--points", "3", "--modes", "3", "--seeds", "0"),
         *("--workers", "1", *TINY),
