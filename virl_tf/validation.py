@@ -45,7 +45,8 @@ def check_choice(what: str, name: Any, valid: Iterable[str]) -> str:
     """Return `name` if it is one of `valid`, else raise `InputError`."""
     valid = list(valid)
     if not isinstance(name, str) or name not in valid:
-        raise InputError(f"unknown {what} {told(name)}: {closest(told(name), valid)}.")
+        near = closest(name if isinstance(name, str) else told(name), valid)
+        raise InputError(f"unknown {what} {told(name)}: {near}.")
     return name
 
 
