@@ -13,12 +13,6 @@ from virl_tf.numerics import DENSITY
 from virl_tf.shapes import Array, Int64
 
 
-def em_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
-    """`em_mixture`, with a ridge that keeps components of few rows from collapsing."""
-    ridge = 1e-3 if len(x) >= 5 * (x.shape[1] + 1) * num_components else 1e-2
-    return em_mixture(x, num_components, seed, Covariances("full", ridge))
-
-
 # Rows up to which they are few, in any number of dimensions and for each number of a full
 # covariance (docs/decisions.md, few-rows).
 FEW_ROWS, FEW_ROWS_PER_NUMBER = 500, 20
@@ -66,6 +60,12 @@ def em_mixture(
         return to_mixture(model, shift, scale)
 
 
+def em_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
+    """`em_mixture`, with a ridge that keeps components of few rows from collapsing."""
+    ridge = 1e-3 if len(x) >= 5 * (x.shape[1] + 1) * num_components else 1e-2
+    return em_mixture(x, num_components, seed, Covariances("full", ridge))
+
+
 def cluster_by_columns(z: np.ndarray, number: int, seed: int) -> Int64[Array, " N"]:
     """Clusters of z [N, D] by k-means in columns that count the more the better two means describe
     them.
@@ -82,15 +82,23 @@ def cluster_by_columns(z: np.ndarray, number: int, seed: int) -> Int64[Array, " 
         return KMeans(number, n_init=3, random_state=seed).fit(z * weights).labels_
 
 
+def describe_clusters(
+    z: np.ndarray, labels: Int64[Array, " N"], number: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows [K] (at least one), means [K, D], and the covariance [D, D] within all clusters."""
+    members = np.eye(number)[labels]
+    counts = np.maximum(members.sum(axis=0), 1.0)
+    means = members.T @ z / counts[:, None]
+    within = (z - means[labels]).T @ (z - means[labels]) / len(z)
+    return counts, means, within
+
+
 def _start_by_columns(
     z: np.ndarray, num_components: int, seed: int, covariance_type: str
 ) -> dict[str, np.ndarray]:
     """Where EM starts, from `cluster_by_columns`."""
     labels = cluster_by_columns(z, num_components, seed)
-    members = np.eye(num_components)[labels]
-    counts = np.maximum(members.sum(axis=0), 1.0)
-    means = members.T @ z / counts[:, None]
-    within = (z - means[labels]).T @ (z - means[labels]) / len(z)
+    counts, means, within = describe_clusters(z, labels, num_components)
     precision = np.linalg.inv(within + LEAST_LEFT * np.eye(z.shape[1]))
     if covariance_type == "full":
         precision = np.tile(precision, (num_components, 1, 1))

@@ -80,7 +80,7 @@ ABLATIONS = (
     replace(VIRL, name="virl_no_weights", importance_weights=False),
     replace(EIM, name="eim_fusion", fusion=True),
     # R - log mu_t instead of the paper's R - log q_t: with it G-EIM's reward covers modes that its
-    # policy never explored.
+    # policy never explored, and nothing holds it down off the data (docs/paper-experiments.md).
     replace(GEIM, name="geim_fusion_logit", logit_offset="proposal"),
 )
 

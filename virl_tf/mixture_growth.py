@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.em import cluster_by_columns, one_thread, standardised
+from virl_tf.em import cluster_by_columns, describe_clusters, one_thread, standardised
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, LOG_2PI, numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
@@ -152,11 +152,8 @@ def from_clusters(z: np.ndarray, number: int, seed: int) -> Gaussians:
 
 def from_labels(z: np.ndarray, labels: Int64[Array, " N"]) -> Gaussians:
     """A start at the centres of clusters of z [N, D], with the covariance within them."""
-    members = np.eye(labels.max() + 1)[labels]
-    counts = np.maximum(members.sum(axis=0), 1.0)
-    means = members.T @ z / counts[:, None]
-    within = (z - means[labels]).T @ (z - means[labels]) / len(z)
-    within += RIDGE_OF_HALVES * np.eye(z.shape[1])
+    counts, means, within = describe_clusters(z, labels, labels.max() + 1)
+    within = within + RIDGE_OF_HALVES * np.eye(z.shape[1])
     return Gaussians(counts / counts.sum(), means, np.tile(within, (len(means), 1, 1)))
 
 
