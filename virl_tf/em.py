@@ -12,7 +12,6 @@ from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
 from virl_tf.shapes import Array, Int64
 
-
 # Rows up to which they are few, in any number of dimensions and for each number of a full
 # covariance (docs/decisions.md, few-rows).
 FEW_ROWS, FEW_ROWS_PER_NUMBER = 500, 20
