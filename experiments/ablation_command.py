@@ -46,7 +46,8 @@ def ablate(
     """
     console, task = Console(), units[0].spec.task
     number = workers.local
-    RunFolder.open(out, {"ablations": task, "table": origin, "overrides": list(assignments)})
+    config = {"ablations": task, "table": origin, "overrides": list(assignments)}
+    RunFolder.open(out, config, of_runs=True)
     failures = execute_sweep(units, out, workers.scheduler, number, console)
 
     records = records_of(units, out)

@@ -50,7 +50,7 @@ def _open(request: SweepRequest, out: Path) -> None:
     config = request.to_config()
     if not (out / "config.yaml").is_file() and find_records(out / FOLDER):
         write_text(out / "config.yaml", to_yaml({"config": config, "versions": versions()}))
-    RunFolder.open(out, config)
+    RunFolder.open(out, config, of_runs=True)
 
 
 def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
@@ -65,7 +65,7 @@ def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
     number, units = workers.local, request.units()
     finished = records_of(units, out)
     if (out / "config.yaml").is_file():
-        RunFolder.open(out, request.to_config())
+        RunFolder.open(out, request.to_config(), of_runs=True)
     left = [unit for unit in units if unit.name not in finished]
     references = sum(isinstance(unit, ReferenceUnit) for unit in left)
     console.print(f"{len(units)} units in {out}: {len(finished)} done already, {len(left)} to do")

@@ -166,6 +166,30 @@ def test_versions_name_what_results_depend_on():
     assert {"python", "tensorflow", "tensorflow-probability", "keras", "numpy"} <= set(versions())
 
 
+@pytest.mark.parametrize(
+    ("preset", "made_by", "refused"),
+    [
+        ("paper", "1.2.9", False),  # the same numbers (version.py)
+        ("paper", "1.1.0", True),
+        ("best", "1.2.9", True),
+        (None, "1.2.9", True),
+    ],
+)
+def test_a_run_of_other_numbers_is_refused(tmp_path, monkeypatch, preset, made_by, refused):
+    config = {**CONFIG, "preset": preset}
+    RunFolder.open(tmp_path, config)
+    text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    found = versions()["virl_tf"]
+    (tmp_path / "config.yaml").write_text(text.replace(found, made_by), encoding="utf-8")
+    monkeypatch.setattr(run_folder, "versions", lambda: versions() | {"virl_tf": "1.2.3"})
+    RunFolder.open(tmp_path, config, of_runs=True)
+    if not refused:
+        RunFolder.open(tmp_path, config)
+        return
+    with pytest.raises(InputError, match=f"made by virl_tf {made_by}; use that version"):
+        RunFolder.open(tmp_path, config)
+
+
 # --- iterations -----------------------------------------------------------------------------------
 
 

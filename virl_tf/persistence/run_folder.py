@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from virl_tf.hparams import read_yaml, to_yaml
-from virl_tf.persistence.configuration import differences, versions
+from virl_tf.persistence.configuration import differences, numerics, versions
 from virl_tf.persistence.files import (
     DamagedFileError,
     plain,
@@ -55,13 +55,19 @@ class RunFolder:
         self.path = Path(path)
 
     @classmethod
-    def open(cls, path: Path | str, config: Mapping[str, Any]) -> "RunFolder":
+    def open(
+        cls, path: Path | str, config: Mapping[str, Any], *, of_runs: bool = False
+    ) -> "RunFolder":
         """Create the folder for `config`, or open the one that has it.
+
+        Args:
+            of_runs: it holds runs of their own, which are checked one by one: the version that made
+                the folder does not matter.
 
         Raises:
             InputError: the path is a file, holds another configuration or something that is not a
                 run, or cannot be written. Nothing in it is changed then. Also if another version of
-                virl_tf made it: numbers would be mixed.
+                virl_tf made it whose numbers differ: they would be mixed.
         """
         folder = cls(path)
         text = to_yaml({"config": plain(config), "versions": versions()})
@@ -70,6 +76,8 @@ class RunFolder:
             found = folder.path.iterdir() if folder.path.is_dir() else ()
             if any(not entry.name.startswith(".") for entry in found):
                 folder._check_same(yaml.safe_load(text)["config"])
+                if not of_runs:
+                    folder._check_numerics()
                 folder._tidy_if_finished()
             else:
                 folder.path.mkdir(parents=True, exist_ok=True)
@@ -85,12 +93,6 @@ class RunFolder:
             raise InputError(
                 f"{self.path} holds files but no run (no config.yaml); give a new or empty folder."
             )
-        made_by = self._versions.get("virl_tf")
-        if made_by is not None and made_by != versions().get("virl_tf"):
-            raise InputError(
-                f"{self.path} was made by virl_tf {made_by}; "
-                "use that version, or give another folder."
-            )
         different = differences(self.config, config)
         if different:
             more = f"; and {len(different) - 4} more" if len(different) > 4 else ""
@@ -98,6 +100,16 @@ class RunFolder:
             raise InputError(
                 f"{self.path} holds a run with another configuration ({shown}). "
                 "Give another folder."
+            )
+
+    def _check_numerics(self) -> None:
+        made_by = self._versions.get("virl_tf")
+        preset = self.config.get("preset")
+        there, now = (numerics(of, preset).get("virl_tf") for of in (self._versions, versions()))
+        if made_by is not None and there != now:
+            raise InputError(
+                f"{self.path} was made by virl_tf {made_by}; "
+                "use that version, or give another folder."
             )
 
     @property
