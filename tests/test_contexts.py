@@ -1,9 +1,10 @@
 """Contextual V-IRL from end to end: rows [c, x] in the loop, `fit(contexts=)`, files, scores."""
 
 from virl_tf import InputError, export, fit, fit_policy, irl, load
-from virl_tf.conditional import ConditionalMixture
+from virl_tf.conditional import ConditionalMixture, conditioned
 from virl_tf.contexts import DRAWS, Places
 from virl_tf.demonstrations import DataOptions, prepare
+from virl_tf.em import em_start
 from virl_tf.features import Features
 from virl_tf.fusion import Fusion
 from virl_tf.importance import normalise
@@ -12,10 +13,14 @@ from virl_tf.negatives import classes, draw_negatives
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward
+from virl_tf.policy_start import conditional_start, standard_conditional_start
 from virl_tf.pooling import log_likelihoods
 from virl_tf.problem import make_problem
 from virl_tf.reward import CumulativeReward
 from virl_tf.score import log_normaliser
+from virl_tf.tasks.experts import RandomExperts
+from virl_tf.vips.conditional import conditional_steps
+from virl_tf.vips.vips import step_options
 
 import keras
 import numpy as np
@@ -306,7 +311,7 @@ def test_a_reward_says_whether_it_wants_a_context():
     with pytest.raises(InputError, match=r"c must be one context \[1\]"):
         reward.condition(CONTEXTS)
     for given in ({}, {"initial_policy": make_mixture(3)}):
-        with pytest.raises(InputError, match=r"fit_policy\(reward.condition\(c\), dim\)"):
+        with pytest.raises(InputError, match="give contexts=, or fit a policy for one"):
             fit_policy(reward, D, 3, **given)
 
 
@@ -337,6 +342,117 @@ def test_the_reward_of_one_context_is_a_target_for_policies():
         tape.watch(x)
         values = reward(x, CONTEXTS)
     assert tape.gradient(values, x).shape == (N, D)
+
+
+# --- policies -------------------------------------------------------------------------------------
+
+
+def quick(log_prob, **given):
+    """A short fit; of two components where nothing else is said."""
+    sizes = {"num_steps": 3, "samples_per_component": 40} | given
+    k = sizes.pop("num_components", 2)
+    return fit_policy(log_prob, D, k, contexts=CONTEXTS, **sizes)
+
+
+def plain_target(rows):
+    """A Gaussian that moves with c; not normalised."""
+    return (
+        -2.0 * tf.reduce_sum((rows[:, C:] - 3.0 * rows[:, :C]) ** 2, axis=1) + 5.0 * rows[:, 0] ** 2
+    )
+
+
+def test_a_policy_for_all_contexts_finds_the_truth():
+    """Of one Gaussian whose mean is 3 c and whose variance is 1/4, off by a quadratic f(c)."""
+    found = quick(plain_target, num_components=1, num_steps=60)
+    policy = found.policy
+    np.testing.assert_allclose(policy.gains[0], [[3.0], [3.0]], atol=1e-4)
+    np.testing.assert_allclose(policy.offsets[0], [0.0, 0.0], atol=1e-4)
+    np.testing.assert_allclose(policy.scale_trils[0], 0.5 * np.eye(D), atol=1e-4)
+    assert np.isfinite(found.elbo)
+    assert found.warnings == ()
+
+
+def test_a_policy_from_em_ends_at_the_truth():
+    truth = RandomExperts(3, C, seed=1)
+    rows = np.hstack(truth.demonstrations(1000, seed=2))
+    start = conditioned(em_start(rows, 3, seed=0), C)
+    found = quick(truth.policy.log_prob, num_components=3, num_steps=60, initial_policy=start)
+    assert -0.02 < found.elbo <= 3.0 * found.elbo_error
+
+
+def test_a_policy_on_a_recovered_reward_starts_near_it():
+    reward = conditional_reward()
+    start = conditional_start(reward, tf.constant(CONTEXTS), 2, 0)
+    shape = ConditionalMixture((2,), (2, C), (2, C, C), (2, D, C), (2, D), (2, D, D))
+    assert [tuple(array.shape) for array in start] == list(shape)
+    one, again = quick(reward), quick(reward)
+    for first, second in zip(one.policy, again.policy, strict=True):
+        np.testing.assert_array_equal(first, second)
+    from_afar = quick(reward, initial_policy=standard_conditional_start(2, D, C, 0))
+    assert one.history["elbo"][0] > from_afar.history["elbo"][0]
+    assert one.policy.condition(CONTEXTS[0]).dim == D
+    assert one.evaluations == 3 * 40 * 2
+
+
+def test_single_steps_are_the_steps_of_one_call():
+    """`fit_policy` takes one step a call; seeds go on with their number."""
+    target = RandomExperts(3, C, seed=1).policy
+    start, seed = standard_conditional_start(2, D, C, 0), tf.constant(SEED)
+    given = tf.constant(CONTEXTS), seed, step_options(0.05, 0.05, 1e-6)
+    sizes = {"num_samples": 40}
+    whole, _ = conditional_steps(start, target.log_prob, *given, num_steps=2, **sizes)
+    part, _ = conditional_steps(start, target.log_prob, *given, num_steps=1, **sizes)
+    part, _ = conditional_steps(part, target.log_prob, *given, num_steps=1, first_step=1, **sizes)
+    np.testing.assert_allclose(part.offsets, whole.offsets, rtol=1e-9)
+
+
+def test_a_callback_sees_policies_with_contexts_and_support_sees_rows():
+    seen = []
+    found = quick(
+        plain_target,
+        num_steps=4,
+        support=lambda rows: rows[:, 1] > 3.0 * rows[:, 0] - 1.0,
+        callback=lambda step, policy: seen.append((step, policy.num_contexts)),
+        callback_every=2,
+    )
+    assert seen == [(2, C), (4, C)]
+    assert 0.0 < found.history["rejected"].max() < 1.0
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"search": True}, "search is not for contexts; leave it out"),
+        ({"search": {"num_rounds": 3}}, "search is not for contexts"),
+        ({"gradients": True}, "gradients is not for contexts"),
+        ({"contexts": CONTEXTS[:, 0]}, r"contexts must hold a row per demonstration.*c\[:, None\]"),
+        ({"contexts": np.full((9, 1), 2.0)}, "contexts.*does not vary|constant"),
+        ({"contexts": np.full((9, 1), np.nan)}, "contexts"),
+        ({"contexts": 3.0}, r"contexts must be .*\[M, C\]"),
+        (
+            {"contexts": rng.standard_normal((9, 2))},
+            "contexts have 2 columns, but the reward takes 1",
+        ),
+        ({"initial_policy": make_mixture(2)}, "initial_policy is not a ConditionalMixture"),
+        (
+            {"initial_policy": standard_conditional_start(3, D, C, 0)},
+            r"initial_policy has \[K, D, C\] = \[3, 2, 1\], expected \[2, 2, 1\]",
+        ),
+        ({"dim": 3}, "dim is 3, but the reward has dimension 2"),
+    ],
+)
+def test_fits_with_contexts_that_cannot_be(given, text):
+    arguments = {"dim": D, "num_components": 2, "contexts": CONTEXTS} | given
+    with pytest.raises(InputError, match=text):
+        fit_policy(conditional_reward(), **arguments)
+
+
+def test_contexts_for_a_reward_without_any():
+    with pytest.raises(InputError, match="contexts have 1 columns, but the reward takes 0"):
+        fit_policy(make_reward([make_network()]), 2, contexts=CONTEXTS)
+
+
+# --- files ----------------------------------------------------------------------------------------
 
 
 def test_damaged_files_are_refused(tmp_path):

@@ -162,15 +162,15 @@ def check_conditional(what: str, arrays: Any) -> ConditionalMixture:
     Raises:
         InputError: `what`, and what a conditional mixture is.
     """
-    found = ConditionalMixture(*(np.asarray(array) for array in arrays))
     try:
+        found = ConditionalMixture(*(np.asarray(array) for array in arrays))
         k, d, c = found.gains.shape
         shapes = [array.shape for array in found] == list(field_shapes(k, d, c))
         if shapes and all(a.dtype == np.float64 and np.isfinite(a).all() for a in found):
             lower = (np.triu(found.scale_trils, 1) == 0.0).all()
             if lower and (np.diagonal(found.scale_trils, 0, 1, 2) > 0.0).all():
                 return ConditionalMixture(*(tf.constant(a, DENSITY) for a in found))
-    except ValueError:  # gains have other axes
+    except (TypeError, ValueError):  # another number of arrays, or of axes
         pass
     raise InputError(
         f"{what}: expected finite float64 gate_offsets [K], gate_slopes [K, C], gate_curvatures "

@@ -10,15 +10,20 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
+from virl_tf.conditional import Policy, check_conditional
+from virl_tf.contexts import Where, drawn, places
 from virl_tf.hparams import default_hparams, search_hparams
 from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.observers import StepBar
-from virl_tf.policy_start import reward_start
+from virl_tf.policy_start import conditional_start, reward_start, standard_conditional_start
+from virl_tf.policy_watch import Callback, Watch
 from virl_tf.reward import Reward
-from virl_tf.shapes import Array, Bool, Float64
-from virl_tf.validation import InputError, check_integer, check_seed
+from virl_tf.shapes import Array, Float64
+from virl_tf.targets import Support, checked_target
+from virl_tf.validation import InputError, check_contexts, check_integer, check_seed
 from virl_tf.vips.adaptive import Budget, Search, budget_of
+from virl_tf.vips.conditional import conditional_steps
 from virl_tf.vips.slopes import slopes_say_all
 from virl_tf.vips.vips import (
     StepOptions,
@@ -31,9 +36,6 @@ from virl_tf.vips.vips import (
     values_at,
     vips_steps,
 )
-
-Support = Callable[[tf.Tensor], Bool[Array, " N"]]
-Callback = Callable[[int, Mixture], None]
 
 # Of a fixed set of components.
 FIXED_STEPS = 300
@@ -67,17 +69,18 @@ class PolicyResult:
     """A fitted policy, and how its fit ended.
 
     Attributes:
-        policy: the mixture; `policy.distribution` is a tfd.MixtureSameFamily.
+        policy: the mixture; `policy.distribution` is a tfd.MixtureSameFamily. With contexts a
+            `ConditionalMixture`, whose `condition(c)` is one.
         history: a row per step, the columns of `virl_tf.vips.vips.VipsHistory`.
         warnings: a line for each reason to doubt the policy, with what to try.
         elbo: E_q[log_prob(x) - log q(x)] inside of the support, in nats: by how much less than the
-            log normaliser of exp(log_prob) tells KL(q || p).
+            log normaliser of exp(log_prob) tells KL(q || p). With contexts the mean over them.
         elbo_error: its standard error.
         rising: whether the ELBO still rose at the end: more `num_steps` may help.
         evaluations: of `log_prob` by the search and the steps, had no warning ended them early.
     """
 
-    policy: Mixture
+    policy: Any
     history: pd.DataFrame
     warnings: tuple[str, ...] = ()
     elbo: float = float("nan")
@@ -98,15 +101,16 @@ def fit_policy(
     dim: int,
     num_components: int = 10,
     *,
+    contexts: Any = None,
     seed: int = 0,
-    search: bool | Mapping[str, Any] = True,
+    search: bool | Mapping[str, Any] | None = None,
     gradients: bool | None = None,
     num_steps: int | None = None,
     samples_per_component: int | None = None,
     kl_bound: float | None = None,
     weight_kl_bound: float = 0.05,
     ridge: float = 1e-6,
-    initial_policy: Mixture | None = None,
+    initial_policy: Policy | None = None,
     support: Support | None = None,
     jit_compile: bool = False,
     callback: Callback | None = None,
@@ -123,10 +127,13 @@ def fit_policy(
             the error says how.
         dim: D.
         num_components: K.
+        contexts: [M, C], equally likely. Then `log_prob` takes rows [c, x], [N, C + D], and may be
+            off by a function of c; the policy is q(x | c), fitted in expectation over them by
+            `virl_tf.vips.conditional`: a fixed set of components, by values.
         seed: of the start and of all samples.
         search: add and prune components before the steps (`virl_tf.vips.adaptive`), which finds
-            modes that a fixed set misses. A mapping overrides the `search` section of
-            defaults.yaml; False: a fixed set of components, as in the paper.
+            modes that a fixed set misses: default, but with contexts. A mapping overrides the
+            `search` section of defaults.yaml; False: a fixed set of components, as in the paper.
         gradients: the quadratic surrogate of each step is fitted to gradients of `log_prob`, of
             which it needs 3 x (D + 1) where it needs 3 x D^2 / 2 values. Default: in a search, if
             `log_prob` has gradients, no bounds and no jumps, which gradients do not see (looked
@@ -140,8 +147,8 @@ def fit_policy(
         ridge: of the surrogate's regression, in units of the rewards' variance.
         initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for
             a `Reward`, EM on draws of it.
-        support: [N, D] -> [N] bool; outside of it `log_prob` counts as -inf. A recovered reward
-            knows the bounds that `fit` was given, and no others.
+        support: [N, D] -> [N] bool (with contexts of rows); outside of it `log_prob` counts as
+            -inf. A recovered reward knows the bounds that `fit` was given, and no others.
         jit_compile: compile with XLA, which takes 15 seconds and pays from thousands of steps on.
         callback: called as callback(steps_done, policy) after the search and then after every
             `callback_every` steps; the result is the same without it.
@@ -159,9 +166,12 @@ def fit_policy(
     seed = check_seed(seed)
     dim = check_integer("dim", dim, 1)
     num_components = check_integer("num_components", num_components, 1)
-    searched = None if search is False else search_hparams(None if search is True else search)
-    after_search = searched is not None
-    defaults = step_defaults(dim, after_search)
+    c = None if contexts is None else _checked_contexts(contexts, search, gradients)
+    num_contexts = 0 if c is None else c.shape[1]
+    after_search = search is not False and c is None
+    own: Any = None if search is True else search
+    searched = search_hparams(own) if after_search else None
+    defaults = step_defaults(num_contexts + dim, after_search)
     given = {
         "samples_per_component": samples_per_component,
         "kl_bound": defaults.kl_bound if kl_bound is None else kl_bound,
@@ -174,18 +184,19 @@ def fit_policy(
     num_steps = check_integer("num_steps", num_steps, 1)
     interval = num_steps if callback is None else _interval(num_steps, callback_every)
 
-    start = _start(log_prob, dim, num_components, seed, initial_policy)
+    start = _start(log_prob, dim, num_components, seed, initial_policy, c)
     num_points = min(defaults.samples_per_component * num_components, rows_at_once(dim))
-    points = start.sample(num_points, split_seed(seed, 0, "check"))
+    points = drawn(start, _where(c, num_points, seed), split_seed(seed, 0, "check"))
     target = checked_target(log_prob, support, points)
     if gradients is None:
         unbounded = support is None and _has_no_bounds(log_prob)
         gradients = after_search and unbounded and slopes_say_all(target, points)
     num_samples = hparams.samples_per_component
-    num_samples = num_samples or step_defaults(dim, after_search, gradients).samples_per_component
+    defaults = step_defaults(num_contexts + dim, after_search, gradients)
+    num_samples = num_samples or defaults.samples_per_component
 
-    steps = _Steps(target, seed, options, num_samples, gradients, jit_compile)
-    watch = _Watch(start, callback, interval)
+    steps = _Steps(target, seed, options, num_samples, gradients, jit_compile, c)
+    watch = Watch(start, callback, interval, None if c is None else tf.reduce_mean(c, axis=0))
     budget = None if searched is None else budget_of(num_components, dim, searched, gradients)
     total = num_steps + (0 if budget is None else budget.steps)
     try:
@@ -202,94 +213,7 @@ def fit_policy(
     watch.end(policy, hparams.kl_bound)
     evaluations = num_steps * num_samples * num_components
     evaluations += 0 if budget is None else budget.evaluations
-    return _result(policy, start, target, seed, watch, evaluations)
-
-
-# Of a component's standard deviation, in units of the start's.
-MAX_GROWTH = 1e6
-
-# So far from the start, in the same units, a component is called lost if the ELBO rose in each of
-# the last steps, all of which went as far as they were allowed.
-FAR, LAST_STEPS = 100.0, 10
-
-
-class _Watch:
-    """What looks at a fit after each step, and ends it where a component grows without end."""
-
-    def __init__(self, start: Mixture, callback: Callback | None, callback_every: int):
-        self.histories: list[VipsHistory] = []
-        self.bar: StepBar | None = None
-        self.warnings: tuple[str, ...] = ()
-        self._steps = 0
-        self._callback = callback
-        self._callback_every = callback_every
-        self._centre, self._widths = _centre_and_widths(start)
-
-    def step(self, policy: Mixture, elbo: Float64[Array, "*steps"]) -> None:
-        """After a step to `policy`; the ELBO of what it started from is the last or only one."""
-        if self.bar is not None:
-            self.bar.step(float(elbo[min(self._steps, len(elbo) - 1)]))
-        self._steps += 1
-        trils = policy.scale_trils.numpy()
-        # What is not finite has broken down otherwise; `_result` says so.
-        if (np.sqrt((trils**2).sum(axis=-1)) > MAX_GROWTH * self._widths).any():
-            self.warnings = (_grows(self._steps),)
-
-    def end(self, policy: Mixture, kl_bound: float) -> None:
-        """After the last step: whether a component is on its way to infinity."""
-        history = self.history.tail(LAST_STEPS)
-        rising = (np.diff(history.elbo) > 0.0).all() and len(history) == LAST_STEPS
-        at_the_bound = (history.component_kl > 0.99 * kl_bound).all()
-        moved = np.abs(policy.means.numpy() - self._centre) / self._widths
-        if not self.stopped and rising and at_the_bound and moved.max() > FAR:
-            self.warnings = (_LOST,)
-
-    @property
-    def history(self) -> pd.DataFrame:
-        """Of all steps so far."""
-        columns = {
-            name: np.concatenate([getattr(history, name) for history in self.histories])
-            for name in VipsHistory._fields
-        }
-        return pd.DataFrame(columns)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the fit is to end here."""
-        return bool(self.warnings)
-
-    def call(self, policy: Mixture) -> None:
-        """Tell the user."""
-        if self._callback is not None:
-            self._callback(self._steps, policy)
-
-    def is_due(self, steps_done: int) -> bool:
-        """Whether the user is to be told after so many steps of the K components."""
-        return self._callback is not None and steps_done % self._callback_every == 0
-
-
-def _centre_and_widths(policy: Mixture) -> tuple[np.ndarray, np.ndarray]:
-    """The mean [D] and the standard deviation [D] of the whole mixture."""
-    weights = np.exp(policy.log_weights.numpy())
-    means = policy.means.numpy()
-    centre = weights @ means
-    variances = np.diagonal(policy.covariances.numpy(), axis1=1, axis2=2)
-    return centre, np.sqrt(weights @ (variances + (means - centre) ** 2))
-
-
-_LOST = (
-    "log_prob may be improper: a component is far from the start and still moves as fast as it "
-    "may, with a rising ELBO. Bound it with support=, or add a log density that falls off; if the "
-    "mode is that far away, give an initial_policy near to it, or more num_steps."
-)
-
-
-def _grows(steps: int) -> str:
-    return (
-        f"log_prob seems flat or improper: after {steps} steps a component is {MAX_GROWTH:g} "
-        "times as wide as the start, and the fit ends there. Bound it with support=, or add a log "
-        "density that falls off; if it is that wide, give an initial_policy of its width."
-    )
+    return _result(policy, start, target, _where(c, COMPARED, seed), seed, watch, evaluations)
 
 
 @dataclass(frozen=True)
@@ -305,8 +229,9 @@ class _Steps:
     num_samples: int  # of the own steps
     gradients: bool
     jit_compile: bool
+    contexts: Float64[Array, "M C"] | None = None
 
-    def search(self, start: Mixture, budget: Budget, watch: _Watch) -> Mixture:
+    def search(self, start: Any, budget: Budget, watch: Watch) -> Mixture:
         """The K components that the search finds."""
         seed = tf.constant(split_seed(self.seed, 0, "search"))
         search = Search(self.target, seed, self.options, budget, self.gradients)
@@ -328,7 +253,7 @@ class _Steps:
         watch.call(policy)
         return policy
 
-    def improve(self, policy: Mixture, num_steps: int, watch: _Watch) -> Mixture:
+    def improve(self, policy: Policy, num_steps: int, watch: Watch) -> Policy:
         """After `num_steps` steps, or those until a component grows without end."""
         if watch.stopped:
             return policy
@@ -343,11 +268,12 @@ class _Steps:
                 break
         return policy
 
-    def _improve(self, policy: Mixture, i: tf.Tensor) -> tuple[Mixture, VipsHistory]:
-        seed = tf.constant(split_seed(self.seed, 0, "policy"))
-        given = (policy, self.target, seed, self.options)
-        sizes: dict[str, Any] = {"num_steps": 1, "num_samples": self.num_samples}
-        return vips_steps(*given, **sizes, gradients=self.gradients, first_step=i)
+    def _improve(self, policy: Any, i: tf.Tensor) -> tuple[Policy, VipsHistory]:
+        given = tf.constant(split_seed(self.seed, 0, "policy")), self.options
+        sizes: dict[str, Any] = {"num_steps": 1, "num_samples": self.num_samples, "first_step": i}
+        if self.contexts is not None:
+            return conditional_steps(policy, self.target, self.contexts, *given, **sizes)
+        return vips_steps(policy, self.target, *given, **sizes, gradients=self.gradients)
 
     def _compiled(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return compiled(function, *specs_of(arguments), jit_compile=self.jit_compile)
@@ -363,154 +289,81 @@ def _interval(num_steps: int, callback_every: Any) -> int:
     return interval
 
 
-# --- targets --------------------------------------------------------------------------------------
-
-
-def checked_target(log_prob: Any, support: Support | None, x: Float64[Array, "N D"]) -> Target:
-    """The log density to fit, -inf outside of `support`; both are tried at x first.
-
-    Raises:
-        InputError: no number for each x, none finite, or what TensorFlow cannot compile.
-    """
-    function = log_prob.log_prob if isinstance(log_prob, Reward) else log_prob
-    if support is None:
-        _check_values(_tried("log_prob", function, x), x)
-        return function
-    inside = np.asarray(_tried("support", support, x))
-    if inside.shape != (len(x),) or inside.dtype != bool:
-        raise InputError(
-            f"support must map [N, D] to [N] of booleans; for x of shape {list(x.shape)} it "
-            f"returned {inside.dtype} {list(inside.shape)}. Return a comparison, such as "
-            "tf.reduce_all(x > 0.0, axis=1)."
-        )
-    values = _tried("log_prob", function, x)
-
-    def bounded(x: tf.Tensor) -> tf.Tensor:
-        values = tf.cast(function(x), DENSITY)
-        return tf.where(support(x), values, tf.constant(-np.inf, DENSITY))
-
-    _check_shape(values, x)
-    _check_values(bounded(x), x)
-    return bounded
-
-
-def _tried(name: str, function: Callable[..., Any], x: Float64[Array, "N D"]) -> Any:
-    """function(x), once it is known that TensorFlow can compile it.
-
-    Raises:
-        InputError: it takes float32 only, or is not made of TensorFlow operations.
-    """
-    with _Named(name):
-        try:
-            values = function(x)
-        except _OF_TENSORFLOW:
-            if not _takes_float32(function, x):
-                raise
-            raise InputError(
-                f"{name} takes float32, but gets float64 [N, D]; cast what it gets: "
-                f"lambda x: {name}(tf.cast(x, tf.float32))."
-            ) from None
-    rows = tf.TensorSpec(x.shape, x.dtype)
-    try:
-        tf.function(function, autograph=False).get_concrete_function(rows)
-    except (*_OF_TENSORFLOW, NotImplementedError, AttributeError) as error:
-        dtype = "bool" if name == "support" else "float64"
-        raise InputError(
-            f"{name} must be made of TensorFlow operations ({type(error).__name__}); wrap NumPy or "
-            f"plain Python: f = lambda x: np.asarray({name}(x), '{dtype}'), and then "
-            f"lambda x: tf.ensure_shape(tf.numpy_function(f, [x], tf.{dtype}), [None])."
-        ) from error
-    return values
-
-
-_OF_TENSORFLOW = (tf.errors.OpError, TypeError, ValueError)
-
-
-def _takes_float32(function: Callable[..., Any], x: Float64[Array, "N D"]) -> bool:
-    try:
-        function(tf.cast(x, tf.float32))
-    except _OF_TENSORFLOW:
-        return False
-    return True
-
-
-class _Named:
-    """Gives what the user's function raises the function's name, from Python 3.11 on."""
-
-    def __init__(self, name: str):
-        self._name = name
-
-    def __enter__(self) -> None:
-        """Nothing yet."""
-
-    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
-        """Passes on the error as it is."""
-        if error is None or isinstance(error, InputError):
-            return
-        if hasattr(error, "add_note"):
-            note = f"This is {self._name}'s own error; fit_policy passed it float64 [N, D]."
-            error.add_note(note)
-
-
 def _has_no_bounds(log_prob: Any) -> bool:
     """A reward's bounds may lie outside of all draws of the start, where no check meets them."""
     return not isinstance(log_prob, Reward) or log_prob.domain.everywhere
 
 
+def _checked_contexts(contexts: Any, search: Any, gradients: bool | None) -> tf.Tensor:
+    """Contexts [M, C] for a fit, or InputError if they or the other arguments cannot be used."""
+    for name, value in (("search", search), ("gradients", gradients)):
+        if value:
+            raise InputError(f"{name} is not for contexts; leave it out.")
+    if np.ndim(contexts) == 0:
+        raise InputError(f"contexts must be an array [M, C], got {type(contexts).__name__}.")
+    return tf.constant(check_contexts(contexts, len(contexts)), DENSITY)
+
+
+def _where(contexts: tf.Tensor | None, number: int, seed: int) -> Where:
+    """About so many draws, of some of the contexts if there are any."""
+    return places(contexts, number, split_seed(seed, 0, "contexts"))
+
+
 def _start(
-    log_prob: Any, dim: int, num_components: int, seed: int, initial_policy: Mixture | None
-) -> Mixture:
+    log_prob: Any,
+    dim: int,
+    num_components: int,
+    seed: int,
+    initial_policy: Policy | None,
+    contexts: tf.Tensor | None,
+) -> Policy:
     """The policy to start from, or InputError if `log_prob` or `initial_policy` cannot be used."""
     if not callable(log_prob):
         raise InputError(
             f"log_prob must be a function [N, D] -> [N], got {type(log_prob).__name__}."
         )
-    if isinstance(log_prob, Reward) and log_prob.num_contexts:
-        raise InputError(
-            "this reward takes contexts; fit a policy for one of them: "
-            "fit_policy(reward.condition(c), dim)."
-        )
-    if isinstance(log_prob, Reward) and log_prob.dim != dim:
-        raise InputError(f"dim is {dim}, but the reward has dimension {log_prob.dim}.")
+    reward = log_prob if isinstance(log_prob, Reward) else None
+    if reward is not None:
+        _check_reward(reward, dim, contexts)
     start_seed = numpy_seed(seed, 0, "initial policy")
+    if contexts is not None:
+        size = contexts.shape[1]
+        if initial_policy is not None:
+            name = "initial_policy is not a ConditionalMixture"
+            return _of_sizes(check_conditional(name, initial_policy), num_components, dim, size)
+        if reward is not None:
+            return conditional_start(reward, contexts, num_components, seed)
+        return standard_conditional_start(num_components, dim, size, start_seed)
     if initial_policy is not None:
         policy = check_mixture("initial_policy is not a Mixture", initial_policy)
-    elif isinstance(log_prob, Reward):
-        policy = reward_start(log_prob, num_components, seed)
-    else:
-        policy = standard_normal_start(num_components, dim, start_seed)
-    shape, wanted = [policy.num_components, policy.dim], [num_components, dim]
-    if shape != wanted:
-        raise InputError(f"initial_policy has shape [K, D] = {shape}, expected {wanted}.")
+        return _of_sizes(policy, num_components, dim, 0)
+    if reward is not None:
+        return reward_start(reward, num_components, seed)
+    return standard_normal_start(num_components, dim, start_seed)
+
+
+def _check_reward(reward: Reward, dim: int, contexts: tf.Tensor | None) -> None:
+    number = 0 if contexts is None else contexts.shape[1]
+    if reward.num_contexts and contexts is None:
+        raise InputError(
+            "this reward takes contexts; give contexts=, or fit a policy for one of them: "
+            "fit_policy(reward.condition(c), dim)."
+        )
+    if reward.num_contexts != number:
+        raise InputError(
+            f"contexts have {number} columns, but the reward takes {reward.num_contexts}."
+        )
+    if reward.dim != dim:
+        raise InputError(f"dim is {dim}, but the reward has dimension {reward.dim}.")
+
+
+def _of_sizes(policy: Policy, k: int, dim: int, num_contexts: int) -> Policy:
+    """The policy, or InputError if it is of other sizes."""
+    found = [policy.num_components, policy.dim, policy.num_contexts]
+    wanted = [k, dim, num_contexts]
+    if found != wanted:
+        raise InputError(f"initial_policy has [K, D, C] = {found}, expected {wanted}.")
     return policy
-
-
-def _check_shape(values: Any, x: Float64[Array, "N D"]) -> np.ndarray:
-    """The values as an array, or InputError unless they are a real number for each x."""
-    values = np.asarray(values)
-    if values.shape != (len(x),):
-        raise InputError(
-            f"log_prob must map [N, D] to [N]; for x of shape {list(x.shape)} "
-            f"it returned {list(values.shape)}."
-        )
-    if not np.issubdtype(values.dtype, np.floating):
-        raise InputError(f"log_prob must return real numbers, got dtype {values.dtype}.")
-    return values
-
-
-def _check_values(values: Any, x: Float64[Array, "N D"]) -> None:
-    """InputError unless these are numbers for each draw of the start, and some are finite."""
-    values = _check_shape(values, x)
-    if np.isnan(values).any():
-        raise InputError(
-            f"log_prob returned NaN at {int(np.isnan(values).sum())} of {len(x)} points "
-            "drawn from the initial policy."
-        )
-    if not np.isfinite(values).any():
-        raise InputError(
-            f"log_prob is finite at none of {len(x)} points drawn from the initial policy; "
-            "give an initial_policy that meets its support."
-        )
 
 
 # Draws that the start and the policy are compared by, and steps whose mean ELBO is.
@@ -518,15 +371,21 @@ COMPARED, LATEST = 2000, 10
 
 
 def _result(
-    policy: Mixture, start: Mixture, target: Target, seed: int, watch: _Watch, evaluations: int
+    policy: Policy,
+    start: Policy,
+    target: Target,
+    where: Where,
+    seed: int,
+    watch: Watch,
+    evaluations: int,
 ) -> PolicyResult:
     """The better of the policy and its start, with all steps' history, or InputError if the fit
     broke down.
     """
-    finite = np.isfinite(policy.means).all() and np.isfinite(policy.scale_trils).all()
-    if np.isnan(policy.log_weights).any() or not finite:
+    # A weight may be 0, and its logarithm -inf.
+    if not all(np.isfinite(array).all() for array in policy[1:]) or np.isnan(policy[0]).any():
         raise InputError("log_prob returned NaN, or values so extreme that the fit broke down.")
-    found, of_start = _measured(policy, target, seed), _measured(start, target, seed)
+    found, of_start = _measured(policy, target, where, seed), _measured(start, target, where, seed)
     lines = watch.warnings
     if not lines and of_start.beats(found):
         lines = (_worse(found.elbo, of_start.elbo),)
@@ -551,16 +410,17 @@ class _Measured(NamedTuple):
         return bool(clearly and self.inside >= other.inside)
 
 
-def _measured(policy: Mixture, target: Target, seed: int) -> _Measured:
-    x = policy.sample(COMPARED, split_seed(seed, 0, "ELBO"))
+def _measured(policy: Policy, target: Target, where: Where, seed: int) -> _Measured:
+    x = drawn(policy, where, split_seed(seed, 0, "ELBO"))
     log_ratio = np.asarray(values_at(target, x)) - density_at(policy, x).numpy()
     log_ratio = log_ratio[np.isfinite(log_ratio)]
     number = len(log_ratio)
+    inside = number / len(x)
     if number < 2:
-        return _Measured(-np.inf, 0.0, number / COMPARED)
+        return _Measured(-np.inf, 0.0, inside)
     error = log_ratio.std(ddof=1) / np.sqrt(number)
-    elbo = log_ratio.mean() + np.log(number / COMPARED)
-    return _Measured(float(elbo), float(error), number / COMPARED)
+    elbo = log_ratio.mean() + np.log(inside)
+    return _Measured(float(elbo), float(error), inside)
 
 
 def _rises(elbo: np.ndarray) -> bool:

@@ -5,11 +5,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from virl_tf.conditional import ConditionalMixture, Policy, conditioned, field_shapes
+from virl_tf.contexts import DRAWS as DRAWS_OF_CONTEXT
+from virl_tf.contexts import drawn, places
+from virl_tf.density import Density
 from virl_tf.em import em_mixture, em_start
-from virl_tf.importance import effective_sample_size
+from virl_tf.fusion import Fusion
+from virl_tf.importance import effective_sample_size, normalise
 from virl_tf.mixture import Mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
+from virl_tf.shapes import Array, Float64
 
 # For each component: draws; effective draws, without which EM on them is no start, and with which
 # it needs no ridge beyond rounding; and rows for EM.
@@ -28,14 +34,21 @@ def reward_start(reward: Reward, num_components: int, seed: int) -> Mixture:
     em_seed = numpy_seed(seed, 0, "initial policy")
     if not effective >= FEWEST_EFFECTIVE * num_components:
         return spread_start(reward, num_components, em_seed)
-    weights = tf.nn.softmax(log_w).numpy()
-    rng = np.random.default_rng(numpy_seed(seed, 0, "start"))
-    rows = rng.choice(number, max(2000, RESAMPLED * num_components), p=weights / weights.sum())
-    drawn = x.numpy()[rows]
+    chosen = _resampled(x, log_w, num_components, seed)
     # A ridge in units of the spread is wider than a thin mode (decisions.md: reward-start).
     if effective >= 5 * (reward.dim + 1) * num_components:
-        return em_mixture(drawn, num_components, em_seed)
-    return em_start(drawn, num_components, em_seed)
+        return em_mixture(chosen, num_components, em_seed)
+    return em_start(chosen, num_components, em_seed)
+
+
+def _resampled(
+    x: Float64[Array, "N D"], log_w: Float64[Array, " N"], num_components: int, seed: int
+) -> np.ndarray:
+    """Rows for EM, in proportion to their weights."""
+    weights = tf.nn.softmax(log_w).numpy()
+    rng = np.random.default_rng(numpy_seed(seed, 0, "start"))
+    number = max(2000, RESAMPLED * num_components)
+    return x.numpy()[rng.choice(len(x), number, p=weights / weights.sum())]
 
 
 def _proposal(reward: Reward) -> Mixture:
@@ -52,6 +65,36 @@ def _proposal(reward: Reward) -> Mixture:
         parts.append(reward.mixture)
     arrays = [tf.concat(arrays, axis=0) for arrays in zip(*parts, strict=True)]
     return Mixture(arrays[0] - np.log(len(parts)), *arrays[1:])
+
+
+def conditional_start(
+    reward: Reward, contexts: Float64[Array, "M C"], num_components: int, seed: int
+) -> Policy:
+    """What EM on rows [c, x] says of x given c: draws of exp(R(c, .)), resampled as above within
+    each context. Without weights where these densities miss exp(R).
+    """
+    proposal: Density = reward.base
+    if reward.mixture.num_components:
+        proposal = Fusion(reward.base, reward.mixture)
+    number = max(20_000, DRAWS * num_components)
+    where = places(contexts, number, split_seed(seed, 0, "contexts"))
+    rows = drawn(proposal, where, split_seed(seed, 0, "start"))
+    log_w = normalise(evaluate(reward, rows) - proposal.log_prob(rows), DRAWS_OF_CONTEXT)
+    if not effective_sample_size(log_w) >= FEWEST_EFFECTIVE * num_components:
+        log_w = tf.zeros_like(log_w)
+    chosen = _resampled(rows, log_w, num_components, seed)
+    joint = em_start(chosen, num_components, numpy_seed(seed, 0, "initial policy"))
+    return conditioned(joint, reward.num_contexts)
+
+
+def standard_conditional_start(
+    num_components: int, dim: int, num_contexts: int, seed: int
+) -> ConditionalMixture:
+    """The experts of `standard_normal_start`, the same in all contexts."""
+    policy = standard_normal_start(num_components, dim, seed)
+    shapes = field_shapes(num_components, dim, num_contexts)
+    zeros = ConditionalMixture(*(tf.zeros(shape, DENSITY) for shape in shapes))
+    return zeros._replace(offsets=policy.means, scale_trils=policy.scale_trils)
 
 
 def spread_start(reward: Reward, num_components: int, seed: int) -> Mixture:

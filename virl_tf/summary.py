@@ -132,7 +132,7 @@ def _of_score(found: Score | None) -> list[str]:
         )
     if found.behind_em("policy"):
         by = -found.over_em["policy"]["mean"]
-        how = "with reward.condition(c), fit_policy" if found.num_contexts else "fit_policy, infer"
+        how = "fit_policy with contexts=" if found.num_contexts else "fit_policy, infer"
         warned.append(
             f"held-out demonstrations are less likely under the policy than under EM, by {by:.2g} "
             "nats each: it misses some of them. Fit one with more components to the reward "

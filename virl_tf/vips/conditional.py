@@ -264,16 +264,17 @@ def conditional_steps(
     *,
     num_steps: int,
     num_samples: int,
+    first_step: Int32[Array, ""] | int = 0,
 ) -> tuple[ConditionalMixture, VipsHistory]:
     """`num_steps` updates of `policy` towards exp(target), each for some of the contexts.
 
-    Not compiled. Arguments are those of `conditional_step`.
+    Not compiled. Arguments are those of `conditional_step`; `first_step` as of `vips_steps`.
     """
     number = contexts.shape[0]
 
     def step(i: tf.Tensor, state: tuple[ConditionalMixture, VipsHistory]) -> Any:
         policy, history = state
-        seeds = tf.random.split(tf.random.fold_in(seed, i), 2)
+        seeds = tf.random.split(tf.random.fold_in(seed, first_step + i), 2)
         chosen = contexts
         if number > MOST_CONTEXTS:
             rows = tf.random.stateless_uniform([MOST_CONTEXTS], seeds[0], 0, number, tf.int32)
