@@ -5,6 +5,7 @@ from virl_tf.mixture import (
     gaussian,
     kmeans_start,
     moments,
+    resized,
     samples_start,
     standard_normal_start,
 )
@@ -237,11 +238,12 @@ def starts(k, seed):
         "standard_normal": standard_normal_start(k, 2, seed),
         "samples": samples_start(two_clusters, k, seed),
         "kmeans": kmeans_start(two_clusters, k, seed),
+        "mixture": resized(make_mixture(3, 2, seed=seed), k),
     }
 
 
 @pytest.mark.parametrize("k", [1, 2, 7])
-@pytest.mark.parametrize("start", ["standard_normal", "samples", "kmeans"])
+@pytest.mark.parametrize("start", ["standard_normal", "samples", "kmeans", "mixture"])
 def test_starts_are_valid_and_depend_on_the_seed_alone(start, k):
     mixture = starts(k, 5)[start]
     check_valid(mixture, k, 2)
@@ -249,9 +251,34 @@ def test_starts_are_valid_and_depend_on_the_seed_alone(start, k):
         np.testing.assert_array_equal(first, again)
 
 
-@pytest.mark.parametrize("start", ["standard_normal", "samples", "kmeans"])
+@pytest.mark.parametrize("start", ["standard_normal", "samples", "kmeans", "mixture"])
 def test_another_seed_is_another_start(start):
     assert (starts(7, 0)[start].means.numpy() != starts(7, 1)[start].means.numpy()).any()
+
+
+def test_a_mixture_of_fewer_components_has_its_heaviest():
+    mixture = make_mixture(5, 3)
+    found = resized(mixture, 2)
+    order = np.argsort(-mixture.log_weights.numpy())[:2]
+    np.testing.assert_array_equal(found.means, mixture.means.numpy()[order])
+    np.testing.assert_allclose(found.covariances, mixture.covariances.numpy()[order], rtol=1e-12)
+    weights = np.exp(mixture.log_weights.numpy()[order])
+    np.testing.assert_allclose(np.exp(found.log_weights), weights / weights.sum(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("k", [5, 6, 12])
+def test_a_mixture_of_more_components_keeps_its_moments(k):
+    mixture, found = make_mixture(5, 3), resized(make_mixture(5, 3), k)
+    weights, of_more = np.exp(mixture.log_weights), np.exp(found.log_weights)
+    assert of_more.max() <= weights.max() * (1.0 if k == 5 else 0.999)
+    mean = weights @ mixture.means.numpy()
+    np.testing.assert_allclose(of_more @ found.means.numpy(), mean, rtol=1e-10)
+
+    def second(weights, mixture):
+        squares = np.einsum("ki,kj->kij", mixture.means, mixture.means) + mixture.covariances
+        return np.einsum("k,kij->ij", weights, squares)
+
+    np.testing.assert_allclose(second(of_more, found), second(weights, mixture), rtol=1e-9)
 
 
 def test_standard_normal_start_is_the_authors():

@@ -1,5 +1,6 @@
 """Sweeps: each unit once, whatever happens to workers; and what is made of the results."""
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -21,6 +22,7 @@ import psutil
 import pytest
 from rich.console import Console
 
+from experiments import sweep
 from experiments.records import write_record
 from experiments.result_files import (
     COLUMNS,
@@ -108,6 +110,23 @@ def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
         )
         == []
     )
+
+
+def test_waiting_for_units_leaves_nothing_behind(tmp_path, monkeypatch):
+    """Of tasks in the client's event loop, of which a wait with a timeout leaves one per unit."""
+    tasks = []
+    processing = sweep._processing
+
+    def counted(client):
+        tasks.append(len(asyncio.all_tasks(client.loop.asyncio_loop)))
+        return processing(client)
+
+    monkeypatch.setattr(sweep, "_processing", counted)
+    monkeypatch.setattr(sweep, "POLL_SECONDS", 0.02)
+    units = [FakeUnit(f"unit-{i}") for i in range(30)]
+    assert execute_sweep(units, tmp_path, None, 1, QUIET) == {}
+    assert len(tasks) > 20
+    assert max(tasks) < tasks[0] + 20
 
 
 @pytest.mark.slow

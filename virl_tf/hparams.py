@@ -103,7 +103,7 @@ class KdeHparams:
 class PolicyHparams:
     """Start and trust-region updates of the policy q~_t."""
 
-    start: str = _ranged(choice("standard_normal", "kmeans", "samples"))
+    start: str = _ranged(choice("standard_normal", "kmeans", "samples", "mixture"))
     update_steps: int = _table_1()
     samples_per_component: int | None = _ranged(interval(4))
     kl_bound: float = _ranged(interval(0.0, open_low=True))

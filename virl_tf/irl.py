@@ -13,7 +13,7 @@ from virl_tf.fusion import Fusion
 from virl_tf.hparams import Hparams
 from virl_tf.importance import effective_sample_size
 from virl_tf.methods import Method
-from virl_tf.mixture import kmeans_start, samples_start, standard_normal_start
+from virl_tf.mixture import kmeans_start, resized, samples_start, standard_normal_start
 from virl_tf.negatives import Negatives, classes, draw_negatives
 from virl_tf.network_stack import empty_stack
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
@@ -91,12 +91,13 @@ def _initial_policy(problem: Problem, num_components: int, start: str) -> Policy
     """
     x, size = problem.demonstrations.numpy(), problem.num_contexts
     seed = numpy_seed(problem.seed, 0, "initial policy")
-    if start == "kmeans":
-        clusters = em_start if size else kmeans_start
-        return conditioned(clusters(x, num_components, seed), size)
-    if start == "samples":
-        return conditioned(samples_start(x, num_components, seed), size)
-    return conditioned(standard_normal_start(num_components, x.shape[1], seed), size)
+    if start == "mixture":
+        return conditioned(resized(problem.joint, num_components), size)
+    if start == "standard_normal":
+        return conditioned(standard_normal_start(num_components, x.shape[1], seed), size)
+    clusters = em_start if size else kmeans_start
+    starts = {"kmeans": clusters, "samples": samples_start}
+    return conditioned(starts[start](x, num_components, seed), size)
 
 
 def step(

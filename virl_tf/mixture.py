@@ -201,6 +201,35 @@ def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
     return _uniform(means, covariances)._replace(log_weights=tf.constant(log_weights, DENSITY))
 
 
+def resized(mixture: Mixture, num_components: int) -> Mixture:
+    """With K components: its heaviest ones, or with the heaviest split, one after the other.
+
+    Halves lie half a standard deviation to both sides along a component's longest axis; together
+    they have its mean and covariance. Of a mixture of many modes its heaviest components are nearer
+    to the best policy of K than EM with K, which lays some over several modes
+    (docs/decisions.md, policy-start).
+    """
+    log_weights = mixture.log_weights.numpy()
+    order = np.argsort(-log_weights, kind="stable")[:num_components]
+    weights = list(np.exp(log_weights[order] - log_weights.max()))
+    means, covariances = (
+        list(mixture.means.numpy()[order]),
+        list(mixture.covariances.numpy()[order]),
+    )
+    while len(weights) < num_components:
+        o = int(np.argmax(weights))
+        variances, axes = np.linalg.eigh(covariances[o])
+        shift = 0.5 * np.sqrt(variances[-1]) * axes[:, -1]
+        narrower = covariances[o] - np.outer(shift, shift)
+        weights[o : o + 1] = [0.5 * weights[o]] * 2
+        means[o : o + 1] = [means[o] - shift, means[o] + shift]
+        covariances[o : o + 1] = [narrower] * 2
+    found = _uniform(np.array(means), np.array(covariances))
+    return found._replace(
+        log_weights=tf.constant(np.log(weights) - np.log(np.sum(weights)), DENSITY)
+    )
+
+
 def _uniform(means: np.ndarray, covariances: np.ndarray) -> Mixture:
     k = len(means)
     scale_trils = np.linalg.cholesky(covariances)

@@ -1,7 +1,5 @@
 """Where a policy starts that is to be fitted to a recovered reward."""
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -9,10 +7,10 @@ from virl_tf.conditional import ConditionalMixture, Policy, conditioned, field_s
 from virl_tf.contexts import DRAWS as DRAWS_OF_CONTEXT
 from virl_tf.contexts import drawn, places
 from virl_tf.density import Density
-from virl_tf.em import em_mixture, em_start
+from virl_tf.em import FULL, Covariances, em_mixture
 from virl_tf.fusion import Fusion
 from virl_tf.importance import effective_sample_size, normalise
-from virl_tf.mixture import Mixture, standard_normal_start
+from virl_tf.mixture import Mixture, resized, standard_normal_start
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
 from virl_tf.shapes import Array, Float64
@@ -23,48 +21,55 @@ DRAWS, FEWEST_EFFECTIVE, RESAMPLED = 2000, 10, 400
 
 
 def reward_start(reward: Reward, num_components: int, seed: int) -> Mixture:
-    """EM on draws of exp(R), which are resampled from the densities that the reward is made of.
+    """The EM mixture that the reward is pooled with, `resized`; of other rewards EM on draws of
+    exp(R), which are resampled from the densities that it is made of.
 
     Where these miss exp(R), as G-EIM's, which are none, `spread_start`.
     """
+    if reward.mixture.num_components:
+        return resized(reward.mixture, num_components)
     proposal, number = _proposal(reward), max(20_000, DRAWS * num_components)
     x = proposal.sample(number, split_seed(seed, 0, "start"))
     log_w = evaluate(reward, x) - proposal.log_prob(x)
-    effective = effective_sample_size(log_w)
-    em_seed = numpy_seed(seed, 0, "initial policy")
-    if not effective >= FEWEST_EFFECTIVE * num_components:
+    if _misses(log_w, num_components):
+        em_seed = numpy_seed(seed, 0, "initial policy")
         return spread_start(reward, num_components, em_seed)
-    chosen = _resampled(x, log_w, num_components, seed)
-    # A ridge in units of the spread is wider than a thin mode (decisions.md: reward-start).
-    if effective >= 5 * (reward.dim + 1) * num_components:
-        return em_mixture(chosen, num_components, em_seed)
-    return em_start(chosen, num_components, em_seed)
+    return _em_of_weighted(x, log_w, num_components, seed)
 
 
-def _resampled(
+def _misses(log_w: Float64[Array, " N"], num_components: int) -> bool:
+    return not effective_sample_size(log_w) >= FEWEST_EFFECTIVE * num_components
+
+
+def _em_of_weighted(
     x: Float64[Array, "N D"], log_w: Float64[Array, " N"], num_components: int, seed: int
-) -> np.ndarray:
-    """Rows for EM, in proportion to their weights."""
+) -> Mixture:
+    """EM on draws that are resampled by their weights.
+
+    Those that stand for few rows want a ridge; else it would be wider than a thin mode
+    (docs/decisions.md, reward-start).
+    """
     weights = tf.nn.softmax(log_w).numpy()
     rng = np.random.default_rng(numpy_seed(seed, 0, "start"))
     number = max(2000, RESAMPLED * num_components)
-    return x.numpy()[rng.choice(len(x), number, p=weights / weights.sum())]
+    chosen = x.numpy()[rng.choice(len(x), number, p=weights / weights.sum())]
+    enough = effective_sample_size(log_w) >= 5 * (x.shape[1] + 1) * num_components
+    covariances = FULL if enough else Covariances("full", 1e-3)
+    em_seed = numpy_seed(seed, 0, "initial policy")
+    return em_mixture(chosen, num_components, em_seed, covariances)
 
 
 def _proposal(reward: Reward) -> Mixture:
-    """Equal shares of a Gaussian with the demonstrations' spread, the prior, and the EM mixture."""
+    """Equal shares of a Gaussian with the demonstrations' spread, and the prior."""
     spread = Mixture(
         tf.zeros([1], DENSITY),
         reward.features.shift[None],
         tf.linalg.diag(reward.features.scale)[None],
     )
-    parts: list[Any] = [spread]
-    if reward.base_exponent > 0.0:
-        parts.append(reward.base)
-    if reward.mixture.num_components:
-        parts.append(reward.mixture)
-    arrays = [tf.concat(arrays, axis=0) for arrays in zip(*parts, strict=True)]
-    return Mixture(arrays[0] - np.log(len(parts)), *arrays[1:])
+    if reward.base_exponent == 0.0:
+        return spread
+    arrays = [tf.concat(arrays, axis=0) for arrays in zip(spread, reward.base, strict=True)]
+    return Mixture(arrays[0] - np.log(2.0), *arrays[1:])
 
 
 def conditional_start(
@@ -80,10 +85,9 @@ def conditional_start(
     where = places(contexts, number, split_seed(seed, 0, "contexts"))
     rows = drawn(proposal, where, split_seed(seed, 0, "start"))
     log_w = normalise(evaluate(reward, rows) - proposal.log_prob(rows), DRAWS_OF_CONTEXT)
-    if not effective_sample_size(log_w) >= FEWEST_EFFECTIVE * num_components:
+    if _misses(log_w, num_components):
         log_w = tf.zeros_like(log_w)
-    chosen = _resampled(rows, log_w, num_components, seed)
-    joint = em_start(chosen, num_components, numpy_seed(seed, 0, "initial policy"))
+    joint = _em_of_weighted(rows, log_w, num_components, seed)
     return conditioned(joint, reward.num_contexts)
 
 

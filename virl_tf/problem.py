@@ -42,6 +42,7 @@ class Problem(NamedTuple):
         estimate: p~, the density estimate of the fusion.
         prior: an EM mixture or a Gaussian that q*_0 may be.
         mixture: by EM, of `train`, for pooling; without components where nothing is pooled.
+        joint: the same of whole rows [c, x], for the policy's start, if anything needs it.
         features: what the networks see of a point.
         domain: where demonstrations can lie.
         seed: of the run.
@@ -54,6 +55,7 @@ class Problem(NamedTuple):
     estimate: Density
     prior: Policy
     mixture: Policy
+    joint: Mixture
     features: Features
     domain: Domain
     seed: int
@@ -113,6 +115,7 @@ def make_problem(
         estimate=estimate,
         prior=prior,
         mixture=pooled,
+        joint=mixture,
         features=make_features(shuffled, frequencies),
         domain=domain,
         seed=seed,
@@ -137,7 +140,8 @@ def kernel_estimate(
 def _needs_mixture(hparams: Hparams) -> bool:
     loop = hparams.loop
     return (
-        loop.mixture_average
+        hparams.policy.start == "mixture"
+        or loop.mixture_average
         or loop.prior in ("mixture", "auto")
         or hparams.kde.estimator != "kernel"
     )
