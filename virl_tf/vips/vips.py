@@ -332,7 +332,8 @@ def _compiled_improve(
     """The compiled steps for a policy and a reward of these specs.
 
     By XLA: a step is hundreds of small operations, and fused they take a quarter of the time, which
-    pays for the compilation from the eighth iteration on.
+    pays for the compilation from the eighth iteration on. Not with gradients, whose steps are large
+    products (docs/decisions.md, xla).
     """
 
     def steps(
@@ -343,7 +344,7 @@ def _compiled_improve(
 
     seed_spec = tf.TensorSpec([2], tf.int32)
     options_spec = StepOptions(*[tf.TensorSpec([], DENSITY)] * 3)
-    return compiled(steps, policy, target, seed_spec, options_spec)
+    return compiled(steps, policy, target, seed_spec, options_spec, jit_compile=not gradients)
 
 
 def improve(
