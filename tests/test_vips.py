@@ -346,7 +346,7 @@ def test_improve_is_traced_once_while_the_reward_grows():
 
 
 def test_improve_runs_the_steps_the_hparams_ask_for(monkeypatch):
-    monkeypatch.setattr(vips, "compiled", lambda function, *_: function)
+    monkeypatch.setattr(vips, "compiled", lambda function, *_, **__: function)
     monkeypatch.setattr(vips, "_compiled_improve", vips._compiled_improve.__wrapped__)
     settings = tiny.hparams(policy={"kl_bound": 0.2, "weight_kl_bound": 0.01, "ridge": 0.01}).policy
     policy, reward = make_mixture(3), make_reward([make_network(seed=i) for i in range(2)])

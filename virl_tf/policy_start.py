@@ -26,8 +26,9 @@ def reward_start(reward: Reward, num_components: int, seed: int) -> Mixture:
 
     Where these miss exp(R), as G-EIM's, which are none, `spread_start`.
     """
-    if reward.mixture.num_components:
-        return resized(reward.mixture, num_components)
+    mixture = reward.mixture
+    if isinstance(mixture, Mixture) and mixture.num_components:
+        return resized(mixture, num_components)
     proposal, number = _proposal(reward), max(20_000, DRAWS * num_components)
     x = proposal.sample(number, split_seed(seed, 0, "start"))
     log_w = evaluate(reward, x) - proposal.log_prob(x)
@@ -68,7 +69,8 @@ def _proposal(reward: Reward) -> Mixture:
     )
     if reward.base_exponent == 0.0:
         return spread
-    arrays = [tf.concat(arrays, axis=0) for arrays in zip(spread, reward.base, strict=True)]
+    pairs = zip(spread, reward.base, strict=True)
+    arrays = [tf.concat(pair, axis=0) for pair in pairs]
     return Mixture(arrays[0] - np.log(2.0), *arrays[1:])
 
 
