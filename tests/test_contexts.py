@@ -9,6 +9,7 @@ from virl_tf.features import Features
 from virl_tf.fusion import Fusion
 from virl_tf.importance import normalise
 from virl_tf.methods import EIM, GEIM, METHODS, VIRL
+from virl_tf.mixture import resized
 from virl_tf.negatives import classes, draw_negatives
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
@@ -342,6 +343,12 @@ def test_the_reward_of_one_context_is_a_target_for_policies():
         tape.watch(x)
         values = reward(x, CONTEXTS)
     assert tape.gradient(values, x).shape == (N, D)
+
+
+def test_a_policy_may_start_from_what_the_em_mixture_says_given_the_context():
+    found, first, _ = state(policy={"start": "mixture"})
+    for a, b in zip(first.policy, conditioned(resized(found.joint, 2), C), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 # --- policies -------------------------------------------------------------------------------------

@@ -1,13 +1,16 @@
 from virl_tf import irl
 from virl_tf.discriminator.fit import DiscriminatorFitter
 from virl_tf.methods import EIM, METHODS, PAPER_METHODS, VIRL
+from virl_tf.mixture import resized
 from virl_tf.persistence.checkpoint import load_state, save_state
+from virl_tf.problem import make_problem
 from virl_tf.reward import evaluate
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import tiny
 from tests.tiny_runs import (
     GRID,
     NUM_COMPONENTS,
@@ -27,7 +30,7 @@ from tests.tiny_runs import (
 # --- start ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy_start", ["standard_normal", "kmeans", "samples"])
+@pytest.mark.parametrize("policy_start", ["standard_normal", "kmeans", "samples", "mixture"])
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_initial_state(method, policy_start):
     problem, state, hparams = start(method, policy={"start": policy_start})
@@ -48,6 +51,16 @@ def test_virl_starts_from_the_prior(prior):
     problem, state, _ = start(VIRL, loop={"prior": prior})
     expected = mixture_log_prob(problem.prior, GRID)
     np.testing.assert_allclose(evaluate(state.reward, GRID), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 30])
+def test_a_policy_may_start_from_the_em_mixture(k):
+    hparams = tiny.hparams(VIRL.family, policy={"start": "mixture"})
+    problem = make_problem(tiny.demonstrations(), hparams, 0)
+    assert problem.mixture.num_components == 0  # that is for pooling
+    found = irl.init(problem, VIRL, k, hparams).policy
+    for a, b in zip(found, resized(problem.joint, k), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_or_from_nothing():
