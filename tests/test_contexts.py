@@ -435,6 +435,7 @@ def test_a_callback_sees_policies_with_contexts_and_support_sees_rows():
         ({"contexts": CONTEXTS[:, 0]}, r"contexts must hold a row per demonstration.*c\[:, None\]"),
         ({"contexts": np.full((9, 1), 2.0)}, "contexts.*does not vary|constant"),
         ({"contexts": np.full((9, 1), np.nan)}, "contexts"),
+        ({"contexts": [[1.0], [2.0, 3.0]]}, r"contexts must hold a row .*got shape \(2, None\)"),
         ({"contexts": 3.0}, r"contexts must be .*\[M, C\]"),
         (
             {"contexts": rng.standard_normal((9, 2))},

@@ -146,7 +146,8 @@ def fit_policy(
         weight_kl_bound: the same for the weights.
         ridge: of the surrogate's regression, in units of the rewards' variance.
         initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for
-            a `Reward`, EM on draws of it.
+            a `Reward`, the heaviest components of the EM mixture that it is pooled with, or EM on
+            draws of it.
         support: [N, D] -> [N] bool (with contexts of rows); outside of it `log_prob` counts as
             -inf. A recovered reward knows the bounds that `fit` was given, and no others.
         jit_compile: compile with XLA, which takes 15 seconds and pays from thousands of steps on.
@@ -299,9 +300,12 @@ def _checked_contexts(contexts: Any, search: Any, gradients: bool | None) -> tf.
     for name, value in (("search", search), ("gradients", gradients)):
         if value:
             raise InputError(f"{name} is not for contexts; leave it out.")
-    if np.ndim(contexts) == 0:
-        raise InputError(f"contexts must be an array [M, C], got {type(contexts).__name__}.")
-    return tf.constant(check_contexts(contexts, len(contexts)), DENSITY)
+    try:
+        number = len(contexts)
+    except TypeError:
+        kind = type(contexts).__name__
+        raise InputError(f"contexts must be an array [M, C], got {kind}.") from None
+    return tf.constant(check_contexts(contexts, number), DENSITY)
 
 
 def _where(contexts: tf.Tensor | None, number: int, seed: int) -> Where:

@@ -176,8 +176,11 @@ def check_contexts(contexts: Any, n: int) -> np.ndarray:
         InputError: another number of rows, or what demonstrations cannot hold either: no numbers,
             NaN or infinities, a column that does not vary.
     """
-    found = np.shape(contexts)
-    if len(found) != 2 or found[0] != n:
+    try:
+        found = np.shape(contexts)
+    except ValueError:  # rows of different lengths
+        found = (n, None)
+    if len(found) != 2 or found[0] != n or found[1] is None:
         raise InputError(
             f"contexts must hold a row per demonstration, [{n}, C], got shape {found}; one number "
             "for each is [N, 1]: c[:, None]."
