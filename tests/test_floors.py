@@ -51,7 +51,7 @@ FLOORS = [
     ],
     ["methods"],
     ["negatives", "stopping", "irl", "pooling", "metrics", "score", "summary"],
-    ["observers", "event_files", "policy_start", "picture"],
+    ["observers", "event_files", "targets", "policy_start", "policy_watch", "picture"],
     [
         *("persistence", "persistence.files", "persistence.configuration"),
         *("persistence.policy_file", "persistence.reward_file", "persistence.checkpoint"),
