@@ -173,6 +173,7 @@ def test_versions_name_what_results_depend_on():
         ("paper", "1.1.0", True),
         ("best", "1.2.9", True),
         (None, "1.2.9", True),
+        ("paper", "3", True),  # YAML reads a number
     ],
 )
 def test_a_run_of_other_numbers_is_refused(tmp_path, monkeypatch, preset, made_by, refused):

@@ -95,9 +95,10 @@ def _initial_policy(problem: Problem, num_components: int, start: str) -> Policy
         return conditioned(resized(problem.joint, num_components), size)
     if start == "standard_normal":
         return conditioned(standard_normal_start(num_components, x.shape[1], seed), size)
+    if start == "samples":
+        return conditioned(samples_start(x, num_components, seed), size)
     clusters = em_start if size else kmeans_start
-    starts = {"kmeans": clusters, "samples": samples_start}
-    return conditioned(starts[start](x, num_components, seed), size)
+    return conditioned(clusters(x, num_components, seed), size)
 
 
 def step(

@@ -212,10 +212,8 @@ def resized(mixture: Mixture, num_components: int) -> Mixture:
     log_weights = mixture.log_weights.numpy()
     order = np.argsort(-log_weights, kind="stable")[:num_components]
     weights = list(np.exp(log_weights[order] - log_weights.max()))
-    means, covariances = (
-        list(mixture.means.numpy()[order]),
-        list(mixture.covariances.numpy()[order]),
-    )
+    means = list(mixture.means.numpy()[order])
+    covariances = list(mixture.covariances.numpy()[order])
     while len(weights) < num_components:
         o = int(np.argmax(weights))
         variances, axes = np.linalg.eigh(covariances[o])
@@ -225,9 +223,8 @@ def resized(mixture: Mixture, num_components: int) -> Mixture:
         means[o : o + 1] = [means[o] - shift, means[o] + shift]
         covariances[o : o + 1] = [narrower] * 2
     found = _uniform(np.array(means), np.array(covariances))
-    return found._replace(
-        log_weights=tf.constant(np.log(weights) - np.log(np.sum(weights)), DENSITY)
-    )
+    log_shares = np.log(weights) - np.log(np.sum(weights))
+    return found._replace(log_weights=tf.constant(log_shares, DENSITY))
 
 
 def _uniform(means: np.ndarray, covariances: np.ndarray) -> Mixture:

@@ -103,12 +103,12 @@ class RunFolder:
             )
 
     def _check_numerics(self) -> None:
-        made_by = self._versions.get("virl_tf")
+        made_by = {name: str(version) for name, version in self._versions.items()}
         preset = self.config.get("preset")
-        there, now = (numerics(of, preset).get("virl_tf") for of in (self._versions, versions()))
-        if made_by is not None and there != now:
+        there, now = (numerics(of, preset).get("virl_tf") for of in (made_by, versions()))
+        if there is not None and there != now:
             raise InputError(
-                f"{self.path} was made by virl_tf {made_by}; "
+                f"{self.path} was made by virl_tf {made_by['virl_tf']}; "
                 "use that version, or give another folder."
             )
 
