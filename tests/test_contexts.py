@@ -1,9 +1,10 @@
 """Contextual V-IRL from end to end: rows [c, x] in the loop, `fit(contexts=)`, files, scores."""
 
 from virl_tf import InputError, export, fit, fit_policy, irl, load
-from virl_tf.conditional import ConditionalMixture, conditioned
+from virl_tf.conditional import ConditionalMixture, conditioned, empty_conditional
 from virl_tf.contexts import DRAWS, Places
 from virl_tf.demonstrations import DataOptions, prepare
+from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.em import em_start
 from virl_tf.features import Features
 from virl_tf.fusion import Fusion
@@ -11,10 +12,11 @@ from virl_tf.importance import normalise
 from virl_tf.methods import EIM, GEIM, METHODS, VIRL
 from virl_tf.mixture import resized
 from virl_tf.negatives import classes, draw_negatives
+from virl_tf.numerics import DENSITY
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward
-from virl_tf.policy_start import conditional_start, standard_conditional_start
+from virl_tf.policy_start import conditional_start, reward_start, standard_conditional_start
 from virl_tf.pooling import log_likelihoods
 from virl_tf.problem import make_problem
 from virl_tf.reward import CumulativeReward
@@ -181,7 +183,7 @@ def test_a_fit_gives_a_reward_and_a_policy_of_both(results):
     assert result.reward(X, CONTEXTS).shape == (N,)
     assert result.reward(X[:, None], CONTEXTS[:3]).shape == (N, 3)
     of_one = result.reward.condition(CONTEXTS[0])(X)
-    np.testing.assert_array_equal(of_one, result.reward(X, CONTEXTS[0]))
+    np.testing.assert_allclose(of_one, result.reward(X, CONTEXTS[0]), atol=1e-4)
     assert result.policy.sample(CONTEXTS, 0).shape == (N, D)
     assert result.policy.condition(CONTEXTS[0]).distribution.sample(3).shape == (3, D)
     assert "C = 1, D = 2" in repr(result)
@@ -337,12 +339,45 @@ def test_the_reward_of_one_context_is_a_target_for_policies():
     graph = tf.function(reward.condition(CONTEXTS[0])).get_concrete_function(
         tf.TensorSpec([None, D], tf.float64)
     )
-    np.testing.assert_allclose(graph(tf.constant(X)), reward(X, CONTEXTS[0]))
+    np.testing.assert_allclose(graph(tf.constant(X)), reward(X, CONTEXTS[0]), atol=1e-5)
     with tf.GradientTape() as tape:
         x = tf.constant(X)
         tape.watch(x)
         values = reward(x, CONTEXTS)
     assert tape.gradient(values, x).shape == (N, D)
+
+
+def test_the_reward_of_one_context_is_one_without_contexts(tmp_path):
+    """With waves through c and x, two networks, a pooled mixture, a bound and an angle."""
+    size, dim = 2, 3
+    rows = np.random.default_rng(5).standard_normal((60, size + dim))
+    frequencies = np.random.default_rng(6).standard_normal((size + dim, 4))
+    networks = [make_network(size + dim + 8, seed=i) for i in range(2)]
+    base, mixture = (conditioned(make_mixture(4, size + dim, seed=i), size) for i in range(2))
+    bounds = [-1.0, -np.inf, -2.0], [np.inf, np.inf, 2.0], [0.0, 0.0, 4.0]
+    domain = Domain(*(tf.constant(side, DENSITY) for side in bounds)).behind(size)
+    pooled = {"base": base, "mixture": mixture, "mixture_exponent": 0.3}
+    reward = make_reward(networks, dim=size + dim, frequencies=frequencies, **pooled)
+    reward = reward._replace(domain=domain)
+    for c in rows[:3, :size]:
+        found, x = reward.condition(c), rows[:, size:]
+        expected = np.asarray(reward(x, c))
+        assert 5 < np.isfinite(expected).sum() < 60
+        assert (found.num_contexts, found.dim) == (0, dim)
+        np.testing.assert_allclose(found(x), expected, rtol=1e-5, atol=1e-5)
+    found.as_keras().save(tmp_path / "reward.keras")
+    np.testing.assert_array_equal(load_reward(tmp_path / "reward.keras")(x), found(x))
+    unbounded = reward._replace(domain=EVERYWHERE, mixture=empty_conditional(dim, size))
+    expected = unbounded(x, c)
+    np.testing.assert_allclose(unbounded.condition(c)(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_policy_on_the_reward_of_one_context_starts_from_em_there():
+    mixture = conditioned(make_mixture(4, C + D), C)
+    reward, c = conditional_reward()._replace(mixture=mixture), tf.constant(CONTEXTS[0])
+    start = reward_start(reward.condition(c), 2, seed=0)
+    for a, b in zip(start, resized(reward.mixture.condition(c), 2), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_a_policy_may_start_from_what_the_em_mixture_says_given_the_context():

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.contexts import checked, rows_of
+from virl_tf.contexts import checked, checked_context, rows_of
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, LOG_2PI, sampling_seed
 from virl_tf.shapes import Array, Float64
@@ -65,9 +65,7 @@ class ConditionalMixture(NamedTuple):
         Raises:
             InputError: c is something else.
         """
-        c = checked("c", c, self.num_contexts)
-        if c.shape.rank != 1:
-            raise InputError(f"c must be one context [{self.num_contexts}], got shape {c.shape}.")
+        c = checked_context(c, self.num_contexts)
         means = tf.linalg.matvec(self.gains, c) + self.offsets
         return Mixture(self.log_gate(c[None])[0], means, self.scale_trils)
 

@@ -91,6 +91,14 @@ def rows_of(x: Any, c: Any, num_contexts: int, dim: int) -> tf.Tensor:
     return tf.concat(parts, axis=-1)
 
 
+def checked_context(c: Any, size: int) -> Float64[Array, " C"]:
+    """One context as float64 [size], or an InputError."""
+    c = checked("c", c, size)
+    if c.shape.rank != 1:
+        raise InputError(f"c must be one context [{size}], got shape {c.shape}.")
+    return c
+
+
 def checked(name: str, value: Any, size: int) -> tf.Tensor:
     """`value` as float64 [..., size], or an InputError that names it."""
     wanted = f"{name} must be an array of real numbers [..., {size}]"

@@ -47,6 +47,10 @@ class Domain(NamedTuple):
         fills = -free, free, np.zeros(num_contexts)
         return Domain(*(tf.concat(pair, 0) for pair in zip(fills, self, strict=True)))
 
+    def in_context(self, num_contexts: int) -> "Domain":
+        """That of x, of one of rows [c, x]: what `behind` was made of."""
+        return Domain(*(side[num_contexts:] for side in self))
+
     def contains(self, x: Float64[Array, "N D"]) -> Bool[Array, " N"]:
         """Whether points are in the box."""
         return tf.reduce_all((x >= self.lower) & (x <= self.upper), axis=-1)

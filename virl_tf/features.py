@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from virl_tf.hparams import NetworkHparams
 from virl_tf.kde import held_out_bandwidth, silverman_factor
+from virl_tf.network_stack import FrozenNetwork
 from virl_tf.numerics import DENSITY, NETWORK, numpy_seed, to_network
 from virl_tf.shapes import Array, Float32, Float64, Int64
 
@@ -37,6 +38,28 @@ class Features(NamedTuple):
             return z
         phases = tf.matmul(z, self.frequencies)
         return tf.concat([z, _SQRT_2 * tf.sin(phases), _SQRT_2 * tf.cos(phases)], axis=1)
+
+
+def in_context(
+    features: Features, networks: FrozenNetwork, c: Float64[Array, " C"]
+) -> tuple[Features, FrozenNetwork]:
+    """Features of x alone, and the networks that see them as `networks` see those of rows [c, x].
+
+    What c adds to the first layer is constant, and with a the phases of c and b those of x
+
+        sin(a + b) = cos(a) sin(b) + sin(a) cos(b),    cos(a + b) = cos(a) cos(b) - sin(a) sin(b).
+    """
+    number, count = int(c.shape[0]), int(features.frequencies.shape[1])
+    sizes = [number, features.dim - number, count, count]
+    of_c, of_x, of_sin, of_cos = tf.split(networks.input_kernel, sizes, axis=-2)
+    z = to_network((c - features.shift[:number]) / features.scale[:number])
+    bias = networks.input_bias + tf.reduce_sum(z[:, None] * of_c, axis=-2)
+    phases = tf.linalg.matvec(features.frequencies[:number], z, transpose_a=True)
+    sin, cos = tf.sin(phases)[:, None], tf.cos(phases)[:, None]
+    kernels = [of_x, cos * of_sin - sin * of_cos, sin * of_sin + cos * of_cos]
+    networks = networks._replace(input_kernel=tf.concat(kernels, axis=-2), input_bias=bias)
+    of_rows = features.shift, features.scale, features.frequencies
+    return Features(*(array[number:] for array in of_rows)), networks
 
 
 def make_features(x: np.ndarray, frequencies: np.ndarray) -> Features:

@@ -1,7 +1,7 @@
 """The cumulative reward R(x) = log q*_0(x) + sum_i phi_i(x) (Eq. 2), as a value: arrays only."""
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.conditional import ConditionalMixture, Policy
-from virl_tf.contexts import checked, rows_of
+from virl_tf.contexts import checked_context, rows_of
 from virl_tf.domain import EVERYWHERE, Domain
-from virl_tf.features import Features
+from virl_tf.features import Features, in_context
 from virl_tf.mixture import Mixture
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
 from virl_tf.numerics import DENSITY, NETWORK, compiled, from_network, specs_of
@@ -87,19 +87,6 @@ class Reward(NamedTuple):
         flat = evaluate(self, tf.reshape(x, [-1, self.features.dim]))
         return tf.reshape(flat, tf.shape(x)[:-1])
 
-    def condition(self, c: Any) -> Callable[[Any], tf.Tensor]:
-        """R(c, .) of one context c [C]: what `fit_policy` and TFP's samplers take.
-
-        Raises:
-            InputError: c is something else.
-        """
-        if self.num_contexts == 0:
-            raise InputError("this reward takes no contexts.")
-        c = checked("c", c, self.num_contexts)
-        if c.shape.rank != 1:
-            raise InputError(f"c must be one context [{self.num_contexts}], got shape {c.shape}.")
-        return lambda x: self(x, c)
-
     def log_prob(self, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
         """R(x): [N, D] -> [N], not compiled: for use inside other compiled functions.
 
@@ -119,6 +106,26 @@ class Reward(NamedTuple):
     def add(self, phi: FrozenNetwork) -> "Reward":
         """Log q*_{t+1} = log q*_t + `phi` (Algorithm 1, line 3)."""
         return self._replace(networks=self.networks.append(phi))
+
+    def condition(self, c: Any) -> "Reward":
+        """R(c, .) of one context c [C], a reward without contexts.
+
+        Raises:
+            InputError: c is something else.
+        """
+        if self.num_contexts == 0:
+            raise InputError("this reward takes no contexts.")
+        c = checked_context(c, self.num_contexts)
+        densities: Any = self.base, self.mixture
+        base, mixture = (density.condition(c) for density in densities)
+        features, networks = in_context(self.features, self.networks.networks, c)
+        return self._replace(
+            base=base,
+            networks=self.networks._replace(networks=networks),
+            features=features,
+            mixture=mixture,
+            domain=self.domain.in_context(self.num_contexts),
+        )
 
     def of_policy(self, policy: Policy) -> "Reward":
         """The log density of a `policy` in the place of this reward: no networks."""
