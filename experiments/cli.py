@@ -379,12 +379,13 @@ def infer_command(
     runs: Annotated[list[Path], Argument(metavar="RUN...", help="Folders of finished runs.")],
     components: Annotated[int, Option(help="Components of the new policy.")],
     search: Annotated[
-        bool,
+        bool | None,
         Option(
             "--search/--fixed",
-            help="Add and prune components first, or keep one set of them as in the paper.",
+            help="Add and prune components first, or keep one set of them as in the paper; "
+            "default: search, but for a policy for all contexts.",
         ),
-    ] = True,
+    ] = None,
     steps: Annotated[
         int | None,
         Option(help="Trust-region steps; default: 400 if fixed, 30 after a search."),
@@ -396,6 +397,13 @@ def infer_command(
         ),
     ] = None,
     seed: Annotated[int, Option(help="Seed of the new policy.")] = 0,
+    context: Annotated[
+        str | None,
+        Option(
+            metavar="A=1,B=2",
+            help="Of a fit with contexts: the one to fit the policy for; default: all of them.",
+        ),
+    ] = None,
     obstacles: Annotated[
         float | None,
         Option(metavar="SHARE", help="path_planning: block this share of the paths, e.g. 0.33."),
@@ -418,9 +426,11 @@ def infer_command(
     from experiments.early_checks import check_infer
 
     check_infer(runs, components, steps, samples, seed)
+    from experiments.fit_request import parse_numbers
     from experiments.inference import InferenceRequest, infer
 
-    request = InferenceRequest(components, search, steps, samples, seed, obstacles, support)
+    where = parse_numbers("--context", context)
+    request = InferenceRequest(components, search, steps, samples, seed, obstacles, support, where)
     infer(runs, request, out or runs[0] / ("inference" if obstacles is None else "obstacles"))
 
 

@@ -29,6 +29,7 @@ class Demonstrations(NamedTuple):
     x: np.ndarray  # [N, D] float64
     columns: list[str]  # [D]
     groups: np.ndarray | None = None  # [N] labels of the column `group`
+    contexts: Sequence[str] = ()  # columns that are the situation, not what is done there
 
 
 def load_demonstrations(
@@ -156,6 +157,14 @@ def read_parquet(path: Path) -> pd.DataFrame:
     # pyarrow's own errors are these; the others come of pandas's description within the file.
     except (OSError, ValueError, RuntimeError, MemoryError, *_WRONG_DESCRIPTION) as error:
         raise InputError(f"{path} is damaged or not a .parquet file: {reason(error)}") from error
+
+
+def check_context_names(named: int, different: int, others: int) -> None:
+    """Raises InputError for so many columns that --contexts names, and others."""
+    if different < named:
+        raise InputError("--contexts names a column twice.")
+    if not others:
+        raise InputError("--contexts leaves no column of what is done; name fewer.")
 
 
 def chosen_columns(

@@ -12,8 +12,9 @@ from virl_tf.hparams import Hparams
 from virl_tf.methods import METHODS
 from virl_tf.score import from_plain
 from virl_tf.trajectories.episodes import Episodes
-from virl_tf.validation import check_choice, check_integer
+from virl_tf.validation import InputError, check_choice, check_integer
 
+import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
@@ -21,14 +22,14 @@ from rich.table import Table
 from experiments.demonstration_files import Demonstrations
 from experiments.evaluation.own_demonstrations import draw_missing
 from experiments.evaluation.trajectories import some_demonstrations, write_trajectories
-from experiments.fit_request import FitRequest, TrajectoryRequest
+from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
 from experiments.result_files import read_summary, reading
 from experiments.specification import parse_assignment
 
 
 def fit_file(
     request: FitRequest,
-    read: Demonstrations | Episodes,
+    read: Demonstrations | Trajectories,
     out: Path,
     tensorboard: bool,
     progress: bool = True,
@@ -46,14 +47,14 @@ def fit_file(
     if isinstance(read, Demonstrations):
         data, encoded = read, None
     else:
-        data, encoded = _encoded(read, request.trajectories or TrajectoryRequest())
+        data, encoded = _encoded(*read, request.trajectories or TrajectoryRequest())
     if request.components is not None:
         check_integer("--components", request.components, 1, len(data.x))
     hparams = user_hparams(request.method, request.hparams_file, request.assignments)
     frame = pd.DataFrame(data.x, columns=data.columns)
-    contexts, x = frame[list(request.contexts)], frame.drop(columns=list(request.contexts))
+    contexts, x = frame[list(data.contexts)], frame.drop(columns=list(data.contexts))
     dimension = f"dimension {x.shape[1]}"
-    if request.contexts:
+    if data.contexts:
         dimension += f", each in a context of dimension {contexts.shape[1]},"
     size = f"{len(x)} demonstrations of {dimension} from {request.path}"
     console.print(f"{size}; run folder {out}", highlight=False, soft_wrap=True)
@@ -66,7 +67,7 @@ def fit_file(
             x,
             request.method,
             request.components,
-            contexts=contexts if request.contexts else None,
+            contexts=contexts if data.contexts else None,
             held_out=request.held_out,
             groups=data.groups,
             periodic=request.periodic,
@@ -87,13 +88,19 @@ def fit_file(
 
 
 def _encoded(
-    episodes: Episodes, how: TrajectoryRequest
+    episodes: Episodes, contexts: pd.DataFrame, how: TrajectoryRequest
 ) -> tuple[Demonstrations, tuple[Episodes, Encoding]]:
-    """The codes of trajectories as rows, and what they are codes of."""
+    """Contexts and codes of trajectories as rows, and what they are codes of."""
     options: dict[str, Any] = {"via": how.via, "phase": how.phase, "tolerance": how.tolerance}
     encoding = fit_encoding(episodes, how.kind, how.size, **options)
     codes = encoding.encode(episodes)
-    return Demonstrations(codes, list(encoding.code_columns)), (episodes, encoding)
+    names = [str(name) for name in contexts]
+    taken = sorted(set(names) & set(encoding.code_columns))
+    if taken:
+        raise InputError(f"--contexts: {taken[0]!r} is what a column of the codes is called.")
+    rows = np.hstack([contexts.to_numpy(), codes])
+    data = Demonstrations(rows, [*names, *encoding.code_columns], contexts=names)
+    return data, (episodes, encoding)
 
 
 def _print_encoding(episodes: Episodes, encoding: Encoding, console: Console) -> None:
@@ -106,9 +113,15 @@ def _print_encoding(episodes: Episodes, encoding: Encoding, console: Console) ->
 def _write_trajectories(
     out: Path, result: virl_tf.Result, episodes: Episodes, encoding: Encoding
 ) -> None:
-    """encoding.npz, trajectories.npz and the pictures of paths, unless they are there."""
+    """encoding.npz, trajectories.npz and the pictures of paths, unless they are there.
+
+    With contexts the paths of some of them are in situations.npz.
+    """
     from experiments.figures.trajectories import draw_trajectories
 
+    if result.reward.num_contexts:
+        save_encoding(out / "encoding.npz", encoding)
+        return
     if not (out / "trajectories.npz").is_file():
         save_encoding(out / "encoding.npz", encoding)
         policies = (result.policy, result.policy)
@@ -120,7 +133,7 @@ def _write_trajectories(
 
 def _print_files(out: Path, console: Console) -> None:
     shown = ", ".join(str(out / name) for name in pictures(out))
-    numbers = [out / "summary.json", out / "trajectories.npz"]
+    numbers = [out / name for name in ("summary.json", "trajectories.npz", "situations.npz")]
     listed = ", ".join(str(path) for path in numbers if path.is_file())
     console.print(f"\npictures: {shown}; numbers: {listed}", highlight=False, soft_wrap=True)
     console.print("use it from Python:\n")
@@ -178,27 +191,21 @@ def _last_iteration(summary: dict[str, Any]) -> str:
 
 def snippet(out: Path) -> str:
     """A few lines of Python that load the result and use it."""
-    if (out / "encoding.npz").is_file():
-        return (
-            "import virl_tf\n"
-            f"result = virl_tf.load({str(out)!r})  # reward.keras, policy.npz and the history\n"
-            f"encoding = virl_tf.load_encoding({str(out / 'encoding.npz')!r})\n"
-            "print(encoding.decode(result.policy.sample(3)).shape)  # paths [3, T, D]"
-        )
+    lines = [
+        "import virl_tf",
+        f"result = virl_tf.load({str(out)!r})  # reward.keras, policy.npz and the history",
+    ]
+    policy, reward = "result.policy", "result.reward"
     if read_summary(out)["demonstrations"].get("contexts"):
-        return (
-            "import virl_tf\n"
-            f"result = virl_tf.load({str(out)!r})  # reward.keras, policy.npz and the history\n"
-            "c = [0.0] * result.reward.num_contexts  # a context\n"
-            "x = result.policy.condition(c).sample(3)\n"
-            "print(result.reward(x, c))  # log density, up to a function of c, of 3 draws"
-        )
-    return (
-        "import virl_tf\n"
-        f"result = virl_tf.load({str(out)!r})  # reward.keras, policy.npz and the history\n"
-        "print(result.reward(result.policy.distribution.sample(3)))  # log density, up to a "
-        "constant, of 3 draws of the policy"
-    )
+        lines.append("c = [0.0] * result.reward.num_contexts  # a context")
+        policy, reward = f"{policy}.condition(c)", f"{reward}.condition(c)"
+    if (out / "encoding.npz").is_file():
+        lines.append(f"encoding = virl_tf.load_encoding({str(out / 'encoding.npz')!r})")
+        lines.append(f"print(encoding.decode({policy}.sample(3)).shape)  # paths [3, T, D]")
+    else:
+        lines.append(f"x = {policy}.distribution.sample(3)")
+        lines.append(f"print({reward}(x))  # log density, up to a constant")
+    return "\n".join(lines)
 
 
 def pictures(out: Path) -> list[str]:

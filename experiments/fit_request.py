@@ -9,8 +9,14 @@ from virl_tf.trajectories.episodes import Episodes
 from virl_tf.trajectories.options import TOLERANCE, check_options
 from virl_tf.validation import InputError, check_choice
 
-from experiments.demonstration_files import Demonstrations, load_demonstrations
-from experiments.trajectory_files import TrajectoryFile, load_episodes
+import pandas as pd
+
+from experiments.demonstration_files import (
+    Demonstrations,
+    check_context_names,
+    load_demonstrations,
+)
+from experiments.trajectory_files import TrajectoryFile, load_episodes, split_contexts
 
 Support = tuple[Mapping[str, float] | None, Mapping[str, float] | None]
 
@@ -61,7 +67,11 @@ class FitRequest(NamedTuple):
     assignments: Sequence[str] = ()
 
 
-def read(request: FitRequest) -> Demonstrations | Episodes:
+Trajectories = tuple[Episodes, pd.DataFrame]
+"""Paths, and the context of each: N rows, which may have no columns."""
+
+
+def read(request: FitRequest) -> Demonstrations | Trajectories:
     """The rows to fit to, or the trajectories.
 
     Raises:
@@ -69,10 +79,12 @@ def read(request: FitRequest) -> Demonstrations | Episodes:
     """
     how = request.trajectories
     if how is not None:
-        _check_no_table(request)
+        if request.group is not None:
+            raise InputError("--group is for tables with a row per demonstration.")
         check_options(how.kind, how.size, how.via, how.phase, how.tolerance)
         chosen = (request.array, request.columns, request.exclude, how.episode, how.time)
-        return load_episodes(TrajectoryFile(request.path, *chosen))
+        episodes = load_episodes(TrajectoryFile(request.path, *chosen, request.contexts))
+        return split_contexts(episodes, request.contexts)
     columns = request.columns and [*request.columns, *request.contexts]
     rows = load_demonstrations(request.path, request.array, columns, request.exclude, request.group)
     _check_contexts(request.contexts, rows.columns, request.path)
@@ -80,27 +92,14 @@ def read(request: FitRequest) -> Demonstrations | Episodes:
         for name in named or ():
             check_choice(f"column of {request.path}", name, rows.columns)
     refuse_row_numbers(rows.x, rows.columns)
-    return rows
-
-
-def _check_no_table(request: FitRequest) -> None:
-    """InputError for what only tables have."""
-    if request.group is not None:
-        raise InputError("--group is for tables with a row per demonstration.")
-    if request.contexts:
-        raise InputError(
-            "--contexts is for tables with a row per demonstration; of trajectories "
-            "virl_tf.fit(encoding.encode(paths), contexts=c) takes them."
-        )
+    return rows._replace(contexts=request.contexts)
 
 
 def _check_contexts(contexts: Sequence[str], columns: Sequence[str], path: Path) -> None:
     for name in contexts:
         check_choice(f"column of {path}", name, columns)
-    if len(set(contexts)) < len(contexts):
-        raise InputError("--contexts names a column twice.")
-    if set(contexts) == set(columns):
-        raise InputError("--contexts leaves no column of what is done; name fewer.")
+    different = set(contexts)
+    check_context_names(len(contexts), len(different), len(set(columns) - different))
 
 
 def parse_columns(text: str | None) -> list[str] | None:

@@ -1,23 +1,25 @@
 """Inference: a new policy, fitted by VIPS to the reward of one run or the average of several."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
 from virl_tf.fit_policy import FINAL_STEPS, PolicyResult, Support, fit_policy
-from virl_tf.mixture import Mixture
+from virl_tf.fit_policy import FIXED_STEPS as POLICY_STEPS
 from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.policy_file import save_policy
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.reward import Reward
-from virl_tf.validation import InputError, check_integer, check_seed
+from virl_tf.validation import InputError, check_choice, check_integer, check_seed
 
+import numpy as np
 from rich.console import Console
 
 from experiments.evaluation.base import Inference
-from experiments.evaluation.own_demonstrations import OwnInference, draw_missing
-from experiments.result_files import check_same_task
+from experiments.evaluation.own_demonstrations import OwnInference, column_names, draw_missing
+from experiments.result_files import check_same_task, read_summary
 from experiments.supports import load_support
 from experiments.tasks import describe, experiment_of, names_where
 from experiments.tasks.description import TaskDescription
@@ -31,21 +33,24 @@ class InferenceRequest(NamedTuple):
 
     Attributes:
         search: components are added and pruned first; without it their set is fixed, as in the
-            paper.
+            paper; None: but for a policy for all contexts.
         steps, samples: of the components' own steps; None: 400 of 100 samples for a fixed set,
             `fit_policy`'s after a search.
         obstacles: the share of path planning's paths that discs block, which the reward does not
             know of.
         support: where the policy may go, a Python function; see `experiments.supports`.
+        context: of rewards with contexts the one to fit a policy for, by its columns' names; None:
+            a policy for all that were demonstrated.
     """
 
     components: int
-    search: bool = True
+    search: bool | None = None
     steps: int | None = None
     samples: int | None = None
     seed: int = 0
     obstacles: float | None = None
     support: str | None = None
+    context: Mapping[str, float] | None = None
 
 
 def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = False) -> None:
@@ -57,26 +62,27 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     """
     console = Console(quiet=quiet)
     check_integer("--components", request.components, 1)
-    steps, samples = _steps_and_samples(request)
     check_seed(request.seed)
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
-    if any(reward.num_contexts for reward in rewards):
-        raise InputError(
-            "a reward of contexts has a policy for each; from Python: "
-            "virl_tf.fit_policy(reward.condition(c), dim)."
-        )
+    context = _context(runs[0], rewards[0], request.context)
+    for_all = rewards[0].num_contexts > 0 and context is None
+    if for_all and request.search:
+        raise InputError("--search is not for a policy for all contexts; give one with --context.")
+    search = not for_all if request.search is None else request.search
+    steps, samples = _steps_and_samples(request, search, for_all)
     given = None if request.support is None else load_support(request.support)
-    inference = inference_of(runs, rewards, request.obstacles)
+    inference = inference_of(runs, rewards, request.obstacles, context)
     config = {
         "runs": [run.name for run in runs],
         "components": request.components,
         "steps": steps,
         "samples": samples,
         "seed": request.seed,
-        **({"search": True} if request.search else {}),
+        **({"search": True} if search else {}),
         **({} if request.obstacles is None else {"blocked_share": request.obstacles}),
         **({} if given is None else {"support": given.identity}),
+        **({} if context is None else {"context": context.tolist()}),
     }
     RunFolder.open(out, config)
     if (out / "summary.json").is_file():
@@ -92,24 +98,50 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     seconds = time.process_time() - start
     save_policy(out / "policy.npz", fitted.policy)
     write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
-    found, sentence = inference.finish(out, fitted.policy, evaluations, request.search)
+    found, sentence = inference.finish(out, fitted.policy, evaluations, search)
     summary = {**config, **found, "evaluations": evaluations, "cpu_seconds": seconds}
     write_json(out / "summary.json", summary)
     console.print(f"{sentence}; in {out}", highlight=False)
 
 
-def _steps_and_samples(request: InferenceRequest) -> tuple[int, int | None]:
-    """Of the components' own steps."""
+def _steps_and_samples(
+    request: InferenceRequest, search: bool, for_all: bool
+) -> tuple[int, int | None]:
+    """Of the components' own steps; those of a policy for all contexts are `fit_policy`'s."""
     steps, samples = request.steps, request.samples
     if steps is None:
-        steps = FINAL_STEPS if request.search else FIXED_STEPS
-    if samples is None and not request.search:
+        fixed = POLICY_STEPS if for_all else FIXED_STEPS
+        steps = FINAL_STEPS if search else fixed
+    if samples is None and not search and not for_all:
         samples = FIXED_SAMPLES
     check_integer("--steps", steps, 1)
     return steps, None if samples is None else check_integer("--samples", samples, 4)
 
 
-def inference_of(runs: list[Path], rewards: list[Reward], obstacles: float | None) -> Inference:
+def _context(run: Path, reward: Reward, given: Mapping[str, float] | None) -> np.ndarray | None:
+    """The one to fit a policy for, [C], or InputError for other columns than the contexts'."""
+    if given is None:
+        return None
+    if reward.num_contexts == 0:
+        raise InputError(f"--context is for rewards with contexts; that of {run} has none.")
+    names = column_names(read_summary(run))[: reward.num_contexts]
+    for name in given:
+        check_choice("column of --context", name, names)
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise InputError(f"--context gives no {missing[0]!r}; the contexts are {', '.join(names)}.")
+    for name, value in given.items():
+        if not np.isfinite(value):
+            raise InputError(f"--context: {name!r} must be a finite number, got {value}.")
+    return np.array([given[name] for name in names])
+
+
+def inference_of(
+    runs: list[Path],
+    rewards: list[Reward],
+    obstacles: float | None,
+    context: np.ndarray | None = None,
+) -> Inference:
     """What the task infers on the average of the rewards.
 
     Raises InputError if it knows no obstacles, or not such a share of them.
@@ -120,7 +152,7 @@ def inference_of(runs: list[Path], rewards: list[Reward], obstacles: float | Non
             raise InputError("--obstacles is for tasks; on your own demonstrations use --support.")
         for run in runs:
             draw_missing(run, virl_tf.load(run))
-        return OwnInference(runs, rewards)
+        return OwnInference(runs, rewards, context)
     if obstacles is not None and not _has_obstacles(describe(config["task"])):
         takers = names_where(_has_obstacles)
         raise InputError(f"--obstacles is for {takers}; these are runs of {config['task']}.")
@@ -145,13 +177,14 @@ def _fit(
     components, steps, seed = config["components"], config["steps"], config["seed"]
     evaluations: list[dict[str, float]] = []
 
-    def measure(done: int, policy: Mixture) -> None:
+    def measure(done: int, policy: Any) -> None:
         evaluations.append({"step": done, **inference.measure(policy)})
 
     fitted = fit_policy(
         inference.log_prob,
         reward.dim,
         components,
+        contexts=getattr(inference, "contexts", None),
         search=config.get("search", False),
         support=support,
         seed=seed,

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.demonstration_files import (
+    check_context_names,
     chosen_columns,
     held_instead,
     read_csv,
@@ -39,6 +40,7 @@ class TrajectoryFile(NamedTuple):
             column of lists is one name.
         episode: the column of a table that tells episodes apart; None: one of `EPISODE_COLUMNS`.
         time: the column of times; None: one of `TIME_COLUMNS`, if there is one.
+        contexts: columns beside those, which are the same throughout an episode.
     """
 
     path: Path
@@ -47,6 +49,12 @@ class TrajectoryFile(NamedTuple):
     exclude: Sequence[str] = ()
     episode: str | None = None
     time: str | None = None
+    contexts: Sequence[str] = ()
+
+    @property
+    def all_columns(self) -> Sequence[str] | None:
+        """Those to use and the contexts."""
+        return self.columns and [*self.columns, *self.contexts]
 
 
 def load_episodes(file: TrajectoryFile) -> Episodes:
@@ -80,6 +88,44 @@ def load_episodes(file: TrajectoryFile) -> Episodes:
         if str(file.path) in str(error):
             raise
         raise InputError(f"{file.path}: {error}") from error
+
+
+def split_contexts(episodes: Episodes, names: Sequence[str]) -> tuple[Episodes, pd.DataFrame]:
+    """Paths without the columns `names`, and what these are in each episode, [N, C].
+
+    Raises:
+        InputError: no such column, one that is named twice or changes within an episode, or no
+            other column.
+    """
+    places = [i for name in names for i in _places_of(name, episodes.columns)]
+    others = [i for i in range(len(episodes.columns)) if i not in places]
+    check_context_names(len(places), len(set(places)), len(others))
+    kept = [episodes.columns[i] for i in places]
+    rows, paths = [], []
+    for name, values in zip(episodes.names, episodes.values, strict=True):
+        found = np.asarray(values[:, places], np.float64)
+        changing = (found != found[0]).any(axis=0)
+        if changing.any():
+            column = kept[int(changing.argmax())]
+            raise InputError(
+                f"episode {name}: the context {column!r} changes within it. A context is the same "
+                "throughout an episode; what changes is part of the path."
+            )
+        rows.append(found[0])
+        paths.append(values[:, others])
+    columns = tuple(episodes.columns[i] for i in others)
+    # As an array where it was one, which is resampled faster.
+    shaped = np.stack(paths) if isinstance(episodes.values, np.ndarray) else paths
+    rest = Episodes(shaped, episodes.times, episodes.names, columns)
+    return rest, pd.DataFrame(np.array(rows), columns=kept)
+
+
+def _places_of(name: str, columns: Sequence[str]) -> list[int]:
+    """Of a column, or of all that a column of lists was spread to."""
+    parts = [i for i, column in enumerate(columns) if column.rpartition(".")[0] == name]
+    if name in columns or not parts:
+        return [list(columns).index(check_choice("column for --contexts", name, columns))]
+    return parts
 
 
 def episodes_of(episodes: Iterable[Any], take: str = "observations", key: str | None = None) -> Any:
@@ -157,7 +203,8 @@ def _of_arrays(file: TrajectoryFile) -> Episodes:
 def _places(width: int, file: TrajectoryFile) -> tuple[list[int], list[str]]:
     """The columns of an array that are used, and their names."""
     names = [f"x{i}" for i in range(width)]
-    kept = chosen_columns(pd.DataFrame(columns=names), file.columns, file.exclude, file.path)
+    frame = pd.DataFrame(columns=names)
+    kept = chosen_columns(frame, file.all_columns, file.exclude, file.path)
     return [names.index(name) for name in kept.columns], list(kept.columns)
 
 
@@ -251,11 +298,10 @@ def _values(frame: pd.DataFrame, file: TrajectoryFile) -> pd.DataFrame:
             "the first column has no name, as pandas writes its index; "
             "write the table with index=False."
         )
-    columns = file.columns
-    if columns is None and "frame_index" in frame:
+    if file.columns is None and "frame_index" in frame:
         frame = frame.drop(columns=[name for name in LEROBOT if name in frame])
-        columns = [name for name in LEROBOT_VALUES if name in frame][:1] or None
-    return chosen_columns(frame, columns, file.exclude, file.path)
+        file = file._replace(columns=[name for name in LEROBOT_VALUES if name in frame][:1] or None)
+    return chosen_columns(frame, file.all_columns, file.exclude, file.path)
 
 
 def _check_numbers(frame: pd.DataFrame, episode: np.ndarray, names: list[str]) -> None:

@@ -90,7 +90,7 @@ def test_the_number_of_components_was_found(finished):
 def test_the_printed_snippet_loads_and_uses_the_result(finished, capsys):
     lines = finished[1].splitlines()
     snippet = lines[lines.index("import virl_tf") :]
-    assert len(snippet) == 3
+    assert len(snippet) == 4
     exec("\n".join(snippet), {})
     assert re.search(r"tf.Tensor\(\[.+\], shape=\(3,\), dtype=float64\)", capsys.readouterr().out)
 
@@ -140,15 +140,47 @@ def test_columns_can_be_contexts(call, tmp_path):
     code = shown[shown.index("import virl_tf") :]
     exec(code.replace("print(", "found = ("), names := {})
     assert names["found"].shape == (3,)
-    status, _, error = call(
-        "infer", tmp_path / "out", "--components", "3", "--out", tmp_path / "inferred"
-    )
-    assert status == 2
-    assert "a reward of contexts has a policy for each" in error
+    with np.load(tmp_path / "out" / "situations.npz") as found:
+        assert found["contexts"].shape == (4, 1)
+        assert (np.diff(found["contexts"][:, 0]) >= 0.0).all()
+        assert found["demonstrations"].shape == (4, 20, 2)
+        assert found["rewards"].shape == found["log_policy"].shape == (4, 100**2)
+        rows = np.load(tmp_path / "out" / "demonstrations.npz")["train"]
+        assert np.isin(found["contexts"], rows[:, :1]).all()
     chosen = [*arguments[:4], "--columns", "distance", *TINY, "--components", "2"]
     status, _, error = call(*chosen, "--out", tmp_path / "chosen")
     assert status == 0, error
     assert virl_tf.load(tmp_path / "chosen").policy.dim == 1
+    check_inference_with_contexts(call, tmp_path / "out", tmp_path)
+
+
+def check_inference_with_contexts(call, run, folder):
+    """A policy for all contexts, for one of them, and what is refused."""
+    few = ["infer", run, "--components", "3", "--steps", "2", "--samples", "40"]
+    status, shown, error = call(*few, "--out", folder / "all")
+    assert status == 0, error
+    assert "held-out demonstrations" in shown
+    policy = load_policy(folder / "all" / "policy.npz")
+    assert (policy.num_components, policy.num_contexts, policy.dim) == (3, 1, 2)
+    assert (folder / "all" / "situations.png").is_file()
+    of_one = [*few, "--context", "goal=0.5", "--fixed"]
+    status, shown, error = call(*of_one, "--out", folder / "one")
+    assert status == 0, error
+    assert "ELBO" in shown
+    policy = load_policy(folder / "one" / "policy.npz")
+    assert (policy.num_components, policy.num_contexts, policy.dim) == (3, 0, 2)
+    summary = json.loads((folder / "one" / "summary.json").read_text())
+    assert summary["context"] == [0.5]
+    assert summary["elbo"]["inference_policy"] == summary["evaluations"][-1]["elbo"]
+    for options, message in (
+        (["--search"], "--search is not for a policy for all contexts"),
+        (["--context", "gaol=1"], "unknown column of --context 'gaol': did you mean 'goal'?"),
+        (["--context", "goal"], "--context takes COLUMN=NUMBER,..., got 'goal'"),
+        (["--context", "goal=nan"], "--context: 'goal' must be a finite number"),
+    ):
+        status, _, error = call(*few, *options, "--out", folder / "refused")
+        assert (status, message in error) == (2, True), error
+        assert not (folder / "refused").exists()
 
 
 @pytest.mark.parametrize(

@@ -234,3 +234,37 @@ def test_100_demonstrations_give_a_policy_with_components_in_both_ways():
     draws = arm.hand_side(encoding.decode(result.policy.sample(1000, seed=0)).numpy())
     assert (draws == 0.0).mean() < 0.02
     assert 0.25 < (draws > 0.0).mean() < 0.8  # of the demonstrations 0.56
+
+
+def test_paths_may_have_a_context_each(call, tmp_path):
+    """Columns that are the same throughout an episode."""
+    angles, _ = arm.reaching(60, num_steps=12)
+    frame = pd.DataFrame(angles[..., :2].reshape(-1, 2), columns=["a", "b"])
+    where = np.sin(np.arange(60.0))
+    frame = frame.assign(episode=np.repeat(np.arange(60), 12), goal=np.repeat(where, 12))
+    frame.to_csv(tmp_path / "paths.csv", index=False)
+    options = ["--trajectories", "--encoding", "components", "--encoding-size", "2"]
+    options += ["--contexts", "goal", *SMALL[:-1]]
+    status, shown, error = call("fit", tmp_path / "paths.csv", *options, "--out", tmp_path / "out")
+    assert status == 0, error
+    assert "60 demonstrations of dimension 2, each in a context of dimension 1," in shown
+    result, encoding = virl_tf.load(tmp_path / "out"), load_encoding(tmp_path / "out/encoding.npz")
+    assert (result.reward.num_contexts, result.reward.dim, encoding.dim) == (1, 2, 2)
+    assert encoding.columns == ("a", "b")
+    rows = np.concatenate(list(np.load(tmp_path / "out/demonstrations.npz").values()))
+    np.testing.assert_array_equal(np.sort(rows[:, 0]), np.sort(where))
+    with np.load(tmp_path / "out/situations.npz") as found:
+        assert found["draws"].shape[2:] == found["demonstrations"].shape[2:] == (12, 2)
+        assert list(found["columns"]) == ["goal", "a", "b"]
+    code = shown[shown.index("import virl_tf") :]
+    exec(code.replace("print(", "found = ("), names := {})
+    assert names["found"] == (3, 12, 2)
+    few = ["--components", "2", "--steps", "2", "--samples", "40", "--fixed"]
+    one = ["infer", tmp_path / "out", *few, "--context", "goal=0.3", "--out", tmp_path / "one"]
+    assert call(*one)[0] == 0
+    assert np.load(tmp_path / "one/trajectories.npz")["trajectories"].shape == (1000, 12, 2)
+    again = ["fit", tmp_path / "paths.csv", *options, "--out", tmp_path / "out"]
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert call(*again)[0] == 0
+    after = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert after == before

@@ -78,6 +78,7 @@ EXPERIMENT_FLOORS = [
     [
         *("references", "claims"),
         *("evaluation", "evaluation.base", "evaluation.contrast", "evaluation.distances"),
+        "evaluation.situations",
         *("benchmark", "benchmark.timing", "benchmark.vips", "benchmark.parts"),
         "benchmark.settings",
     ],
@@ -93,7 +94,7 @@ EXPERIMENT_FLOORS = [
         *("figures.demonstrations", "figures.walks", "figures.figure_1", "figures.figure_2a"),
         *("figures.figure_2b", "figures.figure_3", "figures.figure_4", "figures.figure_5"),
         *("figures.figure_6", "figures.figure_7", "figures.figure_robot"),
-        *("figures.figure_ablations", "figures.trajectories"),
+        *("figures.figure_ablations", "figures.trajectories", "figures.situations"),
     ],
     [
         "evaluation.densities",

@@ -5,12 +5,18 @@ import types
 from virl_tf import InputError
 from virl_tf.persistence import files
 from virl_tf.persistence.files import map_array, map_arrays
+from virl_tf.trajectories.episodes import check_episodes
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.trajectory_files import TrajectoryFile, episodes_of, load_episodes
+from experiments.trajectory_files import (
+    TrajectoryFile,
+    episodes_of,
+    load_episodes,
+    split_contexts,
+)
 
 RNG = np.random.default_rng(0)
 EVEN = RNG.normal(size=(6, 8, 2)).round(6)
@@ -183,6 +189,54 @@ def test_what_is_mapped_is_checked_against_its_header(tmp_path):
     np.save(tmp_path / "o.npy", np.array([None, 3], dtype=object), allow_pickle=True)
     with pytest.raises(InputError, match="holds pickled objects"):
         map_array(tmp_path / "o.npy")
+
+
+# --- contexts -------------------------------------------------------------------------------------
+
+
+def test_contexts_are_what_is_the_same_throughout_an_episode(tmp_path):
+    goals = [[0.1 * i, -0.2 * i] for i in range(6)]
+    frame = pd.DataFrame(EVEN.reshape(-1, 2), columns=["x", "y"])
+    frame = frame.assign(episode=np.repeat(np.arange(6), 8), side=np.repeat(np.arange(6.0), 8))
+    frame["goal"] = [goals[i] for i in frame.episode]
+    frame.to_parquet(tmp_path / "all.parquet")
+    found = load(tmp_path / "all.parquet", columns=["x", "y"], contexts=["goal", "side"])
+    paths, contexts = split_contexts(found, ["goal", "side"])
+    assert list(contexts.columns) == ["goal.0", "goal.1", "side"]
+    expected = np.column_stack([goals, np.arange(6.0)])
+    np.testing.assert_array_equal(contexts, expected)
+    assert paths.columns == ("x", "y")
+    np.testing.assert_array_equal(np.stack(paths.values), EVEN)
+    plain, none = split_contexts(paths, [])
+    np.testing.assert_array_equal(np.stack(plain.values), EVEN)
+    assert none.shape == (6, 0)
+
+
+def test_contexts_of_an_array_leave_an_array(tmp_path):
+    where = np.broadcast_to(np.arange(6.0)[:, None, None], (6, 8, 1))
+    np.save(tmp_path / "x.npy", np.concatenate([EVEN, where], axis=2))
+    found = load(tmp_path / "x.npy", columns=["x1"], contexts=["x2"])
+    paths, contexts = split_contexts(found, ["x2"])
+    assert isinstance(paths.values, np.ndarray)
+    np.testing.assert_array_equal(paths.values, EVEN[:, :, 1:])
+    np.testing.assert_array_equal(contexts["x2"], np.arange(6.0))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["y"], "episode 0: the context 'y' changes within it"),
+        (["z"], "unknown column for --contexts 'z'"),
+        (["side", "side"], "--contexts names a column twice"),
+        (["x", "y", "side"], "--contexts leaves no column of what is done"),
+    ],
+)
+def test_bad_contexts(names, message):
+    where = np.broadcast_to(np.arange(6.0)[:, None, None], (6, 8, 1))
+    values = np.concatenate([EVEN, where], axis=2)
+    episodes = check_episodes(values, columns=["x", "y", "side"])
+    with pytest.raises(InputError, match=message):
+        split_contexts(episodes, names)
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -29,14 +29,14 @@ class Inference(Protocol):
         bounds. None: everywhere.
         """
 
-    def start(self, reward: Reward, components: int, seed: int) -> Mixture:
+    def start(self, reward: Reward, components: int, seed: int) -> Any:
         """The new policy before its first step, for the first run's reward."""
 
-    def measure(self, policy: Mixture) -> dict[str, float]:
+    def measure(self, policy: Any) -> dict[str, float]:
         """A row of `evaluations` in summary.json, while the policy is fitted."""
 
     def finish(
-        self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool
+        self, out: Path, policy: Any, evaluations: Sequence[Mapping[str, float]], search: bool
     ) -> tuple[dict[str, Any], str]:
         """Write the arrays of the figures into `out`; returns entries of summary.json and a line
         for the screen.

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from virl_tf import metrics
+from virl_tf.conditional import ConditionalMixture, Policy
 from virl_tf.fit import Result
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.persistence.encoding_file import load_encoding, save_encoding
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.policy_start import reward_start
+from virl_tf.policy_start import conditional_start, reward_start
 from virl_tf.reward import Reward
 from virl_tf.validation import InputError
 
@@ -21,32 +21,48 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.evaluation.base import average_reward
-from experiments.evaluation.trajectories import write_trajectories
+from experiments.evaluation.situations import grid_over, nearest, write_situations
+from experiments.evaluation.trajectories import SHOWN, write_trajectories
 from experiments.result_files import read_summary
 
 RESOLUTION = 150  # of the grid in 1-D and 2-D
+MEASURED = 2000  # draws of a policy in one context
 RewardFunction = Reward | Callable[[Any], Any]
 
 
 def draw_missing(folder: Path, result: Result) -> None:
-    """The arrays and pictures of a fit's folder that are not there yet.
-
-    With contexts only that of the training: what a density looks like depends on the context.
-    """
+    """The arrays and pictures of a fit's folder that are not there yet."""
     from experiments.figures.demonstrations import draw_demonstrations, draw_training
 
+    if not (folder / "training.png").is_file():
+        draw_training(folder, result.history)
     if result.reward.num_contexts:
-        if not (folder / "training.png").is_file():
-            draw_training(folder, result.history)
+        if not (folder / "situations.png").is_file():
+            train = load_arrays(folder / "demonstrations.npz")["train"]
+            names = column_names(result.summary)
+            _draw_situations(folder, result.reward.log_prob, result.policy, train, names)
         return
     if not (folder / "grid.npz").is_file():
         train = load_arrays(folder / "demonstrations.npz")["train"]
         save_arrays(folder / "grid.npz", grid_arrays(result.reward, result.policy, train))
     reward = "reward.png" if result.policy.dim <= 2 else "corner.png"
-    if not (folder / "training.png").is_file():
-        draw_training(folder, result.history)
     if not (folder / reward).is_file() and not of_trajectories(folder):
         draw_demonstrations(folder, column_names(result.summary))
+
+
+def _draw_situations(
+    folder: Path,
+    log_prob: Callable[[Any], Any],
+    policy: Any,
+    rows: np.ndarray,
+    names: list[str],
+) -> None:
+    """Arrays and picture of some contexts, in a folder that may hold an encoding."""
+    from experiments.figures.situations import draw_situations
+
+    encoding = load_encoding(folder / "encoding.npz") if of_trajectories(folder) else None
+    write_situations(folder, log_prob, policy, rows, names, encoding)
+    draw_situations(folder)
 
 
 def of_trajectories(folder: Path) -> bool:
@@ -83,68 +99,99 @@ def grid_arrays(reward: RewardFunction, policy: Mixture, x: np.ndarray) -> dict[
     if policy.dim > 2:
         draws = policy.sample(min(2000, max(500, len(x))), split_seed(0, 0, "picture"))
         return {"policy_samples": draws, "policy_rewards": reward(draws)}
-    if policy.dim == 2:
-        grid = metrics.grid_around(x, RESOLUTION)
-        axes, points = grid.axes, tf.constant(grid.points, DENSITY)
-    else:
-        extra = 0.1 * np.ptp(x)
-        axes = np.linspace(x.min() - extra, x.max() + extra, 4 * RESOLUTION)[None]
-        points = tf.constant(axes.T, DENSITY)
+    axes, points = grid_over(x, RESOLUTION)
+    points = tf.constant(points, DENSITY)
     return {"axes": axes, "reward": reward(points), "log_policy": policy.log_prob(points)}
 
 
 class OwnInference:
-    """Inference on the average reward of fits to the same demonstrations."""
+    """Inference on the average reward of fits to the same demonstrations.
+
+    With contexts the new policy is for all that were demonstrated; in one of them (`context`) the
+    rewards are of that one, and the demonstrations those of the nearest contexts.
+    """
 
     support = None
-    start = staticmethod(reward_start)
 
-    def __init__(self, runs: Sequence[Path], rewards: Sequence[Reward]):
+    def __init__(
+        self, runs: Sequence[Path], rewards: Sequence[Reward], context: np.ndarray | None = None
+    ):
         """From the files of the fits. Raises InputError if their codes are of different maps."""
         check_same_encoding(runs)
-        self._run, self._rewards = RunFolder(runs[0]), rewards
+        self._run, self._context = RunFolder(runs[0]), context
+        size = rewards[0].num_contexts
+        self._rewards = [r.condition(context) for r in rewards] if context is not None else rewards
         self._columns = column_names(read_summary(runs[0]))
         arrays = load_arrays(runs[0] / "demonstrations.npz")
         self._train, self._test = arrays["train"], arrays["test"]
+        self.contexts = self._train[:, :size] if size and context is None else None
+        if context is not None:
+            near = nearest(self._train[:, :size], context)
+            self._train, self._test = self._train[near, size:], self._test[:0, size:]
+            self._columns = self._columns[size:]
 
     def log_prob(self, x: Any) -> Any:
-        """The average reward."""
+        """The average reward, of rows [c, x] where the policy is for all contexts."""
         return average_reward(self._rewards, x)
 
-    def measure(self, policy: Mixture) -> dict[str, float]:
-        """The policy's mean log-likelihood of held-out demonstrations; of all if none were."""
+    def start(self, reward: Reward, components: int, seed: int) -> Policy:
+        """What EM says, of the first run's reward."""
+        reward = self._rewards[0]
+        if self.contexts is None:
+            return reward_start(reward, components, seed)
+        return conditional_start(reward, tf.constant(self.contexts), components, seed)
+
+    def measure(self, policy: Policy) -> dict[str, float]:
+        """The policy's mean log-likelihood of held-out demonstrations; of all if none were.
+
+        In one context, where nothing was held out, its ELBO, E_q[R(x) - log q(x)].
+        """
+        if self._context is not None:
+            x = policy.sample(MEASURED, split_seed(0, 0, "ELBO"))
+            return {"elbo": float(tf.reduce_mean(self.log_prob(x) - policy.log_prob(x)))}
         points = self._test if len(self._test) else self._train
         return {"log_likelihood": float(tf.reduce_mean(policy.log_prob(points)))}
 
     def finish(
-        self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool
+        self, out: Path, policy: Policy, evaluations: Sequence[Mapping[str, float]], search: bool
     ) -> tuple[dict[str, Any], str]:
         """Arrays and pictures of the policy; its likelihood and the training policy's."""
         from experiments.figures.demonstrations import draw_demonstrations
 
         arrays = {"train": self._train, "test": self._test}
         save_arrays(out / "demonstrations.npz", arrays)
-        save_arrays(out / "grid.npz", grid_arrays(self.log_prob, policy, self._train))
         if of_trajectories(self._run.path):
-            self._write_trajectories(out, policy)
+            save_encoding(out / "encoding.npz", load_encoding(self._run.path / "encoding.npz"))
+        if isinstance(policy, ConditionalMixture):
+            _draw_situations(out, self.log_prob, policy, self._train, self._columns)
         else:
-            draw_demonstrations(out, self._columns)
-        new = evaluations[-1]["log_likelihood"]
-        trained = self.measure(self._run.policy())["log_likelihood"]
+            save_arrays(out / "grid.npz", grid_arrays(self.log_prob, policy, self._train))
+            if of_trajectories(out):
+                self._write_trajectories(out, policy)
+            else:
+                draw_demonstrations(out, self._columns)
         held_out = f"{len(self._test)} held-out" if len(self._test) else "all"
+        name, what = "log_likelihood", f"mean log-likelihood of {held_out} demonstrations"
+        if self._context is not None:
+            name, what = "elbo", "mean reward + entropy (ELBO)"
+        new, trained = evaluations[-1][name], self.measure(self._trained())[name]
         sentence = (
-            f"mean log-likelihood of {held_out} demonstrations: {new:.4f} under the new policy, "
-            f"{trained:.4f} under the training policy"
+            f"{what}: {new:.4f} under the new policy, {trained:.4f} under the training policy"
         )
-        return {"log_likelihood": {"inference_policy": new, "training_policy": trained}}, sentence
+        return {name: {"inference_policy": new, "training_policy": trained}}, sentence
+
+    def _trained(self) -> Any:
+        """The policy of the training, in the one context if there is one."""
+        policy = self._run.policy()
+        return policy if self._context is None else policy.condition(self._context)
 
     def _write_trajectories(self, out: Path, policy: Mixture) -> None:
         """The new policy's trajectories, and their pictures."""
         from experiments.figures.trajectories import draw_trajectories
 
-        encoding = load_encoding(self._run.path / "encoding.npz")
-        shown = load_arrays(self._run.path / "trajectories.npz")["demonstrations"]
-        policies = (policy, self._run.policy())
-        write_trajectories(out, encoding, self.log_prob, policies, shown)
-        save_encoding(out / "encoding.npz", encoding)
+        encoding = load_encoding(out / "encoding.npz")
+        shown = np.asarray(encoding.decode(self._train[:SHOWN]))
+        if self._context is None:
+            shown = load_arrays(self._run.path / "trajectories.npz")["demonstrations"]
+        write_trajectories(out, encoding, self.log_prob, (policy, self._trained()), shown)
         draw_trajectories(out)

@@ -1,0 +1,102 @@
+"""A fit with contexts, in some of its situations: what was done there, and what the policy does."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from virl_tf import metrics
+from virl_tf.conditional import ConditionalMixture
+from virl_tf.numerics import DENSITY, split_seed
+from virl_tf.persistence.files import save_arrays
+from virl_tf.trajectories.encoding import Encoding
+
+import numpy as np
+import tensorflow as tf
+
+SHOWN = 4  # situations
+NEAREST_SHARE, FEWEST, MOST = 0.05, 20, 200  # of the demonstrations, in the contexts nearest to one
+DRAWS = 100
+RESOLUTION = 100  # of the grid in 1-D and 2-D
+
+
+def grid_over(x: np.ndarray, resolution: int) -> tuple[np.ndarray, np.ndarray]:
+    """Axes [D, G] and points [G^D, D] around x [N, D] of one or two columns; of one 4 times as many
+    as `resolution`.
+    """
+    if x.shape[1] == 2:
+        grid = metrics.grid_around(x, resolution)
+        return grid.axes, grid.points
+    extra = 0.1 * np.ptp(x)
+    axes = np.linspace(x.min() - extra, x.max() + extra, 4 * resolution)[None]
+    return axes, axes.T
+
+
+def some_contexts(c: np.ndarray, number: int = SHOWN) -> np.ndarray:
+    """Contexts [number, C] of those [N, C], spread along their first principal component."""
+    z = (c - c.mean(axis=0)) / c.std(axis=0)
+    along = z @ np.linalg.svd(z, full_matrices=False)[2][0]
+    along *= np.sign(along @ z[:, 0]) or 1.0
+    places = (np.arange(number) + 0.5) / number * (len(c) - 1)
+    return c[np.argsort(along, kind="stable")[places.astype(int)]]
+
+
+def nearest(c: np.ndarray, one: np.ndarray) -> np.ndarray:
+    """The rows of those contexts of c [N, C] that are nearest to `one` [C], in units of their
+    spread.
+    """
+    number = int(np.clip(NEAREST_SHARE * len(c), FEWEST, MOST))
+    distances = (((c - one) / c.std(axis=0)) ** 2).sum(axis=1)
+    return np.argsort(distances, kind="stable")[:number]
+
+
+def write_situations(
+    folder: Path,
+    log_prob: Callable[[Any], Any],
+    policy: ConditionalMixture,
+    rows: np.ndarray,
+    names: Sequence[str],
+    encoding: Encoding | None = None,
+) -> None:
+    """Write situations.npz, of P demonstrated contexts.
+
+    - contexts [P, C], demonstrations [P, n, D] in the contexts nearest to each, draws [P, S, D]
+    - in 1-D and 2-D axes [D, G], and rewards and log_policy on their grid, [P, G^D]
+    - of trajectories demonstrations and draws are paths [P, ., T, D], beside times [T]
+    - columns: what those of c and then of x, or of the paths, are called
+
+    Args:
+        log_prob: the reward of rows [c, x] [N, C + D].
+        rows: demonstrations.
+        names: of their columns.
+        encoding: of trajectories.
+    """
+    size = policy.num_contexts
+    c, x = rows[:, :size], rows[:, size:]
+    contexts = some_contexts(c)
+    near = np.stack([x[nearest(c, one)] for one in contexts])
+    seed = split_seed(0, 0, "situations")
+    draws = np.stack([policy.condition(one).sample(DRAWS, seed) for one in contexts])
+    arrays: dict[str, Any] = {"contexts": contexts, "columns": np.array(names)}
+    if encoding is not None:
+        near, draws = (np.stack([encoding.decode(codes) for codes in of]) for of in (near, draws))
+        arrays["columns"] = np.array([*names[:size], *encoding.columns])
+        arrays["times"] = encoding.times
+    elif policy.dim <= 2:
+        arrays |= _on_a_grid(log_prob, policy, contexts, x)
+    save_arrays(folder / "situations.npz", {**arrays, "demonstrations": near, "draws": draws})
+
+
+def _on_a_grid(
+    log_prob: Callable[[Any], Any],
+    policy: ConditionalMixture,
+    contexts: np.ndarray,
+    x: np.ndarray,
+) -> dict[str, Any]:
+    """Reward and log density of the policy around the demonstrations x [N, D], in each context."""
+    axes, points = grid_over(x, RESOLUTION)
+    rows = [np.hstack([np.tile(one, (len(points), 1)), points]) for one in contexts]
+    values = [
+        [function(tf.constant(of_one, DENSITY)) for of_one in rows]
+        for function in (log_prob, policy.log_prob)
+    ]
+    return {"axes": axes, "rewards": np.stack(values[0]), "log_policy": np.stack(values[1])}

@@ -1,0 +1,123 @@
+"""situations.png: what was done and what the policy does, in some contexts of a fit with them."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+
+from experiments.figures.style import Look, crosses, heat_map, open_frame, read, save
+
+MOST_COLUMNS = 7  # of paths over time
+DEMONSTRATED: Look = {"colors": "0.3", "linewidths": 0.6, "alpha": 0.5}
+DRAWN: Look = {"colors": "C1", "linewidths": 0.6, "alpha": 0.5}
+Found = dict[str, np.ndarray]
+
+
+def draw_situations(folder: Path) -> None:
+    """situations.png and .pdf, a column of panels for each context in situations.npz."""
+    found = read(folder, "situations.npz")
+    of_paths, dim = "times" in found, found["demonstrations"].shape[-1]
+    rows = _rows(of_paths, dim)
+    number = len(found["contexts"])
+    height = 0.7 + 2.6 * rows if dim <= 2 else 1.0 + 1.6 * rows + (not of_paths)
+    options: Look = {"sharex": True, "sharey": "row", "layout": "constrained", "squeeze": False}
+    figure, grid = plt.subplots(rows, number, figsize=(2.8 * number, height), **options)
+    for p in range(number):
+        grid[0, p].set_title(_title(found, p))
+        if of_paths:
+            _draw_paths(grid[:, p], found, p)
+        elif dim == 1:
+            _draw_curves(grid[0, p], found, p)
+        elif dim == 2:
+            _draw_maps(grid[:, p], found, p)
+        else:
+            _draw_parallel(grid[0, p], found, p)
+    _label(grid, found)
+    save(figure, folder / "situations")
+
+
+def _rows(of_paths: bool, dim: int) -> int:
+    """Of panels: of paths in the plane, else one for each column; of points, maps of two densities
+    in 2-D.
+    """
+    if of_paths:
+        return 1 if dim == 2 else min(dim, MOST_COLUMNS)
+    return 2 if dim == 2 else 1
+
+
+def _title(found: Found, p: int) -> str:
+    one = found["contexts"][p]
+    shown = [f"{name} = {value:.3g}" for name, value in zip(found["columns"], one, strict=False)]
+    return "\n".join(shown[:3] + (["..."] if len(shown) > 3 else []))
+
+
+def _draw_curves(axes: Axes, found: Found, p: int) -> None:
+    """In 1-D: densities over a histogram."""
+    axis = found["axes"][0]
+    axes.hist(found["demonstrations"][p, :, 0], 15, density=True, color="0.85")
+    for key, look in (("rewards", "C0-"), ("log_policy", "C1--")):
+        density = np.exp(found[key][p] - found[key][p].max())
+        axes.plot(axis, density / (density.sum() * (axis[1] - axis[0])), look)
+    open_frame(axes)
+
+
+def _draw_maps(panels: np.ndarray, found: Found, p: int) -> None:
+    """In 2-D: reward with the nearest demonstrations, and policy."""
+    for axes, key in zip(panels, ("rewards", "log_policy"), strict=True):
+        heat_map(axes, found["axes"], found[key][p])
+        axes.set_aspect("auto")  # the columns may have any units
+        axes.xaxis.set_major_locator(plt.MaxNLocator(4))
+        axes.yaxis.set_major_locator(plt.MaxNLocator(4))
+    crosses(panels[0], found["demonstrations"][p])
+
+
+def _draw_parallel(axes: Axes, found: Found, p: int) -> None:
+    """In more dimensions: a line for each point, over its standardised columns."""
+    every = found["demonstrations"].reshape(-1, found["demonstrations"].shape[-1])
+    centre, spread = every.mean(axis=0), every.std(axis=0) + 1e-12
+    for key, look in (("demonstrations", DEMONSTRATED), ("draws", DRAWN)):
+        lines = (found[key][p] - centre) / spread
+        points = [np.column_stack([np.arange(lines.shape[1]), line]) for line in lines]
+        axes.add_collection(LineCollection(points, **look))
+    axes.autoscale_view()
+    axes.xaxis.set_major_locator(plt.MaxNLocator(6, integer=True))
+    open_frame(axes)
+
+
+def _draw_paths(panels: np.ndarray, found: Found, p: int) -> None:
+    """Paths in the plane, or each column of them over time."""
+    plane = found["demonstrations"].shape[-1] == 2
+    for row, axes in enumerate(panels):
+        for key, look in (("demonstrations", DEMONSTRATED), ("draws", DRAWN)):
+            paths, times = found[key][p], found["times"]
+            points = [path if plane else np.column_stack([times, path[:, row]]) for path in paths]
+            axes.add_collection(LineCollection(points, **look))
+        axes.autoscale_view()
+        open_frame(axes)
+
+
+def _label(grid: np.ndarray, found: Found) -> None:
+    names = [str(name) for name in found["columns"][found["contexts"].shape[1] :]]
+    of_paths, figure = "times" in found, grid[0, 0].figure
+    if len(names) == 2:
+        below, left, rows = names[0], [names[1]] * len(grid), ["reward: ", "policy: "]
+        left = left if of_paths else [row + name for row, name in zip(rows, left, strict=True)]
+    elif of_paths:
+        below, left = "time", names[: len(grid)]
+    elif len(names) == 1:
+        below, left = names[0], ["density"]
+    else:
+        below, left = f"column ({names[0]}, ..., {names[-1]})", ["standard deviations"]
+    for axes in grid[-1]:
+        axes.set_xlabel(below)
+    for axes, label in zip(grid[:, 0], left, strict=True):
+        axes.set_ylabel(label)
+    demonstrated = "demonstrations in the nearest contexts"
+    text = f"grey: {demonstrated}; orange: draws of the policy"
+    if not of_paths and len(names) == 1:
+        text = f"grey: {demonstrated}; blue: exp(reward), normalised; orange: policy"
+    if not of_paths and len(names) == 2:
+        text = f"crosses: {demonstrated}; colours: nats below the maximum"
+    figure.suptitle(text, fontsize=9)
