@@ -294,9 +294,12 @@ def postgres():
         server.remove()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request, tmp_path):
-    """A new, empty database for a study."""
+    """A new, empty database for a study.
+
+    The suite asks a server where several ask it at once; all else of it is slow.
+    """
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/study.db"
     return request.getfixturevalue("postgres").new_database()

@@ -1,5 +1,11 @@
 from virl_tf import features as features_module
-from virl_tf.features import Features, draw_frequencies, make_features
+from virl_tf.features import (
+    Features,
+    choose_frequencies,
+    density_widths,
+    draw_frequencies,
+    make_features,
+)
 from virl_tf.kde import held_out_bandwidth
 from virl_tf.numerics import DENSITY, numpy_seed
 
@@ -44,7 +50,7 @@ def test_other_points_are_standardised_with_the_same_numbers():
 
 
 def test_no_frequencies_as_in_the_paper():
-    found = draw_frequencies(clusters(0.1), None, tiny.hparams().network, 0)
+    found = draw_frequencies(np.ones(2), tiny.hparams().network, 0)
     assert (found.shape, found.dtype) == ((2, 0), np.float32)
 
 
@@ -52,11 +58,11 @@ def test_frequencies_follow_the_scale_of_what_the_density_is_made_of():
     sizes = []
     for width in (0.1, 0.4):
         x = clusters(width)
-        frequencies = draw_frequencies(x, None, HPARAMS, 0)
+        frequencies = draw_frequencies(density_widths(x, None, 0), HPARAMS, 0)
         assert (frequencies.shape, frequencies.dtype) == ((2, 400), np.float32)
         per_unit = frequencies / x.std(axis=0)[:, None]  # radians per unit of the data
         sizes.append(width * per_unit.std())
-        of_scaled = draw_frequencies(1e6 * x, None, HPARAMS, 0)
+        of_scaled = draw_frequencies(density_widths(1e6 * x, None, 0), HPARAMS, 0)
         np.testing.assert_allclose(of_scaled, frequencies, rtol=1e-4)
     # frequency_scale 0.6 / D over the width that the bandwidth tells: the clusters' within the
     # steps of 1.25 of its search, and 1.26 times it, because each of the four clusters has only a
@@ -66,16 +72,64 @@ def test_frequencies_follow_the_scale_of_what_the_density_is_made_of():
 
 def test_a_held_out_bandwidth_that_is_known_is_not_sought_again(monkeypatch):
     x = clusters(0.3, n=300)
-    sought = draw_frequencies(x, None, HPARAMS, 5)
-    width = held_out_bandwidth(x, x.std(axis=0), numpy_seed(5, 0, "bandwidth")) * x.std(axis=0)
+    sought = density_widths(x, None, 5)
+    bandwidth = held_out_bandwidth(x, x.std(axis=0), numpy_seed(5, 0, "bandwidth")) * x.std(axis=0)
     monkeypatch.setattr(features_module, "held_out_bandwidth", None)  # calling it fails
-    np.testing.assert_allclose(draw_frequencies(x, width, HPARAMS, 5), sought, rtol=1e-6)
-    of_wider = draw_frequencies(x, 2.0 * width, HPARAMS, 5)
-    np.testing.assert_allclose(of_wider, 0.5 * sought, rtol=1e-6)
+    np.testing.assert_allclose(density_widths(x, bandwidth, 5), sought, rtol=1e-6)
+    np.testing.assert_allclose(density_widths(x, 2.0 * bandwidth, 5), 2.0 * sought, rtol=1e-6)
 
 
 def test_frequencies_depend_on_the_seed():
-    x, width = clusters(0.3, n=50), np.ones(2)
-    one, again, other = (draw_frequencies(x, width, HPARAMS, seed) for seed in (0, 0, 1))
+    one, again, other = (draw_frequencies(np.ones(2), HPARAMS, seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, again)
     assert not np.isin(one, other).any()
+
+
+# --- chosen ---------------------------------------------------------------------------------------
+
+
+def chosen(z, draws, number=100, seed=0):
+    return choose_frequencies(tf.constant(z), tf.constant(draws), np.ones(z.shape[1]), number, seed)
+
+
+def normal(n=4000, dim=5, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, dim)).astype(np.float32)
+
+
+def test_frequencies_are_chosen_where_a_column_or_a_relation_of_two_differs():
+    z = normal()
+    z[:, 1] = np.sign(z[:, 1]) + 0.05 * z[:, 1]  # mean 0, variance about 1
+    found = chosen(z, normal(seed=1))
+    assert (found.shape, found.dtype) == ((5, 100), np.float32)
+    assert (found[1] != 0.0).mean() > 0.8
+    z = normal()
+    z[:, 3] *= np.sign(z[:, 4] * z[:, 3])  # of one sign: each column alone as it was
+    found = chosen(z, normal(seed=1))
+    both = (found[3] != 0.0) & (found[4] != 0.0)
+    assert both.mean() > 0.8
+
+
+def test_they_run_through_one_or_two_columns_and_differ():
+    found = chosen(normal(), normal(seed=1), number=400)
+    number = (found != 0.0).sum(axis=0)
+    assert set(number) == {1, 2}
+    assert len(np.unique(found, axis=1).T) == 400
+    alone = chosen(normal(dim=1), normal(dim=1, seed=1))
+    assert (alone != 0.0).all()
+    again, other = chosen(normal(), normal(seed=1), 400), chosen(normal(), normal(seed=1), 400, 1)
+    np.testing.assert_array_equal(again, found)
+    assert not np.isin(other[other != 0.0], found).any()
+
+
+def test_what_is_not_chance_is_told_from_what_is():
+    """Two samples of one density differ by what is expected in the mean."""
+    frequencies = np.random.default_rng(2).standard_normal((5, 500))
+    by_chance = features_module._differences(normal(), normal(9000, seed=1), frequencies)
+    np.testing.assert_allclose(by_chance.mean(), 1.0, atol=0.15)
+    shifted = features_module._differences(normal() + 0.2, normal(9000, seed=1), frequencies)
+    assert shifted.mean() > 5.0
+
+
+def test_the_same_point_throughout_is_no_division_by_zero():
+    still = np.zeros((50, 2), np.float32)
+    assert np.isfinite(features_module._differences(still, still, np.ones((2, 3)))).all()

@@ -147,7 +147,7 @@ def test_small_modes_in_many_dimensions_are_components_of_their_own():
     mean at most half of it.
     """
     distances = []
-    for seed in (5, 6, 7, 8, 9):
+    for seed in (5, 6, 7):
         p = RandomGaussians(20, seed, dim=15).mixture
         x = p.sample(2500, tf.constant([seed, 1])).numpy()
         draws = p.sample(4000, tf.constant([seed, 2]))

@@ -56,6 +56,15 @@ def test_features_standardise_all_demonstrations():
     assert (features.frequencies.shape, features.num_inputs) == ((2, 5), 12)
 
 
+def test_frequencies_are_chosen_where_the_prior_is_a_mixture():
+    network, loop = {"num_frequencies": 5}, {"prior": "mixture"}
+    random, both = problem_of(network=network), problem_of(network=network, loop=loop)
+    assert both.features.frequencies.shape == (2, 40)
+    np.testing.assert_array_equal(both.features.frequencies[:, :5], random.features.frequencies)
+    plain = problem_of(loop=loop)
+    assert plain.features.frequencies.shape == (2, 0)
+
+
 def test_frequencies_come_from_the_held_out_bandwidth_that_the_estimate_has():
     network = {"num_frequencies": 5}
     sought = problem_of(network=network)  # beside an estimate of another bandwidth

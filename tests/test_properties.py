@@ -151,7 +151,7 @@ def test_any_array_is_checked():
     arrays = npst.arrays(st.one_of(npst.scalar_dtypes(), st.just(np.dtype("f8"))), shapes)
     explore(
         check,
-        400,
+        250,
         x=st.one_of(
             arrays, arrays.map(lambda a: a.tolist()), data([(8, 2), (3, 1), (1, 2)]), ANYTHING
         ),
@@ -449,7 +449,7 @@ def test_vips_steps(steps):
     signed = SCALES.flatmap(lambda s: st.sampled_from([s, -s, 0.0]))
     explore(
         check,
-        300,
+        120,
         outcomes=["worked"],
         size=SCALES,
         correlation=st.sampled_from([0.0, 0.5, -0.99, 1.0 - 1e-9]),
@@ -514,7 +514,7 @@ def test_fit_policy():
     numbers["initial_policy"] = st.none() | st.sampled_from([*starts.values()]) | spoils | ANYTHING
     explore(
         check,
-        12,
+        8,
         target=st.sampled_from(sorted(TARGETS)),
         dim=st.sampled_from([1, 2] if MANY == 1 else [0, 1, 2, 5, 20, 50]),
         components=st.sampled_from([1, 3]),
@@ -573,7 +573,7 @@ def test_fit():
     usual = data([(30, 2)] if MANY == 1 else [(30, 2), (30, 1), (60, 5), (60, 50)])
     explore(
         check,
-        16,
+        10,
         method=st.sampled_from(["virl", "geim", "eim"] if MANY == 1 else sorted(METHODS)),
         x=usual,
         sections=HPARAMS,
@@ -622,7 +622,7 @@ def test_walks():
     )
     explore(
         check,
-        30,
+        16,
         kind=st.sampled_from(["GridWalker", "PathPlanning"]),
         steps=mostly(st.sampled_from([2, 4]), st.sampled_from([0, 3, 11, 2.0, None])),
         numbers=st.fixed_dictionaries(
@@ -763,4 +763,4 @@ def test_any_command_line_is_a_run_or_one_clear_error(monkeypatch, tmp_path):
         assert spec.to_config()["hparams"] == spec.hparams.to_dict()
 
     tasks = st.sampled_from(["gaussians", "gaussians", "grid_walker", "path_planning"]) | WORDS
-    explore(check, 250, task=tasks, arguments=st.lists(mostly(GOOD, ARGUMENTS), max_size=3))
+    explore(check, 120, task=tasks, arguments=st.lists(mostly(GOOD, ARGUMENTS), max_size=3))

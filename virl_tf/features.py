@@ -11,6 +11,11 @@ from virl_tf.network_stack import FrozenNetwork
 from virl_tf.numerics import DENSITY, NETWORK, numpy_seed, to_network
 from virl_tf.shapes import Array, Float32, Float64, Int64
 
+# For each random frequency; of how many each is chosen; and their scale, in units of
+# 1 / (columns x width). M (docs/decisions.md, chosen-frequencies).
+CHOSEN, CANDIDATES, CHOSEN_SCALE = 7, 32, 1.0
+ROWS_AT_ONCE = 1000
+
 _SQRT_2 = np.float32(np.sqrt(2.0))  # gives the features the variance of standardised inputs
 
 
@@ -30,6 +35,10 @@ class Features(NamedTuple):
     def num_inputs(self) -> int:
         """Of the networks: D + 2 F."""
         return self.dim + 2 * int(self.frequencies.shape[1])
+
+    def without_frequencies(self) -> "Features":
+        """Standardised coordinates alone."""
+        return self._replace(frequencies=self.frequencies[:, :0])
 
     def __call__(self, x: Float64[Array, "N D"]) -> Float32[Array, "N inputs"]:
         """The networks' input."""
@@ -70,34 +79,87 @@ def make_features(x: np.ndarray, frequencies: np.ndarray) -> Features:
 
 
 def draw_frequencies(
+    widths: Float64[Array, " D"], hparams: NetworkHparams, seed: int
+) -> np.ndarray:
+    """Random frequencies [D, F] in radians per standard deviation of the demonstrations.
+
+    Frequencies ~ N(0, (frequency_scale / (D l))^2) stand for smooth functions of the scale l, the
+    `widths`: their features' inner products approximate a Gaussian kernel (Rahimi and Recht 2007).
+    With D because a wave that runs through many coordinates changes with each of them.
+    """
+    dim = len(widths)
+    rng = np.random.default_rng(numpy_seed(seed, 0, "frequencies"))
+    normal = rng.standard_normal((dim, hparams.num_frequencies))
+    return (hparams.frequency_scale / (dim * widths)[:, None] * normal).astype(np.float32)
+
+
+def choose_frequencies(
+    z: Float32[Array, "N D"],
+    draws: Float32[Array, "M D"],
+    widths: Float64[Array, " D"],
+    number: int,
+    seed: int,
+) -> np.ndarray:
+    """Frequencies [D, `number`] through one or two columns, where demonstrations differ from draws
+    of a density, both standardised alike.
+
+    What it misses is often an edge of one column or a relation of two, of which waves through all
+    columns see nothing. So `CANDIDATES` times as many are drawn as in `draw_frequencies`, and of
+    these some, with probabilities that rise with how far the two samples' characteristic functions
+    differ there (as in the test of Epps and Singleton 1986), beyond what chance makes of it.
+    M (docs/decisions.md, chosen-frequencies).
+    """
+    dim, count = len(widths), CANDIDATES * number
+    rng = np.random.default_rng(numpy_seed(seed, 0, "candidates"))
+    candidates = np.zeros((dim, count))
+    for i in range(count):
+        size = min(dim, 1 + i % 2)
+        columns = rng.choice(dim, size, replace=False)
+        candidates[columns, i] = CHOSEN_SCALE / (size * widths[columns]) * rng.standard_normal(size)
+    excess = np.maximum(_differences(z, draws, candidates) - 1.0, 0.0) + 1e-9
+    chosen = rng.choice(count, number, replace=False, p=excess / excess.sum())
+    return candidates[:, chosen].astype(np.float32)
+
+
+def _differences(
+    z: Float32[Array, "N D"], draws: Float32[Array, "M D"], frequencies: np.ndarray
+) -> Float64[Array, " F"]:
+    """|phi_z(w) - phi_draws(w)|^2 of two samples' characteristic functions, in units of what it is
+    in the mean for two samples of one density.
+    """
+    of_z, of_draws = _characteristic(z, frequencies), _characteristic(draws, frequencies)
+    variance = 1.0 - np.abs(of_z) ** 2
+    by_chance = np.maximum(variance * (1.0 / len(z) + 1.0 / len(draws)), 1e-12)
+    return np.abs(of_z - of_draws) ** 2 / by_chance
+
+
+def _characteristic(z: Float32[Array, "N D"], frequencies: np.ndarray) -> np.ndarray:
+    """The mean of exp(i w z), complex [F], of a sample, some rows at a time."""
+    total = np.zeros(frequencies.shape[1], complex)
+    for start in range(0, len(z), ROWS_AT_ONCE):
+        phases = tf.matmul(z[start : start + ROWS_AT_ONCE], to_network(frequencies))
+        cos, sin = (tf.reduce_sum(f(phases), axis=0).numpy() for f in (tf.cos, tf.sin))
+        total += cos + 1j * sin
+    return total / len(z)
+
+
+def density_widths(
     x: np.ndarray,
     bandwidth: np.ndarray | None,
-    hparams: NetworkHparams,
     seed: int,
     groups: Int64[Array, " N"] | None = None,
-) -> np.ndarray:
-    """Random frequencies [D, F] in radians per standard deviation of the demonstrations x [N, D].
+) -> Float64[Array, " D"]:
+    """The width of what the density of x [N, D] is made of, in standard deviations of x.
 
-    A kernel estimate's best bandwidth is Silverman's factor times the width of what the density is
-    made of. So the held-out bandwidth tells that width, l, and frequencies ~ N(0,
-    (frequency_scale / (D l))^2) stand for smooth functions of that scale: their features' inner
-    products approximate a Gaussian kernel (Rahimi and Recht 2007). With D because a wave that runs
-    through many coordinates changes with each of them.
+    A kernel estimate's best bandwidth is Silverman's factor times that width.
 
     Args:
         bandwidth: [D], the held-out one where p~ has it already; None: it is sought here.
         groups: see `virl_tf.kde.fit_kde`.
     """
-    number = hparams.num_frequencies
-    if number == 0:
-        return np.zeros((x.shape[1], 0), np.float32)
     spread = x.std(axis=0)
     if bandwidth is None:
         width = held_out_bandwidth(x, spread, numpy_seed(seed, 0, "bandwidth"), groups)
     else:
         width = bandwidth / spread
-    length = width / silverman_factor(*x.shape) * np.ones_like(spread)
-    rng = np.random.default_rng(numpy_seed(seed, 0, "frequencies"))
-    normal = rng.standard_normal((x.shape[1], number))
-    scale = hparams.frequency_scale / (x.shape[1] * length)
-    return (scale[:, None] * normal).astype(np.float32)
+    return width / silverman_factor(*x.shape) * np.ones_like(spread)

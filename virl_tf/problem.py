@@ -10,7 +10,14 @@ from virl_tf.conditional_kde import conditional_kernels
 from virl_tf.contexts import Where, places
 from virl_tf.density import Density
 from virl_tf.domain import EVERYWHERE, Domain
-from virl_tf.features import Features, draw_frequencies, make_features
+from virl_tf.features import (
+    CHOSEN,
+    Features,
+    choose_frequencies,
+    density_widths,
+    draw_frequencies,
+    make_features,
+)
 from virl_tf.fusion import Fusion
 from virl_tf.hparams import Hparams
 from virl_tf.importance import effective_sample_size
@@ -28,6 +35,8 @@ Measured (docs/decisions.md, estimator): 0.92 to 0.19 for densities in D = 2 to 
 demonstrations, 0.04 and less in ten and more dimensions.
 """
 _COVER_DRAWS = 4000
+COMPARED_DRAWS = 20_000
+"""Of q*_0, for the characteristic function that demonstrations are compared with."""
 
 
 class Problem(NamedTuple):
@@ -106,21 +115,58 @@ def make_problem(
     if not hparams.loop.mixture_average:
         pooled = empty_density(shuffled.shape[1] - num_contexts, num_contexts)
 
-    bandwidth = np.asarray(kernels.bandwidth) if hparams.kde.bandwidth == "held_out" else None
-    frequencies = draw_frequencies(demonstrations, bandwidth, hparams.network, seed, groups)
+    widths = _widths(demonstrations, kernels, hparams, seed, groups)
+    features = make_features(shuffled, draw_frequencies(widths, hparams.network, seed))
+    if prior is mixture:
+        draws = mixture.sample(COMPARED_DRAWS, split_seed(seed, 0, "compared"))
+        features = _with_chosen(features, train, draws, widths, seed)
     return Problem(
         demonstrations=tf.constant(shuffled, DENSITY),
         train=tf.constant(train, DENSITY),
         held_out=tf.constant(shuffled[held_out_index], DENSITY),
         estimate=estimate,
-        prior=prior,
+        prior=conditioned(prior, num_contexts),
         mixture=pooled,
         joint=mixture,
-        features=make_features(shuffled, frequencies),
+        features=features,
         domain=domain,
         seed=seed,
         num_contexts=num_contexts,
     )
+
+
+def _widths(
+    x: np.ndarray,
+    kernels: Kde,
+    hparams: Hparams,
+    seed: int,
+    groups: Int64[Array, " N"] | None,
+) -> Float64[Array, " D"]:
+    """See `density_widths`; ones where no frequencies are drawn, which are all that need them."""
+    if hparams.network.num_frequencies == 0:
+        return np.ones(x.shape[1])
+    known = np.asarray(kernels.bandwidth) if hparams.kde.bandwidth == "held_out" else None
+    return density_widths(x, known, seed, groups)
+
+
+def _with_chosen(
+    features: Features,
+    train: np.ndarray,
+    draws: tf.Tensor,
+    widths: Float64[Array, " D"],
+    seed: int,
+) -> Features:
+    """The features, and more frequencies if they have any: where training rows differ from draws of
+    q*_0.
+    """
+    number = CHOSEN * int(features.frequencies.shape[1])
+    if number == 0:
+        return features
+    plain = features.without_frequencies()
+    z, of_draws = plain(tf.constant(train, DENSITY)), plain(draws)
+    more = choose_frequencies(z, of_draws, widths, number, seed)
+    both = tf.concat([features.frequencies, more], axis=1)
+    return features._replace(frequencies=both)
 
 
 def empty_density(dim: int, num_contexts: int) -> Policy:
@@ -154,8 +200,8 @@ def _estimate_and_prior(
     num_contexts: int,
     hparams: Hparams,
     seed: int,
-) -> tuple[Density, Policy]:
-    """p~ and what q*_0 may be, given the context.
+) -> tuple[Density, Mixture]:
+    """p~ given the context, and the mixture of rows of which q*_0 may be made.
 
     The EM mixture is of training rows alone: a q*_0 that saw the held-out rows, too, would seem too
     good on them. "auto": where kernels do not cover the density, the mixture joins them in p~, and
@@ -174,8 +220,7 @@ def _estimate_and_prior(
         "mixture": of_mixture,
         "both": Fusion(of_kernels, of_mixture),
     }
-    chosen = mixture if prior == "mixture" else gaussian
-    return estimates[estimator], conditioned(chosen, num_contexts)
+    return estimates[estimator], mixture if prior == "mixture" else gaussian
 
 
 def _chosen(given: str, found: str) -> str:
