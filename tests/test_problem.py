@@ -59,7 +59,7 @@ def test_features_standardise_all_demonstrations():
 def test_frequencies_are_chosen_where_the_prior_is_a_mixture():
     network, loop = {"num_frequencies": 5}, {"prior": "mixture"}
     random, both = problem_of(network=network), problem_of(network=network, loop=loop)
-    assert both.features.frequencies.shape == (2, 40)
+    assert both.features.frequencies.shape == (2, 5 + 54 // 20)  # of 54 training rows
     np.testing.assert_array_equal(both.features.frequencies[:, :5], random.features.frequencies)
     plain = problem_of(loop=loop)
     assert plain.features.frequencies.shape == (2, 0)

@@ -14,6 +14,7 @@ from virl_tf.shapes import Array, Float32, Float64, Int64
 # For each random frequency; of how many each is chosen; and their scale, in units of
 # 1 / (columns x width). M (docs/decisions.md, chosen-frequencies).
 CHOSEN, CANDIDATES, CHOSEN_SCALE = 7, 32, 1.0
+ROWS_PER_CHOSEN = 20  # with fewer rows more of them say what is chance
 ROWS_AT_ONCE = 1000
 
 _SQRT_2 = np.float32(np.sqrt(2.0))  # gives the features the variance of standardised inputs

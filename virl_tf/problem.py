@@ -12,6 +12,7 @@ from virl_tf.density import Density
 from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.features import (
     CHOSEN,
+    ROWS_PER_CHOSEN,
     Features,
     choose_frequencies,
     density_widths,
@@ -159,7 +160,7 @@ def _with_chosen(
     """The features, and more frequencies if they have any: where training rows differ from draws of
     q*_0.
     """
-    number = CHOSEN * int(features.frequencies.shape[1])
+    number = min(CHOSEN * int(features.frequencies.shape[1]), len(train) // ROWS_PER_CHOSEN)
     if number == 0:
         return features
     plain = features.without_frequencies()
