@@ -248,6 +248,11 @@ def test_few_components_have_more_rounds_and_so_do_many():
     assert rounds == {1: 30, 10: 25, 25: 10, 64: 26}
 
 
+def test_few_rounds_are_enough_from_where_the_modes_are():
+    assert budget_of(64, 2, search_hparams(), at_modes=True).rounds == 4
+    assert budget_of(64, 2, search_hparams({"num_rounds": 7}), at_modes=True).rounds == 7
+
+
 def test_the_support_is_respected():
     """A density that rises towards its edge: nothing is added beyond it and hardly anything drawn
     there.

@@ -132,7 +132,8 @@ def fit_policy(
             `virl_tf.vips.conditional`: a fixed set of components, by values.
         seed: of the start and of all samples.
         search: add and prune components before the steps (`virl_tf.vips.adaptive`), which finds
-            modes that a fixed set misses: default, but with contexts. A mapping overrides the
+            modes that a fixed set misses: default, but with contexts; a short one from the start
+            on a reward that is pooled with an EM mixture. A mapping overrides the
             `search` section of defaults.yaml; False: a fixed set of components, as in the paper.
         gradients: the quadratic surrogate of each step is fitted to gradients of `log_prob`, of
             which it needs 3 x (D + 1) where it needs 3 x D^2 / 2 values. Default: in a search, if
@@ -198,7 +199,10 @@ def fit_policy(
 
     steps = _Steps(target, seed, options, num_samples, gradients, jit_compile, c)
     watch = Watch(start, callback, interval, None if c is None else tf.reduce_mean(c, axis=0))
-    budget = None if searched is None else budget_of(num_components, dim, searched, gradients)
+    budget = None
+    if searched is not None:
+        at_modes = support is None and initial_policy is None and _is_pooled(log_prob)
+        budget = budget_of(num_components, dim, searched, gradients, at_modes)
     total = num_steps + (0 if budget is None else budget.steps)
     try:
         with StepBar(total) if progress else nullcontext() as watch.bar:
@@ -288,6 +292,11 @@ def _interval(num_steps: int, callback_every: Any) -> int:
             f"num_steps must be a multiple of callback_every ({callback_every}), got {num_steps}."
         )
     return interval
+
+
+def _is_pooled(log_prob: Any) -> bool:
+    """Whether it is a reward with an EM mixture, whose components are at the modes."""
+    return isinstance(log_prob, Reward) and log_prob.mixture.num_components > 0
 
 
 def _has_no_bounds(log_prob: Any) -> bool:

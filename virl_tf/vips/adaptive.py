@@ -33,6 +33,9 @@ from virl_tf.vips.vips import (
 # Of the initial policy: the first candidates, and the unit of the gaps.
 START_DRAWS = 2000
 
+# M (docs/decisions.md, num-rounds).
+ROUNDS_AT_MODES = 4
+
 # Per component and step; all of them would let converged components crowd the rest out.
 STORED_DRAWS = 2
 
@@ -82,11 +85,16 @@ class Budget(NamedTuple):
 
 
 def budget_of(
-    num_components: int, dim: int, hparams: SearchHparams, gradients: bool = False
+    num_components: int,
+    dim: int,
+    hparams: SearchHparams,
+    gradients: bool = False,
+    at_modes: bool = False,
 ) -> Budget:
     """What `hparams` asks for, with defaults for what is None.
 
-    Many components need more rounds, and few do, because it matters more which ones stay.
+    Many components need more rounds, and few do, because it matters more which ones stay. From a
+    start whose components are at the modes few rounds are enough (`at_modes`).
     """
     for_many = math.ceil(0.4 * num_components)
     for_few = min(30, 250 // num_components)
@@ -95,7 +103,7 @@ def budget_of(
     return Budget(
         components=num_components,
         spare=hparams.spare_components or max(8, num_components // 4),
-        rounds=hparams.num_rounds or max(10, for_many, for_few),
+        rounds=hparams.num_rounds or (ROUNDS_AT_MODES if at_modes else max(10, for_many, for_few)),
         steps_per_round=hparams.steps_per_round,
         samples=hparams.samples_per_component or samples,
     )
