@@ -36,6 +36,7 @@ FLOORS = [
             "tasks.path_planning",
             "tasks.planar_robot",
             "tasks.experts",
+            "tasks.obstacles",
             "tasks",
         ),
         *("discriminator", "discriminator.network", "discriminator.fit"),
