@@ -130,6 +130,13 @@ def test_what_is_not_chance_is_told_from_what_is():
     assert shifted.mean() > 5.0
 
 
+def test_without_a_difference_some_are_chosen_all_the_same():
+    """Of equal samples no candidate has any weight."""
+    found = chosen(normal(), normal())
+    assert (found != 0.0).any(axis=0).all()
+    assert len(np.unique(found, axis=1).T) == 100
+
+
 def test_the_same_point_throughout_is_no_division_by_zero():
     still = np.zeros((50, 2), np.float32)
     assert np.isfinite(features_module._differences(still, still, np.ones((2, 3)))).all()

@@ -118,8 +118,9 @@ def choose_frequencies(
         columns = rng.choice(dim, size, replace=False)
         candidates[columns, i] = CHOSEN_SCALE / (size * widths[columns]) * rng.standard_normal(size)
     excess = np.maximum(_differences(z, draws, candidates) - 1.0, 0.0) + 1e-9
-    chosen = rng.choice(count, number, replace=False, p=excess / excess.sum())
-    return candidates[:, chosen].astype(np.float32)
+    # The largest of log p + Gumbel noise are draws without replacement, also where few p are not 0.
+    keys = np.log(excess) + rng.gumbel(size=count)
+    return candidates[:, np.argsort(-keys)[:number]].astype(np.float32)
 
 
 def _differences(
