@@ -195,6 +195,7 @@ def test_what_is_mapped_is_checked_against_its_header(tmp_path):
 
 
 def test_contexts_are_what_is_the_same_throughout_an_episode(tmp_path):
+    pytest.importorskip("pyarrow", reason="extra `parquet`")
     goals = [[0.1 * i, -0.2 * i] for i in range(6)]
     frame = pd.DataFrame(EVEN.reshape(-1, 2), columns=["x", "y"])
     frame = frame.assign(episode=np.repeat(np.arange(6), 8), side=np.repeat(np.arange(6.0), 8))

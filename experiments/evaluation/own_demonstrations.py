@@ -105,7 +105,7 @@ def grid_arrays(reward: RewardFunction, policy: Mixture, x: np.ndarray) -> dict[
 
 
 class OwnInference:
-    """Inference on the average reward of fits to the same demonstrations.
+    """Inference on the reward of a fit, or the average of several to the same demonstrations.
 
     With contexts the new policy is for all that were demonstrated; in one of them (`context`) the
     rewards are of that one, and the demonstrations those of the nearest contexts.
@@ -130,13 +130,21 @@ class OwnInference:
             self._train, self._test = self._train[near, size:], self._test[:0, size:]
             self._columns = self._columns[size:]
 
-    def log_prob(self, x: Any) -> Any:
-        """The average reward, of rows [c, x] where the policy is for all contexts."""
+    @property
+    def log_prob(self) -> RewardFunction:
+        """A reward as such, which `fit_policy` knows more of; or the average, [N, D] -> [N], of
+        rows [c, x] where the policy is for all contexts.
+        """
+        return self._rewards[0] if len(self._rewards) == 1 else self._average
+
+    def _average(self, x: Any) -> Any:
         return average_reward(self._rewards, x)
 
-    def start(self, reward: Reward, components: int, seed: int) -> Policy:
-        """What EM says, of the first run's reward."""
+    def start(self, reward: Reward, components: int, seed: int) -> Policy | None:
+        """What EM says, of the first run's reward; None: where `fit_policy` starts on a reward."""
         reward = self._rewards[0]
+        if len(self._rewards) == 1:
+            return None
         if self.contexts is None:
             return reward_start(reward, components, seed)
         return conditional_start(reward, tf.constant(self.contexts), components, seed)
@@ -163,7 +171,7 @@ class OwnInference:
         if of_trajectories(self._run.path):
             save_encoding(out / "encoding.npz", load_encoding(self._run.path / "encoding.npz"))
         if isinstance(policy, ConditionalMixture):
-            _draw_situations(out, self.log_prob, policy, self._train, self._columns)
+            _draw_situations(out, self._average, policy, self._train, self._columns)
         else:
             save_arrays(out / "grid.npz", grid_arrays(self.log_prob, policy, self._train))
             if of_trajectories(out):
