@@ -20,7 +20,8 @@ class Inference(Protocol):
     policy.
     """
 
-    def log_prob(self, x: Any) -> Any:
+    @property
+    def log_prob(self) -> Callable[[Any], Any]:
         """What the new policy is fitted to: [N, D] -> [N]."""
 
     @property
