@@ -14,6 +14,8 @@ from virl_tf.tasks import Task
 import numpy as np
 from rich.console import Console
 
+RewardFunction = Reward | Callable[[Any], Any]
+
 
 class Inference(Protocol):
     """Inference on recovered rewards: a target for a new policy, and what is measured of that
@@ -21,7 +23,7 @@ class Inference(Protocol):
     """
 
     @property
-    def log_prob(self) -> Callable[[Any], Any]:
+    def log_prob(self) -> RewardFunction:
         """What the new policy is fitted to: [N, D] -> [N]."""
 
     @property

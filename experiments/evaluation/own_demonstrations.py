@@ -20,14 +20,13 @@ from virl_tf.validation import InputError
 import numpy as np
 import tensorflow as tf
 
-from experiments.evaluation.base import average_reward
+from experiments.evaluation.base import RewardFunction, average_reward
 from experiments.evaluation.situations import grid_over, nearest, write_situations
 from experiments.evaluation.trajectories import SHOWN, write_trajectories
 from experiments.result_files import read_summary
 
 RESOLUTION = 150  # of the grid in 1-D and 2-D
 MEASURED = 2000  # draws of a policy in one context
-RewardFunction = Reward | Callable[[Any], Any]
 
 
 def draw_missing(folder: Path, result: Result) -> None:

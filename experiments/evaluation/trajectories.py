@@ -2,20 +2,19 @@
 strict.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from virl_tf.importance import effective_sample_size
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed, split_seed
 from virl_tf.persistence.files import save_arrays
-from virl_tf.reward import Reward
 from virl_tf.trajectories.encoding import Encoding
 from virl_tf.trajectories.episodes import Episodes, resample
 
 import numpy as np
 import tensorflow as tf
+
+from experiments.evaluation.base import RewardFunction
 
 DRAWS = 1000  # of the policy
 SHOWN = 200  # demonstrations, and draws of the reward
@@ -23,7 +22,6 @@ PROPOSED = 20_000  # of which the latter are resampled
 PLACES = 40  # at which a path is pushed aside
 PUSH = 0.05  # of the phases, the standard deviation of a push along the path
 MOST_PUSHED = 10  # components, the heaviest
-RewardFunction = Reward | Callable[[Any], Any]
 
 
 def some_demonstrations(episodes: Episodes, encoding: Encoding) -> np.ndarray:
