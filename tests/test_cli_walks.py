@@ -104,7 +104,7 @@ def obstructed(call, path):
     ("name", "steps", "modes"),
     [
         ("walker", 3, 8),
-        ("eim", 3, 8),
+        pytest.param("eim", 3, 8, marks=pytest.mark.slow),
         ("path", 4, 6),
         ("longer", 7, 128),
     ],

@@ -195,6 +195,7 @@ def test_the_score_is_that_of_held_out_rows(fitted):
     assert score.over_em["policy"]["mean"] == pytest.approx(difference)
 
 
+@pytest.mark.slow
 def test_the_log_volume_makes_likelihoods_comparable_between_units():
     few = {"hparams": tiny.overrides(loop={"num_iterations": 1})}
     score = tiny_fit(**few).score
@@ -217,6 +218,12 @@ def test_what_makes_a_result_worth_less_is_said():
         result = fit(x, num_components=2, hparams=few)
     assert any("'x2': 2 distinct values" in text for text in result.warnings)
     assert all(f"warning: {text}" in repr(result) for text in result.warnings)
+
+
+@pytest.mark.slow
+def test_dithered_columns_are_not_warned_of():
+    few = tiny.overrides(loop={"num_iterations": 1})
+    x = np.column_stack([X, np.repeat([0.0, 1.0], 30)])
     dithered = fit(x, num_components=2, hparams=few, dither=True)
     assert not any("distinct values" in text for text in dithered.warnings)
 
@@ -470,6 +477,7 @@ def test_bad_arguments_are_refused(arguments, named, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_as_many_components_as_demonstrations_work():
     x = tiny.demonstrations(6)
     result = tiny_fit(

@@ -225,7 +225,11 @@ def test_bad_input_is_one_clear_error(call, tmp_path, arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("dim", "method"), [pytest.param(1, "eim", marks=pytest.mark.slow), (3, "geim")]
+    ("dim", "method"),
+    [
+        pytest.param(1, "eim", marks=pytest.mark.slow),
+        pytest.param(3, "geim", marks=pytest.mark.slow),
+    ],
 )
 def test_other_dimensions_and_methods(call, tmp_path, dim, method):
     np.savez(tmp_path / "x.npz", a=clusters(60, dim), b=np.zeros(3))

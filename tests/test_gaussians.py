@@ -27,7 +27,7 @@ def test_log_prob_equals_scipy(num_modes, dim):
     np.testing.assert_allclose(task.log_prob(x), scipy_log_prob(task, x), rtol=1e-9)
 
 
-@pytest.mark.parametrize("num_modes", [1, 30])
+@pytest.mark.parametrize("num_modes", [1, pytest.param(30, marks=pytest.mark.slow)])
 def test_log_prob_integrates_to_one(num_modes):
     axis = np.linspace(-9.0, 9.0, 901)  # the narrowest standard deviation is 0.14, seven cells
     grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)

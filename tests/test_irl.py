@@ -346,9 +346,13 @@ OPTIONS = {
     "mixture": {"kde": {"estimator": "mixture"}},
     "mixture that is q*_0, too": {"kde": {"estimator": "auto"}, "loop": {"prior": "mixture"}},
 }
+VIRL_AND_SLOW = [
+    pytest.param(method, id=method.name, marks=[] if method is VIRL else pytest.mark.slow)
+    for method in PAPER_METHODS
+]
 
 
-@pytest.mark.parametrize("method", PAPER_METHODS, ids=lambda method: method.name)
+@pytest.mark.parametrize("method", VIRL_AND_SLOW)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_options_for_every_method_continue_with_the_same_bytes(option, method, tmp_path):
     problem, first, hparams = start(method, **OPTIONS[option])

@@ -73,6 +73,7 @@ def test_a_given_number_is_kept():
     assert choose_mixture(x[:6], seed=0, components=6).components == 6
 
 
+@pytest.mark.slow
 def test_copies_do_not_choose_spikes():
     x = clusters(60, 2, modes=1)
     copies = np.repeat(x, 5, axis=0)
@@ -97,7 +98,10 @@ def two_ways(rows, columns, seed, apart=4.0):
     return x * rng.uniform(0.1, 10.0, columns), side > 0.0
 
 
-@pytest.mark.parametrize(("rows", "seed"), [(100, 0), (100, 1), (400, 2), (1500, 3)])
+@pytest.mark.parametrize(
+    ("rows", "seed"),
+    [(100, 0), (100, 1), (400, 2), pytest.param(1500, 3, marks=pytest.mark.slow)],
+)
 def test_two_ways_that_one_column_of_many_tells_apart_are_found(rows, seed):
     x, side = two_ways(rows, 16, seed, apart=8.0)
     mixture = describe_density(x, 0)

@@ -41,6 +41,7 @@ def test_links_have_length_one(robot):
     np.testing.assert_allclose(np.linalg.norm(np.diff(joints, axis=1), axis=2), 1.0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_normaliser_agrees_with_quadrature():
     """Two links, by a fine grid over both angles; the end effector's Gaussian is wide enough for
     it.

@@ -82,6 +82,7 @@ def test_demonstrations_are_points_of_the_density(task, demonstrations):
     assert np.isfinite(task.log_prob(demonstrations)).all()
 
 
+@pytest.mark.slow
 def test_demonstrations_are_a_function_of_their_seed(task, demonstrations):
     np.testing.assert_array_equal(task.demonstrations(10, seed=0), demonstrations[:10])
     assert not np.isin(task.demonstrations(10, seed=1), demonstrations).any()

@@ -406,7 +406,7 @@ def test_a_command_killed_while_it_makes_the_study_leaves_one_that_begins_with_t
     assert study.user_attrs["specification"] == SPECIFICATION.to_attributes()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def test_two_commands_may_make_the_same_study_at_once(kind, request, tmp_path):
     rounds = 5
     urls = [f"sqlite:///{tmp_path}/{i}.db" for i in range(rounds)]
