@@ -2,6 +2,7 @@
 
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.mixture_growth import (
+    PATIENCE,
     RIDGE,
     SHARED,
     Gaussians,
@@ -14,6 +15,7 @@ from virl_tf.mixture_growth import (
     pairs,
     score,
     split,
+    without_empty,
 )
 from virl_tf.tasks import RandomGaussians
 
@@ -157,6 +159,35 @@ def test_small_modes_in_many_dimensions_are_components_of_their_own():
     grown, by_bic = np.transpose(distances)
     assert (grown < by_bic).all()
     assert grown.mean() < 2 / 3 * by_bic.mean()
+
+
+def test_components_that_em_has_emptied_are_gone():
+    z, _ = blobs(60)
+    three = maximise(z, from_clusters(z, 3, 0), 1.0)
+    weights = np.append(three.weights * (1.0 - 1e-9), 1e-9)
+    both = [np.concatenate([array, array[:1]]) for array in three[1:]]
+    found = without_empty(Gaussians(weights, *both), 60)
+    np.testing.assert_array_equal(found.means, three.means)
+    np.testing.assert_allclose(found.weights, three.weights, rtol=1e-6)
+    assert found.weights.sum() == pytest.approx(1.0)
+
+
+def test_growth_ends_where_a_split_empties_a_component_and_gains_next_to_nothing(monkeypatch):
+    """Otherwise the next round splits the same rows again, for ever: seen on 6,900 paths."""
+    z, _ = blobs(90)
+    rounds = []
+
+    def emptied(z, gaussians, seed, known):
+        rounds.append(len(gaussians.weights))
+        weights = np.append(gaussians.weights * (1.0 - 1e-12), 1e-12)
+        return Gaussians(weights, *(np.concatenate([a, a[:1]]) for a in gaussians[1:]))
+
+    monkeypatch.setattr("virl_tf.mixture_growth.split", emptied)
+    monkeypatch.setattr("virl_tf.mixture_growth.maximise", lambda z, start, nu: start)
+    found = grown_mixture(z, 0)
+    assert max(rounds) <= 30
+    assert len(rounds) == 4 * PATIENCE
+    assert found.num_components in (1, 10, 30)
 
 
 def test_rows_of_one_group_are_held_out_together():

@@ -30,6 +30,7 @@ PATIENCE = 2  # rounds of splits without gain
 # Rows that are looked at, fewer where their D^2 products are more numbers than that.
 MOST_ROWS, MOST_NUMBERS = 20_000, 40_000_000
 MAX_STEPS, TOLERANCE = 200, 1e-4  # of EM; in nats per row, with which it has converged
+LEAST_ROWS = 0.5  # of a component: one that EM has emptied would be split anew in every round
 TOLERANCE_OF_HALVES = 1e-3  # ... enough to see whether two are better than one
 RIDGE = 1e-6  # on a component's covariance, in units of the columns' variances
 RIDGE_OF_HALVES = 1e-3  # ... where a component of few rows may be two
@@ -98,10 +99,10 @@ def _grow(
     best = Grown(score(test, gaussians), nu, gaussians)
     rounds = 0
     while rounds < PATIENCE and (halved := split(train, gaussians, seed, known)) is not None:
-        gaussians = maximise(train, halved, nu)
+        gaussians = without_empty(maximise(train, halved, nu), len(train))
         rounds += 1
         found = Grown(score(test, gaussians), nu, gaussians)
-        if found.score > best.score:
+        if found.score > best.score + TOLERANCE:
             best, rounds = found, 0
     return best
 
@@ -177,6 +178,13 @@ def maximise(
         last = mean
         found = _m_step(z, products, np.exp(joint - total[:, None]), nu, ridge)
     return found
+
+
+def without_empty(gaussians: Gaussians, n: int) -> Gaussians:
+    """The components that have rows, of n."""
+    kept = gaussians.weights * n >= LEAST_ROWS
+    weights, means, covariances = (array[kept] for array in gaussians)
+    return Gaussians(weights / weights.sum(), means, covariances)
 
 
 def _m_step(
