@@ -39,6 +39,7 @@ ORDER = (
     "docs/when-something-goes-wrong.md",
     "docs/from-the-paper-to-the-code.md",
     "docs/decisions.md",
+    "docs/decisions-policies.md",
     "docs/index.md",
     "CONTRIBUTING.md",
 )
@@ -430,7 +431,7 @@ def test_every_page_is_linked_from_the_readme_and_the_index():
 
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_are_short_and_their_lines_fit(name):
-    most = {"README.md": 150, "CONTRIBUTING.md": 120, "docs/decisions.md": 500}.get(name, 300)
+    most = {"README.md": 150, "CONTRIBUTING.md": 120}.get(name, 300)
     assert len(PAGES[name].splitlines()) <= most
     lines = without_code(PAGES[name]).splitlines()
     assert [line for line in lines if len(line) > 100 and not line.startswith("|")] == []
@@ -446,7 +447,7 @@ def test_every_fault_has_a_test():
 
 def test_the_documentation_is_short():
     """Without CONTRIBUTING.md and the decisions, which are looked up and grow by an entry each."""
-    read = [name for name in ORDER if name not in ("CONTRIBUTING.md", "docs/decisions.md")]
+    read = [name for name in ORDER if name != "CONTRIBUTING.md" and "decisions" not in name]
     text = "\n".join(PAGES[name] for name in read)
     rows = [line for line in without_code(text).splitlines() if not line.startswith("|")]
     assert len(" ".join(rows).split()) <= 5_900
@@ -458,11 +459,12 @@ def test_the_readme_has_one_table_of_at_most_twelve_rows():
 
 
 def test_decisions_that_comments_name_are_there():
-    entries = anchors(PAGES["docs/decisions.md"])
+    pages = ("decisions.md", "decisions-policies.md")
+    entries = {(page, entry) for page in pages for entry in anchors(PAGES[f"docs/{page}"])}
     named = set()
     for path in (ROOT / "hparams").glob("*.yaml"):
         comments = re.sub(r"\n *# ", " ", path.read_text(encoding="utf-8"))
-        named |= set(re.findall(r"decisions\.md: ([\w-]+)", comments))
+        named |= set(re.findall(r"(decisions[\w-]*\.md): ([\w-]+)", comments))
     assert len(named) > 10
     assert named <= entries
 

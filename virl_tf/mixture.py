@@ -207,7 +207,7 @@ def resized(mixture: Mixture, num_components: int) -> Mixture:
     Halves lie half a standard deviation to both sides along a component's longest axis; together
     they have its mean and covariance. Of a mixture of many modes its heaviest components are nearer
     to the best policy of K than EM with K, which lays some over several modes
-    (docs/decisions.md, policy-start).
+    (docs/decisions-policies.md, policy-start).
     """
     log_weights = mixture.log_weights.numpy()
     order = np.argsort(-log_weights, kind="stable")[:num_components]

@@ -48,7 +48,7 @@ def _em_of_weighted(
     """EM on draws that are resampled by their weights.
 
     Those that stand for few rows want a ridge; else it would be wider than a thin mode
-    (docs/decisions.md, reward-start).
+    (docs/decisions-policies.md, reward-start).
     """
     weights = tf.nn.softmax(log_w).numpy()
     rng = np.random.default_rng(numpy_seed(seed, 0, "start"))

@@ -207,7 +207,7 @@ def _estimate_and_prior(
     The EM mixture is of training rows alone: a q*_0 that saw the held-out rows, too, would seem too
     good on them. "auto": where kernels do not cover the density, the mixture joins them in p~, and
     the networks, which find little then, start from it. With contexts the rows decide: starting
-    from the mixture throughout was worse (docs/decisions.md, contexts).
+    from the mixture throughout was worse (docs/decisions-policies.md, contexts).
     """
     estimator, prior = hparams.kde.estimator, hparams.loop.prior
     if "auto" in (estimator, prior):

@@ -37,7 +37,7 @@ def pays_to_fuse(hparams: NetworkHparams) -> bool:
 
     It fuses what batch norm and sparse dropout do between two products: a quarter of a step's time.
     Products alone gain nothing, and Keras's own dropout becomes thirty times slower, because XLA
-    on a CPU makes random numbers slowly (decisions.md: xla).
+    on a CPU makes random numbers slowly (decisions-policies.md: xla).
     """
     if hparams.dropout > SparseDropout.most:
         return False

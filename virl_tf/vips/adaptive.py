@@ -33,7 +33,7 @@ from virl_tf.vips.vips import (
 # Of the initial policy: the first candidates, and the unit of the gaps.
 START_DRAWS = 2000
 
-# M (docs/decisions.md, num-rounds).
+# M (docs/decisions-policies.md, num-rounds).
 ROUNDS_AT_MODES = 4
 
 # Per component and step; all of them would let converged components crowd the rest out.

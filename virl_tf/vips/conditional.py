@@ -62,7 +62,7 @@ _NARROWEST = 1e-4
 
 # Of the gate's regression. A component sees few contexts of those in which others act, and what its
 # quadratic says there is extrapolated: curvatures that the draws hardly tell are left out
-# (docs/decisions.md, contexts-policy).
+# (docs/decisions-policies.md, contexts-policy).
 _GATE_RIDGE = 1e-2
 
 

@@ -333,7 +333,7 @@ def _compiled_improve(
 
     By XLA: a step is hundreds of small operations, and fused they take a quarter of the time, which
     pays for the compilation from the eighth iteration on. Not with gradients, whose steps are large
-    products (docs/decisions.md, xla).
+    products (docs/decisions-policies.md, xla).
     """
 
     def steps(
