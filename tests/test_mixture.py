@@ -2,6 +2,7 @@ from virl_tf.em import em_mixture
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.mixture import (
     Mixture,
+    distinct,
     gaussian,
     kmeans_start,
     moments,
@@ -264,6 +265,15 @@ def test_a_mixture_of_fewer_components_has_its_heaviest():
     np.testing.assert_allclose(found.covariances, mixture.covariances.numpy()[order], rtol=1e-12)
     weights = np.exp(mixture.log_weights.numpy()[order])
     np.testing.assert_allclose(np.exp(found.log_weights), weights / weights.sum(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [2, 12])
+def test_of_a_mode_that_is_there_twice_one_component_is_chosen(dim):
+    twice = make_mixture(4, dim)
+    moved = twice._replace(means=twice.means + 0.3 * twice.scale_trils[:, :, 0])
+    pairs = [tf.concat(arrays, axis=0) for arrays in zip(twice, moved, strict=True)]
+    found = distinct(Mixture(pairs[0] - np.log(2.0), *pairs[1:]), 4)
+    assert sorted(found % 4) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("k", [5, 6, 12])

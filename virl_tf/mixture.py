@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from virl_tf.numerics import DENSITY, LOG_2PI, sampling_seed
-from virl_tf.shapes import Array, Float64
+from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.validation import InputError
 
 tfd = tfp.distributions
@@ -202,7 +202,8 @@ def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
 
 
 def resized(mixture: Mixture, num_components: int) -> Mixture:
-    """With K components: its heaviest ones, or with the heaviest split, one after the other.
+    """With K components: its heaviest `distinct` ones, or with the heaviest split, one after the
+    other.
 
     Halves lie half a standard deviation to both sides along a component's longest axis; together
     they have its mean and covariance. Of a mixture of many modes its heaviest components are nearer
@@ -210,7 +211,7 @@ def resized(mixture: Mixture, num_components: int) -> Mixture:
     (docs/decisions-policies.md, policy-start).
     """
     log_weights = mixture.log_weights.numpy()
-    order = np.argsort(-log_weights, kind="stable")[:num_components]
+    order = distinct(mixture, num_components)
     weights = list(np.exp(log_weights[order] - log_weights.max()))
     means = list(mixture.means.numpy()[order])
     covariances = list(mixture.covariances.numpy()[order])
@@ -225,6 +226,33 @@ def resized(mixture: Mixture, num_components: int) -> Mixture:
     found = _uniform(np.array(means), np.array(covariances))
     log_shares = np.log(weights) - np.log(np.sum(weights))
     return found._replace(log_weights=tf.constant(log_shares, DENSITY))
+
+
+def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
+    """Indices of so many components, or all: the heaviest one, then again and again the heaviest by
+    the share 1 - b^(2/D) of its weight, b = integral sqrt(N_o N_i) its overlap with each chosen
+    one; the root, because in many dimensions two estimates of one mode hardly overlap.
+
+    A mean of several mixtures' densities has each mode several times (`virl_tf.mixture_growth`).
+    """
+    left, chosen = mixture.log_weights.numpy(), []
+    for _ in range(min(number, len(left))):
+        chosen.append(int(left.argmax()))
+        overlaps = _overlaps(mixture, chosen[-1]) ** min(1.0, 2.0 / mixture.means.shape[1])
+        left = left + np.log1p(-overlaps)
+        left[chosen] = -np.inf
+    return np.array(chosen)
+
+
+def _overlaps(mixture: Mixture, o: int) -> Float64[Array, " K"]:
+    """The Bhattacharyya coefficients of component o with all, below one."""
+    means, covariances = mixture.means.numpy(), mixture.covariances.numpy()
+    between = 0.5 * (covariances + covariances[o])
+    away = means - means[o]
+    squares = np.einsum("ki,ki->k", away, np.linalg.solve(between, away[..., None])[..., 0])
+    log_dets = np.linalg.slogdet(covariances)[1]
+    log_ratios = np.linalg.slogdet(between)[1] - 0.5 * (log_dets + log_dets[o])
+    return np.exp(-0.125 * squares - 0.5 * log_ratios).clip(0.0, 1.0 - 1e-12)
 
 
 def _uniform(means: np.ndarray, covariances: np.ndarray) -> Mixture:

@@ -10,9 +10,9 @@ import tensorflow as tf
 from virl_tf.em import FEW_ROWS, FULL, Covariances, are_few, em_mixture
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.mixture import Mixture
-from virl_tf.mixture_growth import grown_mixture
+from virl_tf.mixture_growth import as_good, grown_mixture
 from virl_tf.numerics import DENSITY, compiled, numpy_seed
-from virl_tf.shapes import Array, Float64, Int64
+from virl_tf.shapes import Array, Int64
 from virl_tf.splitting import folds
 
 # Numbers of components that are tried.
@@ -101,15 +101,11 @@ def _by_held_out_rows(x: np.ndarray, held_out: np.ndarray, seed: int) -> Mixture
     best = max(means, key=lambda k: means[k])
     # At the latest the best itself is as good.
     enough = next(
-        count for count, values in likelihoods.items() if _as_good(likelihoods[best] - values)
+        count for count, values in likelihoods.items() if as_good(likelihoods[best] - values)
     )
     tried = ", ".join(map(str, means))
     reason = f"chosen by the likelihood of held-out rows under EM, of {tried}"
     return MixtureChoice(enough, FULL, reason, means)
-
-
-def _as_good(lack: Float64[Array, " N"]) -> bool:
-    return bool(lack.mean() <= lack.std() / np.sqrt(len(lack)))
 
 
 def _by_cross_validation(

@@ -7,6 +7,10 @@ Each covariance is shrunk towards what all components have in common,
 S_o the scatter of the N_o rows of component o: as if nu more rows of the pooled covariance W had
 been seen (Friedman, 1989, with one parameter). So a mode of a handful of rows is a component of its
 own, where EM with free covariances lays one component over two modes (docs/decisions.md, growth).
+
+EM's optima are local, so several mixtures grow and the mean of the best ones' densities, a mixture
+of all their components, counts where held-out rows are described better by it (stacking with equal
+weights; Smyth and Wolpert, 1999).
 """
 
 from typing import NamedTuple
@@ -20,11 +24,13 @@ from virl_tf.numerics import DENSITY, LOG_2PI, numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import folds
 
-PSEUDO_ROWS = (1.0, 4.0)  # nu; the better one counts
+PSEUDO_ROWS = (1.0, 0.25, 4.0)  # nu, of which the better ones count
+BETTER = 2
 SHARED = 1e9  # pseudo-rows with which all covariances are W
 # Components that growth also starts from, with the better nu: growth from one ends where two
 # Gaussians are no better, though many are, and in other local optima.
-KMEANS_STARTS = (10, 30)
+KMEANS_STARTS = (3, 10)
+MOST_UNITED = 4  # mixtures whose densities are averaged
 FOLDS = 5  # one of which is held out
 PATIENCE = 2  # rounds of splits without gain
 # Rows that are looked at, fewer where their D^2 products are more numbers than that.
@@ -55,7 +61,7 @@ Halves = dict[bytes, Gaussians | None]
 
 
 class Grown(NamedTuple):
-    """The best of the rounds: mean log-likelihood of the held-out rows, pseudo-rows, mixture."""
+    """The best of the rounds: mean log-likelihood of held-out rows, pseudo-rows, mixture."""
 
     score: float
     pseudo_rows: float
@@ -76,10 +82,11 @@ def grown_mixture(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = 
     with one_thread():
         known: Halves = {}
         grown = [_grow(train, test, 1, nu, seed, known) for nu in PSEUDO_ROWS]
-        nu = max(grown, key=_by_score).pseudo_rows
-        grown += [_grow(train, test, start, nu, seed, known) for start in KMEANS_STARTS]
-        best = max(grown, key=_by_score)
-        found = maximise(z, best.gaussians, best.pseudo_rows)
+        for nu in [found.pseudo_rows for found in by_score(grown)[:BETTER]]:
+            grown += [_grow(train, test, start, nu, seed, known) for start in KMEANS_STARTS]
+        found = mean_density(
+            [maximise(z, one.gaussians, one.pseudo_rows) for one in united(grown, test)]
+        )
     return Mixture(
         tf.constant(np.log(found.weights), DENSITY),
         tf.constant(shift + scale * found.means, DENSITY),
@@ -87,8 +94,34 @@ def grown_mixture(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = 
     )
 
 
-def _by_score(grown: Grown) -> float:
-    return grown.score
+def by_score(grown: list[Grown]) -> list[Grown]:
+    """The best first."""
+    return sorted(grown, key=lambda one: -one.score)
+
+
+def united(grown: list[Grown], test: np.ndarray) -> list[Grown]:
+    """The best ones, as few as describe held-out rows by the mean of their densities as well as any
+    number up to `MOST_UNITED` does.
+    """
+    best = by_score(grown)[:MOST_UNITED]
+    products = pairs(test)
+    logs = [_log_sum(log_joint(test, products, one.gaussians)) for one in best]
+    numbers = np.arange(1, len(best) + 1)
+    of_means = np.logaddexp.accumulate(logs, axis=0) - np.log(numbers)[:, None]
+    highest = of_means[of_means.mean(axis=1).argmax()]
+    enough = next(n for n in numbers if as_good(highest - of_means[n - 1]))
+    return best[:enough]
+
+
+def as_good(lack: Float64[Array, " N"]) -> bool:
+    """Whether what one density lacks against another on rows is within one standard error."""
+    return bool(lack.mean() <= lack.std() / np.sqrt(len(lack)))
+
+
+def mean_density(mixtures: list[Gaussians]) -> Gaussians:
+    """The mixture of all their components whose density is the mean of theirs."""
+    both = joined(mixtures)
+    return both._replace(weights=both.weights / len(mixtures))
 
 
 def _grow(
@@ -122,6 +155,11 @@ def split(z: np.ndarray, gaussians: Gaussians, seed: int, known: Halves) -> Gaus
         parts.append(one if two is None else two._replace(weights=weight * two.weights))
     if len(parts) == sum(len(part.weights) for part in parts):
         return None
+    return joined(parts)
+
+
+def joined(parts: list[Gaussians]) -> Gaussians:
+    """All their components, with the weights they have."""
     return Gaussians(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
