@@ -120,8 +120,8 @@ def as_good(lack: Float64[Array, " N"]) -> bool:
 
 def mean_density(mixtures: list[Gaussians]) -> Gaussians:
     """The mixture of all their components whose density is the mean of theirs."""
-    both = joined(mixtures)
-    return both._replace(weights=both.weights / len(mixtures))
+    everything = joined(mixtures)
+    return everything._replace(weights=everything.weights / len(mixtures))
 
 
 def _grow(
