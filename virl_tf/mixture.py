@@ -202,8 +202,7 @@ def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
 
 
 def resized(mixture: Mixture, num_components: int) -> Mixture:
-    """With K components: its heaviest `distinct` ones, or with the heaviest split, one after the
-    other.
+    """With K components: its heaviest `distinct` ones, or all with the heaviest split in turn.
 
     Halves lie half a standard deviation to both sides along a component's longest axis; together
     they have its mean and covariance. Of a mixture of many modes its heaviest components are nearer
@@ -235,18 +234,19 @@ def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
 
     A mean of several mixtures' densities has each mode several times (`virl_tf.mixture_growth`).
     """
+    means, covariances = mixture.means.numpy(), mixture.covariances.numpy()
+    power = min(1.0, 2.0 / means.shape[1])
     left, chosen = mixture.log_weights.numpy(), []
     for _ in range(min(number, len(left))):
         chosen.append(int(left.argmax()))
-        overlaps = _overlaps(mixture, chosen[-1]) ** min(1.0, 2.0 / mixture.means.shape[1])
+        overlaps = _overlaps(means, covariances, chosen[-1]) ** power
         left = left + np.log1p(-overlaps)
         left[chosen] = -np.inf
     return np.array(chosen)
 
 
-def _overlaps(mixture: Mixture, o: int) -> Float64[Array, " K"]:
-    """The Bhattacharyya coefficients of component o with all, below one."""
-    means, covariances = mixture.means.numpy(), mixture.covariances.numpy()
+def _overlaps(means: np.ndarray, covariances: np.ndarray, o: int) -> Float64[Array, " K"]:
+    """The Bhattacharyya coefficients of Gaussian o with all, below one."""
     between = 0.5 * (covariances + covariances[o])
     away = means - means[o]
     squares = np.einsum("ki,ki->k", away, np.linalg.solve(between, away[..., None])[..., 0])

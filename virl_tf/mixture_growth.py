@@ -27,7 +27,7 @@ from virl_tf.splitting import folds
 PSEUDO_ROWS = (1.0, 0.25, 4.0)  # nu, of which the better ones count
 BETTER = 2
 SHARED = 1e9  # pseudo-rows with which all covariances are W
-# Components that growth also starts from, with the better nu: growth from one ends where two
+# Components that growth also starts from, with the better ones: growth from one ends where two
 # Gaussians are no better, though many are, and in other local optima.
 KMEANS_STARTS = (3, 10)
 MOST_UNITED = 4  # mixtures whose densities are averaged
@@ -82,7 +82,7 @@ def grown_mixture(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = 
     with one_thread():
         known: Halves = {}
         grown = [_grow(train, test, 1, nu, seed, known) for nu in PSEUDO_ROWS]
-        for nu in [found.pseudo_rows for found in by_score(grown)[:BETTER]]:
+        for nu in [one.pseudo_rows for one in by_score(grown)[:BETTER]]:
             grown += [_grow(train, test, start, nu, seed, known) for start in KMEANS_STARTS]
         found = mean_density(
             [maximise(z, one.gaussians, one.pseudo_rows) for one in united(grown, test)]
