@@ -157,7 +157,7 @@ def remembered(function, parts_of=lambda argument: argument):
 
 fit_module = importlib.import_module("virl_tf.fit")  # `virl_tf.fit` is the function
 choose_mixture = remembered(fit_module.choose_mixture)
-describe_density = remembered(problem.describe_density)
+density_fit = remembered(problem.density_fit)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -175,7 +175,7 @@ def light_runs(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fit_module, "DiscriminatorFitter", fitter)
         patch.setattr(fit_module, "choose_mixture", choose_mixture)
-        patch.setattr(problem, "describe_density", describe_density)
+        patch.setattr(problem, "density_fit", density_fit)
         xla = request.node.get_closest_marker("xla")
         if xla:
             vips._compiled_improve.cache_clear()

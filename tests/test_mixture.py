@@ -411,3 +411,22 @@ def test_samples_need_no_seed():
     assert not np.array_equal(policy.sample(3), policy.sample(3))
     np.testing.assert_array_equal(policy.sample(3, 5), policy.sample(3, seed=5))
     assert policy.sample_with_components(3)[1].shape == (3,)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_many_components_have_the_density_of_few(monkeypatch, offset):
+    """Up to rounding, which grows with (spread of the means / smallest width) squared."""
+    rng = np.random.default_rng(3)
+    k, d = 120, 3
+    factors = 0.1 * rng.standard_normal((k, d, d)) + 0.01 * np.eye(d)
+    covariances = factors @ factors.transpose(0, 2, 1) + 1e-4 * np.eye(d)
+    means = offset + rng.standard_normal((k, d))
+    mixture = Mixture(
+        tf.fill([k], -tf.math.log(tf.constant(float(k), tf.float64))),
+        tf.constant(means),
+        tf.constant(np.linalg.cholesky(covariances)),
+    )
+    x = offset + 2.0 * rng.standard_normal((50, d))
+    found = mixture.component_log_prob(x)
+    monkeypatch.setattr("virl_tf.mixture.MANY_COMPONENTS", k + 1)
+    np.testing.assert_allclose(found, mixture.component_log_prob(x), rtol=1e-7)

@@ -9,7 +9,7 @@ from virl_tf.em import (
 )
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.mixture_choice import choose_mixture, describe_density
-from virl_tf.mixture_growth import grown_mixture
+from virl_tf.mixture_growth import grow
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_few_rows_are_described_better_than_by_bic(rows, dim, modes):
 
 def test_many_rows_are_described_by_bic_and_fewer_by_a_mixture_that_grows():
     x = clusters(800, 2)
-    for rows, describe in ((x, bic_mixture), (x[:300], grown_mixture)):
+    for rows, describe in ((x, bic_mixture), (x[:300], lambda x, seed: grow(x, seed).mixture(x))):
         for found, expected in zip(describe_density(rows, 5), describe(rows, 5), strict=True):
             np.testing.assert_array_equal(found, expected)
 

