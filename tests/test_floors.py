@@ -23,7 +23,7 @@ FLOORS = [
         "trajectories.bases",
         *("trajectories.choice", "trajectories"),
     ],
-    ["em", "em_by_bic", "mixture_growth", "mixture_choice", "demonstrations"],
+    ["em", "em_by_bic", "mixture_growth", "mixture_of_few", "mixture_choice", "demonstrations"],
     [
         *("kde", "conditional_kde", "fusion", "importance", "features", "reward"),
         *("tasks.base", "tasks.slice_sampling"),

@@ -11,6 +11,7 @@ from virl_tf.em import FEW_ROWS, FULL, Covariances, are_few, em_mixture
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.mixture import Mixture
 from virl_tf.mixture_growth import as_good, grow
+from virl_tf.mixture_of_few import mean_of_starts
 from virl_tf.numerics import DENSITY, compiled, numpy_seed
 from virl_tf.shapes import Array, Int64
 from virl_tf.splitting import folds
@@ -86,8 +87,8 @@ def density_fit(
 ) -> Callable[[np.ndarray], Mixture]:
     """How EM describes x [N, D], as a function that does it with x or with further rows, too.
 
-    Of few rows by cross-validation, of many by BIC; between, where rows are few for a covariance of
-    every component, mixtures that grow with shrunk covariances.
+    Of many rows by BIC; where rows are few for a covariance of every component, mixtures that grow
+    with shrunk covariances; of fewer still the mean of several starts.
     """
     n, d = x.shape
     if n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2):
@@ -95,8 +96,7 @@ def density_fit(
         return lambda rows: found if rows is x else bic_mixture(rows, seed)
     if n >= FEWEST_TO_GROW:
         return grow(x, seed, groups).mixture
-    choice = _by_cross_validation(x, seed, groups)
-    return lambda rows: em_mixture(rows, choice.components, seed, choice.covariances)
+    return mean_of_starts(x, seed, groups).mixture
 
 
 def _by_held_out_rows(x: np.ndarray, held_out: np.ndarray, seed: int) -> MixtureChoice:

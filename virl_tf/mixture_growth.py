@@ -61,11 +61,14 @@ Halves = dict[bytes, Gaussians | None]
 
 
 class Grown(NamedTuple):
-    """The best of the rounds: mean log-likelihood of held-out rows, pseudo-rows, mixture."""
+    """A mixture, its mean log-likelihood of held-out rows, and how EM shrinks and keeps its
+    covariances from collapsing.
+    """
 
     score: float
     pseudo_rows: float
     gaussians: Gaussians
+    ridge: float = RIDGE
 
 
 class Growth(NamedTuple):
