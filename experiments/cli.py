@@ -383,12 +383,13 @@ def infer_command(
         Option(
             "--search/--fixed",
             help="Add and prune components first, or keep one set of them as in the paper; "
-            "default: search, but for a policy for all contexts.",
+            "default: search, but for a policy for all contexts, or with --support, which starts "
+            "from the reward's draws inside.",
         ),
     ] = None,
     steps: Annotated[
         int | None,
-        Option(help="Trust-region steps; default: 400 if fixed, 30 after a search."),
+        Option(help="Trust-region steps; default: 400 if fixed, 30 after a search, 60 inside."),
     ] = None,
     samples: Annotated[
         int | None,

@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
-from virl_tf.fit_policy import FINAL_STEPS, PolicyResult, Support, fit_policy
+from virl_tf.fit_policy import (
+    CONSTRAINED_STEPS,
+    FINAL_STEPS,
+    PolicyResult,
+    Support,
+    fit_policy,
+)
 from virl_tf.fit_policy import FIXED_STEPS as POLICY_STEPS
 from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.policy_file import save_policy
@@ -69,9 +75,12 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     for_all = rewards[0].num_contexts > 0 and context is None
     if for_all and request.search:
         raise InputError("--search is not for a policy for all contexts; give one with --context.")
-    search = not for_all if request.search is None else request.search
-    steps, samples = _steps_and_samples(request, search, for_all)
     given = None if request.support is None else load_support(request.support)
+    # None: as `fit_policy` does it where there is a support.
+    search = request.search
+    if search is None and given is None:
+        search = not for_all
+    steps, samples = _steps_and_samples(request, search, for_all)
     inference = inference_of(runs, rewards, request.obstacles, context)
     config = {
         "runs": [run.name for run in runs],
@@ -79,7 +88,7 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
         "steps": steps,
         "samples": samples,
         "seed": request.seed,
-        **({"search": True} if search else {}),
+        **({} if search is False else {"search": search}),
         **({} if request.obstacles is None else {"blocked_share": request.obstacles}),
         **({} if given is None else {"support": given.identity}),
         **({} if context is None else {"context": context.tolist()}),
@@ -98,21 +107,22 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     seconds = time.process_time() - start
     save_policy(out / "policy.npz", fitted.policy)
     write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
-    found, sentence = inference.finish(out, fitted.policy, evaluations, search)
+    found, sentence = inference.finish(out, fitted.policy, evaluations, search is not False)
     summary = {**config, **found, "evaluations": evaluations, "cpu_seconds": seconds}
     write_json(out / "summary.json", summary)
     console.print(f"{sentence}; in {out}", highlight=False)
 
 
 def _steps_and_samples(
-    request: InferenceRequest, search: bool, for_all: bool
+    request: InferenceRequest, search: bool | None, for_all: bool
 ) -> tuple[int, int | None]:
     """Of the components' own steps; those of a policy for all contexts are `fit_policy`'s."""
     steps, samples = request.steps, request.samples
     if steps is None:
+        constrained = search is None and not for_all
         fixed = POLICY_STEPS if for_all else FIXED_STEPS
-        steps = FINAL_STEPS if search else fixed
-    if samples is None and not search and not for_all:
+        steps = CONSTRAINED_STEPS if constrained else FINAL_STEPS if search else fixed
+    if samples is None and search is False and not for_all:
         samples = FIXED_SAMPLES
     check_integer("--steps", steps, 1)
     return steps, None if samples is None else check_integer("--samples", samples, 4)

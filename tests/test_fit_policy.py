@@ -1,11 +1,12 @@
+import importlib
 import os
 import signal
 
 from virl_tf import InputError, fit, fit_policy
 from virl_tf.domain import Domain
 from virl_tf.fit_policy import step_defaults
-from virl_tf.mixture import gaussian
-from virl_tf.policy_start import spread_start
+from virl_tf.mixture import Mixture, gaussian
+from virl_tf.policy_start import constrained_start, spread_start
 from virl_tf.vips.vips import VipsHistory, rows_at_once
 
 import numpy as np
@@ -14,7 +15,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tests import tiny
-from tests.conftest import make_mixture
+from tests.conftest import make_mixture, make_reward
 
 tfd = tfp.distributions
 
@@ -230,8 +231,8 @@ def reward():
 def test_a_recovered_reward_is_a_target(reward):
     result = quick(reward, num_components=3, num_steps=20)
     assert np.isfinite(result.history.to_numpy()).all()
-    # It starts from draws of the reward: what is left is noise.
-    assert result.history.elbo.iloc[0] > result.history.elbo.iloc[-1] - 0.1
+    # It starts from three of the components that the reward is pooled with.
+    assert result.history.elbo.iloc[0] > result.history.elbo.iloc[-1] - 0.3
     spread = spread_start(reward, 3, 0)
     from_spread = quick(reward, num_components=3, num_steps=20, initial_policy=spread)
     assert result.history.elbo.iloc[0] > from_spread.history.elbo.iloc[0] + 0.1
@@ -518,3 +519,60 @@ def test_a_reward_with_bounds_is_followed_by_values(reward):
         quick(target, 2, 1, search=search) for target in (reward, reward._replace(domain=box))
     )
     assert free.evaluations < bounded.evaluations
+
+
+# --- a constraint on a reward whose modes are known ----------------------------------------------
+
+WAYS = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+
+
+@pytest.fixture
+def ways():
+    """A reward of four modes, 0.1 wide, whose EM mixture lays each component over two of them."""
+    modes = Mixture(
+        tf.math.log(tf.constant([0.4, 0.3, 0.2, 0.1], tf.float64)),
+        tf.constant(WAYS),
+        tf.constant(np.tile(0.1 * np.eye(2), (4, 1, 1))),
+    )
+    wide = Mixture(
+        tf.math.log(tf.constant([0.5, 0.5], tf.float64)),
+        tf.constant([[1.0, 0.0], [-1.0, 0.0]], tf.float64),
+        tf.constant(np.tile(np.diag([0.15, 1.1]), (2, 1, 1))),
+    )
+    return make_reward([], base=modes, mixture=wide)
+
+
+def beyond(x):
+    """The outer half of each mode."""
+    return tf.abs(x[:, 0]) > 1.0
+
+
+def test_what_a_constraint_leaves_open_keeps_its_share(ways):
+    fitted = fit_policy(ways, 2, 4, support=beyond)
+    draws = fitted.policy.sample(4000, 0)
+    assert np.mean(beyond(draws)) > 0.9
+    nearest = np.linalg.norm(draws[:, None] - WAYS, axis=2).argmin(axis=1)
+    np.testing.assert_allclose(np.bincount(nearest) / 4000, [0.4, 0.3, 0.2, 0.1], atol=0.05)
+    assert np.ptp(fitted.history["effective_components"]) < 1e-3  # the weights are held
+    assert fitted.elbo > np.log(0.5) - 0.5  # half of the mass is inside
+
+
+def test_a_search_a_start_and_weights_of_ones_own_count(ways, monkeypatch):
+    module = importlib.import_module("virl_tf.fit_policy")
+    steps = {"num_steps": 20, "support": beyond}
+    free = fit_policy(ways, 2, 4, weight_kl_bound=0.05, **steps).history["effective_components"]
+    assert np.ptp(free) > 1e-3
+    monkeypatch.setattr(module, "constrained_start", None)  # a call of it would raise
+    start = fit_policy(ways, 2, 2, search=False, num_steps=1).policy
+    fit_policy(ways, 2, 2, search=False, **steps)
+    fit_policy(ways, 2, 2, initial_policy=start, search=False, **steps)
+
+
+def test_few_draws_inside_leave_the_start_as_it_is(ways):
+    x = ways.mixture.sample(100_000, 1).numpy()
+    far = np.sort(x[:, 0])[-20]
+
+    def target(x):
+        return tf.where(x[:, 0] > far, ways.log_prob(x), -np.inf)
+
+    assert constrained_start(ways.mixture, target, 4, seed=0) is None

@@ -16,7 +16,12 @@ from virl_tf.hparams import default_hparams, search_hparams
 from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.observers import StepBar
-from virl_tf.policy_start import conditional_start, reward_start, standard_conditional_start
+from virl_tf.policy_start import (
+    conditional_start,
+    constrained_start,
+    reward_start,
+    standard_conditional_start,
+)
 from virl_tf.policy_watch import Callback, Watch
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Float64
@@ -39,6 +44,10 @@ from virl_tf.vips.vips import (
 
 # Of a fixed set of components.
 FIXED_STEPS = 300
+
+# Of components that a constraint has been met with at the start: they move away from its edge, and
+# their weights, which are shares of the reward's draws inside, stay as they are.
+CONSTRAINED_STEPS, HELD = 60, 1e-9
 
 # After a search the modes are found and what is left is the noise of the surrogate: few steps,
 # small ones, of more samples. Larger ones with fewer samples end at a higher KL.
@@ -108,7 +117,7 @@ def fit_policy(
     num_steps: int | None = None,
     samples_per_component: int | None = None,
     kl_bound: float | None = None,
-    weight_kl_bound: float = 0.05,
+    weight_kl_bound: float | None = None,
     ridge: float = 1e-6,
     initial_policy: Policy | None = None,
     support: Support | None = None,
@@ -144,13 +153,16 @@ def fit_policy(
         samples_per_component: per step; default max(50, 3 x coefficients of the quadratic
             surrogate), 4 x after a search; of gradients max(12, 3 x (D + 1)), 8 x after a search.
         kl_bound: KL(new || old) of each component per step; default 0.05, or 0.005 after a search.
-        weight_kl_bound: the same for the weights.
+        weight_kl_bound: the same for the weights; default 0.05, or none may change.
         ridge: of the surrogate's regression, in units of the rewards' variance.
         initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for
             a `Reward`, the heaviest components of the EM mixture that it is pooled with, or EM on
             draws of it.
         support: [N, D] -> [N] bool (with contexts of rows); outside of it `log_prob` counts as
-            -inf. A recovered reward knows the bounds that `fit` was given, and no others.
+            -inf. A recovered reward knows the bounds that `fit` was given, and no others. On one
+            that is pooled with an EM mixture, without `search` and `initial_policy`, the start is
+            EM on its draws inside, and no weight changes: what the constraint leaves open keeps
+            its share.
         jit_compile: compile with XLA, which takes 15 seconds and pays from thousands of steps on.
         callback: called as callback(steps_done, policy) after the search and then after every
             `callback_every` steps; the result is the same without it.
@@ -170,19 +182,23 @@ def fit_policy(
     num_components = check_integer("num_components", num_components, 1)
     c = None if contexts is None else _checked_contexts(contexts, search, gradients)
     num_contexts = 0 if c is None else c.shape[1]
-    after_search = search is not False and c is None
+    mixture = _mixture_of(log_prob) if initial_policy is None else None
+    constrained = mixture if support is not None and search is None else None
+    after_search = search is not False and c is None and constrained is None
     own: Any = None if search is True else search
     searched = search_hparams(own) if after_search else None
     defaults = step_defaults(num_contexts + dim, after_search)
     given = {
         "samples_per_component": samples_per_component,
         "kl_bound": defaults.kl_bound if kl_bound is None else kl_bound,
-        "weight_kl_bound": weight_kl_bound,
         "ridge": ridge,
     }
+    if weight_kl_bound is not None or constrained is not None:
+        given["weight_kl_bound"] = HELD if weight_kl_bound is None else weight_kl_bound
     hparams = default_hparams().override({"policy": given}, "fit_policy").policy
     options = step_options(hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
-    num_steps = defaults.num_steps if num_steps is None else num_steps
+    if num_steps is None:
+        num_steps = defaults.num_steps if constrained is None else CONSTRAINED_STEPS
     num_steps = check_integer("num_steps", num_steps, 1)
     interval = num_steps if callback is None else _interval(num_steps, callback_every)
 
@@ -190,6 +206,8 @@ def fit_policy(
     num_points = min(defaults.samples_per_component * num_components, rows_at_once(dim))
     points = drawn(start, _where(c, num_points, seed), split_seed(seed, 0, "check"))
     target = checked_target(log_prob, support, points)
+    if constrained is not None:
+        start = constrained_start(constrained, target, num_components, seed) or start
     if gradients is None:
         unbounded = support is None and _has_no_bounds(log_prob)
         gradients = after_search and unbounded and slopes_say_all(target, points)
@@ -201,7 +219,7 @@ def fit_policy(
     watch = Watch(start, callback, interval, None if c is None else tf.reduce_mean(c, axis=0))
     budget = None
     if searched is not None:
-        at_modes = support is None and initial_policy is None and _is_pooled(log_prob)
+        at_modes = mixture is not None and support is None
         budget = budget_of(num_components, dim, searched, gradients, at_modes)
     total = num_steps + (0 if budget is None else budget.steps)
     try:
@@ -294,9 +312,10 @@ def _interval(num_steps: int, callback_every: Any) -> int:
     return interval
 
 
-def _is_pooled(log_prob: Any) -> bool:
-    """Whether it is a reward with an EM mixture, whose components are at the modes."""
-    return isinstance(log_prob, Reward) and log_prob.mixture.num_components > 0
+def _mixture_of(log_prob: Any) -> Mixture | None:
+    """The EM mixture of a reward that has one: its components are at the modes."""
+    mixture = log_prob.mixture if isinstance(log_prob, Reward) else None
+    return mixture if isinstance(mixture, Mixture) and mixture.num_components else None
 
 
 def _has_no_bounds(log_prob: Any) -> bool:

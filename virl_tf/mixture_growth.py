@@ -101,6 +101,16 @@ def grow(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> 
         return Growth(grown_on(z, parts, seed), shift, scale)
 
 
+def grow_once(x: np.ndarray, seed: int) -> Mixture:
+    """One mixture of x [N, D], from most components: nearly as good, in a tenth of the time."""
+    z, shift, scale = standardised(x)
+    held_out = folds(len(z), FOLDS, numpy_seed(seed, 0, "held out"))[0]
+    train, test = np.delete(z, held_out, axis=0), z[held_out]
+    with one_thread():
+        grown = _grow(train, test, STARTS[-1], PSEUDO_ROWS[0], seed, {})
+    return Growth([grown], shift, scale).mixture(x)
+
+
 def looked_at(x: np.ndarray) -> np.ndarray:
     """All rows of x [N, ...], or so many that their products are `MOST_NUMBERS`."""
     most = max(1, min(MOST_ROWS, MOST_NUMBERS // max(1, x[0].size) ** 2))
@@ -140,7 +150,7 @@ def mean_is_no_better(mixtures: list[Gaussians], one: Gaussians, z: np.ndarray) 
     """
     products = pairs(z)
     of_mean, of_one = (
-        _log_sum(log_joint(z, products, density)) for density in (mean_density(mixtures), one)
+        log_sum(log_joint(z, products, density)) for density in (mean_density(mixtures), one)
     )
     gain = of_mean - of_one
     return bool(gain.mean() < WORTH) or as_good(gain)
@@ -295,10 +305,10 @@ def pairs(z: np.ndarray) -> Float64[Array, "N D*(D+1)/2"]:
 
 def score(z: np.ndarray, gaussians: Gaussians) -> float:
     """Mean log-likelihood of z [N, D]."""
-    return float(_log_sum(log_joint(z, pairs(z), gaussians)).mean())
+    return float(log_sum(log_joint(z, pairs(z), gaussians)).mean())
 
 
-def _log_sum(joint: np.ndarray) -> Float64[Array, " N"]:
+def log_sum(joint: np.ndarray) -> Float64[Array, " N"]:
     """Of exp(joint [N, K]); SciPy's takes three times as long."""
     highest = joint.max(axis=1)
     return highest + np.log(np.exp(joint - highest[:, None]).sum(axis=1))

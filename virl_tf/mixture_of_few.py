@@ -1,65 +1,109 @@
 """EM of few rows: how many components, and how far their covariances are shrunk, by
-cross-validation; then the mean of the densities that several starts end in.
+cross-validation; then the mean of the densities that several starts of the best choices end in.
 
 A held-out fifth of few rows is too few to stop growth by, and what EM ends in depends on its start
 more than on anything else (docs/decisions.md, few-rows).
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from virl_tf.em import one_thread, standardised
+from virl_tf.em import cluster_by_columns, one_thread, standardised
 from virl_tf.mixture_growth import (
     SHARED,
     Grown,
     Growth,
+    as_good,
     from_clusters,
+    from_labels,
+    log_joint,
+    log_sum,
     maximise,
     mean_density,
+    pairs,
     score,
 )
 from virl_tf.numerics import numpy_seed
-from virl_tf.shapes import Array, Int64
+from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import folds
 
 COMPONENTS = (1, 2, 3, 5, 8, 10, 15, 20, 30)
 PSEUDO_ROWS = (1.0, 4.0, 16.0, SHARED)
+# Starts by columns find ways that differ in one of many columns, and share what they vary by;
+# elsewhere they are worse.
+COLUMNS_COMPONENTS = (2, 3, 5)
 RIDGE = 1e-3  # in units of the columns' variances
 FOLDS = 10  # with fewer, modes of few rows have none left
-STARTS, STARTS_IN_FOLDS = 10, 2
+STARTS, STARTS_IN_FOLDS = 3, 2
+AVERAGED = 4  # choices: which is best is a matter of chance
 FALLEN = 3.0  # nats below the best of its shrinkage, from where more components are not tried
+
+
+class Choice(NamedTuple):
+    """What cross-validation chooses."""
+
+    by_columns: bool  # starts are clusters in columns weighted by `cluster_by_columns`
+    components: int
+    pseudo_rows: float
 
 
 def mean_of_starts(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Growth:
     """Mixtures of x [N, D] from several starts; `groups` are held out together."""
     z, shift, scale = standardised(x)
     parts = folds(len(z), FOLDS, numpy_seed(seed, 0, "held out"), groups)
+    usual_choices = [[Choice(False, count, nu) for count in COMPONENTS] for nu in PSEUDO_ROWS]
+    column_choices = [[Choice(True, count, SHARED) for count in COLUMNS_COMPONENTS]]
     with one_thread():
-        scores: dict[tuple[int, float], float] = {}
-        for nu in PSEUDO_ROWS:
-            best = -np.inf
-            for count in (k for k in COMPONENTS if k <= max(1, 2 * len(z) // 5)):
-                found = _cross_validated(z, parts, count, nu, seed)
-                scores[count, nu] = found
-                best = max(best, found)
-                if found < best - FALLEN:
-                    break
-        count, nu = max(scores, key=lambda choice: scores[choice])
-        grown = _from_starts(z, count, nu, range(seed, seed + STARTS))
+        usual = _best(z, parts, usual_choices, seed)
+        by_columns = _best(z, parts, column_choices, seed)
+        better = not as_good(by_columns[0].of_rows - usual[0].of_rows)
+        best = by_columns if better else usual
+        grown = [one for found in best for one in _from_starts(z, found.choice, seed, STARTS)]
     return Growth(grown, shift, scale)
 
 
-def _from_starts(z: np.ndarray, count: int, nu: float, seeds: range) -> list[Grown]:
-    mixtures = [maximise(z, from_clusters(z, count, seed), nu, RIDGE) for seed in seeds]
-    return [Grown(score(z, mixture), nu, mixture, RIDGE) for mixture in mixtures]
+class _Judged(NamedTuple):
+    choice: Choice
+    of_rows: Float64[Array, " N"]  # log-likelihood of each under what the other parts end in
+
+
+def _best(
+    z: np.ndarray, parts: list[np.ndarray], choices: list[list[Choice]], seed: int
+) -> list[_Judged]:
+    """The likeliest ones of several series, each of more and more components."""
+    most = max(1, 2 * len(z) // 5)
+    judged: list[_Judged] = []
+    for series in choices:
+        highest = -np.inf
+        for choice in series:
+            if choice.components > most and choice is not series[0]:
+                break
+            judged.append(_Judged(choice, _cross_validated(z, parts, choice, seed)))
+            mean = judged[-1].of_rows.mean()
+            highest = max(highest, mean)
+            if mean < highest - FALLEN:
+                break
+    return sorted(judged, key=lambda one: -one.of_rows.mean())[:AVERAGED]
 
 
 def _cross_validated(
-    z: np.ndarray, parts: list[np.ndarray], count: int, nu: float, seed: int
-) -> float:
-    """Mean log-likelihood of rows z [N, D] under what the other parts end in."""
-    total = 0.0
+    z: np.ndarray, parts: list[np.ndarray], choice: Choice, seed: int
+) -> Float64[Array, " N"]:
+    of_rows = np.zeros(len(z))
     for part in parts:
-        train = np.delete(z, part, axis=0)
-        grown = _from_starts(train, count, nu, range(seed, seed + STARTS_IN_FOLDS))
-        total += len(part) * score(z[part], mean_density([one.gaussians for one in grown]))
-    return total / len(z)
+        grown = _from_starts(np.delete(z, part, axis=0), choice, seed, STARTS_IN_FOLDS)
+        mean = mean_density([one.gaussians for one in grown])
+        of_rows[part] = log_sum(log_joint(z[part], pairs(z[part]), mean))
+    return of_rows
+
+
+def _from_starts(z: np.ndarray, choice: Choice, seed: int, number: int) -> list[Grown]:
+    grown = []
+    for i in range(1 if choice.components == 1 else number):
+        start = from_clusters(z, choice.components, seed + i)
+        if choice.by_columns and choice.components > 1:
+            start = from_labels(z, cluster_by_columns(z, choice.components, seed + i))
+        mixture = maximise(z, start, choice.pseudo_rows, RIDGE)
+        grown.append(Grown(score(z, mixture), choice.pseudo_rows, mixture, RIDGE))
+    return grown

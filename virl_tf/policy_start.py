@@ -11,13 +11,17 @@ from virl_tf.em import FULL, Covariances, em_mixture
 from virl_tf.fusion import Fusion
 from virl_tf.importance import effective_sample_size, normalise
 from virl_tf.mixture import Mixture, resized, standard_normal_start
+from virl_tf.mixture_growth import grow_once
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
 from virl_tf.shapes import Array, Float64
+from virl_tf.vips.vips import Target, density_at, values_at
 
 # For each component: draws; effective draws, without which EM on them is no start, and with which
 # it needs no ridge beyond rounding; and rows for EM.
 DRAWS, FEWEST_EFFECTIVE, RESAMPLED = 2000, 10, 400
+# Draws of which those inside of a constraint count, and how many of these EM sees.
+INSIDE_OF, MOST_RESAMPLED = 100_000, 6000
 
 
 def reward_start(reward: Reward, num_components: int, seed: int) -> Mixture:
@@ -38,6 +42,32 @@ def reward_start(reward: Reward, num_components: int, seed: int) -> Mixture:
     return _em_of_weighted(x, log_w, num_components, seed)
 
 
+def constrained_start(
+    mixture: Mixture, target: Target, num_components: int, seed: int
+) -> Mixture | None:
+    """Components where exp(target) has its mass inside of a constraint.
+
+    What is inside may be half of each mode, or of one component over two modes: so an EM mixture
+    grows on draws inside, weighted by the target. None: they are too few for that
+    (docs/decisions-policies.md, constraints).
+
+    Args:
+        mixture: from which draws reach all that the constraint leaves open.
+        target: [N, D] -> [N], -inf outside.
+    """
+    x = mixture.sample(INSIDE_OF, split_seed(seed, 0, "constrained start"))
+    log_w = values_at(target, x) - density_at(mixture, x)
+    log_w = tf.where(tf.math.is_finite(log_w), log_w, -np.inf)
+    if _misses(log_w, num_components):
+        return None
+    rows = _resampled(x, log_w, MOST_RESAMPLED, seed)
+    policy = resized(grow_once(rows, numpy_seed(seed, 0, "start")), num_components)
+    # Components that `resized` left out have their rows nearest to one that it kept.
+    nearest = policy.component_log_prob(rows).numpy().argmax(axis=1)
+    shares = np.bincount(nearest, minlength=num_components) + 1.0
+    return policy._replace(log_weights=tf.constant(np.log(shares / shares.sum()), DENSITY))
+
+
 def _misses(log_w: Float64[Array, " N"], num_components: int) -> bool:
     return not effective_sample_size(log_w) >= FEWEST_EFFECTIVE * num_components
 
@@ -50,14 +80,19 @@ def _em_of_weighted(
     Those that stand for few rows want a ridge; else it would be wider than a thin mode
     (docs/decisions-policies.md, reward-start).
     """
-    weights = tf.nn.softmax(log_w).numpy()
-    rng = np.random.default_rng(numpy_seed(seed, 0, "start"))
-    number = max(2000, RESAMPLED * num_components)
-    chosen = x.numpy()[rng.choice(len(x), number, p=weights / weights.sum())]
+    chosen = _resampled(x, log_w, max(2000, RESAMPLED * num_components), seed)
     enough = effective_sample_size(log_w) >= 5 * (x.shape[1] + 1) * num_components
     covariances = FULL if enough else Covariances("full", 1e-3)
     em_seed = numpy_seed(seed, 0, "initial policy")
     return em_mixture(chosen, num_components, em_seed, covariances)
+
+
+def _resampled(
+    x: Float64[Array, "N D"], log_w: Float64[Array, " N"], number: int, seed: int
+) -> Float64[Array, "M D"]:
+    weights = tf.nn.softmax(log_w).numpy()
+    rng = np.random.default_rng(numpy_seed(seed, 0, "start"))
+    return x.numpy()[rng.choice(len(x), number, p=weights / weights.sum())]
 
 
 def _proposal(reward: Reward) -> Mixture:
