@@ -13,6 +13,7 @@ of all their components, describes held-out rows better than the best of them, i
 grow with other rows held out (bagging; Breiman, 1996; stacking: Smyth and Wolpert, 1999).
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -278,7 +279,7 @@ def _m_step(
     counts = np.maximum(shares.sum(axis=0), 1e-10)
     means = shares.T @ z / counts[:, None]
     second = np.empty((len(counts), d, d))
-    first, other = np.triu_indices(d)
+    first, other, _ = pair_indices(d)
     second[:, first, other] = second[:, other, first] = shares.T @ products
     scatter = second - counts[:, None, None] * means[:, :, None] * means[:, None, :]
     shrunk = (scatter + nu * scatter.sum(axis=0) / n) / (counts + nu)[:, None, None]
@@ -291,16 +292,23 @@ def log_joint(z: np.ndarray, products: np.ndarray, gaussians: Gaussians) -> Floa
     precisions = np.linalg.inv(covariances)
     linear = np.einsum("kij,kj->ki", precisions, means)
     constant = np.einsum("ki,ki->k", linear, means) + np.linalg.slogdet(covariances)[1]
-    first, other = np.triu_indices(z.shape[1])
-    twice = precisions[:, first, other] * np.where(first == other, 1.0, 2.0)
+    first, other, times = pair_indices(z.shape[1])
+    twice = precisions[:, first, other] * times
     squares = products @ twice.T - 2.0 * z @ linear.T
     return np.log(weights) - 0.5 * (squares + constant + z.shape[1] * LOG_2PI)
 
 
 def pairs(z: np.ndarray) -> Float64[Array, "N D*(D+1)/2"]:
     """Products of the columns of z [N, D], each pair once."""
-    first, other = np.triu_indices(z.shape[1])
+    first, other, _ = pair_indices(z.shape[1])
     return z[:, first] * z[:, other]
+
+
+@functools.cache
+def pair_indices(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Both columns of each pair of d columns, and how often it is in a quadratic form."""
+    first, other = np.triu_indices(d)
+    return first, other, np.where(first == other, 1.0, 2.0)
 
 
 def score(z: np.ndarray, gaussians: Gaussians) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from virl_tf.em import cluster_by_columns, one_thread, standardised
 from virl_tf.mixture_growth import (
     SHARED,
+    Gaussians,
     Grown,
     Growth,
     as_good,
@@ -55,12 +56,41 @@ def mean_of_starts(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None =
     usual_choices = [[Choice(False, count, nu) for count in COMPONENTS] for nu in PSEUDO_ROWS]
     column_choices = [[Choice(True, count, SHARED) for count in COLUMNS_COMPONENTS]]
     with one_thread():
-        usual = _best(z, parts, usual_choices, seed)
-        by_columns = _best(z, parts, column_choices, seed)
+        others = [_Rows(np.delete(z, part, axis=0), seed) for part in parts]
+        usual = _best(z, parts, others, usual_choices)
+        by_columns = _best(z, parts, others, column_choices)
         better = not as_good(by_columns[0].of_rows - usual[0].of_rows)
-        best = by_columns if better else usual
-        grown = [one for found in best for one in _from_starts(z, found.choice, seed, STARTS)]
+        best, rows = by_columns if better else usual, _Rows(z, seed)
+        grown = [one for found in best for one in rows.mixtures(found.choice, STARTS)]
     return Growth(grown, shift, scale)
+
+
+class _Rows:
+    """Rows z [N, D], and where EM on them starts: the same for all shrinkages."""
+
+    def __init__(self, z: np.ndarray, seed: int):
+        self._z, self._seed = z, seed
+        self._starts: dict[tuple[bool, int, int], Gaussians] = {}
+
+    def mixtures(self, choice: Choice, number: int) -> list[Grown]:
+        """What EM from so many starts ends in; one Gaussian has one."""
+        grown = []
+        for i in range(number if choice.components > 1 else 1):
+            start = self._start(choice.by_columns, choice.components, i)
+            mixture = maximise(self._z, start, choice.pseudo_rows, RIDGE)
+            grown.append(Grown(score(self._z, mixture), choice.pseudo_rows, mixture, RIDGE))
+        return grown
+
+    def _start(self, by_columns: bool, components: int, i: int) -> Gaussians:
+        key = by_columns, components, i
+        if key not in self._starts:
+            seed = self._seed + i
+            self._starts[key] = (
+                from_labels(self._z, cluster_by_columns(self._z, components, seed))
+                if by_columns
+                else from_clusters(self._z, components, seed)
+            )
+        return self._starts[key]
 
 
 class _Judged(NamedTuple):
@@ -69,9 +99,13 @@ class _Judged(NamedTuple):
 
 
 def _best(
-    z: np.ndarray, parts: list[np.ndarray], choices: list[list[Choice]], seed: int
+    z: np.ndarray, parts: list[np.ndarray], others: list[_Rows], choices: list[list[Choice]]
 ) -> list[_Judged]:
-    """The likeliest ones of several series, each of more and more components."""
+    """The likeliest ones of several series, each of more and more components.
+
+    Args:
+        parts, others: the rows of z that are held out, and those that EM sees then.
+    """
     most = max(1, 2 * len(z) // 5)
     judged: list[_Judged] = []
     for series in choices:
@@ -79,31 +113,13 @@ def _best(
         for choice in series:
             if choice.components > most and choice is not series[0]:
                 break
-            judged.append(_Judged(choice, _cross_validated(z, parts, choice, seed)))
-            mean = judged[-1].of_rows.mean()
-            highest = max(highest, mean)
-            if mean < highest - FALLEN:
+            of_rows = np.zeros(len(z))
+            for part, rows in zip(parts, others, strict=True):
+                found = rows.mixtures(choice, STARTS_IN_FOLDS)
+                mean = mean_density([one.gaussians for one in found])
+                of_rows[part] = log_sum(log_joint(z[part], pairs(z[part]), mean))
+            judged.append(_Judged(choice, of_rows))
+            highest = max(highest, of_rows.mean())
+            if of_rows.mean() < highest - FALLEN:
                 break
     return sorted(judged, key=lambda one: -one.of_rows.mean())[:AVERAGED]
-
-
-def _cross_validated(
-    z: np.ndarray, parts: list[np.ndarray], choice: Choice, seed: int
-) -> Float64[Array, " N"]:
-    of_rows = np.zeros(len(z))
-    for part in parts:
-        grown = _from_starts(np.delete(z, part, axis=0), choice, seed, STARTS_IN_FOLDS)
-        mean = mean_density([one.gaussians for one in grown])
-        of_rows[part] = log_sum(log_joint(z[part], pairs(z[part]), mean))
-    return of_rows
-
-
-def _from_starts(z: np.ndarray, choice: Choice, seed: int, number: int) -> list[Grown]:
-    grown = []
-    for i in range(1 if choice.components == 1 else number):
-        start = from_clusters(z, choice.components, seed + i)
-        if choice.by_columns and choice.components > 1:
-            start = from_labels(z, cluster_by_columns(z, choice.components, seed + i))
-        mixture = maximise(z, start, choice.pseudo_rows, RIDGE)
-        grown.append(Grown(score(z, mixture), choice.pseudo_rows, mixture, RIDGE))
-    return grown
