@@ -5,4 +5,4 @@ The second rises with every change of numbers of the presets that run published 
 of the numbers of `best`, of data of one's own and of all else, which leaves those records valid.
 """
 
-VERSION = "0.3.4"
+VERSION = "0.3.5"
