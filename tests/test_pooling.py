@@ -13,7 +13,7 @@ import tensorflow as tf
 from scipy.special import logsumexp
 
 from tests import tiny
-from tests.conftest import make_reward
+from tests.conftest import make_network, make_reward
 from tests.reference import pooling as reference
 from tests.tiny_runs import (
     GRID,
@@ -222,6 +222,24 @@ def real_improve(monkeypatch):
 
     monkeypatch.setattr(irl, "improve", improve)
     monkeypatch.setattr(pooling, "improve", improve)
+
+
+def test_a_reward_that_starts_from_the_mixture_has_it_once_and_in_the_end_of_all_rows():
+    """With what is pooled in its place the networks alone shrink, and nothing is held out now."""
+    problem, state, hparams = start(VIRL, loop={**POOLED, "prior": "mixture"})
+    assert (float(state.reward.base_exponent), float(state.reward.mixture_exponent)) == (0.0, 1.0)
+    expected = mixture_log_prob(problem.mixture, X)
+    np.testing.assert_allclose(state.reward(X), expected, rtol=1e-12)
+    assert np.abs(mixture_log_prob(problem.complete, X) - expected).max() > 1e-3
+
+    layers, size = hparams.network.num_layers, hparams.network.layer_size
+    phi = make_network(problem.features.num_inputs, layers, size)
+    state = state._replace(reward=state.reward.add(phi))
+    networks = state.reward(X) - expected
+    pooled, info = pooling.pool(state, problem, hparams)
+    of_all = mixture_log_prob(problem.complete, X)
+    shrunk = (1.0 - info.mixture_exponent) * networks
+    np.testing.assert_allclose(pooled.reward(X), of_all + shrunk, rtol=1e-5, atol=1e-5)
 
 
 class Stop:
