@@ -125,7 +125,9 @@ def _numbers(rows: pd.DataFrame, column: str, settings: Settings) -> np.ndarray:
 
 
 def _written(number: float, settings: Settings) -> str:
-    return f"{number:,.{settings.get('digits', 3)}f}{settings.get('unit', '')}"
+    digits = settings.get("digits", 3)
+    rounded = round(number, digits) + 0.0  # no -0.00
+    return f"{rounded:,.{digits}f}{settings.get('unit', '')}"
 
 
 def _mean(rows: pd.DataFrame, column: str, settings: Settings) -> str:
