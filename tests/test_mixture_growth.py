@@ -9,17 +9,15 @@ from virl_tf.mixture_growth import (
     RIDGE,
     SHARED,
     STARTS,
-    WORTH,
     Gaussians,
-    as_good,
     from_clusters,
     from_labels,
-    gain_of_mean,
     grow,
     halves,
     log_joint,
     maximise,
     mean_density,
+    mean_is_no_better,
     pairs,
     score,
     split,
@@ -196,7 +194,7 @@ def test_growth_ends_where_a_split_empties_a_component_and_gains_next_to_nothing
 
     monkeypatch.setattr("virl_tf.mixture_growth.split", emptied)
     monkeypatch.setattr("virl_tf.mixture_growth.maximise", lambda z, start, nu: start)
-    monkeypatch.setattr("virl_tf.mixture_growth.gain_of_mean", lambda *_: np.zeros(9))
+    monkeypatch.setattr("virl_tf.mixture_growth.mean_is_no_better", lambda *_: True)
     found = grown_mixture(z, 0)
     assert max(rounds) <= max(STARTS)
     growths = len(PSEUDO_ROWS) + len(STARTS) - 1
@@ -204,33 +202,29 @@ def test_growth_ends_where_a_split_empties_a_component_and_gains_next_to_nothing
     assert found.num_components in STARTS
 
 
-def test_the_gain_of_a_mean_of_densities():
+def test_a_mean_of_densities_counts_where_held_out_rows_are_clearly_likelier_under_it():
     left = Gaussians(np.ones(1), np.array([[-3.0]]), np.ones((1, 1, 1)))
     right = left._replace(means=-left.means)
     rows = RNG.standard_normal((200, 1))
+    assert mean_is_no_better([left, right], right, rows + 3.0)
+    assert not mean_is_no_better([left, right], right, np.concatenate([rows - 3.0, rows + 3.0]))
+    # Likelier beyond chance, by less than its size is worth.
+    wider = right._replace(covariances=1.02 * right.covariances)
+    assert mean_is_no_better([wider, right], wider, rows + 3.0)
     mean = mean_density([left, right])
     separate = [np.exp(log_joint(rows, pairs(rows), one)).sum(axis=1) for one in (left, right)]
     joint = np.exp(log_joint(rows, pairs(rows), mean)).sum(axis=1)
     np.testing.assert_allclose(joint, np.mean(separate, axis=0), rtol=1e-12)
-    gain = gain_of_mean([left, right], right, rows)
-    np.testing.assert_allclose(gain, np.log(joint / separate[1]), rtol=1e-9)
-    assert as_good(gain_of_mean([left, right], right, rows + 3.0))
-    assert not as_good(
-        gain_of_mean([left, right], right, np.append(rows - 3.0, rows + 3.0)[:, None])
-    )
 
 
-@pytest.mark.parametrize(
-    ("gain", "number"),
-    [(0.0, 1), (0.5 * WORTH, BETTER + len(STARTS) - 1), (WORTH, BETTER + len(STARTS) + FOLDS - 2)],
-)
+@pytest.mark.parametrize("better", [False, True])
 def test_several_mixtures_grow_with_other_rows_held_out_where_their_mean_is_better(
-    monkeypatch, gain, number
+    monkeypatch, better
 ):
     x, _ = blobs(300)
-    monkeypatch.setattr("virl_tf.mixture_growth.gain_of_mean", lambda *_: np.full(9, gain))
+    monkeypatch.setattr("virl_tf.mixture_growth.mean_is_no_better", lambda *_: not better)
     grown = grow(x, 0).grown
-    assert len(grown) == number
+    assert len(grown) == (BETTER + len(STARTS) - 1 + FOLDS - 1 if better else 1)
     mixture = grown_mixture(x, 0)
     assert mixture.num_components == sum(len(one.gaussians.weights) for one in grown)
     np.testing.assert_allclose(np.exp(mixture.log_weights).sum(), 1.0)

@@ -32,7 +32,7 @@ SHARED = 1e9  # pseudo-rows with which all covariances are W
 # many are, and in other local optima.
 STARTS = (1, 3, 10)
 FOLDS = 5  # one of which is held out; another one for each of the mixtures that are averaged
-WORTH = 0.05  # nats that their mean must gain before more grow: they cost as much again
+WORTH = 0.05  # nats that a mean of several must gain: it has several times as many components
 PATIENCE = 2  # rounds of splits without gain
 # Rows that are looked at, fewer where their D^2 products are more numbers than that.
 MOST_ROWS, MOST_NUMBERS = 20_000, 40_000_000
@@ -119,8 +119,8 @@ def looked_at(x: np.ndarray) -> np.ndarray:
 
 
 def grown_on(z: np.ndarray, parts: list[np.ndarray], seed: int) -> list[Grown]:
-    """The best mixture of those that leave out the first part; where their mean is better there
-    beyond chance, all of them; where it is clearly better, one more for each other part, too.
+    """The best mixture of those that leave out the first part; where the mean of several is better
+    there, these and one more for each other part.
     """
     first = parts[0]
     train, test = np.delete(z, first, axis=0), z[first]
@@ -131,11 +131,8 @@ def grown_on(z: np.ndarray, parts: list[np.ndarray], seed: int) -> list[Grown]:
     for start, nu in zip(STARTS[1:], better, strict=True):
         grown.append(_grow(train, test, start, nu, seed, known))
     best = by_score(grown)[0]
-    gain = gain_of_mean([one.gaussians for one in grown], best.gaussians, test)
-    if as_good(gain):
+    if mean_is_no_better([one.gaussians for one in grown], best.gaussians, test):
         return [best]
-    if gain.mean() < WORTH:
-        return grown
     for i, part in enumerate(parts[1:]):
         train, test = np.delete(z, part, axis=0), z[part]
         start, nu = STARTS[i % len(STARTS)], better[i % BETTER]
@@ -148,15 +145,16 @@ def by_score(grown: list[Grown]) -> list[Grown]:
     return sorted(grown, key=lambda one: -one.score)
 
 
-def gain_of_mean(mixtures: list[Gaussians], one: Gaussians, z: np.ndarray) -> Float64[Array, " N"]:
-    """By how much likelier rows z [N, D] are under the mean of the mixtures' densities than under
-    one mixture.
+def mean_is_no_better(mixtures: list[Gaussians], one: Gaussians, z: np.ndarray) -> bool:
+    """Whether the mean of the mixtures' densities is not worth its size: on z [N, D] it is not
+    likelier by `WORTH` and more than chance.
     """
     products = pairs(z)
     of_mean, of_one = (
         log_sum(log_joint(z, products, density)) for density in (mean_density(mixtures), one)
     )
-    return of_mean - of_one
+    gain = of_mean - of_one
+    return bool(gain.mean() < WORTH) or as_good(gain)
 
 
 def as_good(lack: Float64[Array, " N"]) -> bool:
