@@ -193,7 +193,7 @@ def test_growth_ends_where_a_split_empties_a_component_and_gains_next_to_nothing
         return Gaussians(weights, *(np.concatenate([a, a[:1]]) for a in gaussians[1:]))
 
     monkeypatch.setattr("virl_tf.mixture_growth.split", emptied)
-    monkeypatch.setattr("virl_tf.mixture_growth.maximise", lambda z, start, nu: start)
+    monkeypatch.setattr("virl_tf.mixture_growth.maximise", lambda z, start, *_: start)
     monkeypatch.setattr("virl_tf.mixture_growth.mean_is_no_better", lambda *_: True)
     found = grown_mixture(z, 0)
     assert max(rounds) <= max(STARTS)

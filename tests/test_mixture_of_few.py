@@ -98,3 +98,12 @@ def test_shared_covariances_are_one_choice():
     x = rng.standard_normal((100, 16))
     x[:, 3] += 8.0 * rng.choice([-0.5, 0.5], 100)
     assert SHARED in {one.pseudo_rows for one in mean_of_starts(x, 0).grown}
+
+
+def test_the_ridge_stays_when_em_goes_on():
+    """A column that varies by a millionth within its two values keeps the ridge's width."""
+    x = np.random.default_rng(10).standard_normal((40, 2))
+    x[:, 1] = np.where(np.arange(40) < 20, -1.0, 1.0) + 1e-6 * x[:, 1]
+    trils = mean_of_starts(x, 0).mixture(x).scale_trils
+    variances = np.asarray(tf.matmul(trils, trils, transpose_b=True))[:, 1, 1]
+    assert variances.min() > 0.9 * RIDGE * x[:, 1].var()

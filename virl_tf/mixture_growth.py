@@ -83,9 +83,10 @@ class Growth(NamedTuple):
         """The mean of the densities after EM on x [N, D]."""
         z = (looked_at(x) - self.shift) / self.scale
         with one_thread():
-            found = mean_density(
-                [maximise(z, one.gaussians, one.pseudo_rows) for one in self.grown]
-            )
+            mixtures = [
+                maximise(z, one.gaussians, one.pseudo_rows, one.ridge) for one in self.grown
+            ]
+            found = mean_density(mixtures)
         return Mixture(
             tf.constant(np.log(found.weights), DENSITY),
             tf.constant(self.shift + self.scale * found.means, DENSITY),
