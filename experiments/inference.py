@@ -6,18 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
-from virl_tf.fit_policy import (
-    CONSTRAINED_STEPS,
-    FINAL_STEPS,
-    PolicyResult,
-    Support,
-    fit_policy,
-)
-from virl_tf.fit_policy import FIXED_STEPS as POLICY_STEPS
+from virl_tf.fit_policy import AFTER_SEARCH, CONSTRAINED, FIXED, PolicyResult, fit_policy
 from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.policy_file import save_policy
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.reward import Reward
+from virl_tf.targets import Support
 from virl_tf.validation import InputError, check_choice, check_integer, check_seed
 
 import numpy as np
@@ -119,9 +113,12 @@ def _steps_and_samples(
     """Of the components' own steps; those of a policy for all contexts are `fit_policy`'s."""
     steps, samples = request.steps, request.samples
     if steps is None:
-        constrained = search is None and not for_all
-        fixed = POLICY_STEPS if for_all else FIXED_STEPS
-        steps = CONSTRAINED_STEPS if constrained else FINAL_STEPS if search else fixed
+        if for_all:
+            steps = FIXED.num_steps
+        elif search is None:
+            steps = CONSTRAINED.num_steps
+        else:
+            steps = AFTER_SEARCH.num_steps if search else FIXED_STEPS
     if samples is None and search is False and not for_all:
         samples = FIXED_SAMPLES
     check_integer("--steps", steps, 1)

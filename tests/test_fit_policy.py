@@ -4,7 +4,7 @@ import signal
 
 from virl_tf import InputError, fit, fit_policy
 from virl_tf.domain import Domain
-from virl_tf.fit_policy import step_defaults
+from virl_tf.fit_policy import AFTER_SEARCH, FIXED
 from virl_tf.mixture import Mixture, gaussian
 from virl_tf.policy_start import constrained_start, spread_start
 from virl_tf.vips.vips import VipsHistory, rows_at_once
@@ -157,16 +157,16 @@ def test_other_seeds_differ_and_uncompiled_fits_repeat():
 
 
 @pytest.mark.parametrize(
-    ("dim", "after_search", "expected"),
+    ("defaults", "dim", "expected"),
     [
-        (2, False, (300, 50, 0.05)),
-        (5, False, (300, 63, 0.05)),
-        (2, True, (30, 50, 0.005)),
-        (5, True, (30, 84, 0.005)),
+        (FIXED, 2, (300, 50, None)),
+        (FIXED, 5, (300, 63, None)),
+        (AFTER_SEARCH, 2, (30, 50, 0.005)),
+        (AFTER_SEARCH, 5, (30, 84, 0.005)),
     ],
 )
-def test_steps_after_a_search_are_few_and_small(dim, after_search, expected):
-    assert step_defaults(dim, after_search) == expected
+def test_steps_after_a_search_are_few_and_small(defaults, dim, expected):
+    assert (defaults.num_steps, defaults.samples(dim), defaults.kl_bound) == expected
 
 
 def test_initial_policy_is_the_start():

@@ -52,7 +52,15 @@ FLOORS = [
     ],
     ["methods"],
     ["negatives", "stopping", "irl", "pooling", "metrics", "score", "summary"],
-    ["observers", "event_files", "targets", "policy_start", "policy_watch", "picture"],
+    [
+        "observers",
+        "event_files",
+        "targets",
+        "policy_start",
+        "policy_watch",
+        "policy_steps",
+        "picture",
+    ],
     [
         *("persistence", "persistence.files", "persistence.configuration"),
         *("persistence.policy_file", "persistence.reward_file", "persistence.checkpoint"),

@@ -1,7 +1,7 @@
 """What a user calls to fit a policy: any log density in, a Gaussian mixture out."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from virl_tf.conditional import Policy, check_conditional
 from virl_tf.contexts import Where, drawn, places
-from virl_tf.hparams import default_hparams, search_hparams
+from virl_tf.hparams import PolicyHparams, default_hparams, search_hparams
 from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
-from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
+from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.observers import StepBar
 from virl_tf.policy_start import (
     conditional_start,
@@ -22,55 +22,50 @@ from virl_tf.policy_start import (
     reward_start,
     standard_conditional_start,
 )
+from virl_tf.policy_steps import Steps
 from virl_tf.policy_watch import Callback, Watch
 from virl_tf.reward import Reward
-from virl_tf.shapes import Array, Float64
 from virl_tf.targets import Support, checked_target
 from virl_tf.validation import InputError, check_contexts, check_integer, check_seed
-from virl_tf.vips.adaptive import Budget, Search, budget_of
-from virl_tf.vips.conditional import conditional_steps
+from virl_tf.vips.adaptive import budget_of
 from virl_tf.vips.slopes import slopes_say_all
 from virl_tf.vips.vips import (
-    StepOptions,
     Target,
-    VipsHistory,
     default_samples,
     density_at,
     rows_at_once,
     step_options,
     values_at,
-    vips_steps,
 )
-
-# Of a fixed set of components.
-FIXED_STEPS = 300
-
-# Of components that a constraint has been met with at the start: they move away from its edge, and
-# their weights, which are shares of the reward's draws inside, stay as they are.
-CONSTRAINED_STEPS, HELD = 60, 1e-9
-
-# After a search the modes are found and what is left is the noise of the surrogate: few steps,
-# small ones, of more samples. Larger ones with fewer samples end at a higher KL.
-FINAL_STEPS, FINAL_KL_BOUND = 30, 0.005
-FINAL_SAMPLES_PER_COEFFICIENT, FINAL_SAMPLES_PER_SLOPE = 4, 8
 
 
 class StepDefaults(NamedTuple):
-    """The K components' own steps, where `fit_policy` is not told otherwise."""
+    """The K components' own steps, where `fit_policy` is not told otherwise; None: as in the
+    `policy` section of defaults.yaml.
+    """
 
     num_steps: int
-    samples_per_component: int
-    kl_bound: float
+    samples_per_coefficient: int = 3  # of the surrogate, for each component
+    samples_per_slope: int = 3  # the same where it is fitted to gradients
+    kl_bound: float | None = None
+    weight_kl_bound: float | None = None
+
+    def samples(self, dim: int, gradients: bool = False) -> int:
+        """For each component."""
+        per = self.samples_per_slope if gradients else self.samples_per_coefficient
+        return default_samples(dim, per, gradients)
 
 
-def step_defaults(dim: int, after_search: bool, gradients: bool = False) -> StepDefaults:
-    """Those after a search, or those of a fixed set of components."""
-    if after_search:
-        per = FINAL_SAMPLES_PER_SLOPE if gradients else FINAL_SAMPLES_PER_COEFFICIENT
-        samples = default_samples(dim, per, gradients)
-        return StepDefaults(FINAL_STEPS, samples, FINAL_KL_BOUND)
-    samples = default_samples(dim, gradients=gradients)
-    return StepDefaults(FIXED_STEPS, samples, default_hparams().policy.kl_bound)
+# Of a fixed set of components, as in the paper.
+FIXED = StepDefaults(300)
+
+# After a search the modes are found and what is left is the noise of the surrogate: few steps,
+# small ones, of more samples. Larger ones with fewer samples end at a higher KL.
+AFTER_SEARCH = StepDefaults(30, 4, 8, kl_bound=0.005)
+
+# Of components that a constraint has been met with at the start: they move away from its edge, and
+# their weights, which are shares of the reward's draws inside, stay as they are.
+CONSTRAINED = StepDefaults(60, weight_kl_bound=1e-9)
 
 
 @dataclass(frozen=True)
@@ -183,39 +178,30 @@ def fit_policy(
     c = None if contexts is None else _checked_contexts(contexts, search, gradients)
     num_contexts = 0 if c is None else c.shape[1]
     mixture = _mixture_of(log_prob) if initial_policy is None else None
-    constrained = mixture if support is not None and search is None else None
-    after_search = search is not False and c is None and constrained is None
+    defaults = FIXED if search is False or c is not None else AFTER_SEARCH
+    if mixture is not None and support is not None and search is None:
+        defaults = CONSTRAINED
     own: Any = None if search is True else search
-    searched = search_hparams(own) if after_search else None
-    defaults = step_defaults(num_contexts + dim, after_search)
-    given = {
-        "samples_per_component": samples_per_component,
-        "kl_bound": defaults.kl_bound if kl_bound is None else kl_bound,
-        "ridge": ridge,
-    }
-    if weight_kl_bound is not None or constrained is not None:
-        given["weight_kl_bound"] = HELD if weight_kl_bound is None else weight_kl_bound
-    hparams = default_hparams().override({"policy": given}, "fit_policy").policy
-    options = step_options(hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
-    if num_steps is None:
-        num_steps = defaults.num_steps if constrained is None else CONSTRAINED_STEPS
+    searched = search_hparams(own) if defaults is AFTER_SEARCH else None
+    hparams = step_hparams(defaults, samples_per_component, kl_bound, weight_kl_bound, ridge)
+    num_steps = defaults.num_steps if num_steps is None else num_steps
     num_steps = check_integer("num_steps", num_steps, 1)
     interval = num_steps if callback is None else _interval(num_steps, callback_every)
 
     start = _start(log_prob, dim, num_components, seed, initial_policy, c)
-    num_points = min(defaults.samples_per_component * num_components, rows_at_once(dim))
+    num_points = min(defaults.samples(num_contexts + dim) * num_components, rows_at_once(dim))
     points = drawn(start, _where(c, num_points, seed), split_seed(seed, 0, "check"))
     target = checked_target(log_prob, support, points)
-    if constrained is not None:
-        start = constrained_start(constrained, target, num_components, seed) or start
+    if mixture is not None and defaults is CONSTRAINED:
+        start = constrained_start(mixture, target, num_components, seed) or start
     if gradients is None:
         unbounded = support is None and _has_no_bounds(log_prob)
-        gradients = after_search and unbounded and slopes_say_all(target, points)
+        gradients = searched is not None and unbounded and slopes_say_all(target, points)
     num_samples = hparams.samples_per_component
-    defaults = step_defaults(num_contexts + dim, after_search, gradients)
-    num_samples = num_samples or defaults.samples_per_component
+    num_samples = num_samples or defaults.samples(num_contexts + dim, gradients)
 
-    steps = _Steps(target, seed, options, num_samples, gradients, jit_compile, c)
+    options = step_options(hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
+    steps = Steps(target, seed, options, num_samples, gradients, jit_compile, c)
     watch = Watch(start, callback, interval, None if c is None else tf.reduce_mean(c, axis=0))
     budget = None
     if searched is not None:
@@ -239,67 +225,22 @@ def fit_policy(
     return _result(policy, start, target, _where(c, COMPARED, seed), seed, watch, evaluations)
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """The search, and the K components' own steps.
-
-    Each step is a call of its own: Python looks for Ctrl-C between calls only.
-    """
-
-    target: Target
-    seed: int
-    options: StepOptions
-    num_samples: int  # of the own steps
-    gradients: bool
-    jit_compile: bool
-    contexts: Float64[Array, "M C"] | None = None
-
-    def search(self, start: Any, budget: Budget, watch: Watch) -> Mixture:
-        """The K components that the search finds."""
-        seed = tf.constant(split_seed(self.seed, 0, "search"))
-        search = Search(self.target, seed, self.options, budget, self.gradients)
-        state, scale = self._compiled(search.begin, start)(start)
-        number = tf.constant(0)
-        step = self._compiled(search.step, number, state)
-        exchange = self._compiled(search.exchange, number, state, scale)
-        for r in range(budget.rounds):
-            for i in range(r * budget.steps_per_round, (r + 1) * budget.steps_per_round):
-                state = step(tf.constant(i), state)
-                watch.step(state.policy, state.history.elbo)
-                if watch.stopped:
-                    break
-            state = exchange(tf.constant(r), state, scale)
-            if watch.stopped:
-                break
-        watch.histories.append(VipsHistory(*(column[: i + 1] for column in state.history)))
-        policy = search.result(state)
-        watch.call(policy)
-        return policy
-
-    def improve(self, policy: Policy, num_steps: int, watch: Watch) -> Policy:
-        """After `num_steps` steps, or those until a component grows without end."""
-        if watch.stopped:
-            return policy
-        step = self._compiled(self._improve, policy, tf.constant(0))
-        for i in range(num_steps):
-            policy, history = step(policy, tf.constant(i))
-            watch.histories.append(history)
-            watch.step(policy, history.elbo)
-            if watch.is_due(i + 1):
-                watch.call(policy)
-            if watch.stopped:
-                break
-        return policy
-
-    def _improve(self, policy: Any, i: tf.Tensor) -> tuple[Policy, VipsHistory]:
-        given = tf.constant(split_seed(self.seed, 0, "policy")), self.options
-        sizes: dict[str, Any] = {"num_steps": 1, "num_samples": self.num_samples, "first_step": i}
-        if self.contexts is not None:
-            return conditional_steps(policy, self.target, self.contexts, *given, **sizes)
-        return vips_steps(policy, self.target, *given, **sizes, gradients=self.gradients)
-
-    def _compiled(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return compiled(function, *specs_of(arguments), jit_compile=self.jit_compile)
+def step_hparams(
+    defaults: StepDefaults,
+    samples_per_component: int | None = None,
+    kl_bound: float | None = None,
+    weight_kl_bound: float | None = None,
+    ridge: float | None = None,
+) -> PolicyHparams:
+    """The given values; `defaults` for what is None, and defaults.yaml for the rest."""
+    given = {
+        "samples_per_component": samples_per_component,
+        "kl_bound": defaults.kl_bound if kl_bound is None else kl_bound,
+        "weight_kl_bound": defaults.weight_kl_bound if weight_kl_bound is None else weight_kl_bound,
+        "ridge": ridge,
+    }
+    known = {name: value for name, value in given.items() if value is not None}
+    return default_hparams().override({"policy": known}, "fit_policy").policy
 
 
 def _interval(num_steps: int, callback_every: Any) -> int:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from virl_tf.fit_policy import fit_policy, step_defaults
+from virl_tf.fit_policy import AFTER_SEARCH, fit_policy, step_hparams
 from virl_tf.hparams import search_hparams
 from virl_tf.metrics import covered_modes
 from virl_tf.mixture import Mixture, kmeans_start, standard_normal_start
@@ -117,9 +117,10 @@ def seconds_after_tracing(target: Target, seed: int) -> float:
     seeds = tf.constant(split_seed(seed, 0, "search"))
     points = start.sample(1000, split_seed(seed, 0, "check"))
     gradients = slopes_say_all(target.log_prob, points)
-    own = step_defaults(target.dim, after_search=True, gradients=gradients)
-    options = step_options(own.kl_bound, 0.05, 1e-6)
-    sizes: dict[str, Any] = {"num_steps": own.num_steps, "num_samples": own.samples_per_component}
+    own = step_hparams(AFTER_SEARCH)
+    options = step_options(own.kl_bound, own.weight_kl_bound, own.ridge)
+    num_samples = AFTER_SEARCH.samples(target.dim, gradients)
+    sizes: dict[str, Any] = {"num_steps": AFTER_SEARCH.num_steps, "num_samples": num_samples}
     sizes["gradients"] = gradients
 
     def run(policy: Mixture, seed: Any) -> Mixture:
