@@ -12,6 +12,7 @@ from virl_tf.mixture_growth import (
     Gaussians,
     from_clusters,
     from_labels,
+    go_on,
     grow,
     halves,
     log_joint,
@@ -239,6 +240,19 @@ def test_what_has_grown_goes_on_with_further_rows():
     np.testing.assert_array_equal(order, np.argsort(np.asarray(expected.means)[:, 0]))
     all_rows = float(tf.reduce_mean(found.log_prob(x)))
     assert all_rows > float(tf.reduce_mean(expected.log_prob(x)))
+
+
+def test_em_goes_on_from_any_mixture_and_keeps_its_components():
+    x, labels = blobs(400)
+    start = bic_mixture(x[:200], 0)
+    found = go_on(start, x)
+    assert found.num_components == start.num_components == 3
+    assert float(tf.reduce_mean(found.log_prob(x))) > float(tf.reduce_mean(start.log_prob(x)))
+    nearest = np.asarray(found.component_log_prob(x)).argmax(axis=1)
+    for o in range(3):
+        rows = x[labels == np.bincount(labels[nearest == o]).argmax()]
+        np.testing.assert_allclose(found.means[o], rows.mean(axis=0), atol=0.05)
+        np.testing.assert_allclose(found.covariances[o], np.cov(rows.T, bias=True), atol=0.05)
 
 
 def test_rows_of_one_group_are_held_out_together():

@@ -1,10 +1,12 @@
 import virl_tf
 from virl_tf import irl, pooling
+from virl_tf.demonstrations import DataOptions, prepare
 from virl_tf.fusion import Fusion
 from virl_tf.importance import effective_sample_size
 from virl_tf.methods import METHODS, PAPER_METHODS, VIRL
 from virl_tf.mixture import gaussian
 from virl_tf.numerics import split_seed
+from virl_tf.problem import make_problem
 from virl_tf.splitting import held_out_rows
 
 import numpy as np
@@ -230,14 +232,15 @@ def test_a_reward_that_starts_from_the_mixture_has_it_once_and_in_the_end_of_all
     assert (float(state.reward.base_exponent), float(state.reward.mixture_exponent)) == (0.0, 1.0)
     expected = mixture_log_prob(problem.mixture, X)
     np.testing.assert_allclose(state.reward(X), expected, rtol=1e-12)
-    assert np.abs(mixture_log_prob(problem.complete, X) - expected).max() > 1e-3
+    complete = problem.describe(problem.demonstrations.numpy())
+    assert np.abs(mixture_log_prob(complete, X) - expected).max() > 1e-3
 
     layers, size = hparams.network.num_layers, hparams.network.layer_size
     phi = make_network(problem.features.num_inputs, layers, size)
     state = state._replace(reward=state.reward.add(phi))
     networks = state.reward(X) - expected
     pooled, info = pooling.pool(state, problem, hparams)
-    of_all = mixture_log_prob(problem.complete, X)
+    of_all = mixture_log_prob(complete, X)
     shrunk = (1.0 - info.mixture_exponent) * networks
     np.testing.assert_allclose(pooled.reward(X), of_all + shrunk, rtol=1e-5, atol=1e-5)
 
@@ -291,6 +294,23 @@ def test_the_pooling_is_a_row_after_the_iterations():
     assert float(result.reward.mixture_exponent) == pytest.approx(history.mixture_exponent[2])
     assert list(np.isnan(history.validation_loss)) == [False, False, True]
     assert int(result.reward.networks.count) == 2
+
+
+@pytest.mark.usefixtures("real_improve")
+def test_rows_held_out_for_the_score_join_the_mixture_after_it(monkeypatch):
+    result = run(prior="mixture")
+    data = prepare(X, DataOptions(), 0)
+    problem = make_problem(data.train, tiny.hparams(loop={**POOLED, "prior": "mixture"}), 0)
+    expected = problem.describe(np.concatenate([problem.demonstrations, data.test]))
+    np.testing.assert_array_equal(result.reward.mixture.means, expected.means)
+
+    of_all_rows = pooling.of_all_rows
+    monkeypatch.setattr(pooling, "of_all_rows", lambda reward, of, *_: of_all_rows(reward, of))
+    as_scored = run(prior="mixture")
+    assert as_scored.summary == result.summary
+    assert as_scored.score.rows == len(data.test) > 0
+    assert not np.array_equal(as_scored.reward.mixture.means, expected.means)
+    assert np.array_equal(as_scored.policy.means, result.policy.means)
 
 
 @pytest.mark.usefixtures("real_improve")

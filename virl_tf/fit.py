@@ -37,6 +37,7 @@ from virl_tf.summary import FitWarning, summarise
 from virl_tf.validation import InputError, check_choice, check_integer, check_seed
 
 Evaluate = Callable[[State], Mapping[str, float]]
+Finish = Callable[["Result", Problem], "Result"]
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,8 @@ def fit(
             likelihood of held-out rows under EM.
         contexts: [N, C] array, tensor or data frame of the situation of each demonstration: then
             the reward is R(c, x) and the policy q(x | c) (docs/contexts.md). None: there are none.
-        held_out: share of the demonstrations that only the score sees; 0: none.
+        held_out: share of the demonstrations that only the score sees; 0: none. Once they are
+            scored, an EM mixture that the reward starts from is fitted to them, too.
         groups: [N] labels, e.g. of people: demonstrations of one label are held out together, from
             score and training alike. Equal rows are a group anyway.
         periodic: columns (names or numbers) that are angles in radians, or {column: whole turn}.
@@ -197,6 +199,15 @@ def fit(
         "demonstrations": prepared.identity,
     }
     folder = RunFolder.open(directory, config) if directory is not None else None
+
+    def finish(result: Result, problem: Problem) -> Result:
+        fitted = (result.reward, result.policy, result.history)
+        summary = summarise(prepared, choice, row, values, fitted, seed)
+        if folder is not None:
+            folder.write_summary(summary, {"train": prepared.train, "test": prepared.test})
+        reward = pooling.of_all_rows(result.reward, problem, prepared.test)
+        return replace(result, reward=reward, summary=summary)
+
     result = run(
         prepared.train,
         row,
@@ -209,15 +220,10 @@ def fit(
         num_contexts=prepared.num_contexts,
         folder=folder,
         evaluate=evaluate,
+        finish=finish,
         progress=progress,
         tensorboard=tensorboard,
     )
-    if not result.summary:
-        fitted = (result.reward, result.policy, result.history)
-        summary = summarise(prepared, choice, row, values, fitted, seed)
-        if folder is not None:
-            folder.write_summary(summary, {"train": prepared.train, "test": prepared.test})
-        result = replace(result, summary=summary)
     for text in result.warnings:
         warnings.warn(text, FitWarning, stacklevel=2)
     return result
@@ -254,12 +260,13 @@ def run(
     num_contexts: int = 0,
     folder: RunFolder | None = None,
     evaluate: Evaluate | None = None,
+    finish: Finish | None = None,
     observers: Sequence[Observer] = (),
     progress: bool = False,
     tensorboard: bool = False,
 ) -> Result:
     """Algorithm 1's loop over t for checked arguments, from the folder's last checkpoint if there
-    is one.
+    is one; `finish` is what is done to the result before it is written.
     """
     if folder is not None and folder.finished:
         return load(folder.path)
@@ -280,10 +287,13 @@ def run(
                     folder.record(state, row)
                 for observer in (*observers, *watchers):
                     observer(state, row)
+        history = folder.history() if folder is not None else pd.DataFrame(rows)
+        result = Result(state.reward, state.policy, history, dict(config))
+        if finish is not None:
+            result = finish(result, problem)
         if folder is not None:
-            folder.write_result(state.reward, state.policy)
-    history = folder.history() if folder is not None else pd.DataFrame(rows)
-    return Result(state.reward, state.policy, history, dict(config))
+            folder.write_result(result.reward, result.policy)
+    return result
 
 
 def _stages(

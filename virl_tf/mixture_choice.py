@@ -10,7 +10,7 @@ import tensorflow as tf
 from virl_tf.em import FEW_ROWS, FULL, Covariances, are_few, em_mixture
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.mixture import Mixture
-from virl_tf.mixture_growth import as_good, grow
+from virl_tf.mixture_growth import as_good, go_on, grow
 from virl_tf.mixture_of_few import mean_of_starts
 from virl_tf.numerics import DENSITY, compiled, numpy_seed
 from virl_tf.shapes import Array, Int64
@@ -93,7 +93,7 @@ def density_fit(
     n, d = x.shape
     if n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2):
         found = bic_mixture(x, seed)
-        return lambda rows: found if rows is x else bic_mixture(rows, seed)
+        return lambda rows: found if rows is x else go_on(found, rows)
     if n >= FEWEST_TO_GROW:
         return grow(x, seed, groups).mixture
     return mean_of_starts(x, seed, groups).mixture

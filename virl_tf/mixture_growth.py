@@ -113,6 +113,18 @@ def grow_once(x: np.ndarray, seed: int) -> Mixture:
     return Growth([grown], shift, scale).mixture(x)
 
 
+def go_on(mixture: Mixture, x: np.ndarray) -> Mixture:
+    """EM on x [N, D] from `mixture`, which keeps its number of components."""
+    _, shift, scale = standardised(x)
+    start = Gaussians(
+        np.exp(mixture.log_weights),
+        (mixture.means - shift) / scale,
+        mixture.covariances / (scale[:, None] * scale),
+    )
+    start = Gaussians(*map(np.asarray, start))
+    return Growth([Grown(score=np.nan, pseudo_rows=0.0, gaussians=start)], shift, scale).mixture(x)
+
+
 def looked_at(x: np.ndarray) -> np.ndarray:
     """All rows of x [N, ...], or so many that their products are `MOST_NUMBERS`."""
     most = max(1, min(MOST_ROWS, MOST_NUMBERS // max(1, x[0].size) ** 2))

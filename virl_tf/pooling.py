@@ -17,7 +17,7 @@ from virl_tf.methods import Method
 from virl_tf.negatives import Negatives
 from virl_tf.numerics import split_seed
 from virl_tf.problem import Problem
-from virl_tf.reward import evaluate
+from virl_tf.reward import Reward, evaluate
 from virl_tf.vips.conditional import improve
 
 EXPONENTS = np.linspace(0.0, 1.0, 21)
@@ -37,9 +37,7 @@ def pool(state: State, problem: Problem, hparams: Hparams) -> tuple[State, Info]
     x = drawn(proposal, where, split_seed(seed, t, "pooling"))
     log_mu = proposal.log_prob(x)
     exponent = _exponent(state, problem, x, log_mu)
-    reward = state.reward.pooled(exponent)
-    if problem.from_mixture:  # all that is judged by held-out rows has been
-        reward = reward._replace(mixture=problem.complete)
+    reward = of_all_rows(state.reward.pooled(exponent), problem)
     num_draws = None if isinstance(where, int) else where.num_draws
     weighted = Negatives(x, normalise(evaluate(reward, x) - log_mu, num_draws))
     sample_seconds = clock.lap()
@@ -49,6 +47,16 @@ def pool(state: State, problem: Problem, hparams: Hparams) -> tuple[State, Info]
     seconds = (sample_seconds, 0.0, clock.lap())
     info = make_info(t, NOT_TRAINED, False, weighted, history, seconds, exponent)
     return State(t + 1, policy, reward, state.network, state.converged, np.array(True)), info
+
+
+def of_all_rows(reward: Reward, problem: Problem, *more: np.ndarray) -> Reward:
+    """The reward once nothing is held out any more: if its EM mixture is q*_0, it goes on to all
+    demonstrations, and to `more` [N, D].
+    """
+    if not (problem.from_mixture and float(reward.mixture_exponent) > 0.0):
+        return reward
+    rows = np.concatenate([problem.demonstrations, *more])
+    return reward._replace(mixture=problem.describe(rows))
 
 
 def _where(problem: Problem, n: int) -> Where:

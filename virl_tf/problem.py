@@ -53,7 +53,8 @@ class Problem(NamedTuple):
         estimate: p~, the density estimate of the fusion.
         prior: an EM mixture or a Gaussian that q*_0 may be.
         mixture: by EM, of `train`, for pooling; without components where nothing is pooled.
-        complete: the same mixture of all demonstrations, for when none are held out any more.
+        describe: rows [N, D] -> the same mixture after EM on them, for when none are held out any
+            more.
         from_mixture: q*_0 is that mixture, in the place where a reward is pooled with it.
         joint: the same of whole rows [c, x], for the policy's start, if anything needs it.
         features: what the networks see of a point.
@@ -68,7 +69,7 @@ class Problem(NamedTuple):
     estimate: Density
     prior: Policy
     mixture: Policy
-    complete: Policy
+    describe: Callable[[np.ndarray], Policy]
     from_mixture: bool
     joint: Mixture
     features: Features
@@ -112,8 +113,8 @@ def make_problem(
 
     kernels = kernel_estimate(demonstrations, hparams, seed, groups)
     train_groups = None if shuffled_groups is None else shuffled_groups[train_index]
-    describe = _mixture_fit(train, hparams, seed, train_groups)
-    mixture, gaussian = describe(train), moments(shuffled)
+    fit_mixture = _mixture_fit(train, hparams, seed, train_groups)
+    mixture, gaussian = fit_mixture(train), moments(shuffled)
     estimate, prior = _estimate_and_prior(kernels, mixture, gaussian, num_contexts, hparams, seed)
     from_mixture = prior is mixture
 
@@ -124,11 +125,10 @@ def make_problem(
         features = _with_chosen(features, train, draws, widths, seed)
 
     pooled = conditioned(mixture, num_contexts)
-    complete = pooled
     if not hparams.loop.mixture_average:
         pooled = empty_density(shuffled.shape[1] - num_contexts, num_contexts)
     elif from_mixture:
-        complete, prior = conditioned(describe(shuffled), num_contexts), gaussian
+        prior = gaussian
     return Problem(
         demonstrations=tf.constant(shuffled, DENSITY),
         train=tf.constant(train, DENSITY),
@@ -136,7 +136,7 @@ def make_problem(
         estimate=estimate,
         prior=conditioned(prior, num_contexts),
         mixture=pooled,
-        complete=complete,
+        describe=lambda rows: conditioned(fit_mixture(rows), num_contexts),
         from_mixture=from_mixture,
         joint=mixture,
         features=features,
