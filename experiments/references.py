@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from virl_tf import metrics
+from virl_tf.demonstrations import Data
 from virl_tf.density import Density
 from virl_tf.em import em_mixture
 from virl_tf.em_by_bic import bic_mixture
@@ -129,7 +130,7 @@ def execute_references(spec: Specification, identity: Mapping[str, Any], folder:
         return
     task = describe(spec.task).target(config)
     x = task.demonstrations(spec.num_train + spec.num_test, spec.seed)[: spec.num_train]
-    run_density = kernel_estimate(x, spec.hparams, spec.seed)
+    run_density = kernel_estimate(Data(x), spec.hparams, spec.seed)
     of = Demonstrated(x, spec.seed, task, min(SWEEP_COMPONENTS, len(x)), run_density)
     points = tf.constant(metrics.grid_around(x).points, DENSITY)
     log_p = task.log_prob(points)

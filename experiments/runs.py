@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from virl_tf.demonstrations import Data
 from virl_tf.fit import Evaluate, run
 from virl_tf.irl import State
 from virl_tf.methods import METHODS
@@ -62,7 +63,7 @@ def execute(
     evaluate = _timed(experiment.evaluator(train, test))
     watched: dict[str, Any] = {"observers": observers, "progress": progress and not quiet}
     watched |= {"tensorboard": tensorboard, "evaluate": evaluate}
-    result = run(train, *identity, folder=folder, **watched)
+    result = run(Data(train), *identity, folder=folder, **watched)
     experiment.write_arrays(out, train, result)
     before = time.process_time()
     measured = experiment.summarise(train, result)

@@ -3,7 +3,7 @@
 from virl_tf import InputError, export, fit, fit_policy, irl, load
 from virl_tf.conditional import ConditionalMixture, conditioned, empty_conditional
 from virl_tf.contexts import DRAWS, Places
-from virl_tf.demonstrations import DataOptions, prepare
+from virl_tf.demonstrations import Data, DataOptions, prepare
 from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.em import em_start
 from virl_tf.features import Features
@@ -49,12 +49,12 @@ FAST = tiny.overrides(
 
 
 def problem(method=VIRL, **sections):
-    return make_problem(ROWS, tiny.hparams(method.family, **sections), 0, num_contexts=C)
+    return make_problem(Data(ROWS, num_contexts=C), tiny.hparams(method.family, **sections), 0)
 
 
 def state(method=VIRL, **sections):
     hparams = tiny.hparams(method.family, **sections)
-    found = make_problem(ROWS, hparams, 0, num_contexts=C)
+    found = make_problem(Data(ROWS, num_contexts=C), hparams, 0)
     return found, irl.init(found, method, 2, hparams), hparams
 
 
@@ -283,11 +283,11 @@ def test_columns_of_contexts_have_names_and_no_bounds():
     frame = pd.DataFrame(CONTEXTS, columns=["goal"])
     found = prepare(X, DataOptions(contexts=frame, support=(-9.0, {"x1": 9.0}), held_out=0.2), 0)
     assert found.names == ["goal", "x0", "x1"]
-    assert found.num_contexts == found.identity["contexts"] == 1
-    np.testing.assert_array_equal(found.domain.lower, [-np.inf, -9.0, -9.0])
-    np.testing.assert_array_equal(found.domain.upper, [np.inf, np.inf, 9.0])
+    assert found.train.num_contexts == found.identity["contexts"] == 1
+    np.testing.assert_array_equal(found.train.domain.lower, [-np.inf, -9.0, -9.0])
+    np.testing.assert_array_equal(found.train.domain.upper, [np.inf, np.inf, 9.0])
     np.testing.assert_array_equal(
-        np.sort(np.vstack([found.train, found.test]), 0), np.sort(ROWS, 0)
+        np.sort(np.vstack([found.train.rows, found.test]), 0), np.sort(ROWS, 0)
     )
     with pytest.raises(InputError, match="unknown column 'goal'"):
         prepare(X, DataOptions(contexts=frame, periodic=["goal"]), 0)

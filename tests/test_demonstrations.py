@@ -20,12 +20,12 @@ def prepared(x, seed=0, **options):
 def test_rows_are_held_out_at_random_and_each_is_used_once():
     x = np.column_stack([np.arange(200.0) ** 1.5, normal(200)])
     found = prepared(x)
-    assert (len(found.train), len(found.test)) == (180, 20)
-    both = np.concatenate([found.train, found.test])
+    assert (len(found.train.rows), len(found.test)) == (180, 20)
+    both = np.concatenate([found.train.rows, found.test])
     np.testing.assert_array_equal(np.sort(both, axis=0), np.sort(x, axis=0))
     assert found.test[:, 0].max() > 1000 > found.test[:, 0].min()
     assert not np.array_equal(found.test, prepared(x, seed=1).test)
-    assert found.groups is None
+    assert found.train.groups is None
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_columns_have_the_names_of_a_frame():
     assert prepared(x).names == ["x0", "x1"]
     frame = pd.DataFrame(x, columns=["speed", "distance"])
     assert prepared(frame).names == ["speed", "distance"]
-    np.testing.assert_array_equal(prepared(frame).train, prepared(x).train)
+    np.testing.assert_array_equal(prepared(frame).train.rows, prepared(x).train.rows)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -49,12 +49,14 @@ def test_equal_rows_are_on_one_side(seed):
     x = normal(150)
     found = prepared(np.concatenate([x, x[:60], x[:30]]), seed)
     assert found.repeated == 90
-    train, test = ({tuple(row) for row in rows} for rows in (found.train, found.test))
+    train, test = ({tuple(row) for row in rows} for rows in (found.train.rows, found.test))
     assert train
     assert test
     assert not train & test
-    held_out, rest = held_out_rows(len(found.train), 0.1, found.groups)
-    assert not {tuple(r) for r in found.train[held_out]} & {tuple(r) for r in found.train[rest]}
+    held_out, rest = held_out_rows(len(found.train.rows), 0.1, found.train.groups)
+    assert not {tuple(r) for r in found.train.rows[held_out]} & {
+        tuple(r) for r in found.train.rows[rest]
+    }
 
 
 def test_demonstrations_of_one_label_are_on_one_side():
@@ -65,7 +67,7 @@ def test_demonstrations_of_one_label_are_on_one_side():
     people = held_out.reshape(30, 5)
     assert (people.all(axis=1) == people.any(axis=1)).all()
     assert people.all(axis=1).sum() == 3
-    assert len(np.unique(found.groups)) == 27
+    assert len(np.unique(found.train.groups)) == 27
 
 
 def test_groups_that_share_a_row_hang_together():

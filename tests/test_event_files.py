@@ -5,6 +5,7 @@ import sys
 
 import virl_tf
 from virl_tf import irl
+from virl_tf.demonstrations import Data
 from virl_tf.event_files import DEPTH, EventFiles, component_divergences, drop_steps, heat_map
 from virl_tf.problem import make_problem
 
@@ -125,7 +126,7 @@ def test_components_have_their_weight_and_how_far_they_went(finished):
 
 def test_steps_are_measured_from_the_policy_before(finished):
     hparams = tiny.hparams()
-    problem = make_problem(tiny.demonstrations(), hparams, 0)
+    problem = make_problem(Data(tiny.demonstrations()), hparams, 0)
     start = irl.init(problem, virl_tf.METHODS["virl"], 3, hparams).policy
     policies = [start, *finished[2]]
     for t in range(4):

@@ -1,4 +1,5 @@
 from virl_tf import irl
+from virl_tf.demonstrations import Data
 from virl_tf.discriminator.fit import DiscriminatorFitter
 from virl_tf.methods import EIM, METHODS, PAPER_METHODS, VIRL
 from virl_tf.mixture import resized
@@ -56,7 +57,7 @@ def test_virl_starts_from_the_prior(prior):
 @pytest.mark.parametrize("k", [1, 30])
 def test_a_policy_may_start_from_the_em_mixture(k):
     hparams = tiny.hparams(VIRL.family, policy={"start": "mixture"})
-    problem = make_problem(tiny.demonstrations(), hparams, 0)
+    problem = make_problem(Data(tiny.demonstrations()), hparams, 0)
     assert problem.mixture.num_components == 0  # that is for pooling
     found = irl.init(problem, VIRL, k, hparams).policy
     for a, b in zip(found, resized(problem.joint, k), strict=True):

@@ -1,3 +1,4 @@
+from virl_tf.demonstrations import Data
 from virl_tf.importance import effective_sample_size
 from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture
@@ -13,7 +14,7 @@ from tests.tiny_runs import GRID, X, mixture_log_prob, moments_log_prob
 
 
 def problem_of(x=X, seed=0, **sections):
-    return make_problem(x, tiny.hparams(**sections), seed)
+    return make_problem(Data(x), tiny.hparams(**sections), seed)
 
 
 # --- the demonstrations ---------------------------------------------------------------------------
@@ -155,7 +156,7 @@ def test_the_estimate_may_be_the_mixture(prior):
 
 def test_groups_are_held_out_together():
     groups = np.repeat(np.arange(20), 3)
-    problem = make_problem(X, tiny.hparams(), 0, groups)
+    problem = make_problem(Data(X, groups), tiny.hparams(), 0)
     of_row = {tuple(row): group for row, group in zip(X, groups, strict=True)}
     held_out, train = (
         {of_row[tuple(row)] for row in rows.numpy()} for rows in (problem.held_out, problem.train)

@@ -1,6 +1,7 @@
 """Tiny runs of Algorithm 1, step by step, and their parts by SciPy, for the tests of the loop."""
 
 from virl_tf import irl
+from virl_tf.demonstrations import Data
 from virl_tf.discriminator.fit import FitInfo
 from virl_tf.network_stack import FrozenNetwork
 from virl_tf.problem import make_problem
@@ -22,7 +23,7 @@ NUM_COMPONENTS = 2
 def start(method, seed=0, **sections):
     """Problem, first state and hparams of a tiny run."""
     hparams = tiny.hparams(method.family, **sections)
-    problem = make_problem(X, hparams, seed)
+    problem = make_problem(Data(X), hparams, seed)
     return problem, irl.init(problem, method, NUM_COMPONENTS, hparams), hparams
 
 

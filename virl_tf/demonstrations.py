@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virl_tf.data_checks import dither, examine
-from virl_tf.domain import Domain, make_domain
+from virl_tf.domain import EVERYWHERE, Domain, make_domain
 from virl_tf.numerics import numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import row_groups
@@ -34,29 +34,46 @@ class DataOptions(NamedTuple):
     contexts: Any = None
 
 
-class Prepared(NamedTuple):
-    """Demonstrations that can be fitted; with contexts rows [c, x] (`virl_tf.contexts`).
+class Data(NamedTuple):
+    """What a run is fitted to.
 
     Attributes:
-        names: of the columns.
-        train, test: rows for the fit, and those that only the score sees.
-        groups: of the rows of `train`; None: each is its own.
-        warnings: what is suspicious about them (`virl_tf.data_checks`).
-        repeated: how many rows are equal to one before.
-        domain: where demonstrations can lie.
-        identity: what tells these data and options from others, for config.yaml.
+        rows: demonstrations; with contexts [c, x] (`virl_tf.contexts`).
+        groups: whose rows are held out together (`virl_tf.splitting.row_groups`); None: each is
+            its own.
+        domain: where demonstrations can lie; these are inside of it.
         num_contexts: C, how many columns are context, the first ones.
     """
 
+    rows: Float64[Array, "N D"]
+    groups: Int64[Array, " N"] | None = None
+    domain: Domain = EVERYWHERE
+    num_contexts: int = 0
+
+    def take(self, index: Any) -> "Data":
+        """Those of an index [M], or of a mask [N]."""
+        groups = None if self.groups is None else self.groups[index]
+        return self._replace(rows=self.rows[index], groups=groups)
+
+
+class Prepared(NamedTuple):
+    """Demonstrations that can be fitted.
+
+    Attributes:
+        names: of the columns.
+        train: for the fit.
+        test: those that only the score sees.
+        warnings: what is suspicious about them (`virl_tf.data_checks`).
+        repeated: how many rows are equal to one before.
+        identity: what tells these data and options from others, for config.yaml.
+    """
+
     names: list[str]
-    train: Float64[Array, "N D"]
+    train: Data
     test: Float64[Array, "M D"]
-    groups: Int64[Array, " N"] | None
     warnings: list[str]
     repeated: int
-    domain: Domain
     identity: dict[str, Any]
-    num_contexts: int = 0
 
 
 def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
@@ -90,17 +107,15 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     if groups is not None and len(np.unique(groups)) < 2:
         raise InputError("all demonstrations are of one group; none can be held out.")
     held_out = _held_out(len(x), share, seed, groups)
-    train = check_demonstrations(x[~held_out])
+    train = Data(x, groups, domain, num_contexts).take(~held_out)
+    check_demonstrations(train.rows)
     return Prepared(
         names=names,
         train=train,
         test=x[held_out],
-        groups=None if groups is None else groups[~held_out],
         warnings=suspicious,
         repeated=len(x) - len(np.unique(x, axis=0)),
-        domain=domain,
         identity=identity,
-        num_contexts=num_contexts,
     )
 
 

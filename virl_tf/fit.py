@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from virl_tf import irl, pooling
-from virl_tf.demonstrations import DataOptions, prepare
+from virl_tf.demonstrations import Data, DataOptions, prepare
 from virl_tf.discriminator.fit import DiscriminatorFitter
-from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.event_files import EventFiles
 from virl_tf.hparams import (
     Hparams,
@@ -32,7 +31,6 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.problem import Problem, make_problem
 from virl_tf.reward import Reward
 from virl_tf.score import Score, from_plain
-from virl_tf.shapes import Array, Int64
 from virl_tf.summary import FitWarning, summarise
 from virl_tf.validation import InputError, check_choice, check_integer, check_seed
 
@@ -186,11 +184,12 @@ def fit(
     options = DataOptions(held_out, groups, periodic, support, dither, contexts)
     prepared = prepare(demonstrations, options, seed)
     if num_components is not None:
-        check_num_components(num_components, len(prepared.train))
+        check_num_components(num_components, len(prepared.train.rows))
     if tensorboard and directory is None:
         raise InputError("tensorboard=True needs a directory to write into; give directory=.")
     values = resolve_hparams(hparams, row)
-    choice = choose_mixture(prepared.train, seed, prepared.groups, num_components)
+    data = prepared.train
+    choice = choose_mixture(data.rows, seed, data.groups, num_components)
     config = {
         "method": method,
         "num_components": choice.components,
@@ -204,20 +203,17 @@ def fit(
         fitted = (result.reward, result.policy, result.history)
         summary = summarise(prepared, choice, row, values, fitted, seed)
         if folder is not None:
-            folder.write_summary(summary, {"train": prepared.train, "test": prepared.test})
+            folder.write_summary(summary, {"train": data.rows, "test": prepared.test})
         reward = pooling.of_all_rows(result.reward, problem, prepared.test)
         return replace(result, reward=reward, summary=summary)
 
     result = run(
-        prepared.train,
+        data,
         row,
         choice.components,
         seed,
         values,
         config,
-        groups=prepared.groups,
-        domain=prepared.domain,
-        num_contexts=prepared.num_contexts,
         folder=folder,
         evaluate=evaluate,
         finish=finish,
@@ -248,16 +244,13 @@ def resolve_hparams(
 
 
 def run(
-    demonstrations: np.ndarray,
+    data: Data,
     method: Method,
     num_components: int,
     seed: int,
     hparams: Hparams,
     config: Mapping[str, Any],
     *,
-    groups: Int64[Array, " N"] | None = None,
-    domain: Domain = EVERYWHERE,
-    num_contexts: int = 0,
     folder: RunFolder | None = None,
     evaluate: Evaluate | None = None,
     finish: Finish | None = None,
@@ -270,7 +263,7 @@ def run(
     """
     if folder is not None and folder.finished:
         return load(folder.path)
-    problem = make_problem(demonstrations, hparams, seed, groups, domain, num_contexts)
+    problem = make_problem(data, hparams, seed)
     with folder.locked() if folder is not None else nullcontext():
         state = first = irl.init(problem, method, num_components, hparams)
         fitter = DiscriminatorFitter(problem.features.num_inputs, hparams)
@@ -279,7 +272,7 @@ def run(
             state = first = folder.latest_state(template) or first
 
         rows = []
-        with _watching(folder, demonstrations, first, hparams, progress, tensorboard) as watchers:
+        with _watching(folder, data.rows, first, hparams, progress, tensorboard) as watchers:
             for state, info in _stages(first, problem, method, fitter, hparams):
                 row = {**info._asdict(), **(evaluate(state) if evaluate else {})}
                 rows.append(row)

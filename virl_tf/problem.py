@@ -9,8 +9,9 @@ import tensorflow as tf
 from virl_tf.conditional import Policy, conditioned, empty_conditional
 from virl_tf.conditional_kde import conditional_kernels
 from virl_tf.contexts import Where, places
+from virl_tf.demonstrations import Data
 from virl_tf.density import Density
-from virl_tf.domain import EVERYWHERE, Domain
+from virl_tf.domain import Domain
 from virl_tf.features import (
     CHOSEN,
     ROWS_PER_CHOSEN,
@@ -27,7 +28,7 @@ from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture, empty_mixture, moments
 from virl_tf.mixture_choice import density_fit
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
-from virl_tf.shapes import Array, Float64, Int64
+from virl_tf.shapes import Array, Float64
 from virl_tf.splitting import held_out_rows
 
 COVERED = 0.1
@@ -88,51 +89,36 @@ class Problem(NamedTuple):
         return places(self.contexts, hparams.loop.num_negatives, seed)
 
 
-def make_problem(
-    demonstrations: np.ndarray,
-    hparams: Hparams,
-    seed: int,
-    groups: Int64[Array, " N"] | None = None,
-    domain: Domain = EVERYWHERE,
-    num_contexts: int = 0,
-) -> Problem:
-    """Shuffle and split demonstrations [N, D] once, fit p~, q*_0 and the mixture for pooling.
-
-    Args:
-        num_contexts: how many of the columns, the first ones, are context.
-        groups: whose rows are held out together (`virl_tf.splitting.row_groups`).
-        domain: the demonstrations are inside of it.
-    """
+def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
+    """Shuffle and split demonstrations once, fit p~, q*_0 and the mixture for pooling."""
     rng = np.random.default_rng(numpy_seed(seed, 0, "demonstration order"))
-    order = rng.permutation(len(demonstrations))
-    shuffled = demonstrations[order]
-    shuffled_groups = None if groups is None else np.asarray(groups)[order]
+    shuffled = data.take(rng.permutation(len(data.rows)))
+    x, num_contexts = shuffled.rows, data.num_contexts
     fraction = hparams.training.validation_fraction
-    held_out_index, train_index = held_out_rows(len(shuffled), fraction, shuffled_groups)
-    train = shuffled[train_index]
+    held_out_index, train_index = held_out_rows(len(x), fraction, shuffled.groups)
+    train = shuffled.take(train_index)
 
-    kernels = kernel_estimate(demonstrations, hparams, seed, groups)
-    train_groups = None if shuffled_groups is None else shuffled_groups[train_index]
-    fit_mixture = _mixture_fit(train, hparams, seed, train_groups)
-    mixture, gaussian = fit_mixture(train), moments(shuffled)
+    kernels = kernel_estimate(data, hparams, seed)
+    fit_mixture = _mixture_fit(train, hparams, seed)
+    mixture, gaussian = fit_mixture(train.rows), moments(x)
     estimate, prior = _estimate_and_prior(kernels, mixture, gaussian, num_contexts, hparams, seed)
     from_mixture = prior is mixture
 
-    widths = _widths(demonstrations, kernels, hparams, seed, groups)
-    features = make_features(shuffled, draw_frequencies(widths, hparams.network, seed))
+    widths = _widths(data, kernels, hparams, seed)
+    features = make_features(x, draw_frequencies(widths, hparams.network, seed))
     if from_mixture:
         draws = mixture.sample(COMPARED_DRAWS, split_seed(seed, 0, "compared"))
-        features = _with_chosen(features, train, draws, widths, seed)
+        features = _with_chosen(features, train.rows, draws, widths, seed)
 
     pooled = conditioned(mixture, num_contexts)
     if not hparams.loop.mixture_average:
-        pooled = empty_density(shuffled.shape[1] - num_contexts, num_contexts)
+        pooled = empty_density(x.shape[1] - num_contexts, num_contexts)
     elif from_mixture:
         prior = gaussian
     return Problem(
-        demonstrations=tf.constant(shuffled, DENSITY),
-        train=tf.constant(train, DENSITY),
-        held_out=tf.constant(shuffled[held_out_index], DENSITY),
+        demonstrations=tf.constant(x, DENSITY),
+        train=tf.constant(train.rows, DENSITY),
+        held_out=tf.constant(x[held_out_index], DENSITY),
         estimate=estimate,
         prior=conditioned(prior, num_contexts),
         mixture=pooled,
@@ -140,24 +126,18 @@ def make_problem(
         from_mixture=from_mixture,
         joint=mixture,
         features=features,
-        domain=domain,
+        domain=data.domain,
         seed=seed,
         num_contexts=num_contexts,
     )
 
 
-def _widths(
-    x: np.ndarray,
-    kernels: Kde,
-    hparams: Hparams,
-    seed: int,
-    groups: Int64[Array, " N"] | None,
-) -> Float64[Array, " D"]:
+def _widths(data: Data, kernels: Kde, hparams: Hparams, seed: int) -> Float64[Array, " D"]:
     """See `density_widths`; ones where no frequencies are drawn, which are all that need them."""
     if hparams.network.num_frequencies == 0:
-        return np.ones(x.shape[1])
+        return np.ones(data.rows.shape[1])
     known = np.asarray(kernels.bandwidth) if hparams.kde.bandwidth == "held_out" else None
-    return density_widths(x, known, seed, groups)
+    return density_widths(data.rows, known, seed, data.groups)
 
 
 def _with_chosen(
@@ -185,18 +165,14 @@ def empty_density(dim: int, num_contexts: int) -> Policy:
     return empty_conditional(dim, num_contexts) if num_contexts else empty_mixture(dim)
 
 
-def kernel_estimate(
-    x: np.ndarray, hparams: Hparams, seed: int, groups: Int64[Array, " N"] | None = None
-) -> Kde:
-    """The paper's p~: kernels at the demonstrations x [N, D]."""
+def kernel_estimate(data: Data, hparams: Hparams, seed: int) -> Kde:
+    """The paper's p~: kernels at the demonstrations."""
     kde = hparams.kde
     density_seed = numpy_seed(seed, 0, "bandwidth")
-    return fit_kde(x, kde.bandwidth, kde.bandwidth_scale, density_seed, groups)
+    return fit_kde(data.rows, kde.bandwidth, kde.bandwidth_scale, density_seed, data.groups)
 
 
-def _mixture_fit(
-    train: np.ndarray, hparams: Hparams, seed: int, groups: Int64[Array, " N"] | None
-) -> Callable[[np.ndarray], Mixture]:
+def _mixture_fit(train: Data, hparams: Hparams, seed: int) -> Callable[[np.ndarray], Mixture]:
     """See `density_fit`; one to an empty mixture if nothing needs it."""
     loop = hparams.loop
     needed = (
@@ -207,7 +183,7 @@ def _mixture_fit(
     )
     if not needed:
         return lambda rows: empty_mixture(rows.shape[1])
-    return density_fit(train, numpy_seed(seed, 0, "mixture"), groups)
+    return density_fit(train.rows, numpy_seed(seed, 0, "mixture"), train.groups)
 
 
 def _estimate_and_prior(

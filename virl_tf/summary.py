@@ -39,8 +39,9 @@ def summarise(
         fitted: reward, policy and history.
     """
     reward, policy, history = fitted
-    train, test, num_contexts = prepared.train, prepared.test, prepared.num_contexts
-    kernels = kernel_estimate(train, hparams, seed, prepared.groups)
+    data, test, num_contexts = prepared.train, prepared.test, prepared.train.num_contexts
+    train = data.rows
+    kernels = kernel_estimate(data, hparams, seed)
     kde = conditional_kernels(kernels, num_contexts)
     found = None
     if len(test):
@@ -89,11 +90,12 @@ def _columns(names: Sequence[str], x: np.ndarray) -> list[dict[str, Any]]:
 
 
 def _of_rows(prepared: Prepared) -> list[str]:
-    n, d = prepared.train.shape
-    if n + len(prepared.test) >= 10 * (d + 1):
+    n, d = prepared.train.rows.shape
+    n += len(prepared.test)
+    if n >= 10 * (d + 1):
         return []
     return [
-        f"{n + len(prepared.test)} demonstrations in {d} dimensions are few: reward and policy "
+        f"{n} demonstrations in {d} dimensions are few: reward and policy "
         "mostly repeat them. Describe a demonstration by fewer numbers, or collect more."
     ]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from virl_tf import metrics
+from virl_tf.demonstrations import Data
 from virl_tf.fit import Evaluate, Result
 from virl_tf.hparams import default_hparams
 from virl_tf.irl import State
@@ -73,7 +74,7 @@ class DensityExperiment:
         history, seed = result.history, self._config["seed"]
         family = METHODS[self._config["method"]].family
         hparams = default_hparams(family).override(self._config["hparams"])
-        run_density = kernel_estimate(train, hparams, seed)
+        run_density = kernel_estimate(Data(train), hparams, seed)
         components = self._config["components"]
         of = Demonstrated(train, seed, self.task, components, run_density)
         references = fit_references(OF_RUNS, of)
