@@ -287,6 +287,9 @@ def test_a_part_of_the_records_leaves_the_rest_to_do(call, out):
 def test_of_this_package_the_second_number_counts_for_published_presets_and_all_for_best():
     made_by = {"virl_tf": "1.2.3", "numpy": "2.0.1", "python": "3.11"}
     assert numerics(made_by, "paper") == {"virl_tf": "1.2", "numpy": "2.0.1"}
+    before = {**made_by, "virl_tf": "0.3.2"}
+    assert numerics(before, "paper") == {"virl_tf": "1.0", "numpy": "2.0.1"}
+    assert numerics(before, "best") == {"virl_tf": "0.3.2", "numpy": "2.0.1"}
     assert numerics(made_by, "best") == {"virl_tf": "1.2.3", "numpy": "2.0.1"}
     assert numerics(made_by, None) == {"virl_tf": "1.2.3", "numpy": "2.0.1"}
 

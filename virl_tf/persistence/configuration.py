@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from virl_tf.hparams import runs_published
-from virl_tf.version import VERSION
+from virl_tf.version import SAME_NUMBERS, VERSION
 
 _PACKAGES = ("tensorflow", "tensorflow-probability", "keras", "numpy", "scikit-learn")
 
@@ -29,7 +29,8 @@ def numerics(made_by: Mapping[str, str], preset: object) -> dict[str, str]:
     """
     found = {name: version for name, version in made_by.items() if name != "python"}
     if "virl_tf" in found and runs_published(preset):
-        found["virl_tf"] = found["virl_tf"].rpartition(".")[0]
+        first_two = found["virl_tf"].rpartition(".")[0]
+        found["virl_tf"] = SAME_NUMBERS.get(first_two, first_two)
     return found
 
 
