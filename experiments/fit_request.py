@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from virl_tf.data_checks import refuse_row_numbers
+from virl_tf.hparams import Hparams
 from virl_tf.trajectories.episodes import Episodes
 from virl_tf.trajectories.options import TOLERANCE, check_options
 from virl_tf.validation import InputError, check_choice
@@ -46,10 +47,11 @@ class FitRequest(NamedTuple):
         contexts: columns that are the situation, not what is done there.
         trajectories: None: a row per demonstration.
         method, components, seed, held_out, periodic, support, dither: see `virl_tf.fit`.
-        hparams_file, assignments: over the library's defaults, as for `run`.
+        hparams: see `early_checks.check_fit`.
     """
 
     path: Path
+    hparams: Hparams
     array: str | None = None
     columns: Sequence[str] | None = None
     exclude: Sequence[str] = ()
@@ -63,8 +65,6 @@ class FitRequest(NamedTuple):
     periodic: Mapping[str, float] | None = None
     support: Support | None = None
     dither: bool = False
-    hparams_file: Path | None = None
-    assignments: Sequence[str] = ()
 
 
 Trajectories = tuple[Episodes, pd.DataFrame]
