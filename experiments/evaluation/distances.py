@@ -71,21 +71,13 @@ class SampledDistances:
             "q*_0": reward.base,
             "EM": reward.mixture if reward.mixture.num_components else reward.base,
         }
-        draws = [
-            q.sample(DRAWS // 8, split_seed(0, 0, f"distance of {name}"))
-            for name, q in others.items()
-        ]
-        x = tf.concat([self._rewards.points, *draws], axis=0)
-        log_q = tf.concat(
-            [self._rewards(reward), evaluate(reward, tf.concat(draws, axis=0))], axis=0
-        )
-        parts = [
-            (0.5, self._task.mixture),
-            *((0.125, part) for part in (self._wide, *others.values())),
-        ]
-        log_proposal = tf.reduce_logsumexp(
-            tf.stack([np.log(share) + part.log_prob(x) for share, part in parts]), axis=0
-        )
+        seeds = {name: split_seed(0, 0, f"distance of {name}") for name in others}
+        draws = tf.concat([q.sample(DRAWS // 8, seeds[name]) for name, q in others.items()], axis=0)
+        x = tf.concat([self._rewards.points, draws], axis=0)
+        log_q = tf.concat([self._rewards(reward), evaluate(reward, draws)], axis=0)
+        target = np.log(0.5) + self._task.mixture.log_prob(x)
+        rest = [np.log(0.125) + part.log_prob(x) for part in (self._wide, *others.values())]
+        log_proposal = tf.reduce_logsumexp(tf.stack([target, *rest]), axis=0)
         return metrics.sampled_i_projection(log_q, self._task.log_prob(x), log_proposal)
 
     def of_density(self, density: Density) -> float:

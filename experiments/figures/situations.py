@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
 from experiments.figures.style import Look, crosses, heat_map, open_frame, read, save
+from experiments.figures.trajectories import MOST_COLUMNS, add_paths
 
-MOST_COLUMNS = 7  # of paths over time
 DEMONSTRATED: Look = {"colors": "0.3", "linewidths": 0.6, "alpha": 0.5}
 DRAWN: Look = {"colors": "C1", "linewidths": 0.6, "alpha": 0.5}
 Found = dict[str, np.ndarray]
@@ -91,9 +91,7 @@ def _draw_paths(panels: np.ndarray, found: Found, p: int) -> None:
     plane = found["demonstrations"].shape[-1] == 2
     for row, axes in enumerate(panels):
         for key, look in (("demonstrations", DEMONSTRATED), ("draws", DRAWN)):
-            paths, times = found[key][p], found["times"]
-            points = [path if plane else np.column_stack([times, path[:, row]]) for path in paths]
-            axes.add_collection(LineCollection(points, **look))
+            add_paths(axes, found[key][p], found["times"], None if plane else row, **look)
         axes.autoscale_view()
         open_frame(axes)
 

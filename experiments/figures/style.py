@@ -1,5 +1,6 @@
 """What all figures share: heat maps of log densities, ellipses, demonstrations, files."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from virl_tf.validation import InputError
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 
 Look = dict[str, Any]  # keyword arguments of a drawing
@@ -84,6 +87,17 @@ def crosses(axes: Axes, x: np.ndarray, n: int = 500) -> None:
 def open_frame(axes: Axes) -> None:
     """Without the lines above and on the right."""
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def log_ticks(axis: Axis, values: Any, subs: Sequence[float], numticks: int | None = None) -> None:
+    """Plain numbers: of values over a decade or so at `subs` of its multiples, else at its powers.
+
+    The default labels every multiple of a power of ten, too many for about one decade.
+    """
+    few = max(values) < 30.0 * min(values)
+    axis.set_major_locator(LogLocator(subs=subs if few else (1.0,), numticks=numticks))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def has_mixture(run: Path) -> bool:

@@ -172,10 +172,11 @@ def figure(item: items.Figure, results: Results) -> Markup:
     return element("article", heading, both, folded("its elements, numbers and commands", *more))
 
 
-def _table(number: str, title: str, file: str, build_table: Callable[[], Markup]) -> Markup:
+def _table(number: str, title: str, file: str, build_table: Callable[[str], Markup]) -> Markup:
     name = f"Table {number}"
     heading = element("h3", f"{name}: {title}", id=_anchor(name))
-    return element("article", heading, build_table(), element("p", f"From {file}.", class_="soft"))
+    source = element("p", f"From hparams/{file}.", class_="soft")
+    return element("article", heading, build_table(file), source)
 
 
 def claims(findings: dict[str, list[Finding]]) -> Markup:

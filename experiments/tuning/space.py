@@ -65,13 +65,17 @@ def to_parameters(
     for name, row in rows.items():
         section, key = name.split(".")
         value = values[section][key]
-        if _zero_exponent(row) is not None:
-            found[f"log2 {name}"] = round(math.log2(value)) if value > 0 else _zero_exponent(row)
-        elif row.type == "power_of_two":
-            found[f"log2 {name}"] = round(math.log2(value))
+        zero = _zero_exponent(row)
+        if zero is not None or row.type == "power_of_two":
+            found[f"log2 {name}"] = zero if value == 0 else round(math.log2(value))
         else:
             found[name] = value
     return found
+
+
+def written(value: Any) -> str:
+    """A hyperparameter's value, as tables show it."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _suggest(trial: "optuna.Trial", name: str, row: SearchParameter) -> Any:
