@@ -16,7 +16,7 @@ import typer
 from typer import Argument, Option
 
 from experiments.tasks import describe, descriptions, names
-from experiments.tasks.description import DEFAULT_PRESET, TaskDescription
+from experiments.tasks.description import DEFAULT_PRESET
 
 app = typer.Typer(
     help="Experiments of 'Versatile Inverse Reinforcement Learning via Cumulative Rewards' "
@@ -54,11 +54,6 @@ def _interruptible() -> Iterator[None]:
 
 
 # --- options that several commands have -----------------------------------------------------------
-
-
-def _of_each(text: Callable[[TaskDescription], object]) -> str:
-    """Something of every task, for --help."""
-    return ", ".join(f"{task.name}: {text(task)}" for task in descriptions())
 
 
 def _size_help(option: str, text: str = "{what}; default {default}") -> str:

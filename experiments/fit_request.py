@@ -87,19 +87,15 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
         return split_contexts(episodes, request.contexts)
     columns = request.columns and [*request.columns, *request.contexts]
     rows = load_demonstrations(request.path, request.array, columns, request.exclude, request.group)
-    _check_contexts(request.contexts, rows.columns, request.path)
+    for name in request.contexts:
+        check_choice(f"column of {request.path}", name, rows.columns)
+    contexts, others = set(request.contexts), set(rows.columns) - set(request.contexts)
+    check_context_names(len(request.contexts), len(contexts), len(others))
     for named in (request.periodic, *(request.support or ())):
         for name in named or ():
             check_choice(f"column of {request.path}", name, rows.columns)
     refuse_row_numbers(rows.x, rows.columns)
     return rows._replace(contexts=request.contexts)
-
-
-def _check_contexts(contexts: Sequence[str], columns: Sequence[str], path: Path) -> None:
-    for name in contexts:
-        check_choice(f"column of {path}", name, columns)
-    different = set(contexts)
-    check_context_names(len(contexts), len(different), len(set(columns) - different))
 
 
 def parse_columns(text: str | None) -> list[str] | None:

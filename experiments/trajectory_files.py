@@ -223,30 +223,21 @@ def _check_lengths(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 def _of_folder(file: TrajectoryFile) -> Episodes:
     tables = sorted(file.path.rglob("*.parquet"), key=_natural)
-    if tables:
-        frames = [read_parquet(path) for path in tables]
-        _check_same_columns(frames, tables)
-        return _of_table(pd.concat(frames, ignore_index=True), file)
-    paths = sorted(file.path.glob("*.csv"), key=_natural)
-    frames = [read_csv(path) for path in paths]
-    _check_same_columns(frames, paths)
-    if file.episode is not None:
+    paths = tables or sorted(file.path.glob("*.csv"), key=_natural)
+    frames = [read_parquet(path) if tables else read_csv(path) for path in paths]
+    columns = [[str(name) for name in frame.columns] for frame in frames]
+    for found, path in zip(columns, paths, strict=True):
+        if found != columns[0]:
+            raise InputError(
+                f"{path} has the columns {', '.join(found)}; {paths[0].name} has "
+                f"{', '.join(columns[0])}."
+            )
+    if tables or file.episode is not None:
         return _of_table(pd.concat(frames, ignore_index=True), file)
     rows = np.repeat(np.arange(len(paths)), [len(frame) for frame in frames])
     filled = [frame for frame in frames if len(frame)]  # others would make numbers objects
     whole = pd.concat(filled or frames, ignore_index=True)
     return _split(whole, rows, [path.name for path in paths], file)
-
-
-def _check_same_columns(frames: Sequence[pd.DataFrame], paths: Sequence[Path]) -> None:
-    first = [str(name) for name in frames[0].columns]
-    for frame, path in zip(frames, paths, strict=True):
-        found = [str(name) for name in frame.columns]
-        if found != first:
-            raise InputError(
-                f"{path} has the columns {', '.join(found)}; {paths[0].name} has "
-                f"{', '.join(first)}."
-            )
 
 
 def _of_table(frame: pd.DataFrame, file: TrajectoryFile) -> Episodes:

@@ -2,8 +2,6 @@
 from draws.
 """
 
-from typing import Protocol
-
 from virl_tf import metrics
 from virl_tf.density import Density
 from virl_tf.mixture import Mixture, moments
@@ -18,16 +16,6 @@ DRAWS = 40_000  # of a density, or of the proposal for a reward
 WIDENING = 1.5  # of the wide part of that proposal, against the demonstrations' covariance
 
 
-class Distances(Protocol):
-    """KL(q || p) of what a run yields."""
-
-    def of_reward(self, reward: Reward, policy: Mixture) -> float:
-        """Of the normalised exp(R); `policy`: where else its mass may lie."""
-
-    def of_density(self, density: Density) -> float:
-        """Of a normalised density that can be sampled."""
-
-
 class GridDistances:
     """The paper's numerical I-projection, on the grid around the demonstrations."""
 
@@ -37,11 +25,11 @@ class GridDistances:
         self._log_p, self._rewards = task.log_prob(self._points), CumulativeValues(self._points)
 
     def of_reward(self, reward: Reward, policy: Mixture) -> float:
-        """On the grid."""
+        """Of the normalised exp(R)."""
         return metrics.i_projection(self._rewards(reward), self._log_p)
 
     def of_density(self, density: Density) -> float:
-        """On the grid."""
+        """Of a normalised density."""
         return metrics.i_projection(density.log_prob(self._points), self._log_p)
 
 
@@ -65,7 +53,7 @@ class SampledDistances:
         self._rewards = CumulativeValues(tf.concat([target_draws, wide_draws], axis=0))
 
     def of_reward(self, reward: Reward, policy: Mixture) -> float:
-        """By importance sampling."""
+        """Of the normalised exp(R), by draws; `policy`: where else its mass may lie."""
         others = {
             "policy": policy,
             "q*_0": reward.base,
@@ -86,7 +74,7 @@ class SampledDistances:
         return float(tf.reduce_mean(density.log_prob(x) - self._task.log_prob(x)))
 
 
-def distances_of(task: Task, train: np.ndarray) -> Distances:
+def distances_of(task: Task, train: np.ndarray) -> GridDistances | SampledDistances:
     """The paper's way where it is possible."""
     if task.dim == 2:
         return GridDistances(task, train)

@@ -64,8 +64,12 @@ def heat_map(
     return image
 
 
-def ellipses(axes: Axes, mixture: Mixture, colour: str = "black", width: float = 0.8) -> None:
-    """The 95 % ellipse of every component."""
+def ellipses(
+    axes: Axes, mixture: Mixture | None, colour: str = "black", width: float = 0.8
+) -> None:
+    """The 95 % ellipse of every component; of no mixture none."""
+    if mixture is None:
+        return
     scale_trils = np.asarray(mixture.scale_trils)
     variances, vectors = np.linalg.eigh(scale_trils @ scale_trils.swapaxes(1, 2))
     diameters = 2.0 * RADIUS_95 * np.sqrt(variances)
@@ -100,13 +104,10 @@ def log_ticks(axis: Axis, values: Any, subs: Sequence[float], numticks: int | No
     axis.set_minor_formatter(NullFormatter())
 
 
-def has_mixture(run: Path) -> bool:
-    """Whether a run's target is a mixture."""
-    return (run / "task.npz").is_file()
-
-
-def task_mixture(run: Path) -> Mixture:
-    """The target of a run, a mixture."""
+def task_mixture(run: Path) -> Mixture | None:
+    """The target of a run; None: it is no mixture."""
+    if not (run / "task.npz").is_file():
+        return None
     arrays = read(run, "task.npz")
     return Mixture(*(arrays[name] for name in Mixture._fields))
 

@@ -138,31 +138,22 @@ def headline(results: Results) -> Markup:
     return Markup(element("p", before) + markdown_table(re.sub(r"[*`]", "", text)))
 
 
-def _missing(item: items.Figure, results: Results) -> str:
-    """What has not been run for a figure. Figures 2a, 5 and 6 are not made from a sweep."""
-    if item.number in ("2a", "5", "6"):
-        return ""
-    return not_run(item.task, results.tables.get(item.task))
-
-
 def figure(item: items.Figure, results: Results) -> Markup:
     """Ours beside what the paper shows; its elements, numbers and commands are folded away."""
     name = f"Figure {item.number}"
     says = [element("p", element("strong", "The paper: "), item.shows)]
+    shown, beside, text = Markup(""), None, "not run yet; the commands below make it."
     with results.drawn(item.number) as picture:
-        if picture is None:
-            shown, beside = Markup(""), None
-            text = "not run yet; the commands below make it."
-        else:
+        if picture is not None:
             beside = results.by_folder.get(picture.parent)
-            drawn = image(picture, f"Our {name.lower()}: {item.title}")
-            shown = element("figure", drawn)
+            shown = element("figure", image(picture, f"Our {name.lower()}: {item.title}"))
             text = ""
     numbers = beside or (None if item.own_runs else results.tables.get(item.task))
     text = text or (item.ours(numbers) if numbers is not None else "")
     says += [element("p", element("strong", "Ours: "), text)] if text else []
-    missing = _missing(item, results)
-    says += [element("p", missing, class_="soft")] if missing else []
+    if item.number not in ("2a", "5", "6"):  # these are not made from a sweep
+        missing = not_run(item.task, results.tables.get(item.task))
+        says += [element("p", missing, class_="soft")] if missing else []
     more = [element("p", item.remark)] if item.remark else []
     more.append(table(["the caption names", "in our figure"], item.elements))
     more += [item.numbers(numbers)] if numbers is not None else []

@@ -64,30 +64,22 @@ class Results:
         own = [path for path in inside if not (path.parent / "ablations.md").is_file()]
         return [*own, self.path]
 
-    def picture(self, number: str) -> Path | None:
-        """The stored figure_<number>.png, first of a folder whose table stands for its task."""
-        first = [table.folder for table in self.tables.values()]
-        for folder in [*first, *self.folders]:
-            if (folder / f"figure_{number}.png").is_file():
-                return folder / f"figure_{number}.png"
-        return None
-
-    def _table_of(self, number: str) -> Table | None:
-        """From which the figure can be drawn."""
-        tasks = [task.name for task in descriptions() if number in task.figures]
-        tables = [self.tables[task] for task in tasks if task in self.tables]
-        return tables[0] if tables and number in NEED_TABLES_ONLY else None
-
     @contextlib.contextmanager
     def drawn(self, number: str) -> Iterator[Path | None]:
-        """A path to the figure's PNG, drawn now if none is stored and it can be; else None."""
-        stored = self.picture(number)
-        table = self._table_of(number)
-        if stored is not None or table is None:
-            yield stored
+        """A path to the figure's PNG, drawn now if none is stored and it can be; else None.
+
+        The stored one is first looked for where a table stands for its task.
+        """
+        folders = [*(table.folder for table in self.tables.values()), *self.folders]
+        stored = [folder / f"figure_{number}.png" for folder in folders]
+        found = next((path for path in stored if path.is_file()), None)
+        tasks = [task.name for task in descriptions() if number in task.figures]
+        tables = [self.tables[task] for task in tasks if task in self.tables]
+        if found is not None or not tables or number not in NEED_TABLES_ONLY:
+            yield found
             return
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            draw(number, [table.folder], None, Path(folder))
+            draw(number, [tables[0].folder], None, Path(folder))
             yield Path(folder) / f"figure_{number}.png"
 
     def versions(self) -> dict[str, dict[str, str]]:
