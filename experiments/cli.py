@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from experiments.tasks import describe, descriptions, names
+from experiments.tasks import descriptions, names
 from experiments.tasks.description import DEFAULT_PRESET
 
 app = typer.Typer(
@@ -291,21 +291,6 @@ def fit_command(
     Continues a stopped run, leaves a finished one alone.
     """
     from experiments.early_checks import check_fit, check_trajectory_options
-
-    of_trajectories = {
-        "--encoding": encoding,
-        "--encoding-size": encoding_size,
-        "--via": via,
-        "--phase": phase,
-        "--tolerance": tolerance,
-        "--episode": episode,
-        "--time": time,
-    }
-    check_trajectory_options(trajectories, of_trajectories)
-    identity = (method, components, seed, held_out, hparams, set_ or [])
-    values = check_fit(demonstrations, trajectories, *identity)
-    from virl_tf.trajectories.options import TOLERANCE
-
     from experiments.fit_request import (
         FitRequest,
         TrajectoryRequest,
@@ -315,15 +300,11 @@ def fit_command(
         read,
     )
 
-    how = TrajectoryRequest(
-        kind=encoding,
-        size=encoding_size,
-        via=parse_columns(via) or [],
-        phase=phase,
-        tolerance=TOLERANCE if tolerance is None else tolerance,
-        episode=episode,
-        time=time,
-    )
+    ends = parse_columns(via)
+    how = TrajectoryRequest(encoding, encoding_size, ends, phase, tolerance, episode, time)
+    check_trajectory_options(trajectories, how._asdict())
+    identity = (method, components, seed, held_out, hparams, set_ or [])
+    values = check_fit(demonstrations, trajectories, *identity)
     request = FitRequest(
         path=demonstrations,
         hparams=values,
@@ -656,11 +637,6 @@ def claims_command(
     pool: Pool = False,
 ) -> None:
     """What the paper says about a task's results, the numbers that speak to it, and a verdict."""
-    from experiments.early_checks import results_file
-
-    describe(task)
-    for path in results:
-        results_file(path, task)
     from experiments.claims import print_claims
 
     print_claims(task, results, pool)
@@ -763,9 +739,6 @@ def report_command(
     """One self-contained HTML page: each figure, table and claim of the paper with ours
     beside it.
     """
-    from experiments.early_checks import check_results_folder
-
-    check_results_folder(results)
     from experiments.report.results import Results
 
     found = Results(results)

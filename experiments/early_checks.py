@@ -48,7 +48,7 @@ def check_trajectory_options(trajectories: bool, given: Mapping[str, Any]) -> No
     """Raises InputError for an option of trajectories without --trajectories."""
     used = [name for name, value in given.items() if value not in (None, "auto")]
     if used and not trajectories:
-        raise InputError(f"{used[0]} is for --trajectories.")
+        raise InputError(f"--{used[0].replace('_', '-')} is for --trajectories.")
 
 
 def check_fit(
@@ -116,9 +116,3 @@ def results_file(path: Path, task: str) -> Path:
         command = f"python -m experiments sweep {task} --out DIR"
         raise InputError(f"no results in {path}; make them with: {command}")
     return file
-
-
-def check_results_folder(path: Path) -> None:
-    """Raises InputError unless `path` is a folder."""
-    if not path.is_dir():
-        raise InputError(f"no folder of results {path}; give one with --results.")

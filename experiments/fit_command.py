@@ -84,8 +84,7 @@ def _encoded(
     episodes: Episodes, contexts: pd.DataFrame, how: TrajectoryRequest
 ) -> tuple[Demonstrations, tuple[Episodes, Encoding]]:
     """Contexts and codes of trajectories as rows, and what they are codes of."""
-    options: dict[str, Any] = {"via": how.via, "phase": how.phase, "tolerance": how.tolerance}
-    encoding = fit_encoding(episodes, how.kind, how.size, **options)
+    encoding = fit_encoding(episodes, how.encoding, how.encoding_size, **how.options)
     codes = encoding.encode(episodes)
     names = [str(name) for name in contexts]
     taken = sorted(set(names) & set(encoding.code_columns))

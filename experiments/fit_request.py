@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from virl_tf.data_checks import refuse_row_numbers
 from virl_tf.hparams import Hparams
@@ -26,17 +26,24 @@ class TrajectoryRequest(NamedTuple):
     """How trajectories become rows.
 
     Attributes:
-        kind, size, via, phase, tolerance: see `virl_tf.fit_encoding`.
+        encoding, encoding_size: the kind and its size, and via, phase, tolerance: see
+            `virl_tf.fit_encoding`; None: its defaults.
         episode, time: see `TrajectoryFile`.
     """
 
-    kind: str = "auto"
-    size: int | None = None
-    via: Sequence[str] = ()
+    encoding: str = "auto"
+    encoding_size: int | None = None
+    via: Sequence[str] | None = None
     phase: str | None = None
-    tolerance: float = TOLERANCE
+    tolerance: float | None = None
     episode: str | None = None
     time: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of an encoding of any kind and size."""
+        tolerance = TOLERANCE if self.tolerance is None else self.tolerance
+        return {"via": self.via or [], "phase": self.phase, "tolerance": tolerance}
 
 
 class FitRequest(NamedTuple):
@@ -81,7 +88,7 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
     if how is not None:
         if request.group is not None:
             raise InputError("--group is for tables with a row per demonstration.")
-        check_options(how.kind, how.size, how.via, how.phase, how.tolerance)
+        check_options(how.encoding, how.encoding_size, **how.options)
         chosen = (request.array, request.columns, request.exclude, how.episode, how.time)
         episodes = load_episodes(TrajectoryFile(request.path, *chosen, request.contexts))
         return split_contexts(episodes, request.contexts)

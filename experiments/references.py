@@ -39,7 +39,6 @@ LABELS = {
     "best_10c": "best possible, 10 components",
 }
 OF_RUNS = tuple(name for name in LABELS if not name.startswith("best_"))
-OF_SWEEPS = tuple(LABELS)
 SWEEP_COMPONENTS = 10  # "of the policy", where runs of several policies share the references
 
 
@@ -128,7 +127,7 @@ def execute_references(spec: Specification, identity: Mapping[str, Any], folder:
     log_p = task.log_prob(points)
     distances = {
         name: metrics.i_projection(density.log_prob(points), log_p)
-        for name, density in fit_references(OF_SWEEPS, of).items()
+        for name, density in fit_references(LABELS, of).items()
     }
     key = {name: config[name] for name in ("task", "modes", "seed", "preset")}
     write_json(folder / "summary.json", {**key, "i_projection": distances})

@@ -99,7 +99,12 @@ def rows_of(summaries: Mapping[str, dict[str, Any]], where: Path) -> list[dict[s
     with reading(where):
         summary = summaries["."]
         if "method" not in summary:
-            return _reference_rows(summary)
+            key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
+            key |= {"components": 0, "stage": "reference", "status": "finished"}
+            return [
+                {**key, "method": name, "best": value, "final": value, "reported": value}
+                for name, value in summary["i_projection"].items()
+            ]
         description = describe(summary["task"])
         key = {name: summary[name] for name in RUN if name != "stage"}
         seconds, status = summary["cpu_seconds"]["process"], summary["status"]
@@ -132,15 +137,6 @@ def _further_columns(summary: Mapping[str, Any], description: TaskDescription) -
         if present:
             found[column] = present[0]
     return found
-
-
-def _reference_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
-    key |= {"components": 0, "stage": "reference", "status": "finished"}
-    return [
-        {**key, "method": name, "best": value, "final": value, "reported": value}
-        for name, value in summary["i_projection"].items()
-    ]
 
 
 def numerics_in(folder: Path, preset: object) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """A user's trajectories from files or a list of episodes, or one sentence on what is wrong."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,15 +75,14 @@ def load_episodes(file: TrajectoryFile) -> Episodes:
     if (file.episode or file.time) and kind in (".npy", ".npz"):
         option = "--episode" if file.episode else "--time"
         raise InputError(f"{option} is for tables, not for {file.path}.")
-    readers: dict[str, Callable[[TrajectoryFile], Episodes]] = {
-        "folder": _of_folder,
-        ".csv": lambda file: _of_table(read_csv(file.path), file),
-        ".parquet": lambda file: _of_table(read_parquet(file.path), file),
-        ".npy": lambda file: _of_array(map_array(file.path), file),
-        ".npz": _of_arrays,
-    }
     try:
-        return readers[kind](file)
+        if kind == "folder":
+            return _of_folder(file)
+        if kind == ".npz":
+            return _of_arrays(file)
+        if kind == ".npy":
+            return _of_array(map_array(file.path), file)
+        return _of_table((read_csv if kind == ".csv" else read_parquet)(file.path), file)
     except InputError as error:
         if str(file.path) in str(error):
             raise
@@ -224,7 +223,7 @@ def _check_lengths(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def _of_folder(file: TrajectoryFile) -> Episodes:
     tables = sorted(file.path.rglob("*.parquet"), key=_natural)
     paths = tables or sorted(file.path.glob("*.csv"), key=_natural)
-    frames = [read_parquet(path) if tables else read_csv(path) for path in paths]
+    frames = [(read_parquet if tables else read_csv)(path) for path in paths]
     columns = [[str(name) for name in frame.columns] for frame in frames]
     for found, path in zip(columns, paths, strict=True):
         if found != columns[0]:
@@ -272,8 +271,11 @@ def _split(
     order = np.argsort(episode, kind="stable")
     ends = np.cumsum(np.bincount(episode, minlength=len(names)))[:-1]
     frame = frame.rename(columns=str)
-    times = None
-    if (clock := _time_column(frame, file)) is not None:
+    times, wanted = None, file.columns or ()
+    clock = next((name for name in TIME_COLUMNS if name in frame and name not in wanted), None)
+    if file.time is not None:
+        clock = check_choice("column", file.time, frame.columns)
+    if clock is not None:
         check_number_columns("times", {clock: held_instead(frame[clock])})
         times = np.split(frame.pop(clock).to_numpy(np.float64, na_value=np.nan)[order], ends)
     frame = _spread(_values(frame, file))
@@ -306,14 +308,6 @@ def _check_numbers(frame: pd.DataFrame, episode: np.ndarray, names: list[str]) -
             example = str(column[text].iloc[0])
             raise InputError(f"episode {first}: column {name!r} holds text: {example!r:.40}.")
     check_number_columns("trajectories", held)
-
-
-def _time_column(frame: pd.DataFrame, file: TrajectoryFile) -> str | None:
-    if file.time is not None:
-        return check_choice("column", file.time, frame.columns)
-    wanted = file.columns or ()
-    known = [name for name in TIME_COLUMNS if name in frame and name not in wanted]
-    return known[0] if known else None
 
 
 def _spread(frame: pd.DataFrame) -> pd.DataFrame:

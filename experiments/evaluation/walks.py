@@ -76,7 +76,7 @@ class WalkExperiment:
         return {
             "status": "diverged" if has_diverged(elbos) else "finished",
             "num_modes": len(self.task.mode_centers),
-            **{name: float(last[name]) for name in (*MEASURES, "reward_correlation")},
+            **{name: float(last[name]) for name in LABELS},
             "modes_covered": int(last["modes_covered"]),
             "objective": metrics.best_final_reported(elbos),
             "contrast": reward_contrasts(self.task, result.reward, covered, self._config["seed"]),
@@ -91,8 +91,8 @@ class WalkExperiment:
     def print_summary(self, summary: Mapping[str, Any], console: Console) -> None:
         """The measures as a table."""
         table = Table("measure", "value", title="policy and recovered reward")
-        for name in (*MEASURES, "reward_correlation"):
-            table.add_row(LABELS[name], f"{summary[name]:.4g}")
+        for name, label in LABELS.items():
+            table.add_row(label, f"{summary[name]:.4g}")
         above = summary["contrast"]["unexplored_random"]["above_best"]
         table.add_row("unexplored modes above the best random point", f"{above:.2f}")
         console.print(table)

@@ -72,10 +72,16 @@ def build(results: Results) -> Markup:
         "Machine, versions, cost": machine(results),
     }
     title = "Versatile Inverse Reinforcement Learning via Cumulative Rewards: a reproduction"
-    parts = [_section(*section) for section in shown.items()]
-    parts += [_folded_section(*section) for section in away.items()]
-    links = contents([*shown, *away])
-    return page(title, element("h1", title), introduction(), links, *parts)
+    parts = [
+        element("section", element("h2", name), content, id=_anchor(name))
+        for name, content in shown.items()
+    ]
+    for name, content in away.items():  # a link to what is inside opens it
+        inside = element("div", content, id=_anchor(name))
+        parts.append(element("section", folded(element("h2", name), inside)))
+    links = [element("a", name, href=f"#{_anchor(name)}") for name in (*shown, *away)]
+    contents = element("nav", element("ul", *(element("li", link) for link in links)))
+    return page(title, element("h1", title), introduction(), contents, *parts)
 
 
 def introduction() -> Markup:
@@ -89,22 +95,6 @@ def introduction() -> Markup:
         element("code", "python -m experiments report --out report.html"),
         "; intervals are 95 % bootstrap intervals of the mean over n seeds.",
     )
-
-
-def contents(titles: list[str]) -> Markup:
-    """Links to the sections."""
-    links = [element("a", title, href=f"#{_anchor(title)}") for title in titles]
-    return element("nav", element("ul", *(element("li", link) for link in links)))
-
-
-def _section(title: str, content: Markup) -> Markup:
-    return element("section", element("h2", title), content, id=_anchor(title))
-
-
-def _folded_section(title: str, content: Markup) -> Markup:
-    """A link to what is inside opens it."""
-    inside = element("div", content, id=_anchor(title))
-    return element("section", folded(element("h2", title), inside))
 
 
 def _anchor(title: str) -> str:

@@ -13,7 +13,7 @@ from virl_tf.validation import InputError
 import numpy as np
 import pandas as pd
 
-from experiments.early_checks import check_results_folder, has_results
+from experiments.early_checks import has_results
 from experiments.figures import draw
 from experiments.result_files import read_results, with_interval
 from experiments.tasks import describe, descriptions, names
@@ -41,7 +41,8 @@ class Results:
     def __init__(self, path: Path):
         """Read the tables in `path`. Raises InputError if there are none, or one cannot be read."""
         self.path = path
-        check_results_folder(path)
+        if not path.is_dir():
+            raise InputError(f"no folder of results {path}; give one with --results.")
         self.folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
         found = [_read(folder) for folder in self.folders if has_results(folder)]
         if not found:

@@ -28,7 +28,7 @@ from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line
 from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest, to_parameters, written
-from experiments.tuning.specification import Studies, StudySpecification, check_compared
+from experiments.tuning.specification import Studies, StudySpecification
 from experiments.tuning.study import (
     ENDED,
     best_trial,
@@ -102,7 +102,6 @@ def compare(
             failed.
     """
     console, task = Console(), studies.task
-    check_compared(task)
     number = workers.local
     fresh = parse_integers("--seeds", seeds) or [100, 101, 102]
     columns = find_columns(studies)
