@@ -299,20 +299,17 @@ def fit_command(
         parse_support,
         read,
     )
+    from experiments.trajectory_files import TrajectoryFile
 
-    ends = parse_columns(via)
-    how = TrajectoryRequest(encoding, encoding_size, ends, phase, tolerance, episode, time)
-    check_trajectory_options(trajectories, how._asdict())
+    how = TrajectoryRequest(encoding, encoding_size, parse_columns(via), phase, tolerance)
+    check_trajectory_options(trajectories, {**how._asdict(), "episode": episode, "time": time})
     identity = (method, components, seed, held_out, hparams, set_ or [])
     values = check_fit(demonstrations, trajectories, *identity)
+    chosen = (parse_columns(columns), parse_columns(exclude) or [], episode, time)
     request = FitRequest(
-        path=demonstrations,
+        file=TrajectoryFile(demonstrations, array, *chosen, parse_columns(contexts) or []),
         hparams=values,
         trajectories=how if trajectories else None,
-        array=array,
-        columns=parse_columns(columns),
-        exclude=parse_columns(exclude) or [],
-        contexts=parse_columns(contexts) or [],
         group=group,
         method=method,
         components=components,

@@ -49,7 +49,7 @@ def fit_file(
     dimension = f"dimension {x.shape[1]}"
     if data.contexts:
         dimension += f", each in a context of dimension {contexts.shape[1]},"
-    size = f"{len(x)} demonstrations of {dimension} from {request.path}"
+    size = f"{len(x)} demonstrations of {dimension} from {request.file.path}"
     console.print(f"{size}; run folder {out}", highlight=False, soft_wrap=True)
     if encoded is not None:
         _print_encoding(*encoded, console)

@@ -1,7 +1,6 @@
 """What `fit` is asked for, and the data it reads: all that needs no TensorFlow."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from virl_tf.data_checks import refuse_row_numbers
@@ -28,7 +27,6 @@ class TrajectoryRequest(NamedTuple):
     Attributes:
         encoding, encoding_size: the kind and its size, and via, phase, tolerance: see
             `virl_tf.fit_encoding`; None: its defaults.
-        episode, time: see `TrajectoryFile`.
     """
 
     encoding: str = "auto"
@@ -36,8 +34,6 @@ class TrajectoryRequest(NamedTuple):
     via: Sequence[str] | None = None
     phase: str | None = None
     tolerance: float | None = None
-    episode: str | None = None
-    time: str | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -50,19 +46,15 @@ class FitRequest(NamedTuple):
     """What is fitted to which data.
 
     Attributes:
-        path, array, columns, exclude, group: see `load_demonstrations`.
-        contexts: columns that are the situation, not what is done there.
+        file: where the data are; `contexts` are the situation, not what is done there.
+        group: see `load_demonstrations`.
         trajectories: None: a row per demonstration.
         method, components, seed, held_out, periodic, support, dither: see `virl_tf.fit`.
         hparams: see `early_checks.check_fit`.
     """
 
-    path: Path
+    file: TrajectoryFile
     hparams: Hparams
-    array: str | None = None
-    columns: Sequence[str] | None = None
-    exclude: Sequence[str] = ()
-    contexts: Sequence[str] = ()
     group: str | None = None
     trajectories: TrajectoryRequest | None = None
     method: str = "virl"
@@ -84,25 +76,22 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
     Raises:
         InputError: a file or an argument that cannot be used.
     """
-    how = request.trajectories
+    how, file, contexts = request.trajectories, request.file, request.file.contexts
     if how is not None:
         if request.group is not None:
             raise InputError("--group is for tables with a row per demonstration.")
         check_options(how.encoding, how.encoding_size, **how.options)
-        chosen = (request.array, request.columns, request.exclude, how.episode, how.time)
-        episodes = load_episodes(TrajectoryFile(request.path, *chosen, request.contexts))
-        return split_contexts(episodes, request.contexts)
-    columns = request.columns and [*request.columns, *request.contexts]
-    rows = load_demonstrations(request.path, request.array, columns, request.exclude, request.group)
-    for name in request.contexts:
-        check_choice(f"column of {request.path}", name, rows.columns)
-    contexts, others = set(request.contexts), set(rows.columns) - set(request.contexts)
-    check_context_names(len(request.contexts), len(contexts), len(others))
+        return split_contexts(load_episodes(file), contexts)
+    chosen = (file.all_columns, file.exclude, request.group)
+    rows = load_demonstrations(file.path, file.array, *chosen)
+    for name in contexts:
+        check_choice(f"column of {file.path}", name, rows.columns)
+    check_context_names(len(contexts), len({*contexts}), len({*rows.columns} - {*contexts}))
     for named in (request.periodic, *(request.support or ())):
         for name in named or ():
-            check_choice(f"column of {request.path}", name, rows.columns)
+            check_choice(f"column of {file.path}", name, rows.columns)
     refuse_row_numbers(rows.x, rows.columns)
-    return rows._replace(contexts=request.contexts)
+    return rows._replace(contexts=contexts)
 
 
 def parse_columns(text: str | None) -> list[str] | None:

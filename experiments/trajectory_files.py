@@ -31,7 +31,7 @@ FLAT = ("values", "lengths")
 
 
 class TrajectoryFile(NamedTuple):
-    """Where trajectories are.
+    """Where demonstrations are: trajectories, or (but for episode and time) a row for each.
 
     Attributes:
         path: a file, or a folder of .csv or .parquet files.

@@ -234,13 +234,11 @@ def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> 
 def _side_by_side(column: Column) -> list[dict[str, Any]]:
     published, found = (column.overrides[candidate] for candidate in CANDIDATES)
     names = ("column", "hyperparameter", *CANDIDATES)
-    return [
-        dict(
-            zip(names, (column.name, f"{s}.{k}", written(published[s][k]), written(v)), strict=True)
-        )
-        for s, keys in found.items()
-        for k, v in keys.items()
+    values = [
+        (f"{s}.{k}", published[s][k], v) for s, keys in found.items() for k, v in keys.items()
     ]
+    rows = [(column.name, name, written(old), written(new)) for name, old, new in values]
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:

@@ -35,11 +35,8 @@ def searched(task: str, method: str, components: int) -> dict[str, SearchParamet
 
     def is_searched(name: str, row: SearchParameter) -> bool:
         section, key = name.split(".")
-        is_used = (
-            key in column.get(section, {})
-            if table is not None
-            else section != "kde" or chosen.fusion
-        )
+        has_part = section != "kde" or chosen.fusion
+        is_used = has_part if table is None else key in column.get(section, {})
         is_methods = row.methods is None or chosen.family in row.methods
         return name not in fixed and is_methods and is_used
 
