@@ -127,17 +127,13 @@ def _cells(line: str, separator: str) -> list[str]:
 
 
 def _is_data(cells: list[str]) -> bool:
-    """Whether the first line holds numbers, not names (0, 1, 2, ... are pandas's own names)."""
-    return all(_is_number(cell) for cell in cells) and cells != [str(i) for i in range(len(cells))]
-
-
-def _is_number(cell: str) -> bool:
-    """Whether a cell of the first line is data, not a name; "nan", "inf" and "" are data."""
+    """Whether the first line holds numbers, not names; "nan", "inf" and "" are data."""
     try:
-        float(cell.strip().strip('"') or "nan")
+        for cell in cells:
+            float(cell.strip().strip('"') or "nan")
     except ValueError:
         return False
-    return True
+    return cells != [str(i) for i in range(len(cells))]  # pandas's own names
 
 
 def read_parquet(path: Path) -> pd.DataFrame:

@@ -17,7 +17,6 @@ import pandas as pd
 from experiments.early_checks import results_file
 from experiments.records import Record, find_records, read_record
 from experiments.tasks import describe, names
-from experiments.tasks.description import TaskDescription
 
 RUN = ["task", "method", "components", "modes", "seed", "preset", "stage"]  # what identifies a row
 COLUMNS = [*RUN, "best", "final", "reported", "cpu_seconds", "status"]
@@ -52,12 +51,18 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(f"{path} is not as its command writes it ({wrong}).") from error
 
 
-def value_at(summary: Any, place: str) -> Any:
-    """The value at a place with dots, e.g. contrast.unexplored_random.auc, or None."""
-    value: Any = summary
-    for key in place.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+def value_at(summary: Any, *places: str) -> Any:
+    """The value at a place with dots, e.g. contrast.unexplored_random.auc, or None.
+
+    Of several places: the first value there is.
+    """
+    for place in places:
+        value = summary
+        for key in place.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            return value
+    return None
 
 
 def check_same_task(runs: list[Path]) -> None:
@@ -120,23 +125,12 @@ def rows_of(summaries: Mapping[str, dict[str, Any]], where: Path) -> list[dict[s
                 # Of a walk: it is not finite, if none is in the support.
                 status = "finished" if np.isfinite(values["final"]) else "diverged"
                 found.append((stage, own, values, own["cpu_seconds"], status))
-        return [
-            {
-                **{**key, "stage": stage, **values, "cpu_seconds": seconds, "status": status},
-                **_further_columns(own, description),
-            }
-            for stage, own, values, seconds, status in found
-        ]
-
-
-def _further_columns(summary: Mapping[str, Any], description: TaskDescription) -> dict[str, Any]:
-    found = {}
-    for column, places in description.columns.items():
-        values = [value_at(summary, place) for place in places]
-        present = [value for value in values if value is not None]
-        if present:
-            found[column] = present[0]
-    return found
+        rows = []
+        for stage, own, values, seconds, status in found:
+            row = {**key, "stage": stage, **values, "cpu_seconds": seconds, "status": status}
+            further = {name: value_at(own, *at) for name, at in description.columns.items()}
+            rows.append(row | {name: v for name, v in further.items() if v is not None})
+        return rows
 
 
 def numerics_in(folder: Path, preset: object) -> dict[str, str]:
