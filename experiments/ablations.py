@@ -24,16 +24,6 @@ class Ablation(RunUnit):
     label: str = "best"
     is_base: bool = False
 
-    @property
-    def name(self) -> str:
-        """A folder in the ablation's."""
-        return f"{self.label}/{self.spec.name}"
-
-    @property
-    def group(self) -> str:
-        """Its row of the live table."""
-        return self.label
-
     def execute(self, folder: Path) -> None:
         """Train, infer, draw from the recovered density."""
         from experiments.evaluation.ablated import measure
@@ -77,5 +67,6 @@ def ablation_units(
             values = spec.hparams.override(row.get("hparams", {}), f"{table}.yaml")
             spec = replace(spec, hparams=values)
             components = 0 if rewards_only else description.inference_components(spec.size)
-            units.append(Ablation(spec, components, (True,), label=name, is_base=name == base))
+            named = {"prefix": f"{name}/", "row": name, "label": name}
+            units.append(Ablation(spec, components, (True,), is_base=name == base, **named))
     return units

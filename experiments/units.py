@@ -28,22 +28,25 @@ class RunUnit:
     """A training run, followed by inference with `inference_components` on its reward (0: none).
 
     `searches`: the kinds of inference, False with a fixed set of components as in the paper, True
-    with some that come and go.
+    with some that come and go. `prefix`: of its name, of several units with one run. `row`: of the
+    live table, if not method and number of components.
     """
 
     spec: Specification
     inference_components: int
     searches: tuple[bool, ...] = (False,)
+    prefix: str = ""
+    row: str = ""
 
     @property
     def name(self) -> str:
-        """Its folder's and its record's name: the run's."""
-        return self.spec.name
+        """Its folder's and its record's name."""
+        return f"{self.prefix}{self.spec.name}"
 
     @property
     def group(self) -> str:
-        """Which row of the live table it counts in: method and number of components."""
-        return f"{self.spec.method} {self.spec.components}c"
+        """Which row of the live table it counts in."""
+        return self.row or f"{self.spec.method} {self.spec.components}c"
 
     def execute(self, folder: Path) -> None:
         """Train, then infer at every stage of the task, or do what is left of it.

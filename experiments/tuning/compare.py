@@ -54,17 +54,6 @@ class CandidateUnit(RunUnit):
 
     candidate: str = "published"
 
-    @property
-    def name(self) -> str:
-        """published-... or found-..."""
-        return f"{self.candidate}-{self.spec.name}"
-
-    @property
-    def group(self) -> str:
-        """A row per column and candidate."""
-        spec = self.spec
-        return f"{column_name(spec.task, spec.method, spec.components)} {self.candidate}"
-
 
 @dataclass(frozen=True)
 class Column:
@@ -115,7 +104,11 @@ def compare(
     runs = {column.name: dataclasses.replace(column.spec, preset=preset) for column in columns}
     units = [
         CandidateUnit(
-            runs[column.name].run(seed, column.overrides[candidate]), 0, candidate=candidate
+            runs[column.name].run(seed, column.overrides[candidate]),
+            0,
+            prefix=f"{candidate}-",
+            row=f"{column.name} {candidate}",
+            candidate=candidate,
         )
         for column in columns
         for candidate in column.candidates
