@@ -5,13 +5,14 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from virl_tf.hparams import DIRECTORY, read_yaml
+
 import pandas as pd
 
 from experiments.figures.style import LABELS
 from experiments.references import LABELS as REFERENCES
 from experiments.report.markup import Markup, element, table
 from experiments.report.results import Results, Table, mean_with_interval
-from experiments.report.sources import hparams_file
 
 
 @dataclass(frozen=True)
@@ -341,7 +342,7 @@ FIGURES = (
 def table_1(file: str) -> Markup:
     """The ranges that are searched."""
     rows = []
-    for name, row in hparams_file(file).items():
+    for name, row in read_yaml(DIRECTORY / file).items():
         if row["type"] == "bool":
             span = "[False, True]"
         elif row["type"] == "power_of_two":
@@ -366,7 +367,7 @@ PUBLISHED_ROWS = {
 
 def published(name: str) -> Markup:
     """Table 2 or 3 from its YAML file, with the paper's stars; X where a method has no value."""
-    content = hparams_file(name)
+    content = read_yaml(DIRECTORY / name)
     columns = content["columns"]
     rows = []
     for label, (section, key) in PUBLISHED_ROWS.items():
