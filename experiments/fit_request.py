@@ -11,11 +11,7 @@ from virl_tf.validation import InputError, check_choice
 
 import pandas as pd
 
-from experiments.demonstration_files import (
-    Demonstrations,
-    check_context_names,
-    load_demonstrations,
-)
+from experiments.demonstration_files import Demonstrations, check_context_names, load_demonstrations
 from experiments.trajectory_files import TrajectoryFile, load_episodes, split_contexts
 
 Support = tuple[Mapping[str, float] | None, Mapping[str, float] | None]

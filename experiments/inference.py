@@ -6,13 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
-from virl_tf.fit_policy import (
-    CONSTRAINED_STEPS,
-    FINAL_STEPS,
-    PolicyResult,
-    Support,
-    fit_policy,
-)
+from virl_tf.fit_policy import CONSTRAINED_STEPS, FINAL_STEPS, PolicyResult, Support, fit_policy
 from virl_tf.fit_policy import FIXED_STEPS as POLICY_STEPS
 from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.policy_file import save_policy

@@ -12,12 +12,7 @@ from typing import Any, NamedTuple
 from virl_tf.hparams import read_preset
 from virl_tf.validation import check_choice
 
-from experiments.specification import (
-    RunRequest,
-    Specification,
-    own_size_option,
-    parse_integers,
-)
+from experiments.specification import RunRequest, Specification, own_size_option, parse_integers
 from experiments.tasks import describe
 
 INFERRED_COMPONENTS = 10  # of the runs that a sweep infers policies on, as in the paper's figures

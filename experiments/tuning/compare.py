@@ -18,24 +18,13 @@ import pandas as pd
 from rich.console import Console
 
 from experiments.result_files import sign_flip_test, to_markdown, with_interval
-from experiments.specification import (
-    column_name,
-    parse_integers,
-    published_column,
-    tuned_file,
-)
+from experiments.specification import column_name, parse_integers, published_column, tuned_file
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line
 from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest, to_parameters, written
 from experiments.tuning.specification import Studies, StudySpecification
-from experiments.tuning.study import (
-    ENDED,
-    best_trial,
-    count,
-    objective_value,
-    open_storage,
-)
+from experiments.tuning.study import ENDED, best_trial, count, objective_value, open_storage
 from experiments.units import RunUnit
 
 CANDIDATES = ("published", "found")
