@@ -29,11 +29,6 @@ class Table:
     task: str
     frame: pd.DataFrame
 
-    @property
-    def size(self) -> int:
-        """How many runs it holds."""
-        return int(self.frame.groupby(["method", "components", "modes", "seed"]).ngroups)
-
 
 class Results:
     """A folder of results, one folder each."""
@@ -52,7 +47,8 @@ class Results:
         self.by_folder = {table.folder: table for table in found}
         # Of several tables of a task the one of most runs stands for it.
         self.tables: dict[str, Table] = {}
-        for table in sorted(found, key=lambda table: table.size):
+        run = ["method", "components", "modes", "seed"]
+        for table in sorted(found, key=lambda table: table.frame.groupby(run).ngroups):
             self.tables[table.task] = table
 
     def below(self) -> list[Path]:
