@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from virl_tf.persistence.files import write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
@@ -14,15 +13,9 @@ from rich.console import Console
 
 from experiments.ablations import Ablation
 from experiments.records import Record
-from experiments.result_files import (
-    columns_of,
-    reading,
-    rows_of,
-    to_markdown,
-    with_interval,
-)
+from experiments.result_files import columns_of, reading, rows_of, with_interval
 from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import last_line
+from experiments.sweep_command import last_line, write_tables
 
 AWAY = ("far_share", "off_grid_share")  # mass of the recovered density off the demonstrations
 MEASURED = ("reported", "kl", "modes_covered", "good_fraction", "reward_correlation")
@@ -57,10 +50,7 @@ def ablate(
     ]
     columns = ["ablation", *columns_of(task), "iterations", "effective_share", *AWAY]
     results = pd.DataFrame(rows, columns=columns)
-    means = table(results)
-    write_text(out / "results.csv", results.to_csv(index=False))
-    write_text(out / "table.csv", means.to_csv(index=False))
-    write_text(out / "table.md", to_markdown(means))
+    write_tables(results, table(results), out)
     shown = f"{out / 'results.csv'}, {out / 'table.md'}"
     console.print(f"{len(units) - len(failures)} of {len(units)} units finished; {shown}")
     if failures:
@@ -83,31 +73,25 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
 
 def _rows(record: Record) -> Iterator[dict[str, Any]]:
     """Of results.csv, with what only ablations have; of `best` also the references."""
-    rows = rows_of(record.summaries, record.path)
     with reading(record.path):
+        rows, summary = rows_of(record.summaries, record.path), record.summaries["."]
         found = json.loads(record.files["ablation.json"])
-        yield from _with_ablation(rows, record.summaries["."], found)
-
-
-def _with_ablation(
-    rows: list[dict[str, Any]], summary: dict[str, Any], found: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    effective = summary["effective_sample_size"]
-    of_training = {
-        "iterations": summary["num_iterations"],
-        # Of the importance weights, over the iterations.
-        "effective_share": effective["mean"] / effective["of"],
-        **{name: found[name] for name in AWAY if name in found},
-    }
-    for row in rows:
-        yield {**row, **(of_training if row["stage"] == "training" else {})}
-    if "references" in found:
-        key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
-        of_run = {
-            name: {"reported": measured["reported"]}
-            for name, measured in summary.get("i_projection", {}).items()
-            if name not in ("reward", "policy")
+        effective = summary["effective_sample_size"]
+        of_training = {
+            "iterations": summary["num_iterations"],
+            # Of the importance weights, over the iterations.
+            "effective_share": effective["mean"] / effective["of"],
+            **{name: found[name] for name in AWAY if name in found},
         }
-        for name, values in {**of_run, **found["references"]}.items():
-            stage = f"reference {name}"
-            yield {**key, "stage": stage, "method": name, **values, "status": "finished"}
+        for row in rows:
+            yield {**row, **(of_training if row["stage"] == "training" else {})}
+        if "references" in found:
+            key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
+            of_run = {
+                name: {"reported": measured["reported"]}
+                for name, measured in summary.get("i_projection", {}).items()
+                if name not in ("reward", "policy")
+            }
+            for name, values in {**of_run, **found["references"]}.items():
+                stage = f"reference {name}"
+                yield {**key, "stage": stage, "method": name, **values, "status": "finished"}

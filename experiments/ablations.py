@@ -1,6 +1,6 @@
 """The runs of `python -m experiments ablate`, from a table of rows in hparams."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 from virl_tf.persistence.files import write_json
 from virl_tf.validation import check_choice
 
-from experiments.ablation_tables import read_rows
-from experiments.specification import RunRequest, Specification
+from experiments.ablation_tables import KEYS, read_rows
+from experiments.specification import RunRequest
 from experiments.tasks import describe
 from experiments.units import RunUnit
 
@@ -23,16 +23,6 @@ class Ablation(RunUnit):
 
     label: str = "best"
     is_base: bool = False
-
-    @property
-    def name(self) -> str:
-        """A folder in the ablation's."""
-        return f"{self.label}/{self.spec.name}"
-
-    @property
-    def group(self) -> str:
-        """Its row of the live table."""
-        return self.label
 
     def execute(self, folder: Path) -> None:
         """Train, infer, draw from the recovered density."""
@@ -71,14 +61,12 @@ def ablation_units(
     for name in names:
         row = {"preset": rows[base].get("preset", "best"), **rows[name]}
         for seed in seeds:
-            spec = _specification(row, f"{table}.yaml", task=task, seed=seed, **target)
+            given = {**target, "task": task, "seed": seed}
+            given |= {key: row[key] for key in KEYS if key in row and key != "hparams"}
+            spec = RunRequest(**given).specification()
+            values = spec.hparams.override(row.get("hparams", {}), f"{table}.yaml")
+            spec = replace(spec, hparams=values)
             components = 0 if rewards_only else description.inference_components(spec.size)
-            units.append(Ablation(spec, components, (True,), label=name, is_base=name == base))
+            named = {"prefix": f"{name}/", "row": name, "label": name}
+            units.append(Ablation(spec, components, (True,), is_base=name == base, **named))
     return units
-
-
-def _specification(row: Mapping[str, Any], source: str, **arguments: Any) -> Specification:
-    """The run of a row."""
-    own = {key: row[key] for key in ("preset", "method", "components", "rows") if key in row}
-    spec = RunRequest(**{**arguments, **own}).specification()
-    return replace(spec, hparams=spec.hparams.override(row.get("hparams", {}), source))

@@ -32,6 +32,7 @@ ENOUGH = 15  # pairs: a difference that does not show by then is not there to be
 
 TRAINED, INFERRED, OBSTRUCTED = "training", "inference", "obstacles"
 VIRL, GEIM, EIM = (TRAINED, "virl", 10), (TRAINED, "geim", 10), (TRAINED, "eim", 10)
+INFERENCES = (INFERRED, "virl", 10), (INFERRED, "geim", 10)
 
 
 @dataclass(frozen=True)
@@ -47,24 +48,28 @@ Check = Callable[[pd.DataFrame], Finding]
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper and how it is tested."""
+    """A sentence of the paper and how it is tested: `checks`, of which the worst verdict counts."""
 
     sentence: str
     test: str
-    check: Check
+    checks: tuple[Check, ...]
+
+    def check(self, results: pd.DataFrame) -> Finding:
+        """What the results of a sweep say."""
+        findings = [one(results) for one in self.checks]
+        numbers = "; ".join(found.numbers for found in findings)
+        return Finding(numbers, _worst([found.verdict for found in findings]))
 
 
-def _smaller(results: pd.DataFrame, first: Curve, second: Curve) -> Finding:
+def _smaller(label: str, first: Curve, second: Curve, results: pd.DataFrame) -> Finding:
     """Is the first's I-projection below the second's, on the same targets and seeds?"""
     pairs = paired(results, first, second)
     a, b = pairs["first"].to_numpy(), pairs["second"].to_numpy()
     if len(pairs) < FEWEST:
-        return Finding(f"{len(pairs)} pairs", TOO_FEW)
-    wins = int(np.sum(a < b))
-    means = f"{a.mean():.3f} against {b.mean():.3f}"
-    p = sign_flip_test(a - b)
-    numbers = f"{means}, lower in {wins} of {len(pairs)}, p = {p:.2g}"
-    return Finding(numbers, _verdict(a - b))
+        return Finding(f"{label}: {len(pairs)} pairs", TOO_FEW)
+    wins = f"lower in {int(np.sum(a < b))} of {len(pairs)}"
+    numbers = f"{a.mean():.3f} against {b.mean():.3f}, {wins}, p = {sign_flip_test(a - b):.2g}"
+    return Finding(f"{label}: {numbers}", _verdict(a - b))
 
 
 def _verdict(differences: np.ndarray) -> str:
@@ -76,47 +81,21 @@ def _verdict(differences: np.ndarray) -> str:
     return TOO_FEW
 
 
-def _each(*checks: Check) -> Check:
-    def check(results: pd.DataFrame) -> Finding:
-        findings = [one(results) for one in checks]
-        numbers = "; ".join(found.numbers for found in findings)
-        return Finding(numbers, _worst([found.verdict for found in findings]))
-
-    return check
-
-
-def _all_smaller(*comparisons: tuple[str, Curve, Curve]) -> Check:
-    def check(results: pd.DataFrame) -> Finding:
-        findings = {label: _smaller(results, *curves) for label, *curves in comparisons}
-        numbers = "; ".join(f"{label}: {found.numbers}" for label, found in findings.items())
-        return Finding(numbers, _worst([found.verdict for found in findings.values()]))
-
-    return check
-
-
 def _worst(verdicts: list[str]) -> str:
     return next((verdict for verdict in (TOO_FEW, FAILS) if verdict in verdicts), HOLDS)
 
 
-def _spread(results: pd.DataFrame, curve: Curve) -> pd.Series:
-    """Standard deviation over seeds at each number of modes."""
-    return select(results, curve).groupby("modes")["reported"].std().dropna()
-
-
-def _less_variance(first: Curve, *others: Curve) -> Check:
-    """Is the first's spread over seeds below that of each other, over the numbers of modes?"""
-
-    def compared(results: pd.DataFrame, other: Curve) -> Finding:
-        spreads = [_spread(results, curve) for curve in (first, other)]
-        both = pd.concat(spreads, axis=1, join="inner").to_numpy()
-        if len(both) < FEWEST:
-            return Finding(f"against {other[1]}: spreads at {len(both)} numbers of modes", TOO_FEW)
-        a, b = both.T
-        p = sign_flip_test(a - b)
-        means = f"{a.mean():.3f} against {b.mean():.3f} ({other[1]})"
-        return Finding(f"mean standard deviation {means}, p = {p:.2g}", _verdict(a - b))
-
-    return _each(*(partial(compared, other=other) for other in others))
+def _less_variance(first: Curve, other: Curve, results: pd.DataFrame) -> Finding:
+    """Is the first's spread over seeds below the other's, over the numbers of modes?"""
+    groups = [select(results, curve).groupby("modes")["reported"] for curve in (first, other)]
+    spreads = [group.std().dropna() for group in groups]
+    both = pd.concat(spreads, axis=1, join="inner").to_numpy()
+    if len(both) < FEWEST:
+        return Finding(f"against {other[1]}: spreads at {len(both)} numbers of modes", TOO_FEW)
+    a, b = both.T
+    p = sign_flip_test(a - b)
+    means = f"{a.mean():.3f} against {b.mean():.3f} ({other[1]})"
+    return Finding(f"mean standard deviation {means}, p = {p:.2g}", _verdict(a - b))
 
 
 def _graceful(results: pd.DataFrame) -> Finding:
@@ -139,44 +118,47 @@ GAUSSIANS = (
         "V-IRL scales gracefully with the number of modes to be covered, comparing favorably to "
         "both baselines.",
         _PAIRED + " (10 components, recovered rewards)",
-        _all_smaller(("V-IRL - G-EIM", VIRL, GEIM), ("V-IRL - EIM", VIRL, EIM)),
+        (
+            partial(_smaller, "V-IRL - G-EIM", VIRL, GEIM),
+            partial(_smaller, "V-IRL - EIM", VIRL, EIM),
+        ),
     ),
     Claim(
         "... scales gracefully with the number of modes ...",
         "least-squares slope of the I-projection in m",
-        _graceful,
+        (_graceful,),
     ),
     Claim(
         "V-IRL provides a stable solution ...",
         "sign-flip test on the standard deviations over seeds at each m",
-        _less_variance(VIRL, GEIM, EIM),
+        (partial(_less_variance, VIRL, GEIM), partial(_less_variance, VIRL, EIM)),
     ),
     Claim(
         "... for the same number of policy components [1 component: V-IRL against the baselines].",
         _PAIRED,
-        _all_smaller(
-            ("V-IRL - G-EIM", (TRAINED, "virl", 1), (TRAINED, "geim", 1)),
-            ("V-IRL - EIM", (TRAINED, "virl", 1), (TRAINED, "eim", 1)),
+        (
+            partial(_smaller, "V-IRL - G-EIM", (TRAINED, "virl", 1), (TRAINED, "geim", 1)),
+            partial(_smaller, "V-IRL - EIM", (TRAINED, "virl", 1), (TRAINED, "eim", 1)),
         ),
     ),
     Claim(
         "Both methods generate a useful reward function that encodes more information than the "
         "policy that is used to produce it.",
         _PAIRED + " (inference policy against training policy)",
-        _all_smaller(
-            ("V-IRL", ("inference", "virl", 10), ("training_policy", "virl", 10)),
-            ("G-EIM", ("inference", "geim", 10), ("training_policy", "geim", 10)),
+        (
+            partial(_smaller, "V-IRL", ("inference", "virl", 10), ("training_policy", "virl", 10)),
+            partial(_smaller, "G-EIM", ("inference", "geim", 10), ("training_policy", "geim", 10)),
         ),
     ),
     Claim(
         "V-IRL generally shows less variance in its solutions ...",
         "sign-flip test on the standard deviations over seeds at each m (inference)",
-        _less_variance(("inference", "virl", 10), ("inference", "geim", 10)),
+        (partial(_less_variance, *INFERENCES),),
     ),
     Claim(
         "... and produces slightly better rewards overall.",
         _PAIRED + " (inference policies)",
-        _all_smaller(("V-IRL - G-EIM", ("inference", "virl", 10), ("inference", "geim", 10))),
+        (partial(_smaller, "V-IRL - G-EIM", *INFERENCES),),
     ),
 )
 
@@ -216,55 +198,52 @@ def _mostly_limited(results: pd.DataFrame) -> Finding:
     return Finding(numbers, FAILS if low > FEW else TOO_FEW)
 
 
-def _more(stage: str, column: str, label: str, sign: float = 1.0) -> Check:
+def _more(stage: str, column: str, label: str, results: pd.DataFrame, sign: float = 1.0) -> Finding:
     """Is V-IRL's value of a column above G-EIM's (below, with sign -1), on the same seeds?"""
-
-    def check(results: pd.DataFrame) -> Finding:
-        pairs = paired(results, (stage, "virl", 10), (stage, "geim", 10), column).dropna()
-        a, b = pairs["first"].to_numpy(float), pairs["second"].to_numpy(float)
-        if len(pairs) < FEWEST:
-            means = f", means {a.mean():.3g} against {b.mean():.3g}" if len(pairs) else ""
-            return Finding(f"{label}: {len(pairs)} pairs{means}", TOO_FEW)
-        p = sign_flip_test(sign * (b - a))
-        numbers = f"{label}: V-IRL {a.mean():.3g}, G-EIM {b.mean():.3g}, p = {p:.2g}"
-        return Finding(numbers, _verdict(sign * (b - a)))
-
-    return check
+    pairs = paired(results, (stage, "virl", 10), (stage, "geim", 10), column).dropna()
+    a, b = pairs["first"].to_numpy(float), pairs["second"].to_numpy(float)
+    if len(pairs) < FEWEST:
+        means = f", means {a.mean():.3g} against {b.mean():.3g}" if len(pairs) else ""
+        return Finding(f"{label}: {len(pairs)} pairs{means}", TOO_FEW)
+    p = sign_flip_test(sign * (b - a))
+    numbers = f"{label}: V-IRL {a.mean():.3g}, G-EIM {b.mean():.3g}, p = {p:.2g}"
+    return Finding(numbers, _verdict(sign * (b - a)))
 
 
+PREFERENCE = "AUC explored against unexplored"
 ABOVE = "share of unexplored centers above the best random point"
 GRID_WALKER = (
     Claim(
         "We find that the sampling policies for both V-IRL and G-EIM are versatile and precise.",
         f"every policy covers at least {MOST:.0%} as many modes as it has components, with at "
         f"least {GOOD:.0%} good walks",
-        _versatile_and_precise,
+        (_versatile_and_precise,),
     ),
     Claim(
         "... the inference policy of G-EIM is mostly limited to behaviors that were found during "
         "the training ...",
         f"95 % bootstrap interval of the share of new modes below {FEW:.0%}",
-        _mostly_limited,
+        (_mostly_limited,),
     ),
     Claim(
         "... the recovered reward of V-IRL allows for previously unexplored modes to be found by "
         "the inference policy.",
         _PAIRED + " (new modes, V-IRL against G-EIM)",
-        _more(INFERRED, "new_modes", "new modes"),
+        (partial(_more, INFERRED, "new_modes", "new modes"),),
     ),
     Claim(
         "V-IRL is able to represent both explored and unexplored mode centers well.",
         _PAIRED + " (V-IRL against G-EIM)",
-        _each(
-            _more(TRAINED, "unexplored_above_random", ABOVE),
-            _more(TRAINED, "unexplored_random_auc", "AUC unexplored against random"),
+        (
+            partial(_more, TRAINED, "unexplored_above_random", ABOVE),
+            partial(_more, TRAINED, "unexplored_random_auc", "AUC unexplored against random"),
         ),
     ),
     Claim(
         "... G-EIM clearly prefers explored modes, failing to distinguish between [random points] "
         "and unexplored ones.",
         _PAIRED + " (AUC of explored against unexplored centers; 0.5 is no preference)",
-        _more(TRAINED, "explored_unexplored_auc", "AUC explored against unexplored", sign=-1.0),
+        (partial(_more, TRAINED, "explored_unexplored_auc", PREFERENCE, sign=-1.0),),
     ),
 )
 
@@ -274,9 +253,9 @@ PATH_PLANNING = (
         "some paths are obstructed.",
         f"{_PAIRED} (open paths found with obstacles, and those new to the training policy; V-IRL "
         "against G-EIM)",
-        _each(
-            _more(OBSTRUCTED, "modes_covered", "open paths found"),
-            _more(OBSTRUCTED, "new_modes", "new open paths"),
+        (
+            partial(_more, OBSTRUCTED, "modes_covered", "open paths found"),
+            partial(_more, OBSTRUCTED, "new_modes", "new open paths"),
         ),
     ),
 )

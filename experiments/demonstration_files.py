@@ -1,6 +1,6 @@
 """A user's demonstrations from .npy, .npz, .csv or .parquet, or one sentence on what is wrong."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,17 +52,16 @@ def load_demonstrations(
         InputError: whatever is wrong, with the column and the rows (counted from 0, without the
             line of names).
     """
-    readers: dict[str, Callable[[], pd.DataFrame]] = {
-        ".npy": lambda: _frame_of(load_array(path), path),
-        ".npz": lambda: _frame_of(_read_npz(path, array), path),
-        ".csv": lambda: read_csv(path),
-        ".parquet": lambda: read_parquet(path),
-    }
     check_demonstration_file(path)
     kind = path.suffix.lower()
     if array is not None and kind != ".npz":
         raise InputError(f"--array is for .npz files, not for {path}.")
-    frame = readers[kind]().rename(columns=str)
+    if kind in (".csv", ".parquet"):
+        frame = (read_csv if kind == ".csv" else read_parquet)(path).rename(columns=str)
+    else:
+        x = load_array(path) if kind == ".npy" else _read_npz(path, array)
+        check_two_axes(x, f"{path}: ")
+        frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])])
     groups = None
     if group is not None:
         groups = frame.pop(check_choice(f"column of {path}", group, frame.columns))
@@ -84,11 +83,6 @@ def _read_npz(path: Path, array: str | None) -> np.ndarray:
     if array is None:
         return next(iter(arrays.values()))
     return arrays[check_choice(f"array in {path}", array, arrays)]
-
-
-def _frame_of(x: np.ndarray, path: Path) -> pd.DataFrame:
-    check_two_axes(x, f"{path}: ")
-    return pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])])
 
 
 def read_csv(path: Path) -> pd.DataFrame:
@@ -133,17 +127,13 @@ def _cells(line: str, separator: str) -> list[str]:
 
 
 def _is_data(cells: list[str]) -> bool:
-    """Whether the first line holds numbers, not names (0, 1, 2, ... are pandas's own names)."""
-    return all(_is_number(cell) for cell in cells) and cells != [str(i) for i in range(len(cells))]
-
-
-def _is_number(cell: str) -> bool:
-    """Whether a cell of the first line is data, not a name; "nan", "inf" and "" are data."""
+    """Whether the first line holds numbers, not names; "nan", "inf" and "" are data."""
     try:
-        float(cell.strip().strip('"') or "nan")
+        for cell in cells:
+            float(cell.strip().strip('"') or "nan")
     except ValueError:
         return False
-    return True
+    return cells != [str(i) for i in range(len(cells))]  # pandas's own names
 
 
 def read_parquet(path: Path) -> pd.DataFrame:

@@ -19,7 +19,7 @@ the first column.
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from virl_tf.validation import InputError, reason
 import numpy as np
 import pandas as pd
 
-from experiments.result_files import with_interval
+from experiments.result_files import to_markdown, with_interval
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"
@@ -40,6 +40,7 @@ SETTINGS = ("root", "file", "where", "value", "show", "digits", "times", "unit",
 DIVERGED = "diverged"
 
 Settings = dict[str, Any]
+Show = Callable[[pd.DataFrame, str, Settings], str]  # rows, column, settings of the cell
 
 
 # --- from files to cells --------------------------------------------------------------------------
@@ -130,37 +131,26 @@ def _written(number: float, settings: Settings) -> str:
     return f"{rounded:,.{digits}f}{settings.get('unit', '')}"
 
 
-def _mean(rows: pd.DataFrame, column: str, settings: Settings) -> str:
-    return _written(_numbers(rows, column, settings).mean(), settings)
+def _of_numbers(show: Callable[[np.ndarray, Callable[[float], str]], str]) -> Show:
+    """Of the rows' values, and how one of them is written."""
+
+    def shown(rows: pd.DataFrame, column: str, settings: Settings) -> str:
+        written = partial(_written, settings=settings)
+        return show(_numbers(rows, column, settings), written)
+
+    return shown
 
 
-def _median(rows: pd.DataFrame, column: str, settings: Settings) -> str:
-    return _written(float(np.median(_numbers(rows, column, settings))), settings)
-
-
-def _range(rows: pd.DataFrame, column: str, settings: Settings) -> str:
-    """Mean (lowest - highest)."""
-    numbers = _numbers(rows, column, settings)
-    low, high = (_written(bound, settings) for bound in (numbers.min(), numbers.max()))
-    return f"{_written(numbers.mean(), settings)} ({low} - {high})"
-
-
-def _interval(rows: pd.DataFrame, column: str, settings: Settings) -> str:
-    """Mean [95 % bootstrap interval], of fewer than 5 rows the mean alone."""
-    numbers = _numbers(rows, column, settings)
-    return with_interval(numbers, lambda number: _written(number, settings))
-
-
-def _extent(rows: pd.DataFrame, column: str, settings: Settings) -> str:
+def _extent(numbers: np.ndarray, written: Callable[[float], str]) -> str:
     """Lowest - highest, or the one number that both are."""
-    numbers = _numbers(rows, column, settings)
-    low, high = (_written(bound, settings) for bound in (numbers.min(), numbers.max()))
+    low, high = written(numbers.min()), written(numbers.max())
     return low if low == high else f"{low} - {high}"
 
 
-def _count(rows: pd.DataFrame, column: str, settings: Settings) -> str:
-    """Of rows."""
-    return str(len(rows))
+def _range(numbers: np.ndarray, written: Callable[[float], str]) -> str:
+    """Mean (lowest - highest)."""
+    low, high = written(numbers.min()), written(numbers.max())
+    return f"{written(numbers.mean())} ({low} - {high})"
 
 
 def _compared(settings: Settings, name: str) -> pd.DataFrame:
@@ -183,13 +173,13 @@ def _ratio(rows: pd.DataFrame, column: str, settings: Settings) -> str:
     return _written(_numbers(rows, column, settings).mean() / other, settings)
 
 
-SHOWS: dict[str, Callable[[pd.DataFrame, str, Settings], str]] = {
-    "mean": _mean,
-    "median": _median,
-    "range": _range,
-    "interval": _interval,
-    "extent": _extent,
-    "count": _count,
+SHOWS: dict[str, Show] = {
+    "mean": _of_numbers(lambda numbers, written: written(numbers.mean())),
+    "median": _of_numbers(lambda numbers, written: written(float(np.median(numbers)))),
+    "range": _of_numbers(_range),
+    "interval": _of_numbers(with_interval),  # of fewer than 5 rows the mean alone
+    "extent": _of_numbers(_extent),
+    "count": lambda rows, column, settings: str(len(rows)),
     "below": _below,
     "ratio": _ratio,
 }
@@ -220,7 +210,7 @@ def markdown(name: str, tables: dict[str, Settings], root: Path | None = None) -
     shared = {key: value for key, value in table.items() if key in SETTINGS}
     shared["root"] = root or RESULTS
     columns: dict[str, Settings] = table["columns"]
-    lines = [[table.get("corner", ""), *columns]]
+    lines: list[list[str]] = []
     try:
         for title, row in _rows(table, shared):
             cells = [cell(_joined(shared, column, row)) for column in columns.values()]
@@ -229,8 +219,7 @@ def markdown(name: str, tables: dict[str, Settings], root: Path | None = None) -
             lines.append([title, *cells])
     except (InputError, KeyError) as error:
         raise InputError(f"table {name!r}: {error}") from error
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return to_markdown(pd.DataFrame(lines, columns=[table.get("corner", ""), *columns]))
 
 
 def _rows(table: Settings, shared: Settings) -> Iterator[tuple[str, Settings]]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from virl_tf.hparams import default_hparams, read_yaml
+from virl_tf.hparams import Hparams, load_hparams, own_data_hparams
 from virl_tf.methods import METHODS
 from virl_tf.validation import (
     MOST_HELD_OUT,
@@ -16,7 +16,7 @@ from virl_tf.validation import (
 )
 
 from experiments.records import find_records
-from experiments.specification import parse_assignment
+from experiments.specification import assigned
 
 KINDS = (".npy", ".npz", ".csv", ".parquet")  # of files with demonstrations
 
@@ -48,7 +48,7 @@ def check_trajectory_options(trajectories: bool, given: Mapping[str, Any]) -> No
     """Raises InputError for an option of trajectories without --trajectories."""
     used = [name for name, value in given.items() if value not in (None, "auto")]
     if used and not trajectories:
-        raise InputError(f"{used[0]} is for --trajectories.")
+        raise InputError(f"--{used[0].replace('_', '-')} is for --trajectories.")
 
 
 def check_fit(
@@ -60,8 +60,11 @@ def check_fit(
     held_out: float,
     hparams_file: Path | None,
     assignments: Sequence[str],
-) -> None:
-    """Raises InputError for a file or option that `fit` cannot take whatever the data are."""
+) -> Hparams:
+    """What `virl_tf.fit` takes by default, the user's file over it, then the single assignments.
+
+    Raises InputError for a file or option that `fit` cannot take whatever the data are.
+    """
     if trajectories:
         check_trajectory_path(path)
     else:
@@ -71,11 +74,10 @@ def check_fit(
         check_integer("--components", components, 1)
     check_seed(seed)
     check_share("--held-out", held_out, MOST_HELD_OUT)
-    values = default_hparams(METHODS[method].family)
-    if hparams_file is not None:
-        values = values.override(read_yaml(hparams_file) or {}, str(hparams_file))
-    for assignment in assignments:
-        values = values.override(parse_assignment(assignment), f"--set {assignment}")
+    family = METHODS[method].family
+    if hparams_file is None:
+        return assigned(own_data_hparams(family), assignments)
+    return assigned(load_hparams(hparams_file, family), assignments)
 
 
 def check_infer(
@@ -114,9 +116,3 @@ def results_file(path: Path, task: str) -> Path:
         command = f"python -m experiments sweep {task} --out DIR"
         raise InputError(f"no results in {path}; make them with: {command}")
     return file
-
-
-def check_results_folder(path: Path) -> None:
-    """Raises InputError unless `path` is a folder."""
-    if not path.is_dir():
-        raise InputError(f"no folder of results {path}; give one with --results.")

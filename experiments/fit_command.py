@@ -1,18 +1,14 @@
 """`python -m experiments fit`: the reward of a user's own demonstrations, and how to use it."""
 
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import virl_tf
 from virl_tf import Encoding, fit_encoding, save_encoding
-from virl_tf.fit import resolve_hparams
-from virl_tf.hparams import Hparams
-from virl_tf.methods import METHODS
 from virl_tf.score import from_plain
 from virl_tf.trajectories.episodes import Episodes
-from virl_tf.validation import InputError, check_choice, check_integer
+from virl_tf.validation import InputError, check_integer
 
 import numpy as np
 import pandas as pd
@@ -24,7 +20,6 @@ from experiments.evaluation.own_demonstrations import draw_missing
 from experiments.evaluation.trajectories import some_demonstrations, write_trajectories
 from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
 from experiments.result_files import read_summary, reading
-from experiments.specification import parse_assignment
 
 
 def fit_file(
@@ -43,20 +38,18 @@ def fit_file(
         InputError: a file or an argument that cannot be used, or an `out` of something else.
     """
     console = Console()
-    check_choice("method", request.method, METHODS)
     if isinstance(read, Demonstrations):
         data, encoded = read, None
     else:
         data, encoded = _encoded(*read, request.trajectories or TrajectoryRequest())
     if request.components is not None:
         check_integer("--components", request.components, 1, len(data.x))
-    hparams = user_hparams(request.method, request.hparams_file, request.assignments)
     frame = pd.DataFrame(data.x, columns=data.columns)
     contexts, x = frame[list(data.contexts)], frame.drop(columns=list(data.contexts))
     dimension = f"dimension {x.shape[1]}"
     if data.contexts:
         dimension += f", each in a context of dimension {contexts.shape[1]},"
-    size = f"{len(x)} demonstrations of {dimension} from {request.path}"
+    size = f"{len(x)} demonstrations of {dimension} from {request.file.path}"
     console.print(f"{size}; run folder {out}", highlight=False, soft_wrap=True)
     if encoded is not None:
         _print_encoding(*encoded, console)
@@ -74,7 +67,7 @@ def fit_file(
             support=request.support,
             dither=request.dither,
             seed=request.seed,
-            hparams=hparams,
+            hparams=request.hparams,
             directory=out,
             progress=progress,
             tensorboard=tensorboard,
@@ -91,8 +84,7 @@ def _encoded(
     episodes: Episodes, contexts: pd.DataFrame, how: TrajectoryRequest
 ) -> tuple[Demonstrations, tuple[Episodes, Encoding]]:
     """Contexts and codes of trajectories as rows, and what they are codes of."""
-    options: dict[str, Any] = {"via": how.via, "phase": how.phase, "tolerance": how.tolerance}
-    encoding = fit_encoding(episodes, how.kind, how.size, **options)
+    encoding = fit_encoding(episodes, how.encoding, how.encoding_size, **how.options)
     codes = encoding.encode(episodes)
     names = [str(name) for name in contexts]
     taken = sorted(set(names) & set(encoding.code_columns))
@@ -132,20 +124,12 @@ def _write_trajectories(
 
 
 def _print_files(out: Path, console: Console) -> None:
-    shown = ", ".join(str(out / name) for name in pictures(out))
+    shown = ", ".join(map(str, sorted(out.glob("*.png"))))
     numbers = [out / name for name in ("summary.json", "trajectories.npz", "situations.npz")]
     listed = ", ".join(str(path) for path in numbers if path.is_file())
     console.print(f"\npictures: {shown}; numbers: {listed}", highlight=False, soft_wrap=True)
     console.print("use it from Python:\n")
     console.print(snippet(out), highlight=False, markup=False, soft_wrap=True)
-
-
-def user_hparams(method: str, hparams_file: Path | None, assignments: Sequence[str]) -> Hparams:
-    """What `virl_tf.fit` takes by default, the user's file over it, then the single assignments."""
-    values = resolve_hparams(hparams_file, METHODS[method])
-    for assignment in assignments:
-        values = values.override(parse_assignment(assignment), f"--set {assignment}")
-    return values
 
 
 def print_summary(summary: dict[str, Any], console: Console) -> None:
@@ -206,8 +190,3 @@ def snippet(out: Path) -> str:
         lines.append(f"x = {policy}.distribution.sample(3)")
         lines.append(f"print({reward}(x))  # log density, up to a constant")
     return "\n".join(lines)
-
-
-def pictures(out: Path) -> list[str]:
-    """The pictures in a folder."""
-    return sorted(path.name for path in out.glob("*.png"))

@@ -1,21 +1,17 @@
 """What `fit` is asked for, and the data it reads: all that needs no TensorFlow."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from virl_tf.data_checks import refuse_row_numbers
+from virl_tf.hparams import Hparams
 from virl_tf.trajectories.episodes import Episodes
 from virl_tf.trajectories.options import TOLERANCE, check_options
 from virl_tf.validation import InputError, check_choice
 
 import pandas as pd
 
-from experiments.demonstration_files import (
-    Demonstrations,
-    check_context_names,
-    load_demonstrations,
-)
+from experiments.demonstration_files import Demonstrations, check_context_names, load_demonstrations
 from experiments.trajectory_files import TrajectoryFile, load_episodes, split_contexts
 
 Support = tuple[Mapping[str, float] | None, Mapping[str, float] | None]
@@ -25,35 +21,36 @@ class TrajectoryRequest(NamedTuple):
     """How trajectories become rows.
 
     Attributes:
-        kind, size, via, phase, tolerance: see `virl_tf.fit_encoding`.
-        episode, time: see `TrajectoryFile`.
+        encoding, encoding_size: the kind and its size, and via, phase, tolerance: see
+            `virl_tf.fit_encoding`; None: its defaults.
     """
 
-    kind: str = "auto"
-    size: int | None = None
-    via: Sequence[str] = ()
+    encoding: str = "auto"
+    encoding_size: int | None = None
+    via: Sequence[str] | None = None
     phase: str | None = None
-    tolerance: float = TOLERANCE
-    episode: str | None = None
-    time: str | None = None
+    tolerance: float | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of an encoding of any kind and size."""
+        tolerance = TOLERANCE if self.tolerance is None else self.tolerance
+        return {"via": self.via or [], "phase": self.phase, "tolerance": tolerance}
 
 
 class FitRequest(NamedTuple):
     """What is fitted to which data.
 
     Attributes:
-        path, array, columns, exclude, group: see `load_demonstrations`.
-        contexts: columns that are the situation, not what is done there.
+        file: where the data are; `contexts` are the situation, not what is done there.
+        group: see `load_demonstrations`.
         trajectories: None: a row per demonstration.
         method, components, seed, held_out, periodic, support, dither: see `virl_tf.fit`.
-        hparams_file, assignments: over the library's defaults, as for `run`.
+        hparams: see `early_checks.check_fit`.
     """
 
-    path: Path
-    array: str | None = None
-    columns: Sequence[str] | None = None
-    exclude: Sequence[str] = ()
-    contexts: Sequence[str] = ()
+    file: TrajectoryFile
+    hparams: Hparams
     group: str | None = None
     trajectories: TrajectoryRequest | None = None
     method: str = "virl"
@@ -63,8 +60,6 @@ class FitRequest(NamedTuple):
     periodic: Mapping[str, float] | None = None
     support: Support | None = None
     dither: bool = False
-    hparams_file: Path | None = None
-    assignments: Sequence[str] = ()
 
 
 Trajectories = tuple[Episodes, pd.DataFrame]
@@ -77,29 +72,22 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
     Raises:
         InputError: a file or an argument that cannot be used.
     """
-    how = request.trajectories
+    how, file, contexts = request.trajectories, request.file, request.file.contexts
     if how is not None:
         if request.group is not None:
             raise InputError("--group is for tables with a row per demonstration.")
-        check_options(how.kind, how.size, how.via, how.phase, how.tolerance)
-        chosen = (request.array, request.columns, request.exclude, how.episode, how.time)
-        episodes = load_episodes(TrajectoryFile(request.path, *chosen, request.contexts))
-        return split_contexts(episodes, request.contexts)
-    columns = request.columns and [*request.columns, *request.contexts]
-    rows = load_demonstrations(request.path, request.array, columns, request.exclude, request.group)
-    _check_contexts(request.contexts, rows.columns, request.path)
+        check_options(how.encoding, how.encoding_size, **how.options)
+        return split_contexts(load_episodes(file), contexts)
+    chosen = (file.all_columns, file.exclude, request.group)
+    rows = load_demonstrations(file.path, file.array, *chosen)
+    for name in contexts:
+        check_choice(f"column of {file.path}", name, rows.columns)
+    check_context_names(len(contexts), len({*contexts}), len({*rows.columns} - {*contexts}))
     for named in (request.periodic, *(request.support or ())):
         for name in named or ():
-            check_choice(f"column of {request.path}", name, rows.columns)
+            check_choice(f"column of {file.path}", name, rows.columns)
     refuse_row_numbers(rows.x, rows.columns)
-    return rows._replace(contexts=request.contexts)
-
-
-def _check_contexts(contexts: Sequence[str], columns: Sequence[str], path: Path) -> None:
-    for name in contexts:
-        check_choice(f"column of {path}", name, columns)
-    different = set(contexts)
-    check_context_names(len(contexts), len(different), len(set(columns) - different))
+    return rows._replace(contexts=contexts)
 
 
 def parse_columns(text: str | None) -> list[str] | None:

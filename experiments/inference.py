@@ -12,7 +12,7 @@ from virl_tf.persistence.policy_file import save_policy
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.reward import Reward
 from virl_tf.targets import Support
-from virl_tf.validation import InputError, check_choice, check_integer, check_seed
+from virl_tf.validation import InputError, check_choice
 
 import numpy as np
 from rich.console import Console
@@ -57,12 +57,10 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     """Fit a policy; policy.npz, history.csv, summary.json and the figures' arrays go into `out`.
 
     Raises:
-        InputError: a run that is not finished, runs on different tasks, arguments out of range, or
-            an `out` of something else.
+        InputError: a run that is not finished, runs on different tasks, or an `out` of something
+            else.
     """
     console = Console(quiet=quiet)
-    check_integer("--components", request.components, 1)
-    check_seed(request.seed)
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
     context = _context(runs[0], rewards[0], request.context)
@@ -121,8 +119,7 @@ def _steps_and_samples(
             steps = AFTER_SEARCH.num_steps if search else FIXED_STEPS
     if samples is None and search is False and not for_all:
         samples = FIXED_SAMPLES
-    check_integer("--steps", steps, 1)
-    return steps, None if samples is None else check_integer("--samples", samples, 4)
+    return steps, samples
 
 
 def _context(run: Path, reward: Reward, given: Mapping[str, float] | None) -> np.ndarray | None:

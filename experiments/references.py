@@ -13,7 +13,7 @@ from virl_tf.density import Density
 from virl_tf.em import em_mixture
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.fit_policy import fit_policy
-from virl_tf.kde import Kde, fit_kde
+from virl_tf.kde import fit_kde
 from virl_tf.mixture import Mixture, kmeans_start
 from virl_tf.mixture_choice import describe_density
 from virl_tf.numerics import DENSITY, numpy_seed
@@ -39,11 +39,7 @@ LABELS = {
     "best_1c": "best possible, 1 component",
     "best_10c": "best possible, 10 components",
 }
-OF_RUNS = (
-    *("kde", "kde_silverman", "kde_held_out"),
-    *("em_policy", "em_bic", "em_grown", "em_target"),
-)
-OF_SWEEPS = tuple(LABELS)
+OF_RUNS = tuple(name for name in LABELS if not name.startswith("best_"))
 SWEEP_COMPONENTS = 10  # "of the policy", where runs of several policies share the references
 
 
@@ -79,14 +75,10 @@ def _of_the_run(of: Demonstrated) -> Density:
     return of.run_density
 
 
-def _held_out(of: Demonstrated) -> Kde:
-    return fit_kde(of.x, "held_out", seed=numpy_seed(of.seed, 0, "bandwidth"))
-
-
 FITS: dict[str, Callable[[Demonstrated], Density]] = {
     "kde": _of_the_run,
     "kde_silverman": lambda of: fit_kde(of.x, "silverman"),
-    "kde_held_out": _held_out,
+    "kde_held_out": lambda of: fit_kde(of.x, "held_out", seed=numpy_seed(of.seed, 0, "bandwidth")),
     "em_policy": lambda of: of.em(of.components),
     "em_bic": lambda of: bic_mixture(of.x, numpy_seed(of.seed, 0, "EM")),
     "em_grown": lambda of: describe_density(of.x, numpy_seed(of.seed, 0, "EM")),
@@ -136,7 +128,7 @@ def execute_references(spec: Specification, identity: Mapping[str, Any], folder:
     log_p = task.log_prob(points)
     distances = {
         name: metrics.i_projection(density.log_prob(points), log_p)
-        for name, density in fit_references(OF_SWEEPS, of).items()
+        for name, density in fit_references(LABELS, of).items()
     }
     key = {name: config[name] for name in ("task", "modes", "seed", "preset")}
     write_json(folder / "summary.json", {**key, "i_projection": distances})

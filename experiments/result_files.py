@@ -17,7 +17,6 @@ import pandas as pd
 from experiments.early_checks import results_file
 from experiments.records import Record, find_records, read_record
 from experiments.tasks import describe, names
-from experiments.tasks.description import TaskDescription
 
 RUN = ["task", "method", "components", "modes", "seed", "preset", "stage"]  # what identifies a row
 COLUMNS = [*RUN, "best", "final", "reported", "cpu_seconds", "status"]
@@ -52,12 +51,18 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(f"{path} is not as its command writes it ({wrong}).") from error
 
 
-def value_at(summary: Mapping[str, Any], place: str) -> Any:
-    """The value at a place with dots, e.g. contrast.unexplored_random.auc, or None."""
-    value: Any = summary
-    for key in place.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+def value_at(summary: Any, *places: str) -> Any:
+    """The value at a place with dots, e.g. contrast.unexplored_random.auc, or None.
+
+    Of several places: the first value there is.
+    """
+    for place in places:
+        value = summary
+        for key in place.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            return value
+    return None
 
 
 def check_same_task(runs: list[Path]) -> None:
@@ -97,71 +102,41 @@ def rows_of(summaries: Mapping[str, dict[str, Any]], where: Path) -> list[dict[s
         where: what an error names.
     """
     with reading(where):
-        return _rows_of(summaries)
-
-
-def _rows_of(summaries: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    summary = summaries["."]
-    if "method" not in summary:
-        return _reference_rows(summary)
-    description = describe(summary["task"])
-    key = {name: summary[name] for name in RUN if name != "stage"}
-    rows = [
-        {
-            **key,
-            "stage": stage,
-            **value_at(summary, place),
-            "cpu_seconds": summary["cpu_seconds"]["process"],
-            "status": summary["status"],
-            **_further_columns(summary, description),
-        }
-        for stage, place in description.training_places.items()
-    ]
-    inferred = description.inference_stages
-    for stage in [f"{stage}{kind}" for kind in ("", "_search") for stage in inferred]:
-        if stage in summaries:
-            rows.append({**key, **_inference_row(summaries[stage], stage, description)})
-    return rows
-
-
-def _inference_row(
-    found: Mapping[str, Any], stage: str, description: TaskDescription
-) -> dict[str, Any]:
-    values = value_at(found, description.inference_place)
-    finite = np.isfinite(values["final"])  # of a walk: it is not, if none is in the support
-    return {
-        "stage": stage,
-        **values,
-        "cpu_seconds": found["cpu_seconds"],
-        "status": "finished" if finite else "diverged",
-        **_further_columns(found, description),
-    }
-
-
-def _further_columns(summary: Mapping[str, Any], description: TaskDescription) -> dict[str, Any]:
-    found = {}
-    for column, places in description.columns.items():
-        values = [value_at(summary, place) for place in places]
-        present = [value for value in values if value is not None]
-        if present:
-            found[column] = present[0]
-    return found
-
-
-def _reference_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
-    key |= {"components": 0, "stage": "reference", "status": "finished"}
-    return [
-        {**key, "method": name, "best": value, "final": value, "reported": value}
-        for name, value in summary["i_projection"].items()
-    ]
+        summary = summaries["."]
+        if "method" not in summary:
+            key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
+            key |= {"components": 0, "stage": "reference", "status": "finished"}
+            return [
+                {**key, "method": name, "best": value, "final": value, "reported": value}
+                for name, value in summary["i_projection"].items()
+            ]
+        description = describe(summary["task"])
+        key = {name: summary[name] for name in RUN if name != "stage"}
+        seconds, status = summary["cpu_seconds"]["process"], summary["status"]
+        found = [
+            (stage, summary, value_at(summary, place), seconds, status)
+            for stage, place in description.training_places.items()
+        ]
+        inferred = description.inference_stages
+        for stage in [f"{stage}{kind}" for kind in ("", "_search") for stage in inferred]:
+            if stage in summaries:
+                own = summaries[stage]
+                values = value_at(own, description.inference_place)
+                # Of a walk: it is not finite, if none is in the support.
+                status = "finished" if np.isfinite(values["final"]) else "diverged"
+                found.append((stage, own, values, own["cpu_seconds"], status))
+        rows = []
+        for stage, own, values, seconds, status in found:
+            row = {**key, "stage": stage, **values, "cpu_seconds": seconds, "status": status}
+            further = {name: value_at(own, *at) for name, at in description.columns.items()}
+            rows.append(row | {name: v for name, v in further.items() if v is not None})
+        return rows
 
 
 def numerics_in(folder: Path, preset: object) -> dict[str, str]:
     """The versions that made the numbers in a folder; {} where it does not say."""
     file = folder / "config.yaml"
-    content = read_yaml(file) if file.is_file() else None
-    stored = content.get("versions") if isinstance(content, Mapping) else None
+    stored = value_at(read_yaml(file) if file.is_file() else None, "versions")
     found = stored if isinstance(stored, Mapping) else {}
     return numerics({str(name): str(version) for name, version in found.items()}, preset)
 
@@ -231,7 +206,9 @@ def _read_table(path: Path, task: str, made_by: dict[Path, dict[str, str]]) -> p
     file = results_file(path, task)
     if file.is_dir():
         records = [read_record(found) for found in find_records(file)]
-        made_by |= {record.path: _numerics_of(record) for record in records}
+        for record in records:
+            stage = record.stages["."]
+            made_by[record.path] = numerics(stage.versions, stage.config.get("preset"))
         return table_of(records)
     frame = read_table(file)
     if list(frame.columns) not in [columns_of(name) for name in names()]:
@@ -242,11 +219,6 @@ def _read_table(path: Path, task: str, made_by: dict[Path, dict[str, str]]) -> p
     preset = frame["preset"].iloc[0] if len(frame) else None
     made_by[file.parent] = numerics_in(file.parent, preset)
     return frame
-
-
-def _numerics_of(record: Record) -> dict[str, str]:
-    stage = record.stages["."]
-    return numerics(stage.versions, stage.config.get("preset"))
 
 
 TEXT = ("ablation", "task", "method", "preset", "stage", "status")  # all other columns hold numbers

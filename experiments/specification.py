@@ -211,9 +211,7 @@ def _hparams(request: RunRequest, preset: str) -> Hparams:
     if request.hparams_file is not None:
         user = _user_file(request.hparams_file, *column, request.components)
         values = values.override(*user)
-    for assignment in request.assignments:
-        values = values.override(parse_assignment(assignment), f"--set {assignment}")
-    return values
+    return assigned(values, request.assignments)
 
 
 def _user_file(path: Path, task: str, method: str, components: int) -> tuple[dict[str, Any], str]:
@@ -244,6 +242,13 @@ def published_column(task: str, method: str, components: int) -> dict[str, dict[
     """The overrides of the task's table for a method; {} for a task without a table."""
     table = describe(task).table
     return {} if table is None else published(table, column_name(task, method, components))
+
+
+def assigned(values: Hparams, assignments: Sequence[str]) -> Hparams:
+    """Hyperparameters with what --set gave over them. Raises InputError."""
+    for assignment in assignments:
+        values = values.override(parse_assignment(assignment), f"--set {assignment}")
+    return values
 
 
 def parse_assignment(text: str) -> dict[str, dict[str, Any]]:

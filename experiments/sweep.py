@@ -109,7 +109,11 @@ def records_of(units: Sequence[Unit], out: Path) -> dict[str, Record]:
     """
     found = {file: read_record(file) for file in find_records(out / FOLDER)}
     wanted = {record_file(unit, out): unit.stages for unit in units}
-    alike = {_kind(file): _shared(stages) for file, stages in wanted.items()}
+    # What units of one kind have in common: hyperparameters depend on no size and seed.
+    alike = {
+        _kind(file): {".": {key: stages["."][key] for key in stages["."] if key == "hparams"}}
+        for file, stages in wanted.items()
+    }
     listed = []
     for file, record in found.items():
         stages = wanted.get(file) or alike.get(_kind(file), {})
@@ -134,11 +138,6 @@ def records_of(units: Sequence[Unit], out: Path) -> dict[str, Record]:
 def _kind(file: Path) -> Path:
     """Of a record, its name without size and seeds: what units of one sweep have in common."""
     return file.with_name(re.sub(r"-[A-Za-z]\d+", "", file.name))
-
-
-def _shared(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """What units of one kind have in common: hyperparameters depend on no size and seed."""
-    return {".": {key: value for key, value in stages["."].items() if key == "hparams"}}
 
 
 def _other_versions(record: Record) -> list[str]:
@@ -245,15 +244,16 @@ def execute_sweep(
             key = f"{unit.name}-{uuid.uuid4().hex[:8]}"
             options = {"key": key, "pure": False, "priority": -i}
             futures[submit(client, execute_unit, unit, out.absolute(), **options)] = unit
-        board = Board(units, done, console)
         pending = set(futures)
-        with board:
+        with Board(units, done, console) as board:
             while pending:
                 _wait(pending)
                 for future in [future for future in pending if future.done()]:
                     pending.remove(future)
                     unit = futures[future]
-                    error = _error_of(future)
+                    # One whose worker died too often has an exception instead of a result.
+                    ended = future.status == "finished"
+                    error = future.result() if ended else str(future.exception())
                     if error is not None:
                         failures[unit.name] = error
                     board.count(unit, failed=error is not None)
@@ -273,16 +273,11 @@ def _wait(pending: Collection[Any]) -> None:
         time.sleep(0.05)
 
 
-def _error_of(future: Any) -> str | None:
-    """Of a unit; one whose worker died too often has an exception instead of a result."""
-    return future.result() if future.status == "finished" else str(future.exception())
-
-
 def _processing(client: Any) -> set[str]:
     return {str(key) for keys in client.processing().values() for key in keys}
 
 
-class Board:
+class Board(Live):
     """The live table: done, running and failed by group, and a bar with the time that is left."""
 
     def __init__(self, units: Sequence[Unit], done: Counter, console: Console):
@@ -293,33 +288,25 @@ class Board:
         bar = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(*bar, TextColumn("{task.fields[left]}"), console=console)
         self._task = self._progress.add_task("", total=len(units), completed=self._before, left="")
-        self._live = Live(console=console, refresh_per_second=2, transient=False)
-        self._console = console
-
-    def __enter__(self) -> "Board":
-        """Show it."""
-        self._live.start()
-        return self
+        super().__init__(console=console, refresh_per_second=2)
 
     def __exit__(self, *_: Any) -> None:
         """Leave its last state on the screen."""
         self._running.clear()
-        self._refresh()
-        self._live.stop()
+        self.stop()
 
     def count(self, unit: Unit, failed: bool) -> None:
         """One unit ended."""
         (self._failed if failed else self._done)[unit.group] += 1
-        if not self._console.is_terminal:
-            self._console.print(f"{'FAILED' if failed else 'done'}  {unit.name}", highlight=False)
-        self._refresh()
+        if not self.console.is_terminal:
+            self.console.print(f"{'FAILED' if failed else 'done'}  {unit.name}", highlight=False)
 
     def show_running(self, units: Sequence[Unit]) -> None:
         """These are with a worker now."""
         self._running = Counter(unit.group for unit in units)
-        self._refresh()
 
-    def _refresh(self) -> None:
+    def get_renderable(self) -> Group:
+        """What is on the screen now."""
         ended = sum(self._done.values()) + sum(self._failed.values())
         new, elapsed = ended - self._before, time.monotonic() - self._start
         seconds = elapsed / new * (sum(self._totals.values()) - ended) if new else float("nan")
@@ -329,4 +316,4 @@ class Board:
         for group, total in self._totals.items():
             counts = (counter[group] for counter in (self._done, self._running, self._failed))
             table.add_row(group, *(str(count) for count in counts), str(total))
-        self._live.update(Group(table, self._progress))
+        return Group(table, self._progress)

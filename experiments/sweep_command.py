@@ -8,10 +8,11 @@ from virl_tf.persistence.files import write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
+import pandas as pd
 from rich.console import Console
 
 from experiments.expected_time import sentence, times_of_units
-from experiments.records import FOLDER, Record, find_records
+from experiments.records import FOLDER, find_records
 from experiments.result_files import table, table_of, to_markdown
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.units import ReferenceUnit, SweepRequest
@@ -31,7 +32,8 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
     _open(request, out)
     failures = execute_sweep(units, out, workers.scheduler, number, console)
     finished = records_of(units, out)
-    _write_tables(list(finished.values()), out)
+    results = table_of(list(finished.values()))
+    write_tables(results, table(results), out)
     shown = f"{out / 'results.csv'}, {out / 'table.md'} and .csv"
     console.print(f"{len(finished)} of {len(units)} units finished; {shown}")
     errors = "".join(f"{name}\n{error}\n" for name, error in failures.items())
@@ -79,10 +81,8 @@ def last_line(error: str) -> str:
     return error.strip().splitlines()[-1]
 
 
-def _write_tables(finished: list[Record], out: Path) -> None:
+def write_tables(results: pd.DataFrame, means: pd.DataFrame, out: Path) -> None:
     """results.csv, table.csv and table.md."""
-    results = table_of(finished)
-    means = table(results)
     write_text(out / "results.csv", results.to_csv(index=False))
     write_text(out / "table.csv", means.to_csv(index=False))
     write_text(out / "table.md", to_markdown(means))

@@ -1,7 +1,7 @@
 """A user's trajectories from files or a list of episodes, or one sentence on what is wrong."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ FLAT = ("values", "lengths")
 
 
 class TrajectoryFile(NamedTuple):
-    """Where trajectories are.
+    """Where demonstrations are: trajectories, or (but for episode and time) a row for each.
 
     Attributes:
         path: a file, or a folder of .csv or .parquet files.
@@ -75,15 +75,14 @@ def load_episodes(file: TrajectoryFile) -> Episodes:
     if (file.episode or file.time) and kind in (".npy", ".npz"):
         option = "--episode" if file.episode else "--time"
         raise InputError(f"{option} is for tables, not for {file.path}.")
-    readers: dict[str, Callable[[TrajectoryFile], Episodes]] = {
-        "folder": _of_folder,
-        ".csv": lambda file: _of_table(read_csv(file.path), file),
-        ".parquet": lambda file: _of_table(read_parquet(file.path), file),
-        ".npy": lambda file: _of_array(map_array(file.path), file),
-        ".npz": _of_arrays,
-    }
     try:
-        return readers[kind](file)
+        if kind == "folder":
+            return _of_folder(file)
+        if kind == ".npz":
+            return _of_arrays(file)
+        if kind == ".npy":
+            return _of_array(map_array(file.path), file)
+        return _of_table((read_csv if kind == ".csv" else read_parquet)(file.path), file)
     except InputError as error:
         if str(file.path) in str(error):
             raise
@@ -223,30 +222,21 @@ def _check_lengths(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 def _of_folder(file: TrajectoryFile) -> Episodes:
     tables = sorted(file.path.rglob("*.parquet"), key=_natural)
-    if tables:
-        frames = [read_parquet(path) for path in tables]
-        _check_same_columns(frames, tables)
-        return _of_table(pd.concat(frames, ignore_index=True), file)
-    paths = sorted(file.path.glob("*.csv"), key=_natural)
-    frames = [read_csv(path) for path in paths]
-    _check_same_columns(frames, paths)
-    if file.episode is not None:
+    paths = tables or sorted(file.path.glob("*.csv"), key=_natural)
+    frames = [(read_parquet if tables else read_csv)(path) for path in paths]
+    columns = [[str(name) for name in frame.columns] for frame in frames]
+    for found, path in zip(columns, paths, strict=True):
+        if found != columns[0]:
+            raise InputError(
+                f"{path} has the columns {', '.join(found)}; {paths[0].name} has "
+                f"{', '.join(columns[0])}."
+            )
+    if tables or file.episode is not None:
         return _of_table(pd.concat(frames, ignore_index=True), file)
     rows = np.repeat(np.arange(len(paths)), [len(frame) for frame in frames])
     filled = [frame for frame in frames if len(frame)]  # others would make numbers objects
     whole = pd.concat(filled or frames, ignore_index=True)
     return _split(whole, rows, [path.name for path in paths], file)
-
-
-def _check_same_columns(frames: Sequence[pd.DataFrame], paths: Sequence[Path]) -> None:
-    first = [str(name) for name in frames[0].columns]
-    for frame, path in zip(frames, paths, strict=True):
-        found = [str(name) for name in frame.columns]
-        if found != first:
-            raise InputError(
-                f"{path} has the columns {', '.join(found)}; {paths[0].name} has "
-                f"{', '.join(first)}."
-            )
 
 
 def _of_table(frame: pd.DataFrame, file: TrajectoryFile) -> Episodes:
@@ -281,8 +271,11 @@ def _split(
     order = np.argsort(episode, kind="stable")
     ends = np.cumsum(np.bincount(episode, minlength=len(names)))[:-1]
     frame = frame.rename(columns=str)
-    times = None
-    if (clock := _time_column(frame, file)) is not None:
+    times, wanted = None, file.columns or ()
+    clock = next((name for name in TIME_COLUMNS if name in frame and name not in wanted), None)
+    if file.time is not None:
+        clock = check_choice("column", file.time, frame.columns)
+    if clock is not None:
         check_number_columns("times", {clock: held_instead(frame[clock])})
         times = np.split(frame.pop(clock).to_numpy(np.float64, na_value=np.nan)[order], ends)
     frame = _spread(_values(frame, file))
@@ -315,14 +308,6 @@ def _check_numbers(frame: pd.DataFrame, episode: np.ndarray, names: list[str]) -
             example = str(column[text].iloc[0])
             raise InputError(f"episode {first}: column {name!r} holds text: {example!r:.40}.")
     check_number_columns("trajectories", held)
-
-
-def _time_column(frame: pd.DataFrame, file: TrajectoryFile) -> str | None:
-    if file.time is not None:
-        return check_choice("column", file.time, frame.columns)
-    wanted = file.columns or ()
-    known = [name for name in TIME_COLUMNS if name in frame and name not in wanted]
-    return known[0] if known else None
 
 
 def _spread(frame: pd.DataFrame) -> pd.DataFrame:

@@ -4,45 +4,18 @@ Each is done once, in its own folder, by any process, and can be stopped and con
 leaves is its record.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from virl_tf.hparams import read_preset
 from virl_tf.validation import check_choice
 
-from experiments.specification import (
-    RunRequest,
-    Specification,
-    own_size_option,
-    parse_integers,
-)
+from experiments.specification import RunRequest, Specification, own_size_option, parse_integers
 from experiments.tasks import describe
 
 INFERRED_COMPONENTS = 10  # of the runs that a sweep infers policies on, as in the paper's figures
-
-
-class Unit(Protocol):
-    """One piece of work of a sweep."""
-
-    @property
-    def name(self) -> str:
-        """Its folder's and its record's name."""
-
-    @property
-    def group(self) -> str:
-        """Which row of the live table it counts in."""
-
-    @property
-    def stages(self) -> Mapping[str, Mapping[str, Any]]:
-        """Folder in its own, "." first -> what the configuration of what is done there holds."""
-
-    def execute(self, folder: Path) -> None:
-        """Do it, or what is left of it.
-
-        Imports TensorFlow inside, so that a scheduler's process need not.
-        """
 
 
 @dataclass(frozen=True)
@@ -50,25 +23,31 @@ class RunUnit:
     """A training run, followed by inference with `inference_components` on its reward (0: none).
 
     `searches`: the kinds of inference, False with a fixed set of components as in the paper, True
-    with some that come and go.
+    with some that come and go. `prefix`: of its name, of several units with one run. `row`: of the
+    live table, if not method and number of components.
     """
 
     spec: Specification
     inference_components: int
     searches: tuple[bool, ...] = (False,)
+    prefix: str = ""
+    row: str = ""
 
     @property
     def name(self) -> str:
-        """As the run's."""
-        return self.spec.name
+        """Its folder's and its record's name."""
+        return f"{self.prefix}{self.spec.name}"
 
     @property
     def group(self) -> str:
-        """Method and number of components."""
-        return f"{self.spec.method} {self.spec.components}c"
+        """Which row of the live table it counts in."""
+        return self.row or f"{self.spec.method} {self.spec.components}c"
 
     def execute(self, folder: Path) -> None:
-        """Train, then infer at every stage of the task."""
+        """Train, then infer at every stage of the task, or do what is left of it.
+
+        Imports TensorFlow inside, so that a scheduler's process need not.
+        """
         from experiments.inference import InferenceRequest, infer
         from experiments.runs import execute
 
@@ -79,7 +58,7 @@ class RunUnit:
 
     @property
     def stages(self) -> dict[str, dict[str, Any]]:
-        """The run and its inferences."""
+        """Folder in its own, "." first -> what the configuration of what is done there holds."""
         inferred = {
             name: {
                 "components": self.inference_components,
@@ -134,6 +113,10 @@ class ReferenceUnit:
         return {".": {"preset": config["preset"], "references": identity}}
 
 
+Unit = RunUnit | ReferenceUnit
+"""One piece of work of a sweep."""
+
+
 class SweepRequest(NamedTuple):
     """What a sweep is made of; None: as the preset has it.
 
@@ -165,7 +148,7 @@ class SweepRequest(NamedTuple):
         preset, overrides = self.chosen_preset, self.assignments
         return {"sweep": self.task, "preset": preset, "overrides": overrides}
 
-    def units(self) -> list["RunUnit | ReferenceUnit"]:
+    def units(self) -> list[Unit]:
         """All of it. Raises InputError for anything unknown or out of range."""
         description = describe(self.task)
         option = f"--{description.size_option}"
@@ -182,7 +165,7 @@ def units_of(
     sizes: Sequence[int] | None = None,
     seeds: Sequence[int] | None = None,
     search: bool = False,
-) -> list[RunUnit | ReferenceUnit]:
+) -> list[Unit]:
     """The units of a task's sweep: methods x components x sizes x seeds, references per target.
 
     Args:

@@ -110,14 +110,12 @@ def machine() -> str:
 
 def _compare_with_ours(rows: list[Row]) -> None:
     """Put into every row how many times our CPU seconds it takes."""
-    own: dict[tuple, float] = {}
-    for row in rows:
-        if row["who"] == "virl_tf":
-            own[row["part"], row["case"], row.get("seed")] = row["cpu_seconds"]
-    for row in rows:
-        mine = own.get((row["part"], row["case"], row.get("seed")))
-        if mine is not None and row["who"] != "virl_tf":
-            row["times_ours"] = row["cpu_seconds"] / mine
+    keys = [(row["part"], row["case"], row.get("seed")) for row in rows]
+    pairs = list(zip(keys, rows, strict=True))
+    own = {key: row["cpu_seconds"] for key, row in pairs if row["who"] == "virl_tf"}
+    for key, row in pairs:
+        if key in own and row["who"] != "virl_tf":
+            row["times_ours"] = row["cpu_seconds"] / own[key]
 
 
 def _report(console: Console, row: Row) -> None:

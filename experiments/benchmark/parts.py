@@ -190,9 +190,6 @@ def growth(repeats: int) -> list[Row]:
     x = tf.random.stateless_normal([4000, 2], [1, 2], dtype=DENSITY)
     grid = tf.random.stateless_normal([10_000, 2], [1, 3], dtype=DENSITY)
 
-    def reward_at(count: int) -> Callable[[], Any]:
-        return partial(_value, reward_of(count), x)
-
     def next_at(count: int) -> Callable[[], Any]:
         """What iteration `count` adds where the networks before it are summed already."""
         value, known = reward_of(count), CumulativeValues(grid)
@@ -216,7 +213,9 @@ def growth(repeats: int) -> list[Row]:
         return lambda: function(start, seed).means.numpy()
 
     counts = [10, 20, 50, 100]
-    add("cumulative reward", "T", counts, median(reward_at))
+    add(
+        "cumulative reward", "T", counts, median(lambda count: partial(_value, reward_of(count), x))
+    )
     add("the same at fixed points, in iteration T", "T", counts, median(next_at))
     add("KDE", "N", [4000, 16_000, 64_000], median(kde_at))
     add("iteration of a run", "N", [2000, 4000, 8000, 16_000], iteration_seconds)

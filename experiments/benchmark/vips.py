@@ -82,7 +82,7 @@ def targets() -> Iterator[tuple[Target, Callable[[int], Target]]]:
         walker = GridWalker(dim)
         counted = (walker.log_prob, np.ones(dim), walker.modes_of, 2**dim)
         target = Target(f"walker d = {dim}, K = {components}", dim, components, *counted)
-        yield target, partial(_always, target)
+        yield target, partial(lambda same, seed: same, target)
     for components in (10, 30):
 
         def mixture(components: int, seed: int) -> Target:
@@ -93,11 +93,7 @@ def targets() -> Iterator[tuple[Target, Callable[[int], Target]]]:
     robot = PlanarRobot()
     counted = (robot.log_prob, robot.prior_stds, robot.goals_of, 4)
     target = Target("planar robot, K = 40", 10, 40, *counted)
-    yield target, partial(_always, target)
-
-
-def _always(target: Target, seed: int) -> Target:
-    return target
+    yield target, partial(lambda same, seed: same, target)
 
 
 def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from experiments.evaluation.base import average_reward, has_diverged, new_start
 from experiments.evaluation.distances import distances_of
@@ -79,18 +79,15 @@ class DensityExperiment:
         of = Demonstrated(train, seed, self.task, components, run_density)
         references = fit_references(OF_RUNS, of)
         distances = distances_of(self.task, train)
+        found = {name: [distances.of_density(q)] for name, q in references.items()}
         kernels = {name: kde for name, kde in references.items() if isinstance(kde, Kde)}
         rewards, policies = history["i_projection_reward"], history["i_projection_policy"]
+        series = {"reward": rewards, "policy": policies, **found}
         return {
             "status": "diverged" if has_diverged(rewards) else "finished",
             "dim": self.task.dim,
             "i_projection": {
-                "reward": metrics.best_final_reported(rewards),
-                "policy": metrics.best_final_reported(policies),
-                **{
-                    name: metrics.best_final_reported([distances.of_density(q)])
-                    for name, q in references.items()
-                },
+                name: metrics.best_final_reported(values) for name, values in series.items()
             },
             "bandwidth": {name: kde.bandwidth.numpy().tolist() for name, kde in kernels.items()},
             "worst_over_best": _worst_after_best(rewards),
@@ -109,10 +106,8 @@ class DensityExperiment:
     def print_summary(self, summary: Mapping[str, Any], console: Console) -> None:
         """The I-projections as a table."""
         columns = ("best", "final", "reported")
-        table = Table(title="I-projection KL(q || p); lower is better")
-        table.add_column("density")
-        for column in columns:
-            table.add_column(column, justify="right")
+        right = [Column(column, justify="right") for column in columns]
+        table = Table("density", *right, title="I-projection KL(q || p); lower is better")
         labels = {"reward": "recovered reward", "policy": "policy", **LABELS}
         found = summary["i_projection"]
         for name in (name for name in labels if name in found):
@@ -158,17 +153,13 @@ class DensityInference:
             points = tf.constant(grid.points, DENSITY)
             log_policy = policy.log_prob(points)
             save_arrays(out / "grid.npz", {"axes": grid.axes, "log_policy": log_policy})
-            distances["inference_policy_to_reward"] = metrics.i_projection(
-                log_policy, self.log_prob(points)
-            )
-        trained = float(
-            np.mean([read_summary(run)["i_projection"]["policy"]["reported"] for run in self._runs])
-        )
+            to_reward = metrics.i_projection(log_policy, self.log_prob(points))
+            distances["inference_policy_to_reward"] = to_reward
+        found = [read_summary(run)["i_projection"]["policy"]["reported"] for run in self._runs]
+        trained = float(np.mean(found))
         series = [row["i_projection_policy"] for row in evaluations]
-        distances |= {
-            "inference_policy": metrics.best_final_reported(series),
-            "training_policy": trained,
-        }
+        distances["inference_policy"] = metrics.best_final_reported(series)
+        distances["training_policy"] = trained
         new = f"{series[-1]:.4f} for the new policy (best {min(series):.4f})"
         sentence = f"KL to the target: {new}, {trained:.4f} for the training policy"
         return {"i_projection": distances}, sentence

@@ -2,8 +2,6 @@
 from draws.
 """
 
-from typing import Protocol
-
 from virl_tf import metrics
 from virl_tf.density import Density
 from virl_tf.mixture import Mixture, moments
@@ -18,16 +16,6 @@ DRAWS = 40_000  # of a density, or of the proposal for a reward
 WIDENING = 1.5  # of the wide part of that proposal, against the demonstrations' covariance
 
 
-class Distances(Protocol):
-    """KL(q || p) of what a run yields."""
-
-    def of_reward(self, reward: Reward, policy: Mixture) -> float:
-        """Of the normalised exp(R); `policy`: where else its mass may lie."""
-
-    def of_density(self, density: Density) -> float:
-        """Of a normalised density that can be sampled."""
-
-
 class GridDistances:
     """The paper's numerical I-projection, on the grid around the demonstrations."""
 
@@ -37,11 +25,11 @@ class GridDistances:
         self._log_p, self._rewards = task.log_prob(self._points), CumulativeValues(self._points)
 
     def of_reward(self, reward: Reward, policy: Mixture) -> float:
-        """On the grid."""
+        """Of the normalised exp(R)."""
         return metrics.i_projection(self._rewards(reward), self._log_p)
 
     def of_density(self, density: Density) -> float:
-        """On the grid."""
+        """Of a normalised density."""
         return metrics.i_projection(density.log_prob(self._points), self._log_p)
 
 
@@ -65,27 +53,19 @@ class SampledDistances:
         self._rewards = CumulativeValues(tf.concat([target_draws, wide_draws], axis=0))
 
     def of_reward(self, reward: Reward, policy: Mixture) -> float:
-        """By importance sampling."""
+        """Of the normalised exp(R), by draws; `policy`: where else its mass may lie."""
         others = {
             "policy": policy,
             "q*_0": reward.base,
             "EM": reward.mixture if reward.mixture.num_components else reward.base,
         }
-        draws = [
-            q.sample(DRAWS // 8, split_seed(0, 0, f"distance of {name}"))
-            for name, q in others.items()
-        ]
-        x = tf.concat([self._rewards.points, *draws], axis=0)
-        log_q = tf.concat(
-            [self._rewards(reward), evaluate(reward, tf.concat(draws, axis=0))], axis=0
-        )
-        parts = [
-            (0.5, self._task.mixture),
-            *((0.125, part) for part in (self._wide, *others.values())),
-        ]
-        log_proposal = tf.reduce_logsumexp(
-            tf.stack([np.log(share) + part.log_prob(x) for share, part in parts]), axis=0
-        )
+        seeds = {name: split_seed(0, 0, f"distance of {name}") for name in others}
+        draws = tf.concat([q.sample(DRAWS // 8, seeds[name]) for name, q in others.items()], axis=0)
+        x = tf.concat([self._rewards.points, draws], axis=0)
+        log_q = tf.concat([self._rewards(reward), evaluate(reward, draws)], axis=0)
+        target = np.log(0.5) + self._task.mixture.log_prob(x)
+        rest = [np.log(0.125) + part.log_prob(x) for part in (self._wide, *others.values())]
+        log_proposal = tf.reduce_logsumexp(tf.stack([target, *rest]), axis=0)
         return metrics.sampled_i_projection(log_q, self._task.log_prob(x), log_proposal)
 
     def of_density(self, density: Density) -> float:
@@ -94,7 +74,7 @@ class SampledDistances:
         return float(tf.reduce_mean(density.log_prob(x) - self._task.log_prob(x)))
 
 
-def distances_of(task: Task, train: np.ndarray) -> Distances:
+def distances_of(task: Task, train: np.ndarray) -> GridDistances | SampledDistances:
     """The paper's way where it is possible."""
     if task.dim == 2:
         return GridDistances(task, train)

@@ -82,21 +82,9 @@ def write_situations(
         arrays["columns"] = np.array([*names[:size], *encoding.columns])
         arrays["times"] = encoding.times
     elif policy.dim <= 2:
-        arrays |= _on_a_grid(log_prob, policy, contexts, x)
+        arrays["axes"], points = grid_over(x, RESOLUTION)
+        on_grid = [np.hstack([np.tile(one, (len(points), 1)), points]) for one in contexts]
+        for name, function in (("rewards", log_prob), ("log_policy", policy.log_prob)):
+            values = [function(tf.constant(rows_there, DENSITY)) for rows_there in on_grid]
+            arrays[name] = np.stack(values)
     save_arrays(folder / "situations.npz", {**arrays, "demonstrations": near, "draws": draws})
-
-
-def _on_a_grid(
-    log_prob: Callable[[Any], Any],
-    policy: ConditionalMixture,
-    contexts: np.ndarray,
-    x: np.ndarray,
-) -> dict[str, Any]:
-    """Reward and log density of the policy around the demonstrations x [N, D], in each context."""
-    axes, points = grid_over(x, RESOLUTION)
-    rows = [np.hstack([np.tile(one, (len(points), 1)), points]) for one in contexts]
-    values = [
-        [function(tf.constant(of_one, DENSITY)) for of_one in rows]
-        for function in (log_prob, policy.log_prob)
-    ]
-    return {"axes": axes, "rewards": np.stack(values[0]), "log_policy": np.stack(values[1])}

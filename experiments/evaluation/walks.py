@@ -26,9 +26,7 @@ from experiments.evaluation.base import average_reward, has_diverged, new_start
 from experiments.evaluation.contrast import normalised_rewards
 
 LogDensity = Callable[[Any], Any] | Reward
-SAMPLES = (
-    20_000  # of a policy, for its distance and the modes it covers: 60 of them make a covered mode
-)
+SAMPLES = 20_000  # of a policy, for its distance and its modes: 60 of them make a covered mode
 DRAWN = 5  # walks per component that the figures show
 DRAWN_SINGLE = 20  # ... of Figure 1c's one component
 RANDOM_POINTS = 100  # of Figure 7, in the box of 1.2 acos(spacing)
@@ -78,7 +76,7 @@ class WalkExperiment:
         return {
             "status": "diverged" if has_diverged(elbos) else "finished",
             "num_modes": len(self.task.mode_centers),
-            **{name: float(last[name]) for name in (*MEASURES, "reward_correlation")},
+            **{name: float(last[name]) for name in LABELS},
             "modes_covered": int(last["modes_covered"]),
             "objective": metrics.best_final_reported(elbos),
             "contrast": reward_contrasts(self.task, result.reward, covered, self._config["seed"]),
@@ -93,8 +91,8 @@ class WalkExperiment:
     def print_summary(self, summary: Mapping[str, Any], console: Console) -> None:
         """The measures as a table."""
         table = Table("measure", "value", title="policy and recovered reward")
-        for name in (*MEASURES, "reward_correlation"):
-            table.add_row(LABELS[name], f"{summary[name]:.4g}")
+        for name, label in LABELS.items():
+            table.add_row(label, f"{summary[name]:.4g}")
         above = summary["contrast"]["unexplored_random"]["above_best"]
         table.add_row("unexplored modes above the best random point", f"{above:.2f}")
         console.print(table)
@@ -123,11 +121,9 @@ class WalkInference:
     ):
         """`task`: with the obstacles of the inference, if any."""
         self._task, self._rewards, self._seed = task, rewards, seed
-        trained = [
-            measure_policy(_without_obstacles(task), load_policy(run / "policy.npz"), seed)[1]
-            for run in runs
-        ]
-        self._trained = np.any(trained, axis=0)
+        free = PathPlanning(task.dim) if isinstance(task, PathPlanning) else task
+        policies = [load_policy(run / "policy.npz") for run in runs]
+        self._trained = np.any([measure_policy(free, q, seed)[1] for q in policies], axis=0)
 
     def log_prob(self, x: Any) -> Any:
         """The average reward, -inf on obstacles."""
@@ -154,14 +150,8 @@ class WalkInference:
         summary = self._modes(policy)
         components = policy.num_components
         start = self.start(self._rewards[0], components, self._seed)
-        true = _avoiding(
-            self._task,
-            self._task.reward
-            if not _obstructed(self._task)
-            else _without_obstacles(self._task).reward,
-        )
         fitted = fit_policy(
-            true,
+            _avoiding(self._task, self._task.reward),
             policy.dim,
             components,
             search=search,
@@ -175,16 +165,12 @@ class WalkInference:
         series = [row["negative_elbo"] for row in evaluations]
         summary["objective"] = metrics.best_final_reported(series)
         if _obstructed(self._task):
-            discs = self._task.obstacles
+            discs = self._task.obstacles._asdict()
             summary["collision_share"] = collision_share(self._task, policy, self._seed)
-            summary["obstacles"] = {
-                "centers": discs.centers.tolist(),
-                "radii": discs.radii.tolist(),
-            }
-        num_open = summary["open_modes"]
+            summary["obstacles"] = {name: values.tolist() for name, values in discs.items()}
+        kind = "open modes" if _obstructed(self._task) else "modes"
         sentence = (
-            f"{summary['modes_covered']} of {num_open} "
-            f"{'open ' if _obstructed(self._task) else ''}modes covered, "
+            f"{summary['modes_covered']} of {summary['open_modes']} {kind} covered, "
             f"{summary['new_modes']} of them new to the training policy, {summary['lost_modes']} "
             "of its lost; "
             f"{100.0 * summary['good_fraction']:.1f} % good walks; on the true reward "
@@ -273,9 +259,8 @@ def write_walks(
     """walks.npz, for the figures: means and draws of every component, modes and random points, each
     with its reward.
     """
-    z = np.random.default_rng(numpy_seed(seed, 0, "drawn walks")).standard_normal(
-        (policy.num_components, DRAWN, policy.dim)
-    )
+    rng = np.random.default_rng(numpy_seed(seed, 0, "drawn walks"))
+    z = rng.standard_normal((policy.num_components, DRAWN, policy.dim))
     draws = np.asarray(policy.means)[:, None] + np.einsum("kij,ksj->ksi", policy.scale_trils, z)
     points = {
         "means": np.asarray(policy.means),
@@ -293,14 +278,9 @@ def _obstructed(task: GridWalker) -> TypeGuard[PathPlanning]:
     return isinstance(task, PathPlanning) and len(task.obstacles.radii) > 0
 
 
-def _without_obstacles(task: GridWalker) -> GridWalker:
-    return PathPlanning(task.dim) if isinstance(task, PathPlanning) else task
-
-
 def _open_modes(task: GridWalker) -> np.ndarray:
-    return (
-        task.open_modes if isinstance(task, PathPlanning) else np.ones(len(task.mode_centers), bool)
-    )
+    every = np.ones(len(task.mode_centers), bool)
+    return task.open_modes if isinstance(task, PathPlanning) else every
 
 
 def _avoiding(task: GridWalker, log_prob: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,6 @@ class Kind(NamedTuple):
         command: that makes such a folder, behind `python -m experiments`.
         committed: below the folder of committed results, what it is drawn from by default.
         of_runs: whether the folders are runs', of which records stand for some.
-        pools: whether its drawing function itself looks at what may not be put together.
         published: whether it takes points read off the paper's figure.
     """
 
@@ -33,7 +33,6 @@ class Kind(NamedTuple):
     command: str
     committed: tuple[str, ...]
     of_runs: bool = True
-    pools: bool = False
     published: bool = False
 
 
@@ -53,12 +52,12 @@ FIGURES = {
         (f"figures/paths/path_planning-virl-10c-d6-s0-quick{SUFFIX}",),
     ),
     "2a": Kind(1, ("demonstrations.npz", "grid.npz", "task.npz"), "run gaussians", OF_M30[:1]),
-    "2b": Kind(0, (), "sweep gaussians", ("gaussians",), False, pools=True, published=True),
+    "2b": Kind(0, (), "sweep gaussians", ("gaussians",), False, published=True),
     "3": Kind(2, WALKS, "run grid_walker", OF_WALKERS),
-    "4": Kind(0, (), "sweep gaussians", ("gaussians",), False, pools=True, published=True),
+    "4": Kind(0, (), "sweep gaussians", ("gaussians",), False, published=True),
     "5": Kind(0, ("config.yaml", "grid.npz"), "run gaussians", OF_M30),
     "6": Kind(1, ("config.yaml", "demonstrations.npz"), "run grid_walker", OF_WALKERS[1:]),
-    "7": Kind(1, (), "sweep grid_walker", ("figures/walker",), pools=True),
+    "7": Kind(1, (), "sweep grid_walker", ("figures/walker",)),
     "robot": Kind(1, ("robot.npz",), "benchmark vips", ("benchmark/vips",), of_runs=False),
     "ablations": Kind(0, ("results.csv",), "ablate TASK", OF_ABLATIONS, of_runs=False),
 }
@@ -107,30 +106,18 @@ def draw(
             _draw(name, folders, out, inference=inference, pool=pool, published=published)
 
 
-def _draw(
-    number: str,
-    runs: list[Path],
-    out: Path,
-    *,
-    inference: Path | None,
-    pool: bool,
-    published: Path | None,
-) -> None:
-    """One figure, whose folders are there."""
-    kind = FIGURES[number]
-    options: dict[str, Any] = {"pool": pool} if kind.pools else {}
-    options |= {"published": published} if kind.published else {}
-    if number in ("3", "5") and not pool:
+def _draw(number: str, runs: list[Path], out: Path, **options: Any) -> None:
+    """One figure, whose folders are there, with those of the options that it has."""
+    if number in ("3", "5") and not options["pool"]:
         from experiments.result_files import check_same_preset
 
         check_same_preset(runs)
     # Imported here: matplotlib takes a second, and TensorFlow several.
     module = importlib.import_module(f"experiments.figures.figure_{number}")
     draw_figure = getattr(module, f"draw_figure_{number}")
-    if number == "5":
-        draw_figure(runs, inference, out)
-    else:
-        draw_figure(*(runs if kind.folders == 1 else [runs]), out, **options)
+    taken = inspect.signature(draw_figure).parameters
+    own = {name: value for name, value in options.items() if name in taken}
+    draw_figure(runs[0] if FIGURES[number].folders == 1 else runs, out=out, **own)
 
 
 @contextlib.contextmanager

@@ -111,18 +111,13 @@ def _limits(x: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
 
 
 def _label(axes: Axes, row: int, column: int, count: int, columns: list[str]) -> None:
-    axes.tick_params(labelsize=6)
+    lowest, leftmost = row == count - 1, column == 0
+    axes.tick_params(labelsize=6, labelbottom=lowest, labelleft=leftmost)
     axes.xaxis.set_major_locator(plt.MaxNLocator(3))
     if row != column:
         axes.yaxis.set_major_locator(plt.MaxNLocator(3))
-    if row < count - 1:
-        axes.tick_params(labelbottom=False)
-    else:
-        axes.set_xlabel(columns[column], fontsize=8)
-    if column > 0:
-        axes.tick_params(labelleft=False)
-    else:
-        axes.set_ylabel(columns[row], fontsize=8)
+    axes.set_xlabel(columns[column] if lowest else "", fontsize=8)
+    axes.set_ylabel(columns[row] if leftmost else "", fontsize=8)
 
 
 def draw_training(folder: Path, history: pd.DataFrame) -> None:

@@ -9,7 +9,6 @@ from virl_tf.validation import InputError
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from experiments.figures import infer_command, walks
 from experiments.figures.style import COLOURS, read, save
@@ -41,12 +40,26 @@ def draw_figure_1(run: Path, out: Path) -> None:
     figure, row = make_panels(task, inferred["open"])
     shown = walks.demonstrations(run, DEMONSTRATIONS)
     walks.draw_walks(row[0], task, shown, DEMONSTRATED, opacity=0.3, width=0.8)
-    likely = maximum_likelihood(read(run, "demonstrations.npz")["train"])
-    single_gaussian(row[1], task, *likely, LIKELIHOOD)
+    x = read(run, "demonstrations.npz")["train"]
+    z = np.random.default_rng(0).standard_normal((DRAWN, x.shape[1]))
+    scale = np.linalg.cholesky(np.cov(x, rowvar=False, bias=True))
+    single_gaussian(row[1], task, x.mean(axis=0), x.mean(axis=0) + z @ scale.T, LIKELIHOOD)
     single_gaussian(row[2], task, mean, draws, PROJECTION)
     walks.policy_walks(row[3], task, inferred, COLOURS["virl"], walks.reward_range(inferred))
     walks.discs(row[3], np.asarray(obstacles["centers"]), np.asarray(obstacles["radii"]))
-    walks.legend_below(figure, entries())
+    walks.legend_below(
+        figure,
+        [
+            walks.marker("start", walks.START, "D", 5.0),
+            walks.marker("goal", walks.GOAL, "o"),
+            walks.line("paths of the modes", walks.GRID),
+            walks.line("demonstration", DEMONSTRATED, width=0.8),
+            walks.line("mean", "0.25"),
+            walks.line("sample", "0.45", walks.DOTTED),
+            walks.marker("obstacle", "0.35", "o", 9.0),
+            walks.line("blocked path", "0.75", walks.DASHED, 0.9),
+        ],
+    )
     save(figure, out / "figure_1")
 
 
@@ -60,13 +73,6 @@ def make_panels(task: GridWalker, passable: np.ndarray) -> tuple[Figure, list[Ax
         walks.mode_grid(axes, task, passable if last else None, zorder=3.0 if first else 1.0)
         axes.set_title(title)
     return figure, row
-
-
-def maximum_likelihood(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and draws of the Gaussian of maximum likelihood: x [N, d]."""
-    mean, covariance = x.mean(axis=0), np.cov(x, rowvar=False, bias=True)
-    z = np.random.default_rng(0).standard_normal((DRAWN, x.shape[1]))
-    return mean, mean + z @ np.linalg.cholesky(covariance).T
 
 
 def projection(run: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -99,17 +105,3 @@ def single_gaussian(
     """Mean solid, draws dotted."""
     walks.draw_walks(axes, task, draws, colour, opacity=0.6, width=0.9, style=walks.DOTTED)
     walks.draw_walks(axes, task, mean[None], walks.darker(colour), width=1.8, zorder=3.0)
-
-
-def entries() -> list[Line2D]:
-    """Of the legend."""
-    return [
-        walks.marker("start", walks.START, "D", 5.0),
-        walks.marker("goal", walks.GOAL, "o"),
-        walks.line("paths of the modes", walks.GRID),
-        walks.line("demonstration", DEMONSTRATED, width=0.8),
-        walks.line("mean", "0.25"),
-        walks.line("sample", "0.45", walks.DOTTED),
-        walks.marker("obstacle", "0.35", "o", 9.0),
-        walks.line("blocked path", "0.75", walks.DASHED, 0.9),
-    ]

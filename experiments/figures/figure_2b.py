@@ -72,11 +72,9 @@ def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
     """Axes, legend, and a cross on the upper edge for every diverged run."""
     diverged = results[(results["status"] == "diverged") & results["stage"].isin(stages)]
     for method, group in diverged.groupby("method"):
-        look: Look = {
-            "color": COLOURS.get(str(method), "0.3"),
-            "transform": axes.get_xaxis_transform(),
-        }
-        axes.plot(group["modes"], np.full(len(group), 0.98), "x", **look)
+        edge: Look = {"transform": axes.get_xaxis_transform()}
+        colour = COLOURS.get(str(method), "0.3")
+        axes.plot(group["modes"], np.full(len(group), 0.98), "x", color=colour, **edge)
     if len(diverged):
         runs = "runs" if len(diverged) > 1 else "run"
         axes.plot([], [], "x", color="0.3", label=f"diverged ({len(diverged)} {runs})")

@@ -8,15 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments.figures import infer_command
-from experiments.figures.style import (
-    crosses,
-    ellipses,
-    has_mixture,
-    heat_map,
-    read,
-    save,
-    task_mixture,
-)
+from experiments.figures.style import crosses, ellipses, heat_map, read, save, task_mixture
 from experiments.result_files import check_same_task
 
 
@@ -46,13 +38,12 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
         "c) inference policy": read(inference, "grid.npz")["log_policy"],
     }
     x = read(runs[0], "demonstrations.npz")["train"]
-    target = task_mixture(runs[0]) if has_mixture(runs[0]) else None
+    target = task_mixture(runs[0])
     figure, row = plt.subplots(1, 3, figsize=(9.6, 3.4), layout="constrained")
     for axes, (title, log_density) in zip(row, panels.items(), strict=True):
         image = heat_map(axes, first["axes"], log_density, contours=True)
         crosses(axes, x)
-        if target is not None:
-            ellipses(axes, target)
+        ellipses(axes, target)
         axes.set_title(title)
     figure.colorbar(image, ax=row, label="nats below the maximum", shrink=0.85)
     save(figure, out / "figure_5")

@@ -6,7 +6,6 @@ from virl_tf.tasks import GridWalker
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.patches import Polygon
 
 from experiments.figures import walks
@@ -31,7 +30,17 @@ def draw_figure_6(run: Path, out: Path) -> None:
     x = walks.demonstrations(run)
     walks.draw_walks(right, task, x, "black", opacity=0.22, width=0.7)
     right.set_title(f"{len(x)} expert samples, d = {task.dim}")
-    walks.legend_below(figure, entries(), columns=4)
+    entries = [
+        walks.line("grid walker (first half)", "0.45"),
+        walks.line("second half", walks.GRID, walks.DASHED, 0.8),
+        walks.line("equidistant (target) lines", TARGET, ":"),
+        walks.marker("90° cone", "0.88", "s", 9.0),
+        walks.line("a walk", FIRST, width=2.2),
+        walks.line("the same steps, in another order", SECOND, walks.DASHED, 2.2),
+        walks.marker("shared waypoints", "0.3", "o", 3.5),
+        walks.line("expert sample", "0.4", width=0.7),
+    ]
+    walks.legend_below(figure, entries, columns=4)
     save(figure, out / "figure_6")
 
 
@@ -70,17 +79,3 @@ def lengths(axes: Axes, task: GridWalker) -> None:
     axes.annotate("", (0.0, low), (task.spacing, low), arrowprops=arrow)
     axes.annotate(f"{task.spacing:g}", (0.5 * task.spacing, low), xytext=(0, 8), **LABEL)
     axes.annotate("1", (0.5 * task.spacing, 0.5 * height), xytext=(-6, 8), **LABEL)
-
-
-def entries() -> list[Line2D]:
-    """Of the legend."""
-    return [
-        walks.line("grid walker (first half)", "0.45"),
-        walks.line("second half", walks.GRID, walks.DASHED, 0.8),
-        walks.line("equidistant (target) lines", TARGET, ":"),
-        walks.marker("90° cone", "0.88", "s", 9.0),
-        walks.line("a walk", FIRST, width=2.2),
-        walks.line("the same steps, in another order", SECOND, walks.DASHED, 2.2),
-        walks.marker("shared waypoints", "0.3", "o", 3.5),
-        walks.line("expert sample", "0.4", width=0.7),
-    ]

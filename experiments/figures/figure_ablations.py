@@ -10,12 +10,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 
 from experiments.ablation_tables import table_of
 from experiments.figures import own
-from experiments.figures.style import Look, open_frame, save
+from experiments.figures.style import Look, log_ticks, open_frame, save
 from experiments.references import LABELS
 from experiments.result_files import (
     COLUMNS,
@@ -65,7 +64,10 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
             }
             dots(axes, values, label, base)
             if measured:
-                columns[f"{title}: {label}"] = [_cell(seeds) for seeds in values.values()]
+                cells = [
+                    with_interval(v, "{:.3g}".format) if len(v) else "" for v in values.values()
+                ]
+                columns[f"{title}: {label}"] = cells
         panel[0].set_title(title)
     save(figure, out / "figure_ablations")
     write_text(out / "ablations.md", to_markdown(pd.DataFrame(columns)))
@@ -107,11 +109,7 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str, base: str) -> No
     shown = np.concatenate(list(values.values()))
     if len(shown) and shown.max() > 5.0 * shown.min() > 0.0:
         axes.set_xscale("log")
-        # The default labels every multiple of a power of ten, too many for about one decade.
-        few = shown.max() < 30.0 * shown.min()
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        log_ticks(axes.xaxis, shown, (1.0, 2.0, 5.0))
     else:
         axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(label, fontsize=8)
@@ -121,9 +119,3 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str, base: str) -> No
 def _values(frame: pd.DataFrame, name: str, stage: str, column: str) -> np.ndarray:
     chosen = frame[(frame["ablation"] == name) & (frame["stage"] == stage)]
     return chosen[column].dropna().to_numpy(float) if column in chosen else np.array([])
-
-
-def _cell(seeds: np.ndarray) -> str:
-    if not len(seeds):
-        return ""
-    return with_interval(seeds, "{:.3g}".format)

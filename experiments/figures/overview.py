@@ -15,7 +15,6 @@ from experiments.figures.style import (
     Look,
     crosses,
     ellipses,
-    has_mixture,
     heat_map,
     open_frame,
     read,
@@ -38,7 +37,7 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
         save(figure, run / "overview")
         return
     grid = read(run, "grid.npz")
-    target = task_mixture(run) if has_mixture(run) else None
+    target = task_mixture(run)
     figure = plt.figure(figsize=(14.5, 3.6), layout="constrained")
     maps, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[3.1, 1.2], wspace=0.03)[0]
     axes = maps.subplots(1, 3)
@@ -46,8 +45,7 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
     mixtures = (target, target, policy)
     for panel, title, key, mixture in zip(axes, titles, keys, mixtures, strict=True):
         image = heat_map(panel, grid["axes"], grid[key])
-        if mixture is not None:
-            ellipses(panel, mixture)
+        ellipses(panel, mixture)
         panel.set_title(title)
     crosses(axes[0], read(run, "demonstrations.npz")["train"])
     maps.colorbar(image, ax=axes, label="nats below the maximum", shrink=0.85)

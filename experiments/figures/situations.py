@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
 from experiments.figures.style import Look, crosses, heat_map, open_frame, read, save
+from experiments.figures.trajectories import MOST_COLUMNS, add_paths
 
-MOST_COLUMNS = 7  # of paths over time
 DEMONSTRATED: Look = {"colors": "0.3", "linewidths": 0.6, "alpha": 0.5}
 DRAWN: Look = {"colors": "C1", "linewidths": 0.6, "alpha": 0.5}
 Found = dict[str, np.ndarray]
@@ -25,7 +25,9 @@ def draw_situations(folder: Path) -> None:
     options: Look = {"sharex": True, "sharey": "row", "layout": "constrained", "squeeze": False}
     figure, grid = plt.subplots(rows, number, figsize=(2.8 * number, height), **options)
     for p in range(number):
-        grid[0, p].set_title(_title(found, p))
+        named = zip(found["columns"], found["contexts"][p], strict=False)
+        shown = [f"{name} = {value:.3g}" for name, value in named]
+        grid[0, p].set_title("\n".join(shown[:3] + (["..."] if len(shown) > 3 else [])))
         if of_paths:
             _draw_paths(grid[:, p], found, p)
         elif dim == 1:
@@ -45,12 +47,6 @@ def _rows(of_paths: bool, dim: int) -> int:
     if of_paths:
         return 1 if dim == 2 else min(dim, MOST_COLUMNS)
     return 2 if dim == 2 else 1
-
-
-def _title(found: Found, p: int) -> str:
-    one = found["contexts"][p]
-    shown = [f"{name} = {value:.3g}" for name, value in zip(found["columns"], one, strict=False)]
-    return "\n".join(shown[:3] + (["..."] if len(shown) > 3 else []))
 
 
 def _draw_curves(axes: Axes, found: Found, p: int) -> None:
@@ -91,9 +87,7 @@ def _draw_paths(panels: np.ndarray, found: Found, p: int) -> None:
     plane = found["demonstrations"].shape[-1] == 2
     for row, axes in enumerate(panels):
         for key, look in (("demonstrations", DEMONSTRATED), ("draws", DRAWN)):
-            paths, times = found[key][p], found["times"]
-            points = [path if plane else np.column_stack([times, path[:, row]]) for path in paths]
-            axes.add_collection(LineCollection(points, **look))
+            add_paths(axes, found[key][p], found["times"], None if plane else row, **look)
         axes.autoscale_view()
         open_frame(axes)
 

@@ -9,11 +9,11 @@ import numpy as np
 import optuna
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from experiments.figures.style import Look, open_frame, save
+from experiments.figures.style import Look, log_ticks, open_frame, save
 
 PUBLISHED = "C3"
 MOST_PER_ROW = 4
@@ -66,10 +66,7 @@ def _objective_axis(axes: Axes, values: Sequence[float]) -> None:
     if min(values) <= 0.0:
         return
     axes.set_yscale("log")
-    few = max(values) < 30.0 * min(values)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    log_ticks(axes.yaxis, values, (1.0, 2.0, 5.0))
 
 
 def draw_importances(importances: dict[str, float], out: Path) -> None:
@@ -135,11 +132,7 @@ def _parameter_axis(axes: Axes, which: str, name: str, trials: Sequence[FrozenTr
     axes.tick_params(labelsize=7)
     if isinstance(distribution, FloatDistribution) and distribution.log:
         getattr(axes, f"set_{which}scale")("log")
-        values = [trial.params[name] for trial in trials]
-        few = max(values) < 30.0 * min(values)
-        axis.set_major_locator(LogLocator(subs=(1.0, 5.0) if few else (1.0,), numticks=4))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
+        log_ticks(axis, [trial.params[name] for trial in trials], (1.0, 5.0), numticks=4)
     elif isinstance(distribution, IntDistribution):
         axis.set_major_locator(MaxNLocator(4, **WHOLE))
     elif isinstance(distribution, FloatDistribution):

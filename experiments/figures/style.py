@@ -1,5 +1,6 @@
 """What all figures share: heat maps of log densities, ellipses, demonstrations, files."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from virl_tf.validation import InputError
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 
 Look = dict[str, Any]  # keyword arguments of a drawing
@@ -61,8 +64,12 @@ def heat_map(
     return image
 
 
-def ellipses(axes: Axes, mixture: Mixture, colour: str = "black", width: float = 0.8) -> None:
-    """The 95 % ellipse of every component."""
+def ellipses(
+    axes: Axes, mixture: Mixture | None, colour: str = "black", width: float = 0.8
+) -> None:
+    """The 95 % ellipse of every component; of no mixture none."""
+    if mixture is None:
+        return
     scale_trils = np.asarray(mixture.scale_trils)
     variances, vectors = np.linalg.eigh(scale_trils @ scale_trils.swapaxes(1, 2))
     diameters = 2.0 * RADIUS_95 * np.sqrt(variances)
@@ -86,13 +93,21 @@ def open_frame(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def has_mixture(run: Path) -> bool:
-    """Whether a run's target is a mixture."""
-    return (run / "task.npz").is_file()
+def log_ticks(axis: Axis, values: Any, subs: Sequence[float], numticks: int | None = None) -> None:
+    """Plain numbers: of values over a decade or so at `subs` of its multiples, else at its powers.
+
+    The default labels every multiple of a power of ten, too many for about one decade.
+    """
+    few = max(values) < 30.0 * min(values)
+    axis.set_major_locator(LogLocator(subs=subs if few else (1.0,), numticks=numticks))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
-def task_mixture(run: Path) -> Mixture:
-    """The target of a run, a mixture."""
+def task_mixture(run: Path) -> Mixture | None:
+    """The target of a run; None: it is no mixture."""
+    if not (run / "task.npz").is_file():
+        return None
     arrays = read(run, "task.npz")
     return Mixture(*(arrays[name] for name in Mixture._fields))
 

@@ -37,7 +37,10 @@ def _draw_paths(folder: Path, found: dict[str, np.ndarray]) -> None:
         grid[0, column].set_title(title)
         for row in range(rows):
             axes = grid[row, column]
-            _draw_lines(axes, lines, found["times"], None if width == 2 else row)
+            for paths, colour, look in lines:
+                shown = None if width == 2 else row
+                add_paths(axes, paths, found["times"], shown, colors=colour, **look)
+            axes.autoscale_view()
             open_frame(axes)
     _label(grid, found)
     _legend(grid[0, -1], found["weights"])
@@ -69,15 +72,14 @@ def _panels(found: dict[str, np.ndarray]) -> dict[str, Lines]:
     }
 
 
-def _draw_lines(axes: Axes, lines: Lines, times: np.ndarray, column: int | None) -> None:
-    """Paths in the plane, or one column of them over time."""
-    for paths, colour, look in lines:
-        if column is None:
-            points = list(paths)
-        else:
-            points = [np.column_stack([times, path[:, column]]) for path in paths]
-        axes.add_collection(LineCollection(points, colors=colour, **look))
-    axes.autoscale_view()
+def add_paths(
+    axes: Axes, paths: np.ndarray, times: np.ndarray, column: int | None, **look: Any
+) -> None:
+    """Paths [N, T, D] in the plane, or one column of them over time."""
+    points = list(paths)
+    if column is not None:
+        points = [np.column_stack([times, path[:, column]]) for path in paths]
+    axes.add_collection(LineCollection(points, **look))
 
 
 def _label(grid: np.ndarray, found: dict[str, np.ndarray]) -> None:

@@ -5,16 +5,14 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from virl_tf.hparams import DIRECTORY, read_yaml
+
 import pandas as pd
 
 from experiments.figures.style import LABELS
 from experiments.references import LABELS as REFERENCES
 from experiments.report.markup import Markup, element, table
 from experiments.report.results import Results, Table, mean_with_interval
-from experiments.report.sources import hparams_file
-
-Numbers = Callable[[Table], Markup]
-Line = Callable[[Table], str]
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,8 @@ class Figure:
     elements: tuple[tuple[str, str], ...]
     task: str
     commands: tuple[str, ...]
-    numbers: Numbers
-    ours: Line = lambda _: ""
+    numbers: Callable[[Table], Markup] = lambda _: Markup("")
+    ours: Callable[[Table], str] = lambda _: ""
     remark: str = ""
     own_runs: bool = False
 
@@ -72,37 +70,29 @@ def _rows(frame: pd.DataFrame, stages: tuple[str, ...]) -> Iterator[tuple[str, p
             yield f"{LABELS.get(method, method)} {components}c, {OF_GAUSSIANS[stage]}", rows
 
 
-def distances(*stages: str) -> Numbers:
+def distances(results: Table, *stages: str) -> Markup:
     """I-projections of the Gaussians by number of modes."""
-
-    def numbers(results: Table) -> Markup:
-        modes = sorted(results.frame["modes"].unique())
-        rows = []
-        for label, chosen in _rows(results.frame, stages):
-            diverged = int((chosen["status"] == "diverged").sum())
-            shown = f"{label} ({diverged} diverged)" if diverged else label
-            cells = [mean_with_interval(chosen[chosen["modes"] == m]["reported"]) for m in modes]
-            rows.append([shown, *cells])
-        return table(["I-projection, (best + final) / 2", *(f"m = {m}" for m in modes)], rows)
-
-    return numbers
+    modes = sorted(results.frame["modes"].unique())
+    rows = []
+    for label, chosen in _rows(results.frame, stages):
+        diverged = int((chosen["status"] == "diverged").sum())
+        shown = f"{label} ({diverged} diverged)" if diverged else label
+        cells = [mean_with_interval(chosen[chosen["modes"] == m]["reported"]) for m in modes]
+        rows.append([shown, *cells])
+    return table(["I-projection, (best + final) / 2", *(f"m = {m}" for m in modes)], rows)
 
 
-def most_modes(*stages: str) -> Line:
+def most_modes(results: Table, *stages: str) -> str:
     """Mean I-projections of each method at the largest number of modes there is."""
-
-    def line(results: Table) -> str:
-        modes = int(results.frame["modes"].max())
-        most = results.frame[results.frame["modes"] == modes]
-        parts = []
-        for stage in stages:
-            of_stage = _rows(most, (stage,))
-            means = {label.partition(",")[0]: rows["reported"].mean() for label, rows in of_stage}
-            shown = ", ".join(f"{label} {mean:.3f}" for label, mean in means.items())
-            parts += [f"{OF_GAUSSIANS[stage]}: {shown}"] if shown else []
-        return f"I-projection at m = {modes}, means over seeds. {'; '.join(parts)}."
-
-    return line
+    modes = int(results.frame["modes"].max())
+    most = results.frame[results.frame["modes"] == modes]
+    parts = []
+    for stage in stages:
+        of_stage = _rows(most, (stage,))
+        means = {label.partition(",")[0]: rows["reported"].mean() for label, rows in of_stage}
+        shown = ", ".join(f"{label} {mean:.3f}" for label, mean in means.items())
+        parts += [f"{OF_GAUSSIANS[stage]}: {shown}"] if shown else []
+    return f"I-projection at m = {modes}, means over seeds. {'; '.join(parts)}."
 
 
 MEASURES = {
@@ -120,22 +110,18 @@ MEASURES = {
 }
 
 
-def of_methods(stage: str, *names: str) -> Line:
+def of_methods(results: Table, stage: str, *names: str) -> str:
     """Means of measures of a walk's task by method."""
-
-    def line(results: Table) -> str:
-        frame = results.frame[results.frame["stage"] == stage]
-        parts = []
-        for name in names:
-            label, digits = MEASURES[name]
-            means = frame.groupby("method")[name].mean().dropna()
-            found = [method for method in LABELS if method in means]
-            shown = ", ".join(f"{LABELS[method]} {means[method]:.{digits}f}" for method in found)
-            parts += [f"{label}: {shown}"] if found else []
-        text = "; ".join(parts)
-        return f"{text[:1].upper()}{text[1:]} ({STAGES[stage]}, means over seeds)." if text else ""
-
-    return line
+    frame = results.frame[results.frame["stage"] == stage]
+    parts = []
+    for name in names:
+        label, digits = MEASURES[name]
+        means = frame.groupby("method")[name].mean().dropna()
+        found = [method for method in LABELS if method in means]
+        shown = ", ".join(f"{LABELS[method]} {means[method]:.{digits}f}" for method in found)
+        parts += [f"{label}: {shown}"] if found else []
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]} ({STAGES[stage]}, means over seeds)." if text else ""
 
 
 POLICY = ("modes_covered", "good_fraction", "kl", "reported")
@@ -151,23 +137,19 @@ STAGES = {
 }
 
 
-def walks(**measures: tuple[str, ...]) -> Numbers:
+def walks(results: Table, **measures: tuple[str, ...]) -> Markup:
     """Measures of a walk's task by method; the keyword is the stage they are of."""
-
-    def numbers(results: Table) -> Markup:
-        methods = [method for method in LABELS if method in set(results.frame["method"])]
-        rows = []
-        for stage, names in measures.items():
-            for name in names:
-                label, digits = MEASURES[name]
-                of_stage = results.frame[results.frame["stage"] == stage]
-                if of_stage[name].notna().any():
-                    found = [of_stage[of_stage["method"] == method][name] for method in methods]
-                    cells = [mean_with_interval(values, digits) for values in found]
-                    rows.append([f"{STAGES[stage]}: {label}", *cells])
-        return table(["", *(LABELS[method] for method in methods)], rows)
-
-    return numbers
+    methods = [method for method in LABELS if method in set(results.frame["method"])]
+    rows = []
+    for stage, names in measures.items():
+        for name in names:
+            label, digits = MEASURES[name]
+            of_stage = results.frame[results.frame["stage"] == stage]
+            if of_stage[name].notna().any():
+                found = [of_stage[of_stage["method"] == method][name] for method in methods]
+                cells = [mean_with_interval(values, digits) for values in found]
+                rows.append([f"{STAGES[stage]}: {label}", *cells])
+    return table(["", *(LABELS[method] for method in methods)], rows)
 
 
 # --- figures --------------------------------------------------------------------------------------
@@ -200,8 +182,8 @@ FIGURES = (
             "python -m experiments figure 1 "
             "sweeps/paths/records/path_planning-virl-10c-d6-s0-paper.zip",
         ),
-        walks(training=POLICY, obstacles=INFERRED, obstacles_search=INFERRED),
-        of_methods("obstacles_search", "modes_covered", "new_modes"),
+        lambda found: walks(found, training=POLICY, obstacles=INFERRED, obstacles_search=INFERRED),
+        lambda found: of_methods(found, "obstacles_search", "modes_covered", "new_modes"),
         "The paper only draws this task; numbers for it are ours.",
     ),
     Figure(
@@ -220,7 +202,6 @@ FIGURES = (
             "python -m experiments run gaussians --modes 30 --preset smoke --out runs/m30",
             "python -m experiments figure 2a runs/m30",
         ),
-        lambda _: Markup(""),
         remark="The ranges of means, covariances and weights are ours: the paper does not give "
         "them.",
     ),
@@ -241,8 +222,8 @@ FIGURES = (
         """),
         "gaussians",
         (GAUSSIAN_SWEEP, "python -m experiments figure 2b sweeps/gaussians"),
-        distances("training", "reference"),
-        most_modes("training"),
+        lambda found: distances(found, "training", "reference"),
+        lambda found: most_modes(found, "training"),
     ),
     Figure(
         "3",
@@ -264,8 +245,8 @@ FIGURES = (
             f"python -m experiments figure 3 {WALKER_RUN.format('geim')} "
             f"{WALKER_RUN.format('virl')}",
         ),
-        walks(training=POLICY, inference=INFERRED, inference_search=INFERRED),
-        of_methods("inference", "modes_covered", "new_modes"),
+        lambda found: walks(found, training=POLICY, inference=INFERRED, inference_search=INFERRED),
+        lambda found: of_methods(found, "inference", "modes_covered", "new_modes"),
     ),
     Figure(
         "4",
@@ -282,8 +263,8 @@ FIGURES = (
         """),
         "gaussians",
         (GAUSSIAN_SWEEP, "python -m experiments figure 4 sweeps/gaussians"),
-        distances("training_policy", "inference", "inference_search"),
-        most_modes("training_policy", "inference"),
+        lambda found: distances(found, "training_policy", "inference", "inference_search"),
+        lambda found: most_modes(found, "training_policy", "inference"),
         "Each value is (best + final) / 2, as in Figure 2b; the paper's text takes each policy at "
         "its best iteration. The caption speaks of the best and of the final reward; ours is the "
         "final one.",
@@ -308,8 +289,8 @@ FIGURES = (
             "--components 30",
             "python -m experiments figure 5 runs/m30-0 runs/m30-1 runs/m30-2 runs/m30-3 runs/m30-4",
         ),
-        distances("training", "training_policy", "inference"),
-        most_modes("training", "training_policy", "inference"),
+        lambda found: distances(found, "training", "training_policy", "inference"),
+        lambda found: most_modes(found, "training", "training_policy", "inference"),
         "One target for all five runs; the inference policy is fitted to the average of their "
         "rewards.",
         own_runs=True,
@@ -331,7 +312,6 @@ FIGURES = (
         """),
         "grid_walker",
         (WALKER_SWEEP, f"python -m experiments figure 6 {WALKER_RUN.format('virl')}"),
-        lambda _: Markup(""),
         remark="A spacing of 0.8 gives a cone of 73.7 degrees, not of the 90 in the text: the "
         "numbers rule.",
     ),
@@ -348,8 +328,10 @@ FIGURES = (
         """),
         "grid_walker",
         (WALKER_SWEEP, "python -m experiments figure 7 sweeps/walker"),
-        walks(training=REWARD),
-        of_methods("training", "unexplored_above_random", "explored_unexplored_auc"),
+        lambda found: walks(found, training=REWARD),
+        lambda found: of_methods(
+            found, "training", "unexplored_above_random", "explored_unexplored_auc"
+        ),
     ),
 )
 
@@ -357,10 +339,10 @@ FIGURES = (
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def table_1() -> Markup:
+def table_1(file: str) -> Markup:
     """The ranges that are searched."""
     rows = []
-    for name, row in hparams_file("search_space.yaml").items():
+    for name, row in read_yaml(DIRECTORY / file).items():
         if row["type"] == "bool":
             span = "[False, True]"
         elif row["type"] == "power_of_two":
@@ -385,7 +367,7 @@ PUBLISHED_ROWS = {
 
 def published(name: str) -> Markup:
     """Table 2 or 3 from its YAML file, with the paper's stars; X where a method has no value."""
-    content = hparams_file(name)
+    content = read_yaml(DIRECTORY / name)
     columns = content["columns"]
     rows = []
     for label, (section, key) in PUBLISHED_ROWS.items():
@@ -399,17 +381,12 @@ def published(name: str) -> Markup:
     return table(["", *header], rows)
 
 
-def _published_table(
-    number: str, task: str, file: str
-) -> tuple[str, str, str, Callable[[], Markup]]:
-    title = f"Hyperparameters of {task} (* not optimised)"
-    return (number, title, f"hparams/{file}", lambda: published(file))
-
-
-TABLES = (
-    ("1", "Ranges of the optimised hyperparameters", "hparams/search_space.yaml", table_1),
-    _published_table("2", "the random Gaussians", "gaussians.yaml"),
-    _published_table("3", "the grid walker", "grid_walker.yaml"),
+PUBLISHED = "Hyperparameters of {} (* not optimised)"
+# Number, title, file of hparams, the table.
+TABLES: tuple[tuple[str, str, str, Callable[[str], Markup]], ...] = (
+    ("1", "Ranges of the optimised hyperparameters", "search_space.yaml", table_1),
+    ("2", PUBLISHED.format("the random Gaussians"), "gaussians.yaml", published),
+    ("3", PUBLISHED.format("the grid walker"), "grid_walker.yaml", published),
 )
 
 

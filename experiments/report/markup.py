@@ -33,18 +33,15 @@ def join(parts: Iterable[object], separator: str = "") -> Markup:
 def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
     """A table that becomes a list of cards on a narrow screen: cells know their columns' names."""
     head = element("tr", *(element("th", cell, scope="col") for cell in header))
-    body = [element("tr", *_labelled_cells(header, row)) for row in rows]
+    body = []
+    for row in rows:
+        pairs = zip(map(str, header), row, strict=True)
+        cells = (element("td", element("span", cell), data_label=name) for name, cell in pairs)
+        body.append(element("tr", *cells))
     parts = element("thead", head), element("tbody", *body)
     if len(header) <= 8:
         return element("table", *parts)
     return element("div", element("table", *parts, class_="many"), class_="scrolls")
-
-
-def _labelled_cells(header: Sequence[object], row: Sequence[object]) -> list[Markup]:
-    return [
-        element("td", element("span", cell), data_label=str(name))
-        for name, cell in zip(header, row, strict=True)
-    ]
 
 
 def markdown_table(text: str) -> Markup:

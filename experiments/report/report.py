@@ -72,10 +72,16 @@ def build(results: Results) -> Markup:
         "Machine, versions, cost": machine(results),
     }
     title = "Versatile Inverse Reinforcement Learning via Cumulative Rewards: a reproduction"
-    parts = [_section(*section) for section in shown.items()]
-    parts += [_folded_section(*section) for section in away.items()]
-    links = contents([*shown, *away])
-    return page(title, element("h1", title), introduction(), links, *parts)
+    parts = [
+        element("section", element("h2", name), content, id=_anchor(name))
+        for name, content in shown.items()
+    ]
+    for name, content in away.items():  # a link to what is inside opens it
+        inside = element("div", content, id=_anchor(name))
+        parts.append(element("section", folded(element("h2", name), inside)))
+    links = [element("a", name, href=f"#{_anchor(name)}") for name in (*shown, *away)]
+    contents = element("nav", element("ul", *(element("li", link) for link in links)))
+    return page(title, element("h1", title), introduction(), contents, *parts)
 
 
 def introduction() -> Markup:
@@ -89,22 +95,6 @@ def introduction() -> Markup:
         element("code", "python -m experiments report --out report.html"),
         "; intervals are 95 % bootstrap intervals of the mean over n seeds.",
     )
-
-
-def contents(titles: list[str]) -> Markup:
-    """Links to the sections."""
-    links = [element("a", title, href=f"#{_anchor(title)}") for title in titles]
-    return element("nav", element("ul", *(element("li", link) for link in links)))
-
-
-def _section(title: str, content: Markup) -> Markup:
-    return element("section", element("h2", title), content, id=_anchor(title))
-
-
-def _folded_section(title: str, content: Markup) -> Markup:
-    """A link to what is inside opens it."""
-    inside = element("div", content, id=_anchor(title))
-    return element("section", folded(element("h2", title), inside))
 
 
 def _anchor(title: str) -> str:
@@ -138,31 +128,22 @@ def headline(results: Results) -> Markup:
     return Markup(element("p", before) + markdown_table(re.sub(r"[*`]", "", text)))
 
 
-def _missing(item: items.Figure, results: Results) -> str:
-    """What has not been run for a figure. Figures 2a, 5 and 6 are not made from a sweep."""
-    if item.number in ("2a", "5", "6"):
-        return ""
-    return not_run(item.task, results.tables.get(item.task))
-
-
 def figure(item: items.Figure, results: Results) -> Markup:
     """Ours beside what the paper shows; its elements, numbers and commands are folded away."""
     name = f"Figure {item.number}"
     says = [element("p", element("strong", "The paper: "), item.shows)]
+    shown, beside, text = Markup(""), None, "not run yet; the commands below make it."
     with results.drawn(item.number) as picture:
-        if picture is None:
-            shown, beside = Markup(""), None
-            text = "not run yet; the commands below make it."
-        else:
+        if picture is not None:
             beside = results.by_folder.get(picture.parent)
-            drawn = image(picture, f"Our {name.lower()}: {item.title}")
-            shown = element("figure", drawn)
+            shown = element("figure", image(picture, f"Our {name.lower()}: {item.title}"))
             text = ""
     numbers = beside or (None if item.own_runs else results.tables.get(item.task))
     text = text or (item.ours(numbers) if numbers is not None else "")
     says += [element("p", element("strong", "Ours: "), text)] if text else []
-    missing = _missing(item, results)
-    says += [element("p", missing, class_="soft")] if missing else []
+    if item.number not in ("2a", "5", "6"):  # these are not made from a sweep
+        missing = not_run(item.task, results.tables.get(item.task))
+        says += [element("p", missing, class_="soft")] if missing else []
     more = [element("p", item.remark)] if item.remark else []
     more.append(table(["the caption names", "in our figure"], item.elements))
     more += [item.numbers(numbers)] if numbers is not None else []
@@ -172,10 +153,11 @@ def figure(item: items.Figure, results: Results) -> Markup:
     return element("article", heading, both, folded("its elements, numbers and commands", *more))
 
 
-def _table(number: str, title: str, file: str, build_table: Callable[[], Markup]) -> Markup:
+def _table(number: str, title: str, file: str, build_table: Callable[[str], Markup]) -> Markup:
     name = f"Table {number}"
     heading = element("h3", f"{name}: {title}", id=_anchor(name))
-    return element("article", heading, build_table(), element("p", f"From {file}.", class_="soft"))
+    source = element("p", f"From hparams/{file}.", class_="soft")
+    return element("article", heading, build_table(file), source)
 
 
 def claims(findings: dict[str, list[Finding]]) -> Markup:

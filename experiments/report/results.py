@@ -13,7 +13,7 @@ from virl_tf.validation import InputError
 import numpy as np
 import pandas as pd
 
-from experiments.early_checks import check_results_folder, has_results
+from experiments.early_checks import has_results
 from experiments.figures import draw
 from experiments.result_files import read_results, with_interval
 from experiments.tasks import describe, descriptions, names
@@ -29,11 +29,6 @@ class Table:
     task: str
     frame: pd.DataFrame
 
-    @property
-    def size(self) -> int:
-        """How many runs it holds."""
-        return int(self.frame.groupby(["method", "components", "modes", "seed"]).ngroups)
-
 
 class Results:
     """A folder of results, one folder each."""
@@ -41,7 +36,8 @@ class Results:
     def __init__(self, path: Path):
         """Read the tables in `path`. Raises InputError if there are none, or one cannot be read."""
         self.path = path
-        check_results_folder(path)
+        if not path.is_dir():
+            raise InputError(f"no folder of results {path}; give one with --results.")
         self.folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
         found = [_read(folder) for folder in self.folders if has_results(folder)]
         if not found:
@@ -51,7 +47,8 @@ class Results:
         self.by_folder = {table.folder: table for table in found}
         # Of several tables of a task the one of most runs stands for it.
         self.tables: dict[str, Table] = {}
-        for table in sorted(found, key=lambda table: table.size):
+        run = ["method", "components", "modes", "seed"]
+        for table in sorted(found, key=lambda table: table.frame.groupby(run).ngroups):
             self.tables[table.task] = table
 
     def below(self) -> list[Path]:
@@ -64,30 +61,22 @@ class Results:
         own = [path for path in inside if not (path.parent / "ablations.md").is_file()]
         return [*own, self.path]
 
-    def picture(self, number: str) -> Path | None:
-        """The stored figure_<number>.png, first of a folder whose table stands for its task."""
-        first = [table.folder for table in self.tables.values()]
-        for folder in [*first, *self.folders]:
-            if (folder / f"figure_{number}.png").is_file():
-                return folder / f"figure_{number}.png"
-        return None
-
-    def _table_of(self, number: str) -> Table | None:
-        """From which the figure can be drawn."""
-        tasks = [task.name for task in descriptions() if number in task.figures]
-        tables = [self.tables[task] for task in tasks if task in self.tables]
-        return tables[0] if tables and number in NEED_TABLES_ONLY else None
-
     @contextlib.contextmanager
     def drawn(self, number: str) -> Iterator[Path | None]:
-        """A path to the figure's PNG, drawn now if none is stored and it can be; else None."""
-        stored = self.picture(number)
-        table = self._table_of(number)
-        if stored is not None or table is None:
-            yield stored
+        """A path to the figure's PNG, drawn now if none is stored and it can be; else None.
+
+        The stored one is first looked for where a table stands for its task.
+        """
+        folders = [*(table.folder for table in self.tables.values()), *self.folders]
+        stored = [folder / f"figure_{number}.png" for folder in folders]
+        found = next((path for path in stored if path.is_file()), None)
+        tasks = [task.name for task in descriptions() if number in task.figures]
+        tables = [self.tables[task] for task in tasks if task in self.tables]
+        if found is not None or not tables or number not in NEED_TABLES_ONLY:
+            yield found
             return
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            draw(number, [table.folder], None, Path(folder))
+            draw(number, [tables[0].folder], None, Path(folder))
             yield Path(folder) / f"figure_{number}.png"
 
     def versions(self) -> dict[str, dict[str, str]]:

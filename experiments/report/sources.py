@@ -2,9 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from virl_tf.hparams import DIRECTORY, read_yaml
+from virl_tf.hparams import DIRECTORY
 from virl_tf.validation import InputError
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "from-the-paper-to-the-code.md"
@@ -62,8 +62,3 @@ def defaults() -> list[Default]:
             else:
                 above = comments  # of a section: it belongs to the section's first value
     return found
-
-
-def hparams_file(name: str) -> dict[str, Any]:
-    """A YAML file of hparams/."""
-    return read_yaml(DIRECTORY / name)

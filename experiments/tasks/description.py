@@ -4,13 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-METHODS = (
-    "eim",
-    "virl",
-    "geim",
-)  # long runs first: the last minutes of a sweep keep all cores busy
-
-
+# Long runs first: the last minutes of a sweep keep all cores busy.
+METHODS = ("eim", "virl", "geim")
 DEFAULT_PRESET = "quick"  # of every command and task
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.tasks import describe
 from experiments.tasks.description import Grid, Panel, TaskDescription
 
 STEPS = 5
@@ -41,9 +42,10 @@ def _target(config: Mapping[str, Any]) -> Any:
 
 
 def _experiment(config: Mapping[str, Any]) -> Any:
+    """Of every task of walks."""
     from experiments.evaluation.walks import WalkExperiment
 
-    return WalkExperiment(config, _target(config))
+    return WalkExperiment(config, describe(config["task"]).target(config))
 
 
 def _claims() -> Sequence[Any]:

@@ -24,12 +24,6 @@ def _target(config: Mapping[str, Any]) -> Any:
     return PathPlanning(config["steps"])
 
 
-def _experiment(config: Mapping[str, Any]) -> Any:
-    from experiments.evaluation.walks import WalkExperiment
-
-    return WalkExperiment(config, _target(config))
-
-
 def _claims() -> Sequence[Any]:
     from experiments.claims import PATH_PLANNING
 
@@ -41,7 +35,6 @@ DESCRIPTION = replace(
     name="path_planning",
     title="Path planning",
     target=_target,
-    experiment=_experiment,
     default_size=STEPS,
     size_refusal=lambda steps: "must be even, for the paths to meet again" if steps % 2 else "",
     num_modes=_num_paths,

@@ -38,16 +38,6 @@ class PointUnit(RunUnit):
 
     point: int = 0
 
-    @property
-    def name(self) -> str:
-        """point-03-..."""
-        return f"point-{self.point:02d}-{self.spec.name}"
-
-    @property
-    def group(self) -> str:
-        """A row of the live table for each budget."""
-        return self.spec.preset
-
 
 def rank_budgets(
     study: StudySpecification, presets: Sequence[str], points: int, workers: Workers, out: Path
@@ -72,8 +62,8 @@ def rank_budgets(
     console, number = Console(soft_wrap=True), workers.local
     chosen = random_points(study, points)
     units = [
-        PointUnit(dataclasses.replace(study, preset=preset).run(seed, overrides), 0, point=i)
-        for preset in presets
+        PointUnit(run.run(seed, overrides), 0, prefix=f"point-{i:02d}-", row=run.preset, point=i)
+        for run in (dataclasses.replace(study, preset=preset) for preset in presets)
         for seed in study.seeds
         for i, overrides in enumerate(chosen)
     ]

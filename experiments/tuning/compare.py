@@ -18,23 +18,13 @@ import pandas as pd
 from rich.console import Console
 
 from experiments.result_files import sign_flip_test, to_markdown, with_interval
-from experiments.specification import (
-    column_name,
-    parse_integers,
-    published_column,
-    tuned_file,
-)
+from experiments.specification import column_name, parse_integers, published_column, tuned_file
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line
 from experiments.tasks import describe
-from experiments.tuning.space import searched, suggest, to_parameters
-from experiments.tuning.specification import Studies, StudySpecification, check_compared
-from experiments.tuning.study import (
-    ENDED,
-    best_trial,
-    objective_value,
-    open_storage,
-)
+from experiments.tuning.space import searched, suggest, to_parameters, written
+from experiments.tuning.specification import Studies, StudySpecification
+from experiments.tuning.study import ENDED, best_trial, count, objective_value, open_storage
 from experiments.units import RunUnit
 
 CANDIDATES = ("published", "found")
@@ -53,17 +43,6 @@ class CandidateUnit(RunUnit):
 
     candidate: str = "published"
 
-    @property
-    def name(self) -> str:
-        """published-... or found-..."""
-        return f"{self.candidate}-{self.spec.name}"
-
-    @property
-    def group(self) -> str:
-        """A row per column and candidate."""
-        spec = self.spec
-        return f"{column_name(spec.task, spec.method, spec.components)} {self.candidate}"
-
 
 @dataclass(frozen=True)
 class Column:
@@ -79,11 +58,6 @@ class Column:
     def candidates(self) -> tuple[str, ...]:
         """Those to run: the same values need not be run twice."""
         return CANDIDATES[:1] if self.unbeaten else CANDIDATES
-
-    @property
-    def best_candidate(self) -> str:
-        """The last of them."""
-        return self.candidates[-1]
 
 
 def compare(
@@ -106,17 +80,24 @@ def compare(
             failed.
     """
     console, task = Console(), studies.task
-    check_compared(task)
     number = workers.local
     fresh = parse_integers("--seeds", seeds) or [100, 101, 102]
     columns = find_columns(studies)
-    _check_fresh(fresh, columns)
+    for column in columns:
+        seen = sorted(set(fresh) & set(column.spec.seeds))
+        if seen:
+            text = f"tuning of {column.name} saw these seeds; give fresh ones."
+            raise InputError(f"--seeds {seen}: {text}")
     preset = check_choice("--budget", budget or columns[0].spec.preset, describe(task).grids)
     out = out or Path("comparisons") / f"{task}-{preset}"
     runs = {column.name: dataclasses.replace(column.spec, preset=preset) for column in columns}
     units = [
         CandidateUnit(
-            runs[column.name].run(seed, column.overrides[candidate]), 0, candidate=candidate
+            runs[column.name].run(seed, column.overrides[candidate]),
+            0,
+            prefix=f"{candidate}-",
+            row=f"{column.name} {candidate}",
+            candidate=candidate,
         )
         for column in columns
         for candidate in column.candidates
@@ -135,14 +116,6 @@ def compare(
     if failures:
         first = last_line(next(iter(failures.values())))
         raise InputError(f"{len(failures)} runs failed, the first with: {first}")
-
-
-def _check_fresh(seeds: Sequence[int], columns: Sequence[Column]) -> None:
-    for column in columns:
-        seen = sorted(set(seeds) & set(column.spec.seeds))
-        if seen:
-            text = f"tuning of {column.name} saw these seeds; give fresh ones."
-            raise InputError(f"--seeds {seen}: {text}")
 
 
 def _outcome(unit: CandidateUnit, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,15 +216,11 @@ def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> 
 def _side_by_side(column: Column) -> list[dict[str, Any]]:
     published, found = (column.overrides[candidate] for candidate in CANDIDATES)
     names = ("column", "hyperparameter", *CANDIDATES)
-    return [
-        dict(zip(names, (column.name, f"{s}.{k}", _plain(published[s][k]), _plain(v)), strict=True))
-        for s, keys in found.items()
-        for k, v in keys.items()
+    values = [
+        (f"{s}.{k}", published[s][k], v) for s, keys in found.items() for k, v in keys.items()
     ]
-
-
-def _plain(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    rows = [(column.name, name, written(old), written(new)) for name, old, new in values]
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
@@ -270,7 +239,7 @@ def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
         both = pd.concat(parts, axis=1, join="inner").to_numpy(float)
         row["found lower in"] = f"{int((both[:, 1] < both[:, 0]).sum())} of {len(both)}"
         row["p"] = f"{sign_flip_test(both[:, 1] - both[:, 0]):.2g}" if len(both) else "-"
-    row["trials"] = str(len(column.study.get_trials(deepcopy=False, states=ENDED)))
+    row["trials"] = str(count(column.study, *ENDED))
     best = best_trial(column.study)
     value = None if best is None else best.value
     row["found in tuning"] = "-" if value is None else f"{value:.4f}"
@@ -281,11 +250,10 @@ def _importances(column: Column) -> list[dict[str, Any]]:
     complete = column.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     if len(complete) < FEWEST_FOR_IMPORTANCES or np.ptp([trial.value for trial in complete]) == 0.0:
         return []
-    found = optuna.importance.get_param_importances(column.study)
-    finite = {name: float(value) for name, value in found.items() if math.isfinite(value)}
     return [
-        {"column": column.name, "hyperparameter": name, "importance": value}
-        for name, value in finite.items()
+        {"column": column.name, "hyperparameter": name, "importance": float(value)}
+        for name, value in optuna.importance.get_param_importances(column.study).items()
+        if math.isfinite(value)
     ]
 
 
@@ -295,10 +263,10 @@ def write_tuned(task: str, columns: Sequence[Column]) -> Path:
     for column in columns:
         best = best_trial(column.study)
         assert best is not None
-        content["columns"][column.name] = column.overrides[column.best_candidate]
+        content["columns"][column.name] = column.overrides[column.candidates[-1]]
         content["provenance"][column.name] = {
             "study": column.study.study_name,
-            "trials": len(column.study.get_trials(deepcopy=False, states=ENDED)),
+            "trials": count(column.study, *ENDED),
             "trial": best.number,
             "value": best.value,
             "seeds": list(column.spec.seeds),

@@ -35,11 +35,8 @@ def searched(task: str, method: str, components: int) -> dict[str, SearchParamet
 
     def is_searched(name: str, row: SearchParameter) -> bool:
         section, key = name.split(".")
-        is_used = (
-            key in column.get(section, {})
-            if table is not None
-            else section != "kde" or chosen.fusion
-        )
+        has_part = section != "kde" or chosen.fusion
+        is_used = has_part if table is None else key in column.get(section, {})
         is_methods = row.methods is None or chosen.family in row.methods
         return name not in fixed and is_methods and is_used
 
@@ -65,13 +62,17 @@ def to_parameters(
     for name, row in rows.items():
         section, key = name.split(".")
         value = values[section][key]
-        if _zero_exponent(row) is not None:
-            found[f"log2 {name}"] = round(math.log2(value)) if value > 0 else _zero_exponent(row)
-        elif row.type == "power_of_two":
-            found[f"log2 {name}"] = round(math.log2(value))
+        zero = _zero_exponent(row)
+        if zero is not None or row.type == "power_of_two":
+            found[f"log2 {name}"] = zero if value == 0 else round(math.log2(value))
         else:
             found[name] = value
     return found
+
+
+def written(value: Any) -> str:
+    """A hyperparameter's value, as tables show it."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _suggest(trial: "optuna.Trial", name: str, row: SearchParameter) -> Any:

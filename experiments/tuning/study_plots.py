@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from virl_tf.methods import METHODS
-from virl_tf.validation import InputError, check_choice
+from virl_tf.validation import InputError
 
 from experiments.figures.study_pictures import draw_study
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES, find_study
@@ -19,7 +18,6 @@ def study_plots(studies: Studies, method: str, components: int, out: Path | None
     """
     from optuna.trial import TrialState
 
-    check_choice("method", method, METHODS)
     study = find_study(studies, (method, components))
     if study is None:
         command = f"python -m experiments tune {studies.task} --method {method}"

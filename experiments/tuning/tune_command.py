@@ -18,6 +18,7 @@ from rich.table import Table
 
 from experiments.expected_time import expected_time, sentence
 from experiments.sweep import Workers, cluster, submit
+from experiments.tuning.space import written
 from experiments.tuning.specification import FOLDER, StudySpecification, TuneRequest
 from experiments.tuning.study import (
     ENDED,
@@ -52,11 +53,17 @@ def tune(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     except optuna.exceptions.StorageInternalError as error:
         text = f"--storage {url} does not answer any more ({reason_of(error)})"
         raise InputError(f"{text}; what was done is kept, the same command continues.") from error
-    _report(study, trials, out, console)
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "trials.csv", study.trials_dataframe(attrs=COLUMNS).to_csv(index=False))
+    console.print(board(study, trials))
     console.print(f"trials: {out / 'trials.csv'}   database: {url}", highlight=False)
     if count(study, *ENDED) < trials:
         text = "the study was given up after too many failed trials in a row"
-        raise InputError(f"{text}; the last: {_last_failure(study)}")
+        failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+        reasons = [
+            trial.user_attrs["reason"] for trial in failed if "traceback" in trial.user_attrs
+        ]
+        raise InputError(f"{text}; the last: {reasons[-1] if reasons else 'no trial ran'}")
 
 
 def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
@@ -71,20 +78,15 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     done = 0
     file = Path(url.removeprefix("sqlite:///"))
     if file.is_file() or not url.startswith("sqlite:///"):
-        done = trials_done(spec.name, open_storage(url))
+        storage = open_storage(url)
+        if spec.name in optuna.get_all_study_names(storage):
+            done = count(optuna.load_study(study_name=spec.name, storage=storage), *ENDED)
     left = max(0, request.trials - done)
     times = [expected_time(spec.run(seed, {})) for seed in spec.seeds] * left
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{request.trials} trials of {spec.name}: {done} done already, {left} to do")
     console.print(sentence(times, workers.local))
     console.print("a trial that is pruned takes less, one with a larger network more")
-
-
-def trials_done(name: str, storage: optuna.storages.BaseStorage) -> int:
-    """Complete or pruned trials of a study; 0 if there is none of this name."""
-    if name not in optuna.get_all_study_names(storage):
-        return 0
-    return count(optuna.load_study(study_name=name, storage=storage), *ENDED)
 
 
 def _study_of(
@@ -101,19 +103,6 @@ def _study_of(
 
 TIMES = ("datetime_start", "datetime_complete")
 COLUMNS = ("number", "state", "value", *TIMES, "params", "user_attrs")
-
-
-def _report(study: optuna.Study, trials: int, out: Path, console: Console) -> None:
-    """trials.csv, and what was found on the screen."""
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "trials.csv", study.trials_dataframe(attrs=COLUMNS).to_csv(index=False))
-    console.print(board(study, trials))
-
-
-def _last_failure(study: optuna.Study) -> str:
-    failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
-    reasons = [trial.user_attrs["reason"] for trial in failed if "traceback" in trial.user_attrs]
-    return reasons[-1] if reasons else "no trial ran"
 
 
 def _work_together(
@@ -169,7 +158,4 @@ def board(study: optuna.Study, trials: int) -> Group:
 
 def describe(parameters: dict[str, Any]) -> str:
     """Parameters in one line."""
-    return ", ".join(
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in parameters.items()
-    )
+    return ", ".join(f"{name} {written(value)}" for name, value in parameters.items())
