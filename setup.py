@@ -49,7 +49,7 @@ setup(
         "scipy>=1.13",
         "threadpoolctl>=3.5",
         "rich>=14.0",
-        "typer>=0.16",
+        "typer>=0.18",
         "matplotlib>=3.10",
         "optuna>=5.0",
     ],
