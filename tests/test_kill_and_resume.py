@@ -258,6 +258,18 @@ class Whole(NamedTuple):
     duration: float
     forked: bool
 
+    @property
+    def names(self) -> list[str]:
+        """Of files that come in the course of it, those of earlier iterations too."""
+        files = [path for path in sorted(self.out.rglob("*")) if path.is_file()]
+        last = [path for path in files if path.match("state-*.npz")]
+        earlier = [
+            path.with_name(f"state-{t:05d}.npz")
+            for path in last
+            for t in range(1, int(path.stem.split("-")[1]))
+        ]
+        return sorted({path.relative_to(self.out).as_posix() for path in [*files, *earlier]})
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
@@ -298,11 +310,12 @@ def whole(tmp_path_factory, site):
 
 
 def random_moment(running: Running, rng: np.random.Generator, whole: Whole) -> None:
-    """Any time from the first file to the end, or right after one of the files came."""
-    names = (path.relative_to(whole.out) for path in sorted(whole.out.rglob("*")))
-    missing = [running.out / name for name in names if not (running.out / name).exists()]
-    if missing and rng.uniform() < 0.5:
-        running.wait_until(missing[rng.integers(len(missing))].exists)
+    """Right after one of the files that are not there yet came, or any time from the first one to
+    the end.
+    """
+    missing = [name for name in whole.names if not (running.out / name).exists()]
+    if missing and rng.uniform() < 0.7:
+        running.wait_until((running.out / missing[rng.integers(len(missing))]).exists)
         running.sleep(rng.uniform(0.0, AFTER_A_FILE))
     else:
         running.sleep(rng.uniform(whole.first, whole.duration))
