@@ -91,7 +91,7 @@ def save_arrays(path: Path, arrays: dict[str, Any]) -> None:
 
 def pack_arrays(file: Any, arrays: Mapping[str, Any]) -> None:
     """Write named arrays to an open file in .npz format. Raises ValueError for objects."""
-    plain = {name: np.asarray(array) for name, array in arrays.items()}
+    plain: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
     # `savez` would pickle them, and NumPy 2.0 cannot be told not to.
     objects = [name for name, array in plain.items() if array.dtype.hasobject]
     if objects:
