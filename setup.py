@@ -1,5 +1,5 @@
 """Metadata and dependencies of virl_tf: lower bounds here, one whole tested environment in
-requirements.lock.
+requirements.lock, and one of the lowest versions in requirements.lowest.
 """
 
 import runpy
@@ -43,13 +43,13 @@ setup(
         "h5py>=3.14",
         "jaxtyping>=0.3",  # shapes of arrays as checked text
         "numpy>=2.0",
-        "pandas>=2.2",
+        "pandas>=2.2.2",
         "PyYAML>=6.0",
         "scikit-learn>=1.7",
         "scipy>=1.13",
         "threadpoolctl>=3.5",
         "rich>=14.0",
-        "typer>=0.16",
+        "typer>=0.18",
         "matplotlib>=3.10",
         "optuna>=5.0",
     ],
@@ -67,17 +67,16 @@ setup(
             "latex2mathml>=3.78",
         ],
         "release": ["build>=1.3", "twine>=6.1"],  # wheel and sdist, and what an index asks of them
-        "postgres": ["psycopg[binary]>=3.2"],  # studies in a PostgreSQL database
+        "postgres": ["psycopg[binary]>=3.2.1"],  # studies in a PostgreSQL database
         "bench": ["gmmvi>=1.1"],  # the peer of `benchmark --peers`
         "test": [
             "pytest>=8.4",
             "pytest-xdist>=3.8",
             "hypothesis>=6.140",
             "ruff>=0.14",
-            "mypy>=1.18",
-            "scipy>=1.15",
-            "pandas-stubs",
-            "types-PyYAML",
+            "mypy>=1.18.1",
+            "pandas-stubs>=2.2.2.240514",
+            "types-PyYAML>=6.0.12",
         ],
     },
 )

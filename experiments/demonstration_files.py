@@ -99,6 +99,7 @@ def read_csv(path: Path) -> pd.DataFrame:
             comment="#",
             encoding="utf-8-sig",
             skipinitialspace=True,
+            float_precision="round_trip",  # the default of pandas 3.1
         )
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{path} is not a .csv file of numbers: {reason(error)}.") from error

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.persistence.files import (
     load_arrays,
+    pack_arrays,
     plain,
     read_json,
     read_members,
@@ -151,7 +152,7 @@ def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
     for name, array in arrays.items():
         short[name] = _rounded(array) if array.dtype.kind == "f" else array
     file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **short)
+    pack_arrays(file, short)
     return file.getvalue()
 
 

@@ -32,9 +32,7 @@ from pathlib import Path
 
 from virl_tf import problem
 from virl_tf.discriminator import fit as discriminator_fit
-from virl_tf.discriminator.fit import DiscriminatorFitter
 from virl_tf.features import Features
-from virl_tf.hparams import Hparams
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork, empty_stack
@@ -133,18 +131,14 @@ def make_state(t=1, num_components=3, num_weights=2):
     return State(t, make_mixture(num_components, seed=t), reward, weights)
 
 
-def remembered(function, parts_of=lambda argument: argument):
-    """`function`, which is called once for each key of its arguments.
-
-    `parts_of`: what tells one argument from another; arrays are told by their bytes.
-    """
+def remembered(function):
+    """`function`, which is called once for the same arguments; arrays are told by their bytes."""
     known = {}
 
     def key_of(argument):
-        part = parts_of(argument)
-        if isinstance(part, np.ndarray):
-            return part.shape, str(part.dtype), part.tobytes()
-        return part
+        if isinstance(argument, np.ndarray):
+            return argument.shape, str(argument.dtype), argument.tobytes()
+        return argument
 
     def call(*arguments):
         key = tuple(map(key_of, arguments))
@@ -164,16 +158,12 @@ density_fit = remembered(problem.density_fit)
 def light_runs(request):
     """What the runs of a module have in common is made once.
 
-    EM mixtures of the same rows (3 s), and discriminators of the same sizes (2 s): every fit sets
-    all of their variables. The policies' steps are plain graphs, because XLA takes 7 s for each
-    shape of a reward; modules marked `xla` and processes of their own have them as users do.
+    EM mixtures of the same rows (3 s). The policies' steps are plain graphs, because XLA takes 7 s
+    for each shape of a reward; modules marked `xla` and processes of their own have them as users
+    do.
     """
-    fitter = remembered(
-        DiscriminatorFitter,
-        lambda part: (part.network, part.training) if isinstance(part, Hparams) else part,
-    )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit_module, "DiscriminatorFitter", fitter)
+        patch.setattr(discriminator_fit, "_IDLE", {})  # another module's may be fused
         patch.setattr(fit_module, "choose_mixture", choose_mixture)
         patch.setattr(problem, "density_fit", density_fit)
         xla = request.node.get_closest_marker("xla")

@@ -115,7 +115,7 @@ def test_objects_are_not_written(tmp_path):
 
 def test_pickled_objects_are_refused_and_not_executed(tmp_path):
     marker = tmp_path / "executed"
-    np.savez(tmp_path / "a.npz", x=np.array([Executes(marker)], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "a.npz", x=np.array([Executes(marker)], dtype=object))
     with pytest.raises(InputError, match=r"a\.npz is damaged or not an \.npz file of plain arrays"):
         load_arrays(tmp_path / "a.npz")
     assert not marker.exists()

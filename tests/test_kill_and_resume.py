@@ -1,196 +1,372 @@
-"""Real runs, stopped at random moments and started again, end with the bytes of a run that was
-never stopped.
+"""Every command that fills a folder, stopped at random moments and started again, ends with the
+bytes of one that was never stopped.
 
-Half an hour on 2 cores, with 30 kills per method (15 on each task; VIRL_TF_KILLS sets another
-number per method and task):
+20 minutes on 2 cores with 3 kills of each kind; VIRL_TF_KILLS sets another number:
 
-    pytest -m slow -s tests/test_kill_and_resume.py
+    VIRL_TF_KILLS=100 pytest -m slow -s tests/test_kill_and_resume.py -k "killed and fit"
 """
 
+import contextlib
+import csv
+import io
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+import zipfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from tests import tiny
+from tests import arm, tiny
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-KILLS = int(os.environ.get("VIRL_TF_KILLS", "15"))
+KILLS = int(os.environ.get("VIRL_TF_KILLS", "3"))  # of each kind
 MOST_IN_A_ROW = 5  # kills of one run, before it may end
-TASKS = {"gaussians": ["--modes", "5"], "grid_walker": ["--steps", "3"]}
-METHODS = ["virl", "geim", "eim"]
-ITERATIONS = 40
-OVERRIDES = ["network.layer_size=8", "network.batch_norm=false", "training.num_epochs=2"]
-OVERRIDES += ["kde.bandwidth=0.3", "policy.update_steps=2", "loop.num_negatives=500"]
+AFTER_A_FILE = 0.1  # seconds: so soon after a file is there many kills come
+LONGEST = 600.0  # seconds of one process
+
+TINY = ["network.layer_size=8", "training.num_epochs=2", "policy.update_steps=2"]
+TINY += ["loop.num_negatives=500", "loop.min_gain=null"]
+RUN = ["--preset", "smoke", "--components", "2", "--rows", "300"]
 # V-IRL's runs end with a pooling.
-OVERRIDES += [f"loop.num_iterations={ITERATIONS}", "loop.mixture_average=true"]
-BOTH = pytest.mark.parametrize(
-    ("task", "method"), [(task, method) for task in TASKS for method in METHODS]
-)
+RUN += tiny.set_words(*TINY, "loop.num_iterations=6", "loop.mixture_average=true")
+TARGETS = {
+    "gaussians": ["--modes", "3"],
+    "grid_walker": ["--steps", "3"],
+    "path_planning": ["--steps", "4"],
+}
+FIT = ["--components", "2", *tiny.set_words(*TINY, "loop.num_iterations=3")]
+INFER = ["--components", "2", "--steps", "20"]
+SUPPORT = "def support(x):\n    return x[:, 0] < 2.5\n"
+UNITS = ["--workers", "1", *tiny.set_words(*TINY, "loop.num_iterations=3")]
 
 
-class Running(NamedTuple):
-    """A run in a process of its own."""
+class Kind(NamedTuple):
+    """A command that fills a folder.
 
-    process: subprocess.Popen
-    log: Path
-    out: Path
+    Attributes:
+        words: folder of inputs -> the command's, without --out.
+        of: the kind whose folder it reads, which is its first argument then.
+        workers: it has processes of its own, and is one itself; else it is forked from one that has
+            imported TensorFlow.
+    """
 
-    def iterations(self) -> int:
-        """Lines of progress so far."""
-        return sum(
-            line.startswith("t ") for line in self.log.read_text(encoding="utf-8").splitlines()
-        )
+    words: Callable[[Path], list[Any]]
+    of: str | None = None
+    workers: bool = False
 
-    def did_all_iterations(self) -> bool:
-        """In this process or an earlier one."""
-        return (self.out / "checkpoints" / f"state-{ITERATIONS:05d}.npz").exists()
 
-    def wait_until(self, condition):
+def run_of(task: str, method: str) -> Kind:
+    return Kind(lambda _: ["run", task, *TARGETS[task], "--method", method, *RUN])
+
+
+def fit_of(file: str, *options: str) -> Kind:
+    return Kind(lambda site: ["fit", site / file, *options, *FIT])
+
+
+def inference(of: str, *options: str) -> Kind:
+    return Kind(lambda site: [*INFER, *(site / o if o.endswith(".py") else o for o in options)], of)
+
+
+def units(*words: str) -> Kind:
+    return Kind(lambda _: [*words, *UNITS], workers=True)
+
+
+PATHS = ["--trajectories", "--encoding", "components", "--encoding-size", "2"]
+KINDS = {
+    **{
+        f"run {task} {method}": run_of(task, method)
+        for task in ("gaussians", "grid_walker")
+        for method in ("virl", "geim", "eim")
+    },
+    "run path_planning virl": run_of("path_planning", "virl"),
+    "fit rows": fit_of("rows.csv"),
+    "fit bounds": fit_of("rows.csv", "--lower", "a=-9", "--periodic", "b=20", "--method", "eim"),
+    "fit contexts": fit_of("rows.csv", "--contexts", "goal"),
+    "fit trajectories": fit_of("paths.csv", "--columns", "a,b", *PATHS),
+    "fit trajectories contexts": fit_of("paths.csv", "--contexts", "goal", *PATHS),
+    "infer search": inference("fit rows"),
+    "infer fixed": inference("fit rows", "--fixed", "--samples", "20"),
+    "infer support": inference("fit rows", "--support", "inside.py"),
+    "infer contexts": inference("fit contexts"),
+    "infer one context": inference("fit contexts", "--context", "goal=0.3", "--fixed"),
+    "infer trajectories": inference("fit trajectories", "--fixed"),
+    "infer obstacles": inference("run path_planning virl", "--obstacles", "0.3", "--fixed"),
+    "sweep": units("sweep", "gaussians", "--preset", "smoke", "--modes", "3", "--seeds", "0"),
+    "ablate": units("ablate", "gaussians", "--only", "best", "--modes", "3", "--seeds", "100"),
+    "tune": units(
+        *("tune", "gaussians", "--preset", "smoke", "--modes", "3"),
+        *("--components", "2", "--trials", "1"),
+    ),
+}
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+class Running:
+    """A command in a process of its own, which leads a group."""
+
+    def __init__(self, words: list[Any], out: Path, number: int = 0, forked: bool = False):
+        """Start it.
+
+        Args:
+            number: how often this folder's command was started before.
+            forked: see `Kind.workers`.
+        """
+        self.out, self.log = out, out.parent / f"{out.name}-{number}.log"
+        words = [*map(str, words), "--out", str(out)]
+        self._forked = forked
+        if forked:
+            self._process: Any = _forks().Process(target=_command, args=(words, str(self.log)))
+            self._process.start()
+        else:
+            with self.log.open("wb") as file:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "experiments", *words],
+                    cwd=ROOT,
+                    stdout=file,
+                    stderr=file,
+                    start_new_session=True,
+                )
+
+    @property
+    def ended(self) -> bool:
+        return (self._process.exitcode if self._forked else self._process.poll()) is not None
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
         """Until `condition` holds or the process is at its end."""
-        deadline = time.monotonic() + 300
-        while self.process.poll() is None and not condition():
-            assert time.monotonic() < deadline, self.log.read_text(encoding="utf-8")
-            time.sleep(0.005)
+        deadline = time.monotonic() + LONGEST
+        while not self.ended and not condition():
+            assert time.monotonic() < deadline, self.shown()
+            time.sleep(0.003)
+
+    def sleep(self, seconds: float) -> None:
+        """At most until its end."""
+        end = time.monotonic() + seconds
+        self.wait_until(lambda: time.monotonic() >= end)
+
+    def signal(self, signum: int) -> None:
+        os.kill(self._process.pid, signum)
+
+    def kill(self) -> None:
+        """With its workers."""
+        self.signal(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self.end()
 
     def end(self) -> int:
-        return self.process.wait(timeout=300)
+        """Its exit status, once it is there."""
+        if not self._forked:
+            return self._process.wait(LONGEST)
+        self._process.join(LONGEST)
+        return self._process.exitcode
+
+    def shown(self) -> str:
+        return self.log.read_text(encoding="utf-8") if self.log.is_file() else ""
 
 
-class Whole(NamedTuple):
-    """A run that nothing stopped, and how long it took."""
-
-    out: Path
-    duration: float  # seconds from its first output to its end
-    iteration: float
-    closing: float  # from its last iteration to its end
-
-
-def start(task: str, method: str, out: Path, number: int = 0) -> Running:
-    log = out.parent / f"{out.name}-{number}.log"
-    command = ["run", task, *TASKS[task], "--method", method, "--preset", "smoke"]
-    command += ["--components", "2", *tiny.set_words(*OVERRIDES), "--out", str(out)]
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "experiments", *command], cwd=ROOT, stdout=file, stderr=file
-        )
-    return Running(process, log, out)
+@cache
+def _forks() -> Any:
+    """What starts processes in which TensorFlow is imported and has done nothing yet."""
+    context = multiprocessing.get_context("forkserver")
+    imported = ["virl_tf.fit", "virl_tf.persistence.run_folder", "experiments.cli"]
+    imported += ["experiments.fit_command", "matplotlib.pyplot"]
+    context.set_forkserver_preload(imported)
+    return context
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    @cache
-    def run(task: str, method: str) -> Whole:
-        out = tmp_path_factory.mktemp("whole") / f"{task}-{method}"
-        running = start(task, method, out)
-        running.wait_until(lambda: running.log.stat().st_size > 0)
-        first_output = time.monotonic()
-        running.wait_until(lambda: running.iterations() >= 1)
-        first_iteration = time.monotonic()
-        running.wait_until(lambda: running.iterations() >= ITERATIONS)
-        last_iteration = time.monotonic()
-        iteration = (last_iteration - first_iteration) / (ITERATIONS - 1)
-        assert running.end() == 0, running.log.read_text(encoding="utf-8")
-        end = time.monotonic()
-        return Whole(out, end - first_output, iteration, end - last_iteration)
+def _command(words: list[str], log: str) -> None:
+    """Of a forked process, as `python -m experiments` does it."""
+    os.setsid()
+    os.chdir(ROOT)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    from virl_tf.persistence import run_folder
 
-    return run
+    run_folder._STARTED = time.time()  # tells what earlier processes have left
+    sys.argv = ["experiments", *words]
+    from experiments.cli import main
+
+    main()
 
 
-def content(out: Path) -> dict[str, object]:
-    """All that a run leaves, byte by byte, but for its timings and pictures."""
-    names = ["metrics.csv", "reward.keras", *sorted(p.name for p in out.glob("*.npz"))]
-    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    del summary["cpu_seconds"]
-    return {
-        **{name: (out / name).read_bytes() for name in names},
-        "summary": summary,
-        "checkpoints": [
-            p.read_bytes() for p in sorted((out / "checkpoints").glob("state-*.npz"))[-2:]
-        ],
-    }
+# --- what is left ---------------------------------------------------------------------------------
+
+# Times, and what holds them.
+TIMED_FILES = ("*.pdf", "timings.csv", "table.md", "*.db", ".lock", "tensorboard/*")
+PARTIAL = ".*.partial"  # what a kill leaves; of sweeps for a minute
 
 
-def same_content(found: Path, expected: Path):
+def content(out: Path) -> dict[str, Any]:
+    """All that a command leaves, but for its timings: by name, bytes, or what they say."""
+    files = [path for path in sorted(out.rglob("*")) if path.is_file()]
+    names = {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
+    return {name: said for name, data in names.items() if (said := timeless(name, data))}
+
+
+def timeless(name: str, data: bytes) -> Any:
+    """What a file says, without the times in it; None if there is nothing else."""
+    path = Path(name)
+    if any(path.match(pattern) for pattern in (*TIMED_FILES, PARTIAL)):
+        return None
+    if name.endswith(".json"):
+        return without_seconds(json.loads(data))
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            return {member: timeless(member, file.read(member)) for member in file.namelist()}
+    if path.name == "trials.csv":  # a trial for each worker that had it
+        rows = list(csv.DictReader(io.StringIO(data.decode("utf-8"))))
+        keys = [key for key in rows[0] if key == "value" or key.startswith("params_")]
+        return [[row[key] for key in keys] for row in rows if row["state"] == "COMPLETE"]
+    if name.endswith(".csv"):
+        return without_seconds(list(csv.DictReader(io.StringIO(data.decode("utf-8")))))
+    return data
+
+
+def without_seconds(value: Any) -> Any:
+    """Mappings in it lose what is named so."""
+    if isinstance(value, dict):
+        return {k: without_seconds(v) for k, v in value.items() if "seconds" not in str(k)}
+    return [without_seconds(item) for item in value] if isinstance(value, list) else value
+
+
+def same_content(found: Path, expected: Path) -> None:
     found, expected = content(found), content(expected)
     assert list(found) == list(expected)
     assert [name for name in found if found[name] != expected[name]] == []
 
 
-def random_moment(running: Running, rng: np.random.Generator, whole: Whole):
-    """Any time from the first output to the end, or in the next three iterations, or after the last
-    one.
+class Whole(NamedTuple):
+    """A command that nothing stopped, and how long it took."""
+
+    words: list[Any]
+    out: Path
+    first: float  # seconds from its start to its first file
+    duration: float
+    forked: bool
+
+    @property
+    def names(self) -> list[str]:
+        """Of files that come in the course of it, those of earlier iterations too."""
+        files = [path for path in sorted(self.out.rglob("*")) if path.is_file()]
+        last = [path for path in files if path.match("state-*.npz")]
+        earlier = [
+            path.with_name(f"state-{t:05d}.npz")
+            for path in last
+            for t in range(1, int(path.stem.split("-")[1]))
+        ]
+        return sorted({path.relative_to(self.out).as_posix() for path in [*files, *earlier]})
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """A folder of demonstrations."""
+    folder = tmp_path_factory.mktemp("site")
+    rng = np.random.default_rng(0)
+    goal, rows = rng.uniform(-1.0, 1.0, 80), rng.standard_normal((80, 2))
+    frame = pd.DataFrame({"goal": goal, "a": rows[:, 0] + 2.0 * goal, "b": rows[:, 1]})
+    frame.to_csv(folder / "rows.csv", index=False)
+    angles, _ = arm.reaching(60, num_steps=12)
+    frame = pd.DataFrame(angles[..., :2].reshape(-1, 2), columns=["a", "b"])
+    frame = frame.assign(episode=np.repeat(np.arange(60), 12))
+    frame.assign(goal=np.sin(frame["episode"])).to_csv(folder / "paths.csv", index=False)
+    (folder / "inside.py").write_text(SUPPORT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, site):
+    @cache
+    def run(name: str) -> Whole:
+        kind = KINDS[name]
+        words = kind.words(site)
+        if kind.of is not None:
+            words = ["infer", run(kind.of).out, *words]
+        out = tmp_path_factory.mktemp("whole") / name.replace(" ", "-")
+        start, forked = time.monotonic(), not kind.workers
+        running = Running(words, out, forked=forked)
+        running.wait_until(out.exists)
+        first = time.monotonic() - start
+        assert running.end() == 0, running.shown()
+        return Whole(words, out, first, time.monotonic() - start, forked)
+
+    return run
+
+
+# --- kills ----------------------------------------------------------------------------------------
+
+
+def random_moment(running: Running, rng: np.random.Generator, whole: Whole) -> None:
+    """Right after one of the files that are not there yet came, or any time from the first one to
+    the end.
     """
-    running.wait_until(lambda: running.log.stat().st_size > 0)
-    kind = rng.choice(3, p=[0.4, 0.4, 0.2])
-    if kind == 0:
-        time.sleep(rng.uniform(0.0, whole.duration))
-    elif kind == 1:
-        running.wait_until(lambda: running.iterations() >= 1)
-        time.sleep(rng.uniform(0.0, 3.0 * whole.iteration))
+    missing = [name for name in whole.names if not (running.out / name).exists()]
+    if missing and rng.uniform() < 0.7:
+        running.wait_until((running.out / missing[rng.integers(len(missing))]).exists)
+        running.sleep(rng.uniform(0.0, AFTER_A_FILE))
     else:
-        running.wait_until(running.did_all_iterations)
-        time.sleep(rng.uniform(0.0, whole.closing))
+        running.sleep(rng.uniform(whole.first, whole.duration))
 
 
-@BOTH
-def test_killed_runs_end_with_the_same_bytes(task, method, whole, tmp_path):
-    expected = whole(task, method)
-    rng = np.random.default_rng([list(TASKS).index(task), METHODS.index(method)])
-    phases, chains = (
-        {"before an iteration": 0, "between and in iterations": 0, "after the last": 0},
-        0,
-    )
-    while sum(phases.values()) < KILLS:
-        out = tmp_path / f"run-{chains}"
-        chains, in_a_row = chains + 1, 0
+@pytest.mark.parametrize("name", KINDS)
+def test_killed_runs_end_with_the_same_bytes(name, whole, tmp_path):
+    expected, rng = whole(name), np.random.default_rng(list(KINDS).index(name))
+    kills, chains = 0, 0
+    while kills < KILLS:
+        out, in_a_row = tmp_path / str(chains) / expected.out.name, 0
+        out.parent.mkdir()
         while True:
-            running = start(task, method, out, in_a_row)
-            if in_a_row < MOST_IN_A_ROW and sum(phases.values()) < KILLS:
+            running = Running(expected.words, out, in_a_row, expected.forked)
+            if in_a_row < MOST_IN_A_ROW and kills < KILLS:
                 random_moment(running, rng, expected)
             else:
                 running.wait_until(lambda: False)
-            if running.process.poll() is not None:
+            if running.ended:
                 break
-            running.process.kill()
-            running.end()
-            in_a_row += 1
-            phases[
-                list(phases)[2 if running.did_all_iterations() else min(1, running.iterations())]
-            ] += 1
-        assert running.end() == 0, running.log.read_text(encoding="utf-8")
+            running.kill()
+            assert "Traceback" not in running.shown(), running.shown()
+            in_a_row, kills = in_a_row + 1, kills + 1
+        assert running.end() == 0, running.shown()
+        assert "Traceback" not in running.shown(), running.shown()
         same_content(out, expected.out)
-    kills = sum(phases.values())
-    print(f"\n{task} {method}: {kills} kills in {chains} runs ({phases}); all bytes equal")
+        assert not (expected.forked and list(out.rglob(PARTIAL)))
+        chains += 1
+    print(f"\n{name}: {kills} kills in {chains} runs; all bytes equal")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 @pytest.mark.parametrize(
-    ("task", "method"), [("gaussians", "virl"), ("grid_walker", "geim"), ("gaussians", "eim")]
+    "name", ["run gaussians virl", "run grid_walker geim", "fit trajectories contexts"]
 )
 def test_a_stopped_run_says_how_to_go_on_and_ends_with_the_same_bytes(
-    task, method, signum, whole, tmp_path
+    name, signum, whole, tmp_path
 ):
-    expected, stopped = whole(task, method), 0
-    rng = np.random.default_rng([signum, METHODS.index(method)])
+    expected, stopped = whole(name), 0
+    rng = np.random.default_rng([signum, list(KINDS).index(name)])
     for number in range(5):
-        out = tmp_path / f"run-{number}"
+        out = tmp_path / str(number) / expected.out.name
+        out.parent.mkdir()
         for attempt in range(4):
-            running = start(task, method, out, attempt)
+            running = Running(expected.words, out, attempt)
             if attempt < 3:
-                random_moment(running, rng, expected)
-                running.process.send_signal(signum)
-            status, shown = running.end(), running.log.read_text(encoding="utf-8")
+                running.wait_until(out.exists)
+                running.sleep(rng.uniform(0.0, expected.duration - expected.first))
+                running.signal(signum)
+            status, shown = running.end(), running.shown()
             if (out / "summary.json").is_file():  # the signal, if any, came after the work was done
                 break
             assert status == 130, shown
@@ -200,5 +376,5 @@ def test_a_stopped_run_says_how_to_go_on_and_ends_with_the_same_bytes(
         same_content(out, expected.out)
         if stopped:
             break
-    print(f"\n{task} {method}: stopped {stopped} times; all bytes equal")
+    print(f"\n{name}: stopped {stopped} times; all bytes equal")
     assert stopped > 0

@@ -13,6 +13,7 @@ from virl_tf.version import VERSION
 
 import pytest
 import yaml
+from packaging.version import Version
 
 from experiments.doc_tables import find_pages
 
@@ -133,6 +134,23 @@ def test_lock_file_pins_every_dependency():
     assert set(re.findall(r"--extra (\w+)", lock)) == LOCKED_EXTRAS
 
 
+def test_the_lowest_versions_are_the_bounds():
+    lines = re.findall(r"^([\w.-]+)(?:\[\w+\])?==(\S+)", read("requirements.lowest"), re.MULTILINE)
+    pinned = {name.lower(): Version(version) for name, version in lines}
+    extras = setup_argument("extras_require")
+    wanted = setup_argument("install_requires")
+    command = read("requirements.lowest").splitlines()[0]
+    wanted += [r for name in re.findall(r"--extra (\w+)", command) for r in extras[name]]
+    bounds = [re.fullmatch(r"([\w.-]+)(?:\[\w+\])?>=([\w.]+)", text).groups() for text in wanted]
+    assert {"tensorflow", "numpy", "pytest", "distributed"} <= {name for name, _ in bounds}
+    assert {name: pinned[name.lower()] for name, _ in bounds} == {
+        name: Version(bound) for name, bound in bounds
+    }
+    lowest = re.search(r'python_requires=">=([\d.]+),', read("setup.py"))[1]
+    assert f"on Python {lowest}:" in command
+    assert f"--python-version {lowest} " in command
+
+
 def test_every_extra_has_a_row_in_one_table():
     rows = re.findall(r"^\| `(\w+)` \| .+ \| (yes|no) \|$", read("docs/usage.md"), re.MULTILINE)
     extras = set(setup_argument("extras_require"))
@@ -225,8 +243,9 @@ def test_both_hold_hyperparameters_and_results(distributions):
     assert len(results) > 10
     assert results <= of_wheel & of_sdist
     assert "virl_tf/py.typed" in of_wheel & of_sdist
-    for name in ("requirements.lock", "CHANGELOG.md", "CITATION.cff", "tests/conftest.py"):
+    for name in ("requirements.lock", "requirements.lowest", "CHANGELOG.md", "CITATION.cff"):
         assert name in of_sdist, name
+    assert "tests/conftest.py" in of_sdist
     assert not any(name.endswith(".pyc") for name in of_sdist | of_wheel)
 
 

@@ -27,7 +27,7 @@ def test_the_picture_is_small_the_same_each_time_and_of_many_colours(drawn):
     reward, policy, picture = drawn
     assert picture == picture_of(reward, policy)
     pixels = matplotlib.image.imread(io.BytesIO(picture))
-    assert pixels.shape == (320, 460, 4)
+    assert pixels.shape in [(320, 460, 4), (320, 459, 4)]  # Matplotlib 3.10.0 rounds down
     assert len(np.unique(pixels.reshape(-1, 4), axis=0)) > 100
 
 

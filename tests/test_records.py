@@ -203,7 +203,7 @@ def test_a_mangled_record_is_refused_by_its_name(mangle, run, tmp_path):
 def test_pickles_in_a_record_are_not_loaded(run, tmp_path):
     path, file = tmp_path / "a.zip", io.BytesIO()
     write_record(run, path)
-    np.savez(file, train=np.array([object()]), allow_pickle=True)
+    np.savez(file, train=np.array([object()]))
     rewritten(path, lambda members: members.update({"demonstrations.npz": file.getvalue()}))
     unpack(read_record(path), tmp_path / "again")
     with pytest.raises(InputError, match="pickled objects, which are not loaded"):

@@ -408,6 +408,22 @@ def test_the_next_start_removes_what_kills_have_left_and_nothing_else(tmp_path, 
     assert not (folder.path / ".reward-a1b2c3d4.partial").exists()
 
 
+@pytest.mark.parametrize(("of_runs", "age", "kept"), [(False, 50, []), (True, 50, LEFT)])
+def test_folders_that_are_never_locked_are_tidied_too(tmp_path, monkeypatch, of_runs, age, kept):
+    """Those of inference, of one process; and of sweeps, whose workers may be elsewhere."""
+    monkeypatch.setattr(run_folder, "_STARTED", time.time())
+    path = RunFolder.open(tmp_path / "out", {"runs": ["a"]}, of_runs=of_runs).path
+    (path / "checkpoints").mkdir()
+    leave_behind(path, age=age)
+    RunFolder.open(path, {"runs": ["a"]}, of_runs=of_runs)
+    assert {name for name in present(path) if name in LEFT} == set(kept)
+    old = path / LEFT[0]
+    old.write_text("half", encoding="utf-8")
+    os.utime(old, (1.0, 1.0))
+    RunFolder.open(path, {"runs": ["a"]}, of_runs=of_runs)
+    assert not old.exists()
+
+
 def test_what_is_younger_than_the_process_is_kept(tmp_path):
     folder = recorded(tmp_path)
     leave_behind(folder.path, age=0)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from virl_tf import irl, pooling
 from virl_tf.demonstrations import Data, DataOptions, prepare
-from virl_tf.discriminator.fit import DiscriminatorFitter
+from virl_tf.discriminator.fit import DiscriminatorFitter, borrowed_fitter
 from virl_tf.event_files import EventFiles
 from virl_tf.hparams import (
     Hparams,
@@ -264,9 +264,11 @@ def run(
     if folder is not None and folder.finished:
         return load(folder.path)
     problem = make_problem(data, hparams, seed)
-    with folder.locked() if folder is not None else nullcontext():
+    with (
+        folder.locked() if folder is not None else nullcontext(),
+        borrowed_fitter(problem.features.num_inputs, hparams) as fitter,
+    ):
         state = first = irl.init(problem, method, num_components, hparams)
-        fitter = DiscriminatorFitter(problem.features.num_inputs, hparams)
         if folder is not None:
             template = first._replace(network=tuple(fitter.model.get_weights()))
             state = first = folder.latest_state(template) or first

@@ -1,6 +1,7 @@
 """Training of phi_t by importance-weighted binary cross-entropy (Eq. 3)."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 import keras
@@ -235,6 +236,23 @@ class DiscriminatorFitter:
         return _loss_and_accuracy(
             *_logits(self.validated, expert, sample, training=False), sample.weights
         )
+
+
+# By what they are made of. TensorFlow never frees a graph with a loop in it: a fitter for each run
+# would cost 4.5 MiB and a second.
+_IDLE: dict[Hashable, list[DiscriminatorFitter]] = {}
+
+
+@contextlib.contextmanager
+def borrowed_fitter(num_inputs: int, hparams: Hparams) -> Iterator[DiscriminatorFitter]:
+    """A fitter that nobody else has now, and the next to ask gets again unless a fit failed."""
+    idle = _IDLE.setdefault((num_inputs, hparams.network, hparams.training), [])
+    try:
+        fitter = idle.pop()
+    except IndexError:
+        fitter = DiscriminatorFitter(num_inputs, hparams)
+    yield fitter
+    idle.append(fitter)
 
 
 def _logits(

@@ -26,7 +26,7 @@ def load_state(path: Path, template: State) -> State:
         InputError: the file is damaged, of another format, or of a run with other shapes.
     """
     arrays = load_arrays(path)
-    if not np.array_equal(arrays.pop("format", np.array(-1)), FORMAT):
+    if arrays.pop("format", np.array(-1)).tolist() != FORMAT:
         raise InputError(f"{path} is not a checkpoint of format {FORMAT}.")
     wanted = tf.nest.flatten(template)
     found = [arrays[name] for name in sorted(arrays)]

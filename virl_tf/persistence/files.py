@@ -86,8 +86,17 @@ def write_text(path: Path, text: str) -> None:
 
 def save_arrays(path: Path, arrays: dict[str, Any]) -> None:
     """Write named arrays to an .npz file atomically. The same arrays give the same bytes."""
-    plain = {name: np.asarray(array) for name, array in arrays.items()}
-    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **plain))
+    write_atomically(path, lambda file: pack_arrays(file, arrays))
+
+
+def pack_arrays(file: Any, arrays: Mapping[str, Any]) -> None:
+    """Write named arrays to an open file in .npz format. Raises ValueError for objects."""
+    plain: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
+    # `savez` would pickle them, and NumPy 2.0 cannot be told not to.
+    objects = [name for name, array in plain.items() if array.dtype.hasobject]
+    if objects:
+        raise ValueError(f"{objects[0]!r} holds objects, which are not written.")
+    np.savez(file, **plain)
 
 
 class _Arrays(dict[str, np.ndarray]):

@@ -78,7 +78,7 @@ class RunFolder:
                 folder._check_same(yaml.safe_load(text)["config"])
                 if not of_runs:
                     folder._check_numerics()
-                folder._tidy_if_finished()
+                folder._tidy_if_unlocked(of_runs)
             else:
                 folder.path.mkdir(parents=True, exist_ok=True)
                 write_text(folder.path / "config.yaml", text)
@@ -231,15 +231,24 @@ class RunFolder:
                         f"another process is working on the run in {self.path}; "
                         "wait for it or stop it."
                     ) from error
-                # Commands write here without the lock too, but none for a minute.
-                remove_partial(self.path, max(_STARTED, time.time() - 60.0))
+                self._remove_partial()
             yield
 
-    def _tidy_if_finished(self) -> None:
-        """A finished run is not locked any more, but pictures and summaries are made after that."""
+    def _remove_partial(self) -> None:
+        # Commands write here without the lock too, but none for a minute.
+        remove_partial(self.path, max(_STARTED, time.time() - 60.0))
+
+    def _tidy_if_unlocked(self, of_runs: bool) -> None:
+        """Of what is not locked later: a finished run, whose pictures and summaries are made after
+        that; a folder of inference, or of runs, whose workers may be writing elsewhere.
+        """
         if self.finished:
             with contextlib.suppress(InputError), self.locked():  # it may be read-only
                 pass
+        elif of_runs:
+            remove_partial(self.path, time.time() - 60.0)
+        elif not (self.path / ".lock").exists():
+            self._remove_partial()
 
     def history(self) -> "pd.DataFrame":
         """metrics.csv and timings.csv side by side, a row per iteration."""
