@@ -31,6 +31,11 @@ def resident() -> int:
     return int(fields["VmRSS"].split()[0]) * 1024
 
 
+def of_iterations(result):
+    """The history but for the row of the pooling, which trains no network."""
+    return result.history[result.history["epochs"] > 0]
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="memory is read from /proc")
 def test_200_iterations():
     memory = []
@@ -51,7 +56,7 @@ def test_200_iterations():
         return {}
 
     result = virl_tf.fit(x, "virl", num_components=5, hparams=overrides, evaluate=evaluate)
-    history, networks = result.history, result.reward.networks
+    history, networks = of_iterations(result), result.reward.networks
     assert int(networks.count) == ITERATIONS
     assert np.isfinite(history.to_numpy(float)).all()
     assert np.isfinite(result.reward(x)).all()
@@ -88,7 +93,7 @@ def test_a_million_demonstrations():
         hparams=tiny.overrides(training={"batch_size": 10_000, "num_epochs": 1}),
     )
     assert np.isfinite(result.reward(x[:1000])).all()
-    assert np.isfinite(result.history.to_numpy(float)).all()
+    assert np.isfinite(of_iterations(result).to_numpy(float)).all()
 
 
 FITS = 50
