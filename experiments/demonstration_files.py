@@ -1,5 +1,6 @@
 """A user's demonstrations from .npy, .npz, .csv or .parquet, or one sentence on what is wrong."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -185,13 +186,15 @@ def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
             f"{path}: the first column has no name and counts the rows; "
             f"drop it (--exclude '{names[0]}')."
         )
-    check_number_columns(str(path), {name: held_instead(frame[name]) for name in names})
+    held = {name: held_instead(frame[name]) for name in names}
+    _check_kinds(frame, held, path)
+    check_number_columns(str(path), held)
     x = np.column_stack([frame[name].to_numpy(np.float64, na_value=np.nan) for name in names])
     finite = np.isfinite(x)
     if not finite.all():
         whole = finite.all(axis=0)
         bad = ", ".join(repr(name) for name, good in zip(names, whole, strict=True) if not good)
-        rows = _rows(~finite.all(axis=1))
+        rows = _rows_and_line(~finite.all(axis=1), path)
         raise InputError(
             f"{path}: missing values, NaN or infinities in {rows} (column {bad}); "
             "remove these rows or fill them in."
@@ -200,6 +203,25 @@ def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
         return Demonstrations(check_demonstrations(x, names), names)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _check_kinds(frame: pd.DataFrame, held: dict[str, str], path: Path) -> None:
+    """Raises InputError that tells all that is wrong with columns, where it is of several kinds."""
+    wrong = {name: ("text", f"holds {what}") for name, what in held.items() if what}
+    for name in held.keys() - wrong.keys():
+        x = frame[name].to_numpy(np.float64, na_value=np.nan)
+        if not np.isfinite(x).all():
+            rows = _rows_and_line(~np.isfinite(x), path)
+            wrong[name] = ("missing", f"has missing values, NaN or infinities in {rows}")
+        elif len(x) > 1 and (x == x[0]).all():
+            wrong[name] = ("constant", "is constant")
+    if len({kind for kind, _ in wrong.values()}) < 2:
+        return
+    names = [name for name in held if name in wrong]
+    shown = "; ".join(f"column {name!r} {wrong[name][1]}" for name in names[:MOST_NAMED])
+    more = f"; and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    exclude = shlex.quote(",".join(names))
+    raise InputError(f"{path}: {shown}{more}; drop them (--exclude {exclude}) or mend the rows.")
 
 
 def held_instead(column: pd.Series) -> str:
@@ -221,3 +243,17 @@ def _rows(bad: np.ndarray) -> str:
     shown = ", ".join(str(row) for row in found[:MOST_NAMED])
     more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
     return f"row{'s' if len(found) > 1 else ''} {shown}{more}"
+
+
+def _rows_and_line(bad: np.ndarray, path: Path) -> str:
+    """The rows, and of a .csv file the line of the first."""
+    if path.suffix.lower() != ".csv":
+        return _rows(bad)
+    with path.open(encoding="utf-8-sig") as file:
+        texts = [line.strip() for line in file]
+    lines = [i for i, text in enumerate(texts, 1) if text and not text.startswith("#")]
+    names = len(lines) - len(bad)  # the line of names; other numbers: a row may have several lines
+    if names not in (0, 1):
+        return _rows(bad)
+    first = ", the first of them" if bad.sum() > 1 else ","
+    return f"{_rows(bad)}{first} line {lines[names + int(bad.argmax())]} of the file"

@@ -135,6 +135,11 @@ def _print_files(out: Path, console: Console) -> None:
 def print_summary(summary: dict[str, Any], console: Console) -> None:
     """The data, the defaults found from it, the score and the warnings."""
     console.print(_data_table(summary))
+    for column in summary["columns"]:
+        if "turn" in column:
+            low, high = (f"{side:g}" for side in column["turn"])
+            where = f"{column['name']} is cut at {low}: its values are in [{low}, {high})"
+            console.print(where, highlight=False, markup=False, soft_wrap=True)
     if summary["components_scores"]:
         scores = ", ".join(f"{k}: {score:.3f}" for k, score in summary["components_scores"].items())
         chosen = f"components {summary['components']}, {summary['components_reason']}"

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
+from virl_tf.contexts import drawn, places
 from virl_tf.fit_policy import AFTER_SEARCH, CONSTRAINED, FIXED, PolicyResult, fit_policy
+from virl_tf.numerics import split_seed
 from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.policy_file import save_policy
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.reward import Reward
-from virl_tf.targets import Support
+from virl_tf.targets import NowhereInsideError, Support
 from virl_tf.validation import InputError, check_choice
 
 import numpy as np
@@ -26,6 +28,7 @@ from experiments.tasks.description import TaskDescription
 
 FIXED_STEPS, FIXED_SAMPLES = 400, 100
 EVALUATE_EVERY = 50  # steps; the paper evaluates inference policies "at their best iteration"
+OUTSIDE_OF = 20_000  # draws of a policy, of which those outside of a support are counted
 
 
 class InferenceRequest(NamedTuple):
@@ -67,13 +70,14 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     for_all = rewards[0].num_contexts > 0 and context is None
     if for_all and request.search:
         raise InputError("--search is not for a policy for all contexts; give one with --context.")
-    given = None if request.support is None else load_support(request.support)
+    named = None if request.support is None else load_support(request.support)
+    given = None if named is None else named.function
     # None: as `fit_policy` does it where there is a support.
     search = request.search
     if search is None and given is None:
         search = not for_all
     steps, samples = _steps_and_samples(request, search, for_all)
-    inference = inference_of(runs, rewards, request.obstacles, context)
+    inference = inference_of(runs, rewards, request.obstacles, context, given)
     config = {
         "runs": [run.name for run in runs],
         "components": request.components,
@@ -82,27 +86,58 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
         "seed": request.seed,
         **({} if search is False else {"search": search}),
         **({} if request.obstacles is None else {"blocked_share": request.obstacles}),
-        **({} if given is None else {"support": given.identity}),
+        **({} if named is None else {"support": named.identity}),
         **({} if context is None else {"context": context.tolist()}),
     }
     RunFolder.open(out, config)
     if (out / "summary.json").is_file():
         console.print(f"{out}: finished before; nothing to do.")
+        _print_how_to_read(out, console)
         return
 
     start = time.process_time()
     with console.status(
         f"fitting {request.components} components to the reward of {len(runs)} run(s)"
     ):
-        support = _both(inference.support, None if given is None else given.function)
-        fitted, evaluations = _fit(inference, rewards[0], support, config)
+        fitted, evaluations = _fit(inference, rewards[0], given, config)
     seconds = time.process_time() - start
     save_policy(out / "policy.npz", fitted.policy)
     write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
     found, sentence = inference.finish(out, fitted.policy, evaluations, search is not False)
+    if given is not None:
+        trained = RunFolder(runs[0]).policy()
+        trained = trained if context is None else trained.condition(context)
+        found |= {"outside_of_support": _outside(given, inference, fitted.policy, trained)}
     summary = {**config, **found, "evaluations": evaluations, "cpu_seconds": seconds}
     write_json(out / "summary.json", summary)
-    console.print(f"{sentence}; in {out}", highlight=False)
+    console.print(f"{sentence}; in {out}", highlight=False, soft_wrap=True)
+    _print_found(found, console)
+    _print_how_to_read(out, console)
+
+
+def _outside(support: Support, inference: Inference, new: Any, trained: Any) -> dict[str, float]:
+    """The share of two policies' draws that are outside of a support."""
+    shares, contexts = {}, getattr(inference, "contexts", None)
+    for name, policy in (("inference_policy", new), ("training_policy", trained)):
+        seed = split_seed(0, 0, "outside of the support")
+        x = drawn(policy, places(contexts, OUTSIDE_OF, seed), seed)
+        shares[name] = 1.0 - float(np.mean(support(x)))
+    return shares
+
+
+def _print_found(found: Mapping[str, Any], console: Console) -> None:
+    """Whether a constraint holds, and what makes the policy worth less."""
+    if "outside_of_support" in found:
+        new, trained = (f"{100.0 * share:.1f} %" for share in found["outside_of_support"].values())
+        text = f"{new} of the new policy's draws, {trained} of the training policy's"
+        console.print(f"outside of the support: {text}", highlight=False, soft_wrap=True)
+    for text in found.get("warnings", ()):
+        console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
+
+
+def _print_how_to_read(out: Path, console: Console) -> None:
+    line = f"read it from Python: virl_tf.load_policy({str(out)!r})"
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _steps_and_samples(
@@ -145,8 +180,9 @@ def inference_of(
     rewards: list[Reward],
     obstacles: float | None,
     context: np.ndarray | None = None,
+    given: Support | None = None,
 ) -> Inference:
-    """What the task infers on the average of the rewards.
+    """What the task infers on the average of the rewards; `given`: the user's own support.
 
     Raises InputError if it knows no obstacles, or not such a share of them.
     """
@@ -156,7 +192,7 @@ def inference_of(
             raise InputError("--obstacles is for tasks; on your own demonstrations use --support.")
         for run in runs:
             draw_missing(run, virl_tf.load(run))
-        return OwnInference(runs, rewards, context)
+        return OwnInference(runs, rewards, context, given)
     if obstacles is not None and not _has_obstacles(describe(config["task"])):
         takers = names_where(_has_obstacles)
         raise InputError(f"--obstacles is for {takers}; these are runs of {config['task']}.")
@@ -175,27 +211,37 @@ def _both(first: Support | None, second: Support | None) -> Support | None:
 
 
 def _fit(
-    inference: Inference, reward: Reward, support: Support | None, config: dict[str, Any]
+    inference: Inference, reward: Reward, given: Support | None, config: dict[str, Any]
 ) -> tuple[PolicyResult, list[dict[str, float]]]:
-    """The new policy, and what is measured of it on the way."""
+    """The new policy inside of the task's support and the user's (`given`), and what is measured of
+    it on the way.
+    """
     components, steps, seed = config["components"], config["steps"], config["seed"]
     evaluations: list[dict[str, float]] = []
 
     def measure(done: int, policy: Any) -> None:
         evaluations.append({"step": done, **inference.measure(policy)})
 
-    fitted = fit_policy(
-        inference.log_prob,
-        reward.dim,
-        components,
-        contexts=getattr(inference, "contexts", None),
-        search=config.get("search", False),
-        support=support,
-        seed=seed,
-        num_steps=steps,
-        samples_per_component=config["samples"],
-        initial_policy=inference.start(reward, components, seed),
-        callback=measure,
-        callback_every=EVALUATE_EVERY if steps % EVALUATE_EVERY == 0 else steps,
-    )
+    try:
+        fitted = fit_policy(
+            inference.log_prob,
+            reward.dim,
+            components,
+            contexts=getattr(inference, "contexts", None),
+            search=config.get("search", False),
+            support=_both(inference.support, given),
+            seed=seed,
+            num_steps=steps,
+            samples_per_component=config["samples"],
+            initial_policy=inference.start(reward, components, seed),
+            callback=measure,
+            callback_every=EVALUATE_EVERY if steps % EVALUATE_EVERY == 0 else steps,
+        )
+    except NowhereInsideError as error:
+        if given is None:
+            raise
+        raise InputError(
+            f"--support: the support is true at none of {error.draws} draws of the reward; "
+            "check its units."
+        ) from error
     return fitted, evaluations

@@ -160,8 +160,21 @@ def csv(*lines, header="a,b"):
             r"column 'b' holds text in row 30, for example 'oops'; without numbers: b; "
             r"with numbers: a; drop the former \(--exclude b\)\.$",
         ),
-        ("x.csv", csv("1,"), r"missing values, NaN or infinities in row 30 \(column 'b'\)"),
-        ("x.csv", csv("1,inf"), r"row 30 \(column 'b'\)"),
+        ("x.csv", csv("1,"), r"NaN or infinities in row 30, line 32 of the file \(column 'b'\)"),
+        ("x.csv", csv("1,inf"), r"row 30, line 32 of the file \(column 'b'\)"),
+        (
+            "x.csv",
+            "# mine\n\n" + csv(",2", ",3"),
+            r"in rows 30, 31, the first of them line 34 of the file \(column 'a'\)",
+        ),
+        (
+            "x.csv",
+            "who,a,b,still\nme,1,2,7\nme,,3,7\nme,3,9,7\n",
+            r"column 'who' holds text in rows 0, 1, 2, for example 'me'; column 'a' has missing "
+            r"values, NaN or infinities in row 1, line 3 of the file; column 'still' is constant; "
+            r"drop them \(--exclude who,a,still\) or mend the rows\.$",
+        ),
+        ("x.csv", "a;b\n" + 9 * "1,5;2,5\n", "no column holds numbers; they seem to have decimal"),
         (
             "x.csv",
             pd.DataFrame(X, columns=["a", "b"]).to_csv(),

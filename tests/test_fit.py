@@ -195,6 +195,20 @@ def test_the_score_is_that_of_held_out_rows(fitted):
     assert score.over_em["policy"]["mean"] == pytest.approx(difference)
 
 
+@pytest.mark.parametrize(
+    ("mean", "said"),
+    [
+        (0.5, "explains these demonstrations better than EM, by 0.5 nats each"),
+        (0.1, "not distinguishable on 60 rows: they are more likely under the reward by 0.1 nats "),
+        (-0.1, "less likely under the reward by 0.1 nats each (standard error 0.2)."),
+        (-0.5, "EM explains these demonstrations better than the recovered reward, by 0.5 nats"),
+    ],
+)
+def test_the_verdict_says_what_the_rows_can_tell(mean, said):
+    over = {"recovered reward": {"mean": mean, "standard_error": 0.2}}
+    assert said in virl_tf.Score(60, {}, over, 0.0, 0.0, 1.0).verdict
+
+
 @pytest.mark.slow
 def test_the_log_volume_makes_likelihoods_comparable_between_units():
     few = {"hparams": tiny.overrides(loop={"num_iterations": 1})}
@@ -231,16 +245,24 @@ def test_dithered_columns_are_not_warned_of():
 @pytest.mark.parametrize("worst", [0, 1])
 @pytest.mark.parametrize("gaussian", [True, False])
 def test_the_cure_of_few_effective_weights_fits_their_cause(worst, gaussian):
-    """Of modes far apart one Gaussian is most likely where no negative is."""
-    sizes = [500.0, 500.0]
+    """Of modes far apart one Gaussian is most likely where no negative is: worst in the first."""
+    sizes = [500.0, 9.0]
     sizes[worst] = 9.0
     of_both = {"t": [0, 1], "num_negatives": [1000, 1000], "dropped": [0, 0]}
     trained = pd.DataFrame({**of_both, "effective_sample_size": sizes})
     (text,) = training_warnings(trained, gaussian)
-    assert f"only 9 of 1000 importance weights were effective in iteration {worst}" in text
+    assert "only 9 of 1000 importance weights were effective in the last iteration (1)" in text
     of_prior = gaussian and worst == 0
-    assert ("loop.prior: mixture" if of_prior else "kde.estimator: mixture") in text
-    assert training_warnings(trained.iloc[[1 - worst]], gaussian) == []
+    cure = "loop.prior" if of_prior else "kde.estimator"
+    section, name = cure.split(".")
+    in_python = f"hparams={{'{section}': {{'{name}': 'mixture'}}}}"
+    assert f"Try --set {cure}=mixture (in Python {in_python}), or fewer columns" in text
+
+
+def test_bad_weights_that_recovered_are_no_reason_to_doubt():
+    columns = {"t": [0, 1], "num_negatives": [1000, 1000], "dropped": [0, 0]}
+    trained = pd.DataFrame({**columns, "effective_sample_size": [2.0, 900.0]})
+    assert training_warnings(trained, True) == []
 
 
 def test_a_column_that_counts_the_rows_is_refused():
@@ -380,11 +402,14 @@ def test_a_finished_folder_is_returned_unchanged(fitted):
         ({"seed": 1}, "seed"),
         ({"num_components": 3}, "num_components"),
         ({"x": X + 1.0}, "demonstrations"),
+        ({"num_components": None, "x": X + 1.0}, "demonstrations"),
         ({"hparams": tiny.overrides(network={"layer_size": 16})}, "layer_size"),
     ],
-    ids=["seed", "components", "data", "hparams"],
+    ids=["seed", "components", "data", "data-and-no-components", "hparams"],
 )
-def test_a_folder_of_another_configuration_is_refused(fitted, change, named):
+def test_a_folder_of_another_configuration_is_refused(fitted, change, named, monkeypatch):
+    """Before the number of components is looked for, too, which takes half a minute."""
+    monkeypatch.setattr(import_module("virl_tf.fit"), "choose_mixture", refuse_compute)
     method, folder, _ = fitted
     before = contents(folder)
     with pytest.raises(InputError, match=named):
@@ -399,6 +424,15 @@ def test_folders_that_cannot_be_used_are_refused(tmp_path):
         with pytest.raises(InputError):
             tiny_fit(directory=folder)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_policy_is_read_from_its_file_or_folder(fitted, tmp_path):
+    _, folder, result = fitted
+    for path in (folder, str(folder / "policy.npz")):
+        found = virl_tf.load_policy(path)
+        assert all(np.array_equal(a, b) for a, b in zip(found, result.policy, strict=True))
+    with pytest.raises(InputError, match=r"holds no policy\.npz"):
+        virl_tf.load_policy(tmp_path)
 
 
 def test_loading_what_is_no_run_is_refused(tmp_path):

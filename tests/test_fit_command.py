@@ -282,7 +282,8 @@ def test_bounds_angles_and_groups_reach_the_fit(call, tmp_path):
     frame.assign(who=[f"p{i // 6}" for i in range(120)]).to_csv(tmp_path / "x.csv", index=False)
     options = ["--periodic", "heading=360", "--lower", "speed=0", "--upper", "speed=1"]
     options += ["--group", "who", "--components", "2", "--no-tensorboard"]
-    status, _, error = call("fit", tmp_path / "x.csv", *options, *TINY, "--out", tmp_path / "out")
+    options += ["--out", tmp_path / "out"]
+    status, shown, error = call("fit", tmp_path / "x.csv", *options, *TINY)
     assert status == 0, error
     result = virl_tf.load(tmp_path / "out")
     inside = result.reward([[10.0, 0.5], [370.0, 0.5], [-350.0, 0.5]]).numpy()
@@ -293,6 +294,10 @@ def test_bounds_angles_and_groups_reach_the_fit(call, tmp_path):
         both = np.concatenate([arrays["train"], arrays["test"]])
         held_out = {row[1] for row in arrays["test"]}
     assert np.ptp(both[:, 0]) < 180.0
+    low, high = result.summary["columns"][0]["turn"]
+    assert low <= both[:, 0].min() <= both[:, 0].max() < high == low + 360.0
+    assert f"heading is cut at {low:g}: its values are in [{low:g}, {high:g})" in shown
+    assert "turn" not in result.summary["columns"][1]
     of_held_out = frame["speed"].isin(held_out).to_numpy().reshape(20, 6)
     assert (of_held_out.all(axis=1) == of_held_out.any(axis=1)).all()
     assert of_held_out.sum() == 12
@@ -310,23 +315,60 @@ def test_a_new_policy_and_figure_5_of_fits(call, finished, tmp_path):
     hparams = virl_tf.load(finished[0]).config["hparams"]
     with pytest.warns(virl_tf.FitWarning):
         virl_tf.fit(frame, num_components=3, hparams=hparams, directory=plain)
-    (tmp_path / "slow.py").write_text("def support(x):\n    return x[:, 0] < 100.0\n")
+    (tmp_path / "slow.py").write_text("def support(x):\n    return x[:, 0] < 6.0\n")
     options = [*SEARCH, "--support", tmp_path / "slow.py"]
     status, shown, error = call("infer", plain, *options, "--out", tmp_path / "new")
     assert status == 0, error
-    assert "of 20 held-out demonstrations" in shown
+    with np.load(plain / "demonstrations.npz") as arrays:
+        test = arrays["test"]
+    inside = test[test[:, 0] < 6.0]
+    assert 0 < len(inside) < 20
+    left_out = f"inside of the support ({20 - len(inside)} left out)"
+    assert f"of {len(inside)} held-out demonstrations {left_out}" in shown
     for name in ("policy.npz", "reward.png", "history.csv", "summary.json"):
         assert (tmp_path / "new" / name).is_file(), name
     assert (plain / "reward.png").is_file()  # what the library does not draw is drawn now
     found = json.loads((tmp_path / "new" / "summary.json").read_text())
     policy = load_policy(tmp_path / "new" / "policy.npz")
-    with np.load(plain / "demonstrations.npz") as arrays:
-        expected = float(np.mean(policy.log_prob(arrays["test"])))
+    expected = float(np.mean(policy.log_prob(inside)))
     assert found["log_likelihood"]["inference_policy"] == pytest.approx(expected)
+    shares = [
+        float(np.mean(of.sample(20_000, seed=1)[:, 0] >= 6.0))
+        for of in (policy, virl_tf.load(plain).policy)
+    ]
+    assert list(found["outside_of_support"].values()) == pytest.approx(shares, abs=0.02)
+    assert f"{100 * found['outside_of_support']['training_policy']:.1f} % of the training" in shown
+    grid = style.read(tmp_path / "new", "grid.npz")
+    x = np.repeat(grid["axes"][0], own_demonstrations.RESOLUTION)
+    np.testing.assert_array_equal(grid["support"], x < 6.0)
+    read = shown.splitlines()[-1].removeprefix("read it from Python: ")
+    np.testing.assert_array_equal(eval(read, {"virl_tf": virl_tf}).means, policy.means)
+    with pytest.raises(virl_tf.InputError, match=r"read it with virl_tf\.load_policy"):
+        virl_tf.load(tmp_path / "new")
+    status, _, error = call("figure", "5", finished[0], "--inference", tmp_path / "new")
+    assert status == 2
+    assert "was inferred on the runs plain, not on" in error
     drawn = ["--inference", tmp_path / "new", "--out", tmp_path / "figures"]
     status, _, error = call("figure", "5", plain, *drawn)
     assert status == 0, error
     assert (tmp_path / "figures" / "figure_5.png").is_file()
+
+
+def test_a_new_policy_of_too_few_components_is_warned_of(call, finished, tmp_path):
+    few = ["--components", "1", *SEARCH[2:]]
+    status, shown, error = call("infer", finished[0], *few, "--out", tmp_path / "one")
+    assert status == 0, error
+    warned = json.loads((tmp_path / "one" / "summary.json").read_text())["warnings"]
+    assert warned[0].endswith("it misses some of them; give more --components.")
+    assert f"warning: {warned[0]}" in shown
+    text = "def support(x):\n    return x[:, 0] > 1000.0\n"
+    (tmp_path / "far.py").write_text(text)
+    far = [*SEARCH, "--support", tmp_path / "far.py", "--out", tmp_path / "far"]
+    status, _, error = call("infer", finished[0], *far)
+    assert status == 2
+    assert "true at none of" in error
+    assert "check its units" in error
+    assert "initial_policy" not in error
 
 
 @pytest.mark.parametrize(
@@ -355,10 +397,10 @@ def test_obstacles_are_of_tasks(call, finished, tmp_path):
     assert "use --support" in error
 
 
-def test_files_of_a_run_that_was_killed_before_its_summary_are_completed(call, finished, tmp_path):
+def test_files_of_a_run_that_was_killed_before_its_pictures_are_completed(call, finished, tmp_path):
     out, _ = finished
     summary = (out / "summary.json").read_text()
-    for name in ("summary.json", "grid.npz", "reward.png"):
+    for name in ("grid.npz", "reward.png"):
         (out / name).unlink()
     assert (
         call("fit", out.parent / "mine.csv", "--columns", "speed,distance", *TINY, "--out", out)[0]

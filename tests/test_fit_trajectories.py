@@ -158,7 +158,7 @@ def test_joints_over_time(tmp_path):
         (["x.npy", "--trajectories", "--group", "who"], "--group is for tables"),
         (["x.npy", "--trajectories", "--columns", "x9"], "unknown column"),
         (["x.npy", "--trajectories", "--array", "a"], "--array is for .npz"),
-        (["x.npy"], "or use --trajectories"),
+        (["x.npy"], "or --trajectories on the command line"),
     ],
 )
 def test_bad_input_is_one_clear_error(call, tmp_path, arguments, message):

@@ -254,7 +254,9 @@ def test_a_frame_of_numbers_is_its_array():
          r"\(--exclude 'my kind'\)"),
         ({"speed": ["a"] * 10, "angle": ["b"] * 10}, r"'speed' holds text.*no column holds num"),
         ({"angle": 1j}, "column 'angle' holds complex128, not real numbers"),
-        ({"angle": 3.0}, "column 'angle' is constant"),
+        ({"angle": 3.0}, r"column 'angle' is constant \(value 3\); .* \(--exclude angle\)"),
+        ({"angle": 3.0, "speed": [1.0] * 10}, r"so are 'angle'; .* \(--exclude speed,angle\)"),
+        ({"speed": ["1,5"] * 10, "angle": ["b"] * 10}, "seem to have decimal commas"),
         ({"angle": pd.array([None, *range(9)], "Int64")}, "first: row 0, column 'angle'"),
         ({"angle": [1e200, *range(9)]}, "column 'angle' holds numbers up to"),
     ],
@@ -290,7 +292,8 @@ def test_frames_of_other_packages_are_read_too():
     ("x", "expected"),
     [
         (np.zeros((5, 3, 2)), r"flatten trajectories \[N, T, D\] to \[N, T \* D\], x.reshape"),
-        (np.zeros((5, 3, 2)), "or use --trajectories"),
+        (np.zeros((5, 3, 2)), "virl_tf.fit_encoding, or --trajectories on the command line"),
+        ("spiral.csv", "got 'spiral.csv'; read the file first, e.g. with pandas.read_csv"),
         (
             [np.zeros((3, 2)), np.zeros((4, 2))],
             "different lengths; of trajectories virl_tf.fit_encoding",

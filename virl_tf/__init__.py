@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from virl_tf.methods import Method
     from virl_tf.mixture import Mixture
     from virl_tf.persistence.encoding_file import load_encoding, save_encoding
+    from virl_tf.persistence.policy_file import load_policy
     from virl_tf.persistence.reward_file import load_reward
     from virl_tf.reward import Reward
     from virl_tf.score import Score
@@ -61,6 +62,7 @@ _HOMES = {
     "load": "fit",
     "load_encoding": "persistence.encoding_file",
     "load_hparams": "hparams",
+    "load_policy": "persistence.policy_file",
     "load_reward": "persistence.reward_file",
     "save_encoding": "persistence.encoding_file",
 }
@@ -85,6 +87,7 @@ __all__ = [
     "load",
     "load_encoding",
     "load_hparams",
+    "load_policy",
     "load_reward",
     "save_encoding",
     "tasks",

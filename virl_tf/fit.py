@@ -116,10 +116,16 @@ def load(path: Path | str) -> Result:
     experiments.
 
     Raises:
-        InputError: no run there, or it is not finished. Nothing in the files is executed.
+        InputError: no run there, or it is not finished, or a policy alone, which is `load_policy`'s
+            to read. Nothing in the files is executed.
     """
     folder = RunFolder(path)
     config = folder.config
+    if "runs" in config:
+        raise InputError(
+            f"{folder.path} holds the result of infer, a policy without a reward: read it with "
+            "virl_tf.load_policy. load is for runs of fit and of the experiments."
+        )
     if not folder.finished:
         raise InputError(
             f"the run in {folder.path} is not finished; run its command again to continue it."
@@ -189,14 +195,17 @@ def fit(
         raise InputError("tensorboard=True needs a directory to write into; give directory=.")
     values = resolve_hparams(hparams, row)
     data = prepared.train
-    choice = choose_mixture(data.rows, seed, data.groups, num_components)
     config = {
         "method": method,
-        "num_components": choice.components,
+        "num_components": num_components,
         "seed": int(seed),
         "hparams": values.to_dict(),
         "demonstrations": prepared.identity,
     }
+    if directory is not None:
+        RunFolder.check(directory, config)
+    choice = choose_mixture(data.rows, seed, data.groups, num_components)
+    config["num_components"] = choice.components
     folder = RunFolder.open(directory, config) if directory is not None else None
 
     def finish(result: Result, problem: Problem) -> Result:

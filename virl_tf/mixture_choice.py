@@ -115,6 +115,8 @@ def _by_held_out_rows(x: np.ndarray, held_out: np.ndarray, seed: int) -> Mixture
     )
     tried = ", ".join(map(str, means))
     reason = f"chosen by the likelihood of held-out rows under EM, of {tried}"
+    if enough != best:
+        reason += f": the fewest as good as the best ({best}) within one standard error"
     return MixtureChoice(enough, FULL, reason, means)
 
 

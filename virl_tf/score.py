@@ -67,9 +67,10 @@ class Score(NamedTuple):
             return f"EM explains these demonstrations better than the recovered reward, {by}."
         if mean > CLEAR * error:
             return f"The recovered reward explains these demonstrations better than EM, {by}."
+        which = "more" if mean > 0.0 else "less"
         return (
-            "The recovered reward and EM explain these demonstrations equally well: a Gaussian "
-            "mixture describes them."
+            f"The recovered reward and EM are not distinguishable on {self.rows} rows: they are "
+            f"{which} likely under the reward {by}."
         )
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 from virl_tf.conditional import Policy, conditioned
 from virl_tf.conditional_kde import conditional_kernels
 from virl_tf.demonstrations import Prepared
+from virl_tf.domain import Domain
 from virl_tf.em import em_mixture
 from virl_tf.hparams import Hparams
 from virl_tf.methods import Method
@@ -57,7 +58,7 @@ def summarise(
         "seed": seed,
         "demonstrations": prepared.identity,
         "rows": {"train": len(train), "held_out": len(test), "repeated": prepared.repeated},
-        "columns": _columns(prepared.names, train),
+        "columns": _columns(prepared.names, train, data.domain),
         "components": policy.num_components,
         "components_reason": choice.reason,
         "components_scores": {str(count): mean for count, mean in choice.scores.items()},
@@ -77,13 +78,17 @@ def summarise(
     }
 
 
-def _columns(names: Sequence[str], x: np.ndarray) -> list[dict[str, Any]]:
+def _columns(names: Sequence[str], x: np.ndarray, domain: Domain) -> list[dict[str, Any]]:
+    """Of an angle with the turn [cut, cut + period) that its values are moved into."""
     measures: dict[str, Any] = {"mean": np.mean, "standard_deviation": np.std}
     measures |= {"min": np.min, "max": np.max}
-    return [
+    found = [
         {"name": name, **{key: float(measure(column)) for key, measure in measures.items()}}
         for name, column in zip(names, x.T, strict=True)
     ]
+    for i in np.flatnonzero(np.asarray(domain.period) > 0.0):
+        found[i]["turn"] = [float(domain.lower[i]), float(domain.upper[i])]
+    return found
 
 
 # --- warnings: what is wrong, and what to do next -------------------------------------------------
@@ -101,25 +106,35 @@ def _of_rows(prepared: Prepared) -> list[str]:
 
 
 def training_warnings(trained: pd.DataFrame, gaussian_prior: bool) -> list[str]:
-    """`gaussian_prior`: whether one Gaussian, wide where modes are apart, is q*_0."""
+    """`gaussian_prior`: whether one Gaussian, wide where modes are apart, is q*_0.
+
+    The last iteration's weights count: later networks correct what was learned from bad ones.
+    """
     found = []
-    share = trained["effective_sample_size"] / trained["num_negatives"]
-    if share.min() < FEW_EFFECTIVE:
-        worst = trained.iloc[int(np.argmin(share))]
-        wide = gaussian_prior and worst["t"] == 0
-        cure = "loop.prior: mixture" if wide else "kde.estimator: mixture"
+    few = trained["effective_sample_size"] < FEW_EFFECTIVE * trained["num_negatives"]
+    if few.iloc[-1]:
+        last = trained.iloc[-1]
+        cure = "loop.prior" if gaussian_prior and few.iloc[0] else "kde.estimator"
         found.append(
-            f"only {worst['effective_sample_size']:.0f} of {int(worst['num_negatives'])} "
-            f"importance weights were effective in iteration {int(worst['t'])}: the negatives miss "
-            f"where the reward is high. Try {cure}, or fewer columns."
+            f"only {last['effective_sample_size']:.0f} of {int(last['num_negatives'])} "
+            f"importance weights were effective in the last iteration ({int(last['t'])}): the "
+            f"negatives miss where the reward is high. Try {_setting(cure, 'mixture')}, "
+            "or fewer columns."
         )
     if trained["dropped"].iloc[0]:
         found.append(
             "the first network found nothing and was dropped: the reward is its prior (and the EM "
             "mixture it is averaged with). Try more demonstrations, fewer columns, or "
-            "loop.min_gain: null to keep it."
+            f"{_setting('loop.min_gain', None)} to keep it."
         )
     return found
+
+
+def _setting(key: str, value: str | None) -> str:
+    """How a hyperparameter is overridden, on the command line and in Python."""
+    section, name = key.split(".")
+    text = "null" if value is None else value
+    return f"--set {key}={text} (in Python hparams={ {section: {name: value}} })"
 
 
 def _of_score(found: Score | None) -> list[str]:

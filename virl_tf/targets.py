@@ -15,6 +15,18 @@ from virl_tf.vips.vips import Target
 Support = Callable[[tf.Tensor], Bool[Array, " N"]]
 
 
+class NowhereInsideError(InputError):
+    """A support that is true at none of the draws of the start, of which there are `draws`."""
+
+    def __init__(self, draws: int):
+        """After so many draws."""
+        self.draws = draws
+        super().__init__(
+            f"support is true at none of {draws} points drawn from the initial policy; check its "
+            "units, or give an initial_policy that meets it."
+        )
+
+
 def checked_target(log_prob: Any, support: Support | None, x: Float64[Array, "N D"]) -> Target:
     """The log density to fit, -inf outside of `support`; both are tried at x first.
 
@@ -32,6 +44,8 @@ def checked_target(log_prob: Any, support: Support | None, x: Float64[Array, "N 
             f"returned {inside.dtype} {list(inside.shape)}. Return a comparison, such as "
             "tf.reduce_all(x > 0.0, axis=1)."
         )
+    if not inside.any():
+        raise NowhereInsideError(len(x))
     values = _tried("log_prob", function, x)
 
     def bounded(x: tf.Tensor) -> tf.Tensor:

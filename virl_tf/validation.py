@@ -152,10 +152,13 @@ def check_demonstrations(demonstrations: Any, names: Sequence[str] | None = None
     largest = np.abs(x).max(axis=0)
     constant = np.flatnonzero((spread <= 1e-12 * largest) & (largest <= _MAX_MAGNITUDE))
     if constant.size:
-        i = constant[0]
+        i, others = constant[0], [labels[j] for j in constant[1:]]
+        also = f", and so are {_listed(others)}" if others else ""
         raise InputError(
-            f"demonstrations: column {labels[i]} is constant (value {x[0, i]:.6g}); "
-            "every column must vary. Drop it or add the noise it really has."
+            f"demonstrations: column {labels[i]} is constant (value {x[0, i]:.6g}){also}; "
+            f"every column must vary. Drop {'them' if also else 'it'}"
+            f"{'' if names is None else _exclude([names[int(j)] for j in constant])} or add the "
+            "noise it really has."
         )
     extreme = np.flatnonzero(~((spread >= 1.0 / _MAX_MAGNITUDE) & (largest <= _MAX_MAGNITUDE)))
     if extreme.size:
@@ -199,6 +202,11 @@ def is_frame(value: Any) -> bool:
 
 def _as_float64(demonstrations: Any) -> np.ndarray:
     """As float64 of any shape. Raises InputError unless they are real numbers."""
+    if isinstance(demonstrations, (str, Path)):
+        raise InputError(
+            f"demonstrations must be a numeric array [N, D], got {told(str(demonstrations))}; read "
+            "the file first, e.g. with pandas.read_csv or np.load."
+        )
     if is_frame(demonstrations):
         check_number_columns("demonstrations", _columns_without_numbers(demonstrations))
         if hasattr(demonstrations, "astype"):  # pandas's own missing values become NaN
@@ -221,7 +229,8 @@ def check_two_axes(x: np.ndarray, where: str = "") -> None:
     cure = "one column of numbers is [N, 1]: x[:, None]"
     if x.ndim > 2:
         flat = "flatten trajectories [N, T, D] to [N, T * D], x.reshape(len(x), -1)"
-        cure = f"a row per demonstration is needed: {flat}, or use --trajectories (fit_encoding)"
+        encode = "encode them: virl_tf.fit_encoding, or --trajectories on the command line"
+        cure = f"a row per demonstration is needed: {flat}, or {encode}"
     got = f"got {x.ndim}-D with shape {x.shape}" + (f" ({cure})" if x.ndim else "")
     raise InputError(f"{where}demonstrations must be 2-D [N, D], {got}.")
 
@@ -250,12 +259,23 @@ def check_number_columns(where: str, held: Mapping[str, str]) -> None:
     numbers = [name for name, what in held.items() if not what]
     text = f"{where}: column {wrong[0]!r} holds {held[wrong[0]]}"
     if not numbers:
-        raise InputError(f"{text}; no column holds numbers.")
-    exclude = shlex.quote(",".join(wrong))
+        raise InputError(f"{text}; no column holds numbers{_decimal_commas(held.values())}.")
     raise InputError(
         f"{text}; without numbers: {_listed(wrong)}; with numbers: {_listed(numbers)}; "
-        f"drop the former (--exclude {exclude if len(wrong) <= 10 else 'A,B,...'})."
+        f"drop the former{_exclude(wrong)}."
     )
+
+
+def _exclude(names: Sequence[str]) -> str:
+    """The option that leaves columns out, for the end of a sentence."""
+    return f" (--exclude {shlex.quote(','.join(names)) if len(names) <= 10 else 'A,B,...'})"
+
+
+def _decimal_commas(held: Iterable[str]) -> str:
+    """What to do about texts like '1,5', of which one may stand in what columns hold."""
+    if not any(re.search(r"'-?\d*,\d+\b", what) for what in held):
+        return ""
+    return "; they seem to have decimal commas: write points (pandas.read_csv(FILE, decimal=','))"
 
 
 def _listed(names: list[str]) -> str:

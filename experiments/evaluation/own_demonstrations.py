@@ -3,6 +3,7 @@ with.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.policy_start import conditional_start, reward_start
 from virl_tf.reward import Reward
+from virl_tf.score import CLEAR
+from virl_tf.targets import Support
 from virl_tf.validation import InputError
 
 import numpy as np
@@ -93,14 +96,19 @@ def column_names(summary: Mapping[str, Any]) -> list[str]:
     return [column["name"] for column in summary["columns"]]
 
 
-def grid_arrays(reward: RewardFunction, policy: Mixture, x: np.ndarray) -> dict[str, Any]:
-    """In 1-D and 2-D reward and policy on a grid; else draws of the policy with their rewards."""
+def grid_arrays(
+    reward: RewardFunction, policy: Mixture, x: np.ndarray, support: Support | None = None
+) -> dict[str, Any]:
+    """In 1-D and 2-D reward, policy and support on a grid; else draws of the policy with their
+    rewards.
+    """
     if policy.dim > 2:
         draws = policy.sample(min(2000, max(500, len(x))), split_seed(0, 0, "picture"))
         return {"policy_samples": draws, "policy_rewards": reward(draws)}
     axes, points = grid_over(x, RESOLUTION)
     points = tf.constant(points, DENSITY)
-    return {"axes": axes, "reward": reward(points), "log_policy": policy.log_prob(points)}
+    arrays = {"axes": axes, "reward": reward(points), "log_policy": policy.log_prob(points)}
+    return arrays if support is None else {**arrays, "support": support(points)}
 
 
 class OwnInference:
@@ -110,14 +118,18 @@ class OwnInference:
     rewards are of that one, and the demonstrations those of the nearest contexts.
     """
 
-    support = None
+    support = None  # that of a task; `given` is the user's
 
     def __init__(
-        self, runs: Sequence[Path], rewards: Sequence[Reward], context: np.ndarray | None = None
+        self,
+        runs: Sequence[Path],
+        rewards: Sequence[Reward],
+        context: np.ndarray | None = None,
+        given: Support | None = None,
     ):
         """From the files of the fits. Raises InputError if their codes are of different maps."""
         check_same_encoding(runs)
-        self._run, self._context = RunFolder(runs[0]), context
+        self._run, self._context, self._given = RunFolder(runs[0]), context, given
         size = rewards[0].num_contexts
         self._rewards = [r.condition(context) for r in rewards] if context is not None else rewards
         self._columns = column_names(read_summary(runs[0]))
@@ -149,15 +161,40 @@ class OwnInference:
         return conditional_start(reward, tf.constant(self.contexts), components, seed)
 
     def measure(self, policy: Policy) -> dict[str, float]:
-        """The policy's mean log-likelihood of held-out demonstrations; of all if none were.
+        """The policy's mean log-likelihood of held-out demonstrations; of all if none were. Those
+        outside of the user's support do not count: the policy is not meant to reach them.
 
         In one context, where nothing was held out, its ELBO, E_q[R(x) - log q(x)].
         """
         if self._context is not None:
             x = policy.sample(MEASURED, split_seed(0, 0, "ELBO"))
             return {"elbo": float(tf.reduce_mean(self.log_prob(x) - policy.log_prob(x)))}
-        points = self._test if len(self._test) else self._train
-        return {"log_likelihood": float(tf.reduce_mean(policy.log_prob(points)))}
+        return {"log_likelihood": float(tf.reduce_mean(policy.log_prob(self._scored)))}
+
+    @property
+    def _points(self) -> np.ndarray:
+        return self._test if len(self._test) else self._train
+
+    @cached_property
+    def _inside(self) -> np.ndarray:
+        if self._given is None:
+            return np.ones(len(self._points), bool)
+        return np.asarray(self._given(tf.constant(self._points, DENSITY)))
+
+    @property
+    def _scored(self) -> np.ndarray:
+        """Those inside; if none is, all."""
+        return self._points[self._inside] if self._inside.any() else self._points
+
+    @property
+    def _what_is_scored(self) -> str:
+        kind = "held-out demonstrations" if len(self._test) else "demonstrations"
+        if self._given is None:
+            return f"{len(self._points)} {kind}" if len(self._test) else f"all {kind}"
+        inside, number = int(self._inside.sum()), len(self._points)
+        if not inside:
+            return f"{number} {kind}, none of which is inside of the support,"
+        return f"{inside} {kind} inside of the support ({number - inside} left out)"
 
     def finish(
         self, out: Path, policy: Policy, evaluations: Sequence[Mapping[str, float]], search: bool
@@ -172,20 +209,35 @@ class OwnInference:
         if isinstance(policy, ConditionalMixture):
             _draw_situations(out, self._average, policy, self._train, self._columns)
         else:
-            save_arrays(out / "grid.npz", grid_arrays(self.log_prob, policy, self._train))
+            arrays = grid_arrays(self.log_prob, policy, self._train, self._given)
+            save_arrays(out / "grid.npz", arrays)
             if of_trajectories(out):
                 self._write_trajectories(out, policy)
             else:
                 draw_demonstrations(out, self._columns)
-        held_out = f"{len(self._test)} held-out" if len(self._test) else "all"
-        name, what = "log_likelihood", f"mean log-likelihood of {held_out} demonstrations"
         if self._context is not None:
             name, what = "elbo", "mean reward + entropy (ELBO)"
+        else:
+            name, what = "log_likelihood", f"mean log-likelihood of {self._what_is_scored}"
         new, trained = evaluations[-1][name], self.measure(self._trained())[name]
         sentence = (
             f"{what}: {new:.4f} under the new policy, {trained:.4f} under the training policy"
         )
-        return {name: {"inference_policy": new, "training_policy": trained}}, sentence
+        found = {name: {"inference_policy": new, "training_policy": trained}}
+        return {**found, "warnings": self._warnings(policy)}, sentence
+
+    def _warnings(self, policy: Policy) -> list[str]:
+        """Whether the new policy misses what the training policy does not."""
+        if self._context is not None:
+            return []
+        x = self._scored
+        by = np.asarray(self._trained().log_prob(x) - policy.log_prob(x))
+        if by.mean() <= CLEAR * by.std() / np.sqrt(len(by)):
+            return []
+        return [
+            "these demonstrations are less likely under the new policy than under the training "
+            f"policy, by {by.mean():.2g} nats each: it misses some of them; give more --components."
+        ]
 
     def _trained(self) -> Any:
         """The policy of the training, in the one context if there is one."""

@@ -51,13 +51,24 @@ def _draw_map(folder: Path, columns: list[str]) -> None:
         axes.xaxis.set_major_locator(plt.MaxNLocator(5))
         axes.yaxis.set_major_locator(plt.MaxNLocator(5))
         axes.set_xlabel(columns[0])
+        if "support" in grid:
+            _shade(axes, grid["axes"], ~grid["support"])
     crosses(panels[0], x)
     ellipses(panels[1], load_policy(folder / "policy.npz"), colour="white")
     panels[0].set_ylabel(columns[1])
     panels[0].set_title("recovered reward; demonstrations as crosses")
-    panels[1].set_title("policy; 95 % ellipses of its components")
+    policy = "new policy under --support" if "support" in grid else "policy"
+    panels[1].set_title(f"{policy}; 95 % ellipses of its components")
     figure.colorbar(image, ax=panels, label="nats below the maximum", shrink=0.9)
     save(figure, folder / "reward")
+
+
+def _shade(axes: Axes, grid_axes: np.ndarray, where: np.ndarray) -> None:
+    """Light grey over the points of a grid [2, R] at which `where` [R * R] is true."""
+    shape = (grid_axes.shape[1], grid_axes.shape[1])
+    grey = np.full((*shape, 4), 0.83)
+    grey[..., 3] = 0.85 * where.reshape(shape).T  # opacity
+    axes.pcolormesh(*grid_axes, grey, shading="nearest", rasterized=True)
 
 
 def _draw_corner(folder: Path, columns: list[str]) -> None:

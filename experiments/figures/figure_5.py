@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 import matplotlib.pyplot as plt
@@ -29,13 +30,15 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
     if not (inference / "grid.npz").is_file():
         command = infer_command(runs, "--components 30", "inference")
         raise InputError(f"no inference result in {inference}; make it with: {command}")
+    inferred = read(inference, "grid.npz")
+    _check_inferred_on(runs, inference, np.array_equal(first["axes"], inferred.get("axes", 0)))
     # A reward is known up to a constant; each is aligned by its largest value.
     rewards = [read(run, "grid.npz")["reward"] for run in runs]
     average = np.mean([reward - reward.max() for reward in rewards], axis=0)
     panels = {
         "a) sampling policy": first["log_policy"],
         f"b) recovered reward, {len(runs)} run{'s' if len(runs) > 1 else ''}": average,
-        "c) inference policy": read(inference, "grid.npz")["log_policy"],
+        "c) inference policy": inferred["log_policy"],
     }
     x = read(runs[0], "demonstrations.npz")["train"]
     target = task_mixture(runs[0])
@@ -47,3 +50,15 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
         axes.set_title(title)
     figure.colorbar(image, ax=row, label="nats below the maximum", shrink=0.85)
     save(figure, out / "figure_5")
+
+
+def _check_inferred_on(runs: list[Path], inference: Path, same_grid: bool) -> None:
+    """Raises InputError unless the inference was made from these runs, on the same grid."""
+    made_from = RunFolder(inference).config.get("runs")
+    names = [run.resolve().name for run in runs]
+    if made_from != names or not same_grid:
+        found = ", ".join(map(str, made_from or ["something else"]))
+        raise InputError(
+            f"{inference} was inferred on the runs {found}, not on {', '.join(map(str, runs))}; "
+            f"make one with: {infer_command(runs, '--components 30', 'inference')}"
+        )

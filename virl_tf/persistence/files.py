@@ -298,7 +298,10 @@ def _plain_dtype(descr: str) -> np.dtype:
     except (TypeError, ValueError) as error:
         raise ValueError(f"unknown dtype {descr!r}") from error
     if dtype.kind == "O":
-        raise ValueError("it holds pickled objects, which are not loaded")
+        raise ValueError(
+            "it holds pickled objects, which are not loaded; save arrays of unequal lengths with "
+            "np.savez(FILE, *paths)"
+        )
     if dtype.kind not in "biufcSU" or not dtype.itemsize:
         raise ValueError(f"it holds {dtype}, not numbers")
     return dtype

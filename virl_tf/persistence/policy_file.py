@@ -18,8 +18,20 @@ def save_policy(path: Path, policy: Policy) -> None:
 
 
 def load_policy(path: Path | str) -> Any:
-    """Read a policy written by `save_policy`. Raises InputError if the file is not one."""
-    arrays = load_arrays(Path(path))
+    """The policy in a policy.npz, or in a folder that holds one: a fit's, or one that `infer` made.
+
+    Returns:
+        A `Mixture`, or with contexts a `ConditionalMixture`. Nothing in the file is executed.
+
+    Raises:
+        InputError: no such file, or it is not a policy.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "policy.npz"
+        if not path.is_file():
+            raise InputError(f"{path.parent} holds no policy.npz; give a folder that does.")
+    arrays = load_arrays(path)
     if set(arrays) == set(ConditionalMixture._fields):
         found = [arrays[name] for name in ConditionalMixture._fields]
         return check_conditional(f"{path} is not a policy", found)

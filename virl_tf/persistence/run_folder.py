@@ -72,9 +72,7 @@ class RunFolder:
         folder = cls(path)
         text = to_yaml({"config": plain(config), "versions": versions()})
         try:
-            # Hidden files are what a kill in the middle of an atomic write leaves behind.
-            found = folder.path.iterdir() if folder.path.is_dir() else ()
-            if any(not entry.name.startswith(".") for entry in found):
+            if folder._is_used:
                 folder._check_same(yaml.safe_load(text)["config"])
                 if not of_runs:
                     folder._check_numerics()
@@ -87,6 +85,33 @@ class RunFolder:
                 f"cannot use {folder.path} as the output folder: {error.strerror or error}."
             ) from error
         return folder
+
+    @classmethod
+    def check(cls, path: Path | str, config: Mapping[str, Any]) -> None:
+        """Refuse at once what `open` would refuse after compute; nothing is made.
+
+        Args:
+            config: as for `open`; None in it is not known yet.
+
+        Raises:
+            InputError: as `open`, but that the folder cannot be written.
+        """
+        folder = cls(path)
+        if folder.path.is_file():
+            raise InputError(f"cannot use {path} as the output folder: it is a file.")
+        with contextlib.suppress(OSError):  # `open` says what is wrong with the folder
+            if not folder._is_used:
+                return
+            known = yaml.safe_load(to_yaml(plain(config)))
+            there = folder.config if (folder.path / "config.yaml").is_file() else {}
+            folder._check_same({k: there.get(k) if v is None else v for k, v in known.items()})
+            folder._check_numerics()
+
+    @property
+    def _is_used(self) -> bool:
+        """Whether it holds more than the hidden files that a kill in an atomic write leaves."""
+        found = self.path.iterdir() if self.path.is_dir() else ()
+        return any(not entry.name.startswith(".") for entry in found)
 
     def _check_same(self, config: Mapping[str, Any]) -> None:
         if not (self.path / "config.yaml").is_file():
