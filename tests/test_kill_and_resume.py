@@ -207,7 +207,7 @@ def _command(words: list[str], log: str) -> None:
 # --- what is left ---------------------------------------------------------------------------------
 
 # Times, and what holds them.
-TIMED_FILES = ("*.pdf", "timings.csv", "table.md", "*.db", ".lock", "tensorboard/*")
+TIMED_FILES = ("*.pdf", "seconds.json", "timings.csv", "table.md", "*.db", ".lock", "tensorboard/*")
 PARTIAL = ".*.partial"  # what a kill leaves; of sweeps for a minute
 
 
