@@ -199,7 +199,10 @@ def test_the_score_is_that_of_held_out_rows(fitted):
     ("mean", "said"),
     [
         (0.5, "explains these demonstrations better than EM, by 0.5 nats each"),
-        (0.1, "not distinguishable on 60 rows: they are more likely under the reward by 0.1 nats "),
+        (
+            0.1,
+            "not distinguishable on 60 rows, which are more likely under the reward by 0.1 nats ",
+        ),
         (-0.1, "less likely under the reward by 0.1 nats each (standard error 0.2)."),
         (-0.5, "EM explains these demonstrations better than the recovered reward, by 0.5 nats"),
     ],

@@ -69,8 +69,8 @@ class Score(NamedTuple):
             return f"The recovered reward explains these demonstrations better than EM, {by}."
         which = "more" if mean > 0.0 else "less"
         return (
-            f"The recovered reward and EM are not distinguishable on {self.rows} rows: they are "
-            f"{which} likely under the reward {by}."
+            f"The recovered reward and EM are not distinguishable on {self.rows} rows, which "
+            f"are {which} likely under the reward {by}."
         )
 
 
