@@ -20,7 +20,9 @@ import pytest
 from optuna.trial import TrialState
 
 from experiments.cli import main
-from experiments.tuning.study import ENDED, RETRIES, count, published_parameters
+from experiments.tuning import tune_command
+from experiments.tuning.study import ENDED, RETRIES, count, published_parameters, work
+from experiments.tuning.study_folder import _place
 from experiments.tuning.tune_command import board, describe
 from tests import fake_runs
 from tests.fake_runs import COMMAND, SPECIFICATION
@@ -144,6 +146,58 @@ def test_another_configuration_is_one_clear_error(tune, tmp_path):
         tune(*COMMAND, "--seeds", "1", "--storage", url), "exists with another space or objective"
     )
     assert count(opened(url), TrialState.WAITING) == 1
+
+
+# --- a folder is one study's ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_workers(monkeypatch):
+    """`tune` that asks Dask for nothing: its trials are done here, by runs that only count."""
+    monkeypatch.setattr("experiments.runs.execute", fake_runs.execute)
+    monkeypatch.setattr(
+        tune_command, "_work_together", lambda _, arguments, *__: work(*arguments, 0)
+    )
+
+
+def test_the_folder_of_another_study_is_refused_before_a_trial(tune, no_workers, tmp_path):
+    assert tune(*COMMAND, "--trials", "2")[0] == 0
+    (out,) = (tmp_path / "studies").iterdir()
+    before = digest(out / "trials")
+    elsewhere = ("--storage", f"sqlite:///{tmp_path}/x.db", "--trials", "1")
+    message = "holds the trials of another study"
+    assert_one_error(tune(*COMMAND, *elsewhere), message)
+    assert_one_error(tune(*COMMAND, *elsewhere), "Give another --storage and --out")
+    assert not (tmp_path / "x.db").exists(), "refused before a database is made"
+    assert_one_error(tune(*COMMAND, "--trials", "3", "--seeds", "1"), "settings.seeds: [0] there")
+    other = [*COMMAND, "--method", "eim", "--trials", "1", "--out", out]
+    assert_one_error(tune(*other), message)
+    (out / "study.json").unlink()  # as studies before 1.0 left their folders
+    assert_one_error(tune(*COMMAND, *elsewhere), message)
+    assert digest(out / "trials") == before
+    assert tune(*COMMAND, *elsewhere, "--out", tmp_path / "x")[0] == 0
+
+
+def test_the_same_study_goes_on_in_its_folder(tune, no_workers, tmp_path):
+    assert tune(*COMMAND, "--trials", "1")[0] == 0
+    (out,) = (tmp_path / "studies").iterdir()
+    (out / "study.json").unlink()  # as studies before 1.0 left their folders
+    assert tune(*COMMAND, "--trials", "2")[0] == 0
+    moved = out.rename(tmp_path / "moved")
+    assert tune(*COMMAND, "--trials", "3", "--out", moved)[0] == 0
+    assert (
+        tune(*COMMAND, "--trials", "4", "--out", "moved", "--storage", "sqlite:///moved/study.db")[
+            0
+        ]
+        == 0
+    )
+    assert len(list((moved / "trials").glob("0*"))) == 4
+    assert len(pd.read_csv(moved / "trials.csv")) == 4
+
+
+def test_a_folder_does_not_tell_passwords(tmp_path):
+    url = "postgresql+psycopg://user:se:cr@t@host:5432/study?password=secret"
+    assert _place(tmp_path, url) == "postgresql+psycopg://user@host:5432/study"
 
 
 def test_help_answers_without_tensorflow():

@@ -38,6 +38,7 @@ POLL_SECONDS = 2.0
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 ALLOWED_FAILURES = 10  # trials in a row that fail before a worker gives the study up
 CONNECT_SECONDS = 10  # until a PostgreSQL server counts as one that does not answer
+ELSEWHERE = "Give another --storage and --out."  # to one whose name or folder is taken
 OPENING_SECONDS = 3.0  # that another command may take to make the tables, or the study
 
 
@@ -193,7 +194,7 @@ def _open_study(
     found, wanted = _begun(study, spec, deadline), spec.to_attributes()
     if found != wanted:
         shown = f"another space or objective ({'; '.join(differences(found, wanted)[:4])})"
-        raise InputError(f"the study {spec.name} exists with {shown}. Give another --storage.")
+        raise InputError(f"the study {spec.name} exists with {shown}. {ELSEWHERE}")
     return study
 
 
@@ -206,8 +207,8 @@ def _begun(study: optuna.Study, spec: StudySpecification, deadline: float) -> di
     while (found := study.user_attrs.get("specification")) is None:
         trials = study.get_trials(deepcopy=False)
         if not minimised or any("published" not in trial.user_attrs for trial in trials):
-            text = "give another --storage."
-            raise InputError(f"the storage holds another study named {spec.name}; {text}")
+            text = f"the storage holds another study named {spec.name}"
+            raise InputError(f"{text}. {ELSEWHERE}")
         if time.monotonic() <= deadline:
             time.sleep(0.1)
             continue

@@ -32,6 +32,7 @@ from experiments.tuning.study import (
     stop,
     work,
 )
+from experiments.tuning.study_folder import check_folder, claim_folder
 
 
 def tune(request: TuneRequest, workers: Workers, out: Path | None) -> None:
@@ -44,7 +45,7 @@ def tune(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     console, trials = Console(), request.trials
     spec, out, url = _study_of(request, workers, out)
     study = open_study(spec, open_storage(url))
-
+    claim_folder(out, spec, url, study)
     try:
         if count(study, *ENDED) < trials:
             console.print(f"[bold]{spec.name}[/bold] in {url}; runs in {out}", highlight=False)
@@ -98,7 +99,9 @@ def _study_of(
     spec = request.specification()
     out = out or FOLDER / spec.name
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return spec, out, request.studies.storage or f"sqlite:///{out.absolute()}/study.db"
+    url = request.studies.storage or f"sqlite:///{out.absolute()}/study.db"
+    check_folder(out, spec, url)
+    return spec, out, url
 
 
 TIMES = ("datetime_start", "datetime_complete")
