@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from virl_tf.validation import InputError
+
 import optuna
 import pandas as pd
 import psutil
@@ -21,7 +23,7 @@ from optuna.trial import TrialState
 
 from experiments.cli import main
 from experiments.tuning import tune_command
-from experiments.tuning.study import ENDED, RETRIES, count, published_parameters, work
+from experiments.tuning.study import ENDED, NOT_NEEDED, RETRIES, count, published_parameters, work
 from experiments.tuning.study_folder import _place
 from experiments.tuning.tune_command import board, describe
 from tests import fake_runs
@@ -261,6 +263,39 @@ def test_the_board_says_that_the_published_trial_was_pruned():
     assert "best" not in text
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_trials_that_ended_have_a_line_each_on_a_terminal_only_failed_ones(terminal):
+    from rich.console import Console
+
+    study, told = optuna.create_study(), {0}
+    for value in (9.0, 2.0, 3.0):
+        study.tell(study.ask(), value)
+    for reason in ("ValueError: no\nmore", NOT_NEEDED):
+        trial = study.ask()
+        trial.set_user_attr("reason", reason)
+        study.tell(trial, state=TrialState.FAIL)
+    console = Console(force_terminal=terminal, color_system=None)
+    for _ in range(2):
+        with console.capture() as capture:
+            tune_command.print_ended(study, told, console)
+        lines = capture.get().splitlines()
+        expected = ["trial 3 failed: ValueError: no; best so far 2.0000"]
+        if not terminal:
+            complete = ["trial 1 complete: 2.0000", "trial 2 complete: 3.0000"]
+            expected = [f"{line}; best so far 2.0000" for line in complete] + expected
+        assert lines == ([] if _ else expected), "each is told once"
+
+
+def test_three_mistakes_of_the_user_are_one_error_with_the_last_reason(
+    tune, no_workers, monkeypatch
+):
+    def mistaken(*_, **__):
+        raise InputError("x holds a run with another configuration")
+
+    monkeypatch.setattr("experiments.runs.execute", mistaken)
+    assert_one_error(tune(*COMMAND, "--trials", "9"), "the last failed: InputError: x holds a run")
+
+
 def test_parameters_in_one_line():
     assert describe({"a": 0.000381, "b": True, "log2 c": -24}) == "a 0.000381, b True, log2 c -24"
 
@@ -408,7 +443,8 @@ def test_an_interrupted_command_gives_its_trials_back_to_the_queue(how, url, tmp
             os.killpg(command.pid, signal.SIGINT)
         else:
             command.send_signal(signal.SIGTERM)
-        assert "the same command continues" in end(command, 130)
+        error = end(command, 130)
+        assert error.strip().startswith("stopped; the same command continues"), "Dask is silent"
         study = opened(url)
         interrupted = [trial.number for trial in study.trials if trial.state == TrialState.FAIL]
         assert interrupted
@@ -417,7 +453,11 @@ def test_an_interrupted_command_gives_its_trials_back_to_the_queue(how, url, tmp
         before = [trial for trial in study.trials if trial.state in ENDED]
 
         command = tune_fake(url, out, 4, 1, seconds=0.1)
-        end(command, 0)
+        output, error = command.communicate(timeout=120.0)
+        assert command.returncode == 0, error
+        assert output.count("4/4") == 1, "one table at the end, where there is no terminal"
+        assert output.count("; best so far") == 4
+        assert output.endswith("\n")
     finally:
         kill_group(command)
     assert count(study, *ENDED) == 4
