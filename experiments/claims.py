@@ -37,10 +37,20 @@ INFERENCES = (INFERRED, "virl", 10), (INFERRED, "geim", 10)
 
 @dataclass(frozen=True)
 class Finding:
-    """What the results say about one claim."""
+    """What the results say about one claim.
+
+    Attributes:
+        need: of the verdict `TOO_FEW`, how many runs there are and how many would do.
+    """
 
     numbers: str
     verdict: str
+    need: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The verdict, with what it needs."""
+        return f"{self.verdict} ({self.need})" if self.need else self.verdict
 
 
 Check = Callable[[pd.DataFrame], Finding]
@@ -58,7 +68,9 @@ class Claim:
         """What the results of a sweep say."""
         findings = [one(results) for one in self.checks]
         numbers = "; ".join(found.numbers for found in findings)
-        return Finding(numbers, _worst([found.verdict for found in findings]))
+        worst = _worst([found.verdict for found in findings])
+        needs = [found.need for found in findings if found.verdict == worst]
+        return Finding(numbers, worst, needs[0])
 
 
 def _smaller(label: str, first: Curve, second: Curve, results: pd.DataFrame) -> Finding:
@@ -66,10 +78,10 @@ def _smaller(label: str, first: Curve, second: Curve, results: pd.DataFrame) -> 
     pairs = paired(results, first, second)
     a, b = pairs["first"].to_numpy(), pairs["second"].to_numpy()
     if len(pairs) < FEWEST:
-        return Finding(f"{label}: {len(pairs)} pairs", TOO_FEW)
+        return Finding(f"{label}: {len(pairs)} pairs", TOO_FEW, _few(len(pairs), "pairs"))
     wins = f"lower in {int(np.sum(a < b))} of {len(pairs)}"
     numbers = f"{a.mean():.3f} against {b.mean():.3f}, {wins}, p = {sign_flip_test(a - b):.2g}"
-    return Finding(f"{label}: {numbers}", _verdict(a - b))
+    return _tested(f"{label}: {numbers}", a - b, "pairs")
 
 
 def _verdict(differences: np.ndarray) -> str:
@@ -79,6 +91,16 @@ def _verdict(differences: np.ndarray) -> str:
     if sign_flip_test(-differences) < LEVEL or len(differences) >= ENOUGH:
         return FAILS
     return TOO_FEW
+
+
+def _tested(numbers: str, differences: np.ndarray, what: str) -> Finding:
+    """What a sign-flip test says of enough `what`."""
+    verdict, undecided = _verdict(differences), f"{len(differences)} {what} undecided"
+    return Finding(numbers, verdict, f"{undecided}; {ENOUGH} decide" if verdict == TOO_FEW else "")
+
+
+def _few(number: int, what: str, least: int = FEWEST) -> str:
+    return f"{number} {what}; at least {least}"
 
 
 def _worst(verdicts: list[str]) -> str:
@@ -91,11 +113,13 @@ def _less_variance(first: Curve, other: Curve, results: pd.DataFrame) -> Finding
     spreads = [group.std().dropna() for group in groups]
     both = pd.concat(spreads, axis=1, join="inner").to_numpy()
     if len(both) < FEWEST:
-        return Finding(f"against {other[1]}: spreads at {len(both)} numbers of modes", TOO_FEW)
+        numbers = f"against {other[1]}: spreads at {len(both)} numbers of modes"
+        return Finding(numbers, TOO_FEW, _few(len(both), "numbers of modes with 2 seeds"))
     a, b = both.T
     p = sign_flip_test(a - b)
     means = f"{a.mean():.3f} against {b.mean():.3f} ({other[1]})"
-    return Finding(f"mean standard deviation {means}, p = {p:.2g}", _verdict(a - b))
+    numbers = f"mean standard deviation {means}, p = {p:.2g}"
+    return _tested(numbers, a - b, "numbers of modes")
 
 
 def _graceful(results: pd.DataFrame) -> Finding:
@@ -104,7 +128,8 @@ def _graceful(results: pd.DataFrame) -> Finding:
     for name, curve in {"V-IRL": VIRL, "G-EIM": GEIM, "EIM": EIM}.items():
         chosen = select(results, curve)
         if chosen["modes"].nunique() < 3 or len(chosen) < FEWEST:
-            return Finding(f"{len(chosen)} runs of {name}", TOO_FEW)
+            need = _few(len(chosen), f"runs of {name}") + " at 3 numbers of modes"
+            return Finding(f"{len(chosen)} runs of {name}", TOO_FEW, need)
         slopes[name] = 10.0 * float(np.polyfit(chosen["modes"], chosen["reported"], 1)[0])
     shown = ", ".join(f"{name} {slope:+.3f}" for name, slope in slopes.items())
     verdict = HOLDS if slopes["V-IRL"] == min(slopes.values()) else FAILS
@@ -166,11 +191,12 @@ GAUSSIANS = (
 MOST = 0.5  # "versatile": the policy covers this share of as many modes as it has components
 FEW = 0.5  # "mostly limited": at most this share of the modes covered is new
 GOOD = 0.9  # "precise": share of good walks
+FEWEST_OF_EACH = 3  # runs of each method, for a claim on every one
 
 
 def _versatile_and_precise(results: pd.DataFrame) -> Finding:
     """Does every training policy of both methods cover many modes with good walks?"""
-    numbers, verdicts = [], []
+    numbers, verdicts, fewest = [], [], len(results)
     for method, label in (("virl", "V-IRL"), ("geim", "G-EIM")):
         runs = select(results, (TRAINED, method, 10))
         covered, good = runs["modes_covered"], runs["good_fraction"]
@@ -178,16 +204,19 @@ def _versatile_and_precise(results: pd.DataFrame) -> Finding:
         both = (covered >= MOST * possible) & (good >= GOOD)
         means = f"{covered.mean():.1f} modes, {100 * good.mean():.1f} % good walks"
         numbers.append(f"{label}: {means}, both in {int(both.sum())} of {len(runs)} runs")
-        few = TOO_FEW if len(runs) < 3 else FAILS
-        verdicts.append(HOLDS if len(runs) >= 3 and both.all() else few)
-    return Finding("; ".join(numbers), _worst(verdicts))
+        few = TOO_FEW if len(runs) < FEWEST_OF_EACH else FAILS
+        verdicts.append(HOLDS if few == FAILS and both.all() else few)
+        fewest = min(fewest, len(runs))
+    need = _few(fewest, "runs of a method", FEWEST_OF_EACH) if fewest < FEWEST_OF_EACH else ""
+    return Finding("; ".join(numbers), _worst(verdicts), need)
 
 
 def _mostly_limited(results: pd.DataFrame) -> Finding:
     """Is the share of new modes among those that inference on G-EIM's reward covers small?"""
     runs = select(results, (INFERRED, "geim", 10))
     if len(runs) < FEWEST_FOR_INTERVAL:
-        return Finding(f"{len(runs)} runs", TOO_FEW)
+        need = _few(len(runs), "runs", FEWEST_FOR_INTERVAL)
+        return Finding(f"{len(runs)} runs", TOO_FEW, need)
     shares = (runs["new_modes"] / runs["modes_covered"].clip(lower=1)).to_numpy()
     low, high = bootstrap_interval(shares)
     covered, new = runs["modes_covered"].mean(), runs["new_modes"].mean()
@@ -195,7 +224,9 @@ def _mostly_limited(results: pd.DataFrame) -> Finding:
     numbers = f"{covered:.1f} modes covered, {new:.1f} of them new; share of new ones {interval}"
     if high <= FEW:
         return Finding(numbers, HOLDS)
-    return Finding(numbers, FAILS if low > FEW else TOO_FEW)
+    if low > FEW:
+        return Finding(numbers, FAILS)
+    return Finding(numbers, TOO_FEW, f"{len(runs)} runs undecided; more of them")
 
 
 def _more(stage: str, column: str, label: str, results: pd.DataFrame, sign: float = 1.0) -> Finding:
@@ -204,10 +235,11 @@ def _more(stage: str, column: str, label: str, results: pd.DataFrame, sign: floa
     a, b = pairs["first"].to_numpy(float), pairs["second"].to_numpy(float)
     if len(pairs) < FEWEST:
         means = f", means {a.mean():.3g} against {b.mean():.3g}" if len(pairs) else ""
-        return Finding(f"{label}: {len(pairs)} pairs{means}", TOO_FEW)
+        numbers = f"{label}: {len(pairs)} pairs{means}"
+        return Finding(numbers, TOO_FEW, _few(len(pairs), "pairs"))
     p = sign_flip_test(sign * (b - a))
     numbers = f"{label}: V-IRL {a.mean():.3g}, G-EIM {b.mean():.3g}, p = {p:.2g}"
-    return Finding(numbers, _verdict(sign * (b - a)))
+    return _tested(numbers, sign * (b - a), "pairs")
 
 
 PREFERENCE = "AUC explored against unexplored"
@@ -284,6 +316,6 @@ def print_claims(task: str, results: Path | Sequence[Path], pool: bool = False) 
     table = Table("the paper says", "the runs say", "verdict", "test", show_lines=True)
     for claim in claims:
         finding = claim.check(frame)
-        cells = (claim.sentence, finding.numbers, finding.verdict, claim.test)
+        cells = (claim.sentence, finding.numbers, finding.shown, claim.test)
         table.add_row(*map(escape, cells))
     Console().print(table)

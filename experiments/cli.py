@@ -86,8 +86,15 @@ def _methods() -> Iterable[str]:
     return METHODS
 
 
-def _preset(text: str, metavar: str | None = None) -> Any:
-    return Option(metavar=metavar, help=text, autocompletion=_completion(lambda: PRESETS))
+def _paper_methods() -> Iterable[str]:
+    from virl_tf.methods import PAPER_METHODS
+
+    return [method.name for method in PAPER_METHODS]
+
+
+def _preset(text: str, metavar: str | None = None, best: bool = True) -> Any:
+    values = PRESETS if best else PRESETS[:-1]
+    return Option(metavar=metavar, help=text, autocompletion=_completion(lambda: values))
 
 
 def _hide_output(context: typer.Context, quiet: bool) -> bool:
@@ -104,7 +111,9 @@ DEFAULT = f"Default: {DEFAULT_PRESET}."
 Task = Annotated[str, Argument(help=", ".join(names()) + ".", autocompletion=_completion(names))]
 METHOD_HELP = "virl, geim, eim, or an ablation, e.g. virl_no_kde."
 Method = Annotated[str, Option(help=METHOD_HELP, autocompletion=_completion(_methods))]
-Tuned = Annotated[str, Option(help="virl, geim or eim.", autocompletion=_completion(_methods))]
+Tuned = Annotated[
+    str, Option(help="virl, geim or eim.", autocompletion=_completion(_paper_methods))
+]
 QUIET_HELP = "Print nothing but warnings and errors."
 Quiet = Annotated[bool, Option("--quiet", help=QUIET_HELP, callback=_hide_output)]
 DRY_HELP = "Do nothing; print how much there is, how much is done, and how long the rest takes."
@@ -122,7 +131,7 @@ Tensorboard = Annotated[bool, Option(help=EVENTS_HELP)]
 ADDRESS_HELP = "Of a running Dask cluster, tcp://HOST:PORT."
 Scheduler = Annotated[str | None, _given("ADDRESS", ADDRESS_HELP)]
 LocalWorkers = Annotated[int | None, Option(help="Local worker processes; default: one per core.")]
-StudyPreset = Annotated[str | None, _preset(f"The study's. {DEFAULT}")]
+StudyPreset = Annotated[str | None, _preset(f"The study's. {DEFAULT}", best=False)]
 STORAGE_HELP = "The study's; default: study.db in studies/ and its name."
 StudyStorage = Annotated[str | None, _given("URL", STORAGE_HELP)]
 
@@ -490,7 +499,7 @@ def tune_command(
     modes: Modes = None,
     steps: Steps = None,
     preset: Annotated[
-        str | None, _preset(f"Budget of a trial: smoke, quick or paper. {DEFAULT}")
+        str | None, _preset(f"Budget of a trial: smoke, quick or paper. {DEFAULT}", best=False)
     ] = None,
     seeds: Annotated[
         str | None, _seeds("A trial's value is the mean over these; default 0.")

@@ -67,9 +67,15 @@ def submit(client: Any, function: Callable[..., Any], *arguments: Any, **options
 
 
 def _with_tasks(modules: Sequence[str], function: Callable[..., Any], *arguments: Any) -> Any:
+    # A worker that Ctrl-C closes warns of the task that it drops, which is no news.
+    logging.getLogger("distributed.worker.state_machine").addFilter(_is_news)
     for name in modules:
         importlib.import_module(name)
     return function(*arguments)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return "ended with CancelledError" not in record.getMessage()
 
 
 def execute_unit(unit: Unit, out: Path) -> str | None:
@@ -210,7 +216,11 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
             raise InputError(
                 f"no Dask scheduler answers at {scheduler!r} (expected tcp://HOST:PORT): {error}"
             ) from error
-        yield stack.enter_context(client)
+        stack.enter_context(client)
+        # Last of all: what is lost with the workers is lost on purpose.
+        quiet = logging.getLogger("distributed.scheduler").setLevel
+        stack.callback(quiet, logging.ERROR)
+        yield client
 
 
 def _worker_environment(cache: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from experiments.claims import (
     ENOUGH,
     FAILS,
     FEWEST,
+    GAUSSIANS,
     GRID_WALKER,
     HOLDS,
     PATH_PLANNING,
@@ -223,6 +224,20 @@ def test_findings_tell_the_means():
     assert "V-IRL 12, G-EIM 1, p = 0.016" in UNEXPLORED.check(results()).numbers
     assert "share of new ones 0.12 [0.12, 0.12]" in LIMITED.check(results()).numbers
     assert "3 pairs, means 12 against 1" in UNEXPLORED.check(results(seeds=3)).numbers
+
+
+def test_too_few_runs_tell_how_many_would_do():
+    two = results(seeds=2)
+    assert UNEXPLORED.check(two).shown == "not enough runs (2 pairs; at least 5)"
+    assert VERSATILE.check(two).shown == "not enough runs (2 runs of a method; at least 3)"
+    assert LIMITED.check(two).shown == "not enough runs (2 runs; at least 5)"
+    equal = results(both("inference", "new_modes", 1.0, 1.0))
+    assert UNEXPLORED.check(equal).shown == "not enough runs (6 pairs undecided; 15 decide)"
+    frame = results(task="gaussians")
+    needs = [claim.check(frame).need for claim in GAUSSIANS]
+    assert needs[1] == "6 runs of V-IRL; at least 5 at 3 numbers of modes"
+    assert needs[2] == "1 numbers of modes with 2 seeds; at least 5"
+    assert VERSATILE.check(results()).shown == HOLDS
 
 
 # --- the table ------------------------------------------------------------------------------------

@@ -184,6 +184,29 @@ def test_version_and_quiet(call, tmp_path):
     assert error.startswith("error: no results in missing")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (
+            ["study-plots", "gaussians", "--preset", "smoke", "--modes", "5", "--method", "eim"],
+            "tune gaussians --method eim --components 10 --preset smoke --modes 5\n",
+        ),
+        (["compare", "gaussians", "--preset", "smoke"], " --components 1 --preset smoke\n"),
+        (["figure", "2b", "x/gaussians-smoke"], "sweep gaussians --preset smoke --out x/gaussians"),
+        (
+            ["figure", "1", "x/path_planning-virl-5c-d8-s1-smoke"],
+            "run path_planning --method virl --components 5 --steps 8 --seed 1 --preset smoke",
+        ),
+        (["figure", "2b", "x/mine"], "experiments sweep gaussians --out x/mine"),
+    ],
+)
+def test_a_hint_repeats_the_options_that_were_given(call, tmp_path, monkeypatch, arguments, hint):
+    monkeypatch.chdir(tmp_path)
+    status, _, error = call(*arguments)
+    assert status == 2
+    assert hint in error
+
+
 def test_completion_offers_tasks_methods_and_presets(monkeypatch):
     command = typer.main.get_command(app).commands["run"]
     offered = {}

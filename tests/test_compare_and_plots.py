@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from virl_tf.hparams import read_yaml
 from virl_tf.validation import InputError
 
+import matplotlib.pyplot as plt
 import numpy as np
 import optuna
 import pytest
@@ -210,6 +211,19 @@ def test_slices_fill_their_figure_and_their_ticks_do_not_overlap(studies, monkey
         ]
         for left, following in pairwise(visible):
             assert left.x1 < following.x0, axes.get_xlabel()
+
+
+@pytest.mark.parametrize("trials", [9, 30])
+def test_pictures_tell_what_they_rest_on(studies, monkeypatch, tmp_path, capsys, trials):
+    found, make = studies
+    study = make(*np.linspace(0.1, 1.0, trials))
+    shown = drawn(monkeypatch, study)
+    study_plots(found, *COLUMN, tmp_path / "plots")
+    for figure in shown.values():
+        assert f"{trials} complete trials" in figure.axes[0].get_title(loc="left")
+    plt.close("all")
+    few = "9 complete trials; importances say little below 30"
+    assert (few in capsys.readouterr().out) == (trials < 30)
 
 
 def test_pictures_are_written(studies, tmp_path):

@@ -117,7 +117,7 @@ EXPERIMENT_FLOORS = [
     ["units", "expected_time", "sweep", "sweep_command", "ablations", "ablation_command"],
     [
         *("tuning", "tuning.space", "tuning.specification", "tuning.study", "tuning.compare"),
-        *("tuning.tune_command", "tuning.study_plots", "tuning.budgets"),
+        *("tuning.study_folder", "tuning.tune_command", "tuning.study_plots", "tuning.budgets"),
         *("benchmark.whole_run", "benchmark.command"),
         *("report", "report.markup", "report.sources", "report.results"),
         *("report.items", "report.report"),

@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from virl_tf.validation import InputError
+
 import optuna
 import pandas as pd
 import psutil
@@ -20,7 +22,9 @@ import pytest
 from optuna.trial import TrialState
 
 from experiments.cli import main
-from experiments.tuning.study import ENDED, RETRIES, count, published_parameters
+from experiments.tuning import tune_command
+from experiments.tuning.study import ENDED, NOT_NEEDED, RETRIES, count, published_parameters, work
+from experiments.tuning.study_folder import _place
 from experiments.tuning.tune_command import board, describe
 from tests import fake_runs
 from tests.fake_runs import COMMAND, SPECIFICATION
@@ -92,7 +96,9 @@ def assert_one_error(result: tuple[int, str, str], message: str) -> None:
         (["gaussians", "--components", "0"], "--components"),
         (["gaussians", "--modes", "0"], "--modes"),
         (["path_planning", "--steps", "3"], "even"),
-        (["gaussians", "--preset", "fast"], "Allowed: best, paper, quick, smoke"),
+        (["gaussians", "--method", "virl_no_kde"], "Allowed: eim, geim, virl"),
+        (["gaussians", "--preset", "fast"], "Allowed: paper, quick, smoke"),
+        (["gaussians", "--preset", "best"], "Allowed: paper, quick, smoke"),
         (["gaussians", "--seeds", "one"], "--seeds must be integers"),
         (["gaussians", "--seeds", "-1"], "seed must be"),
         (["gaussians", "--seeds", "0,-1"], "seed must be"),
@@ -144,6 +150,58 @@ def test_another_configuration_is_one_clear_error(tune, tmp_path):
         tune(*COMMAND, "--seeds", "1", "--storage", url), "exists with another space or objective"
     )
     assert count(opened(url), TrialState.WAITING) == 1
+
+
+# --- a folder is one study's ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_workers(monkeypatch):
+    """`tune` that asks Dask for nothing: its trials are done here, by runs that only count."""
+    monkeypatch.setattr("experiments.runs.execute", fake_runs.execute)
+    monkeypatch.setattr(
+        tune_command, "_work_together", lambda _, arguments, *__: work(*arguments, 0)
+    )
+
+
+def test_the_folder_of_another_study_is_refused_before_a_trial(tune, no_workers, tmp_path):
+    assert tune(*COMMAND, "--trials", "2")[0] == 0
+    (out,) = (tmp_path / "studies").iterdir()
+    before = digest(out / "trials")
+    elsewhere = ("--storage", f"sqlite:///{tmp_path}/x.db", "--trials", "1")
+    message = "holds the trials of another study"
+    assert_one_error(tune(*COMMAND, *elsewhere), message)
+    assert_one_error(tune(*COMMAND, *elsewhere), "Give another --storage and --out")
+    assert not (tmp_path / "x.db").exists(), "refused before a database is made"
+    assert_one_error(tune(*COMMAND, "--trials", "3", "--seeds", "1"), "settings.seeds: [0] there")
+    other = [*COMMAND, "--method", "eim", "--trials", "1", "--out", out]
+    assert_one_error(tune(*other), message)
+    (out / "study.json").unlink()  # as studies before 1.0 left their folders
+    assert_one_error(tune(*COMMAND, *elsewhere), message)
+    assert digest(out / "trials") == before
+    assert tune(*COMMAND, *elsewhere, "--out", tmp_path / "x")[0] == 0
+
+
+def test_the_same_study_goes_on_in_its_folder(tune, no_workers, tmp_path):
+    assert tune(*COMMAND, "--trials", "1")[0] == 0
+    (out,) = (tmp_path / "studies").iterdir()
+    (out / "study.json").unlink()  # as studies before 1.0 left their folders
+    assert tune(*COMMAND, "--trials", "2")[0] == 0
+    moved = out.rename(tmp_path / "moved")
+    assert tune(*COMMAND, "--trials", "3", "--out", moved)[0] == 0
+    assert (
+        tune(*COMMAND, "--trials", "4", "--out", "moved", "--storage", "sqlite:///moved/study.db")[
+            0
+        ]
+        == 0
+    )
+    assert len(list((moved / "trials").glob("0*"))) == 4
+    assert len(pd.read_csv(moved / "trials.csv")) == 4
+
+
+def test_a_folder_does_not_tell_passwords(tmp_path):
+    url = "postgresql+psycopg://user:se:cr@t@host:5432/study?password=secret"
+    assert _place(tmp_path, url) == "postgresql+psycopg://user@host:5432/study"
 
 
 def test_help_answers_without_tensorflow():
@@ -205,6 +263,39 @@ def test_the_board_says_that_the_published_trial_was_pruned():
     text = shown(study, 1)
     assert "pruned" in next(line for line in text.splitlines() if "published" in line)
     assert "best" not in text
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_trials_that_ended_have_a_line_each_on_a_terminal_only_failed_ones(terminal):
+    from rich.console import Console
+
+    study, told = optuna.create_study(), {0}
+    for value in (9.0, 2.0, 3.0):
+        study.tell(study.ask(), value)
+    for reason in ("ValueError: no\nmore", NOT_NEEDED):
+        trial = study.ask()
+        trial.set_user_attr("reason", reason)
+        study.tell(trial, state=TrialState.FAIL)
+    console = Console(force_terminal=terminal, color_system=None)
+    for _ in range(2):
+        with console.capture() as capture:
+            tune_command.print_ended(study, told, console)
+        lines = capture.get().splitlines()
+        expected = ["trial 3 failed: ValueError: no; best so far 2.0000"]
+        if not terminal:
+            complete = ["trial 1 complete: 2.0000", "trial 2 complete: 3.0000"]
+            expected = [f"{line}; best so far 2.0000" for line in complete] + expected
+        assert lines == ([] if _ else expected), "each is told once"
+
+
+def test_three_mistakes_of_the_user_are_one_error_with_the_last_reason(
+    tune, no_workers, monkeypatch
+):
+    def mistaken(*_, **__):
+        raise InputError("x holds a run with another configuration")
+
+    monkeypatch.setattr("experiments.runs.execute", mistaken)
+    assert_one_error(tune(*COMMAND, "--trials", "9"), "the last failed: InputError: x holds a run")
 
 
 def test_parameters_in_one_line():
@@ -354,7 +445,8 @@ def test_an_interrupted_command_gives_its_trials_back_to_the_queue(how, url, tmp
             os.killpg(command.pid, signal.SIGINT)
         else:
             command.send_signal(signal.SIGTERM)
-        assert "the same command continues" in end(command, 130)
+        error = end(command, 130)
+        assert error.strip().startswith("stopped; the same command continues"), "Dask is silent"
         study = opened(url)
         interrupted = [trial.number for trial in study.trials if trial.state == TrialState.FAIL]
         assert interrupted
@@ -363,7 +455,11 @@ def test_an_interrupted_command_gives_its_trials_back_to_the_queue(how, url, tmp
         before = [trial for trial in study.trials if trial.state in ENDED]
 
         command = tune_fake(url, out, 4, 1, seconds=0.1)
-        end(command, 0)
+        output, error = command.communicate(timeout=120.0)
+        assert command.returncode == 0, error
+        assert output.count("4/4") == 1, "one table at the end, where there is no terminal"
+        assert output.count("; best so far") == 4
+        assert output.endswith("\n")
     finally:
         kill_group(command)
     assert count(study, *ENDED) == 4

@@ -29,6 +29,7 @@ from experiments.tuning import specification
 from experiments.tuning import study as studies
 from experiments.tuning.study import (
     ALLOWED_FAILURES,
+    ALLOWED_MISTAKES,
     ENDED,
     VANISHED,
     best_trial,
@@ -301,6 +302,20 @@ def test_a_study_whose_trials_only_fail_is_given_up(monkeypatch, sqlite, tmp_pat
     assert {trial.user_attrs["reason"] for trial in study.trials} == {
         "OSError: no space left on device"
     }
+
+
+def test_a_mistake_of_the_user_ends_a_study_after_three_trials(monkeypatch, sqlite, tmp_path):
+    def mistaken(name, t):
+        if name == "0001-s0":
+            raise FloatingPointError("no mistake of the user")
+        raise InputError("the run's folder holds another run")
+
+    by_value(monkeypatch, mistaken)
+    work(SPECIFICATION, sqlite, 3, tmp_path, 0)
+    assert states(opened(sqlite)) == {"FAIL": 2 + ALLOWED_MISTAKES}
+    by_value(monkeypatch, working)
+    work(SPECIFICATION, sqlite, 3, tmp_path, 0)
+    assert states(opened(sqlite)) == {"FAIL": 2 + ALLOWED_MISTAKES, "COMPLETE": 3}
 
 
 def test_the_same_command_continues_a_study_that_was_given_up(monkeypatch, sqlite, tmp_path):

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,9 +150,20 @@ def _paths(number: str, runs: Sequence[Path]) -> list[Path]:
         )
     for run in runs:
         if not run.exists():
-            made = f"make them with: python -m experiments {kind.command} --out {own(run)}"
-            raise InputError(f"no results in {run}; {made}")
+            command = f"{kind.command}{_told_by(run, kind.command.split()[-1])} --out {own(run)}"
+            raise InputError(
+                f"no results in {run}; make them with: python -m experiments {command}"
+            )
     return list(runs)
+
+
+def _told_by(path: Path, task: str) -> str:
+    """The options that a folder's name tells, if it is one that runs or sweeps have by default."""
+    size = r"(?:m(?P<modes>\d+)|d(?P<steps>\d+))"
+    run = rf"-(?P<method>\w+)-(?P<components>\d+)c-{size}-s(?P<seed>\d+)"
+    found = re.fullmatch(rf"{task}(?:{run})?-(?P<preset>smoke|quick|paper|best)", path.name)
+    told = {} if found is None else found.groupdict()
+    return "".join(f" --{name} {value}" for name, value in told.items() if value is not None)
 
 
 def own(path: Path) -> Path:

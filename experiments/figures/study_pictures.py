@@ -27,7 +27,7 @@ def draw_study(study: optuna.Study, out: Path) -> None:
     trials = study.get_trials(deepcopy=False)
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     draw_history(trials, out)
-    draw_importances(importances, out)
+    draw_importances(importances, out, len(complete))
     draw_slices(complete, list(importances), out)
     if len(importances) > 1:
         draw_pair(complete, list(importances)[:2], out)
@@ -55,10 +55,16 @@ def draw_history(trials: Sequence[FrozenTrial], out: Path) -> None:
     _objective_axis(axes, [*values, *last])
     axes.xaxis.set_major_locator(MaxNLocator(**WHOLE))
     axes.set_xlabel("trial")
+    title(axes, f"{len(complete)} complete trials of {len(trials)}")
     axes.set_ylabel("objective (lower is better)")
     axes.legend(frameon=False, fontsize=8)
     open_frame(axes)
     save(figure, out / "history")
+
+
+def title(axes: Axes, text: str) -> None:
+    """Small: what a picture rests on."""
+    axes.set_title(text, fontsize=8, loc="left")
 
 
 def _objective_axis(axes: Axes, values: Sequence[float]) -> None:
@@ -69,13 +75,14 @@ def _objective_axis(axes: Axes, values: Sequence[float]) -> None:
     log_ticks(axes.yaxis, values, (1.0, 2.0, 5.0))
 
 
-def draw_importances(importances: dict[str, float], out: Path) -> None:
-    """A bar for each hyperparameter, the most important on top."""
+def draw_importances(importances: dict[str, float], out: Path, trials: int) -> None:
+    """A bar for each hyperparameter, the most important on top; of few trials they say little."""
     size = (6.4, 0.8 + 0.32 * len(importances))
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     names = list(importances)[::-1]
     axes.barh(names, [importances[name] for name in names], color="C0")
     axes.set_xlabel("share of the objective's variance")
+    title(axes, f"estimated from {trials} complete trials")
     open_frame(axes)
     save(figure, out / "importances")
 
@@ -97,6 +104,7 @@ def draw_slices(complete: Sequence[FrozenTrial], names: Sequence[str], out: Path
     _objective_axis(grid[0, 0], values)
     for axes in grid.flat[len(names) :]:
         axes.set_visible(False)
+    title(grid[0, 0], f"{len(complete)} complete trials")
     for row in grid:
         row[0].set_ylabel("objective")
     bar = figure.colorbar(points, ax=grid, label="trial", pad=0.01)
@@ -119,6 +127,7 @@ def draw_pair(complete: Sequence[FrozenTrial], names: Sequence[str], out: Path) 
     points = axes.scatter(x, y, norm=norm(values.min(), values.max()), linewidths=0.4, **look)
     for which, name in zip("xy", names, strict=True):
         _parameter_axis(axes, which, name, complete)
+    title(axes, f"{len(complete)} complete trials")
     bar = figure.colorbar(points, label="objective (lower is better)", format="{x:g}")
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
     open_frame(axes)

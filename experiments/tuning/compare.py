@@ -104,6 +104,8 @@ def compare(
         for seed in fresh
     ]
     out.mkdir(parents=True, exist_ok=True)
+    text = f"{len(units)} runs of {len(columns)} published columns and what was found for them"
+    console.print(f"{text}, in {out}", highlight=False, soft_wrap=True)
     failures = execute_sweep(units, out, workers.scheduler, number, console)
     records = records_of(units, out)
     finished = [unit for unit in units if unit.name in records]
@@ -155,7 +157,7 @@ def find_columns(studies: Studies) -> list[Column]:
         columns.append(Column(name, spec, study, overrides, unbeaten))
     if not columns:
         where = studies.storage or "studies/"
-        command = f"python -m experiments tune {task}"
+        command = studies.command(describe(task).compared[0])
         raise InputError(
             f"no study of {task} with a complete trial in {where}; make one: {command}"
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from virl_tf.methods import METHODS
+from virl_tf.methods import PAPER_METHODS
 from virl_tf.validation import InputError, check_choice, check_integer
 
 from experiments.specification import RunRequest, Specification, parse_integers, target_size
@@ -17,6 +17,7 @@ from experiments.tuning.space import searched
 
 Column = tuple[str, int]  # method and components
 FOLDER = Path("studies")
+PRESETS = ("smoke", "quick", "paper")
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,14 @@ class Studies(NamedTuple):
         """Of the study of one column.
 
         Raises:
-            InputError: no such task or method, or a size that the task cannot have.
+            InputError: no such task, method or preset, or a size that the task cannot have.
         """
         description = describe(self.task)
-        check_choice("method", column[0], METHODS)
+        check_choice("method", column[0], [method.name for method in PAPER_METHODS])
         size = target_size(description, self.modes, self.steps)
         preset = description.default_preset if self.preset is None else self.preset
+        # Table 1 has ranges for the paper's algorithm; `best` has other parts.
+        check_choice("preset of a study", preset, PRESETS)
         return StudySpecification(
             self.task, *column, size, preset, tuple(seeds), tuple(assignments)
         )
@@ -108,8 +111,21 @@ class Studies(NamedTuple):
         if any([self.url(column) for column in columns]):
             return
         files = " or ".join(str(self.file(column)) for column in columns)
-        command = f"python -m experiments tune {self.task}"
+        command = self.command(columns[0])
         raise InputError(f"no study of {self.task} in {files}; make one with: {command}")
+
+    def command(self, column: Column) -> str:
+        """That makes the study of a column, with the options that were given for these studies."""
+        given = {
+            "method": column[0],
+            "components": column[1],
+            "preset": self.preset,
+            "modes": self.modes,
+            "steps": self.steps,
+            "storage": self.storage,
+        }
+        options = "".join(f" --{key} {v}" for key, v in given.items() if v is not None)
+        return f"python -m experiments tune {self.task}{options}"
 
 
 def check_compared(task: str) -> Sequence[Column]:

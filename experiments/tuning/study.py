@@ -37,7 +37,9 @@ POLL_SECONDS = 2.0
 # Heartbeat and retry have been experimental since 2.9.
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 ALLOWED_FAILURES = 10  # trials in a row that fail before a worker gives the study up
+ALLOWED_MISTAKES = 3  # ... with an InputError: what a user got wrong fails them all
 CONNECT_SECONDS = 10  # until a PostgreSQL server counts as one that does not answer
+ELSEWHERE = "Give another --storage and --out."  # to one whose name or folder is taken
 OPENING_SECONDS = 3.0  # that another command may take to make the tables, or the study
 
 
@@ -48,6 +50,7 @@ def published_parameters(spec: StudySpecification) -> dict[str, Any]:
 
 
 VANISHED = "its worker vanished or was stopped"
+NOT_NEEDED = "not needed: enough trials were under way"
 
 
 class _Storage(optuna.storages.RDBStorage):
@@ -193,7 +196,7 @@ def _open_study(
     found, wanted = _begun(study, spec, deadline), spec.to_attributes()
     if found != wanted:
         shown = f"another space or objective ({'; '.join(differences(found, wanted)[:4])})"
-        raise InputError(f"the study {spec.name} exists with {shown}. Give another --storage.")
+        raise InputError(f"the study {spec.name} exists with {shown}. {ELSEWHERE}")
     return study
 
 
@@ -206,8 +209,8 @@ def _begun(study: optuna.Study, spec: StudySpecification, deadline: float) -> di
     while (found := study.user_attrs.get("specification")) is None:
         trials = study.get_trials(deepcopy=False)
         if not minimised or any("published" not in trial.user_attrs for trial in trials):
-            text = "give another --storage."
-            raise InputError(f"the storage holds another study named {spec.name}; {text}")
+            text = f"the storage holds another study named {spec.name}"
+            raise InputError(f"{text}. {ELSEWHERE}")
         if time.monotonic() <= deadline:
             time.sleep(0.1)
             continue
@@ -310,7 +313,7 @@ def work(
         current = trial.number
         trial.set_user_attr("worker", [command, trial.number])
         if not _is_needed(study, trial.number, num_trials):
-            trial.set_user_attr("reason", "not needed: enough trials were under way")
+            trial.set_user_attr("reason", NOT_NEEDED)
             raise _NotNeededError
         try:
             return objective(trial, spec, out)
@@ -319,12 +322,15 @@ def work(
         except Exception as error:
             trial.set_user_attr("reason", f"{type(error).__name__}: {error}")
             trial.set_user_attr("traceback", traceback.format_exc()[-2000:])
+            trial.set_user_attr("mistake", isinstance(error, InputError))
             raise
 
     while count(study, *ENDED) < num_trials and command not in study.user_attrs.get("stopped", []):
         optuna.storages.fail_stale_trials(study)
         _release_silent(study)
-        if _failures_in_a_row(study, failed_before) >= ALLOWED_FAILURES:
+        failures = _failures_in_a_row(study, failed_before)
+        mistakes = [trial.user_attrs.get("mistake") for trial in failures[-ALLOWED_MISTAKES:]]
+        if len(failures) >= ALLOWED_FAILURES or mistakes == [True] * ALLOWED_MISTAKES:
             return
         if count(study, *ENDED, TrialState.RUNNING) < num_trials:
             study.sampler = make_sampler(spec, worker, len(study.get_trials(deepcopy=False)))
@@ -368,15 +374,15 @@ def _is_needed(study: optuna.Study, number: int, num_trials: int) -> bool:
     return len(earlier) < num_trials
 
 
-def _failures_in_a_row(study: optuna.Study, before: Collection[int]) -> int:
+def _failures_in_a_row(study: optuna.Study, before: Collection[int]) -> list[FrozenTrial]:
     """Since the worker began, not counting trials that were lost or not needed."""
-    ended = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL))
-    failed = [
-        trial.state == TrialState.FAIL
-        for trial in ended
-        if trial.state in ENDED or (trial.number not in before and "traceback" in trial.user_attrs)
-    ]
-    return len(failed) - 1 - max((i for i, bad in enumerate(failed) if not bad), default=-1)
+    failures: list[FrozenTrial] = []
+    for trial in study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL)):
+        if trial.state in ENDED:
+            failures = []
+        elif trial.number not in before and "traceback" in trial.user_attrs:
+            failures.append(trial)
+    return failures
 
 
 def stop(study: optuna.Study, command: str) -> None:

@@ -9,6 +9,8 @@ from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES, find_study
 from experiments.tuning.specification import Studies
 from experiments.tuning.study import best_trial, count
 
+FEWEST_TO_RELY_ON = 30  # complete trials, of seven hyperparameters
+
 
 def study_plots(studies: Studies, method: str, components: int, out: Path | None) -> None:
     """Draw history, importances, slices and the two most important parameters of one study.
@@ -20,10 +22,13 @@ def study_plots(studies: Studies, method: str, components: int, out: Path | None
 
     study = find_study(studies, (method, components))
     if study is None:
-        command = f"python -m experiments tune {studies.task} --method {method}"
+        command = studies.command((method, components))
         raise InputError(f"no such study; make it with: {command}")
     complete = count(study, TrialState.COMPLETE)
     if best_trial(study) is None or complete < FEWEST_FOR_IMPORTANCES:
         need = f"plots need at least {FEWEST_FOR_IMPORTANCES}."
         raise InputError(f"{study.study_name} has {complete} complete trials; {need}")
+    if complete < FEWEST_TO_RELY_ON:
+        text = f"warning: {complete} complete trials; importances say little below"
+        print(f"{text} {FEWEST_TO_RELY_ON} and may be others after the next trials")
     draw_study(study, out or Path("studies") / study.study_name / "plots")

@@ -10,7 +10,7 @@ from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError, check_integer
 
 import optuna
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -22,6 +22,7 @@ from experiments.tuning.space import written
 from experiments.tuning.specification import FOLDER, StudySpecification, TuneRequest
 from experiments.tuning.study import (
     ENDED,
+    NOT_NEEDED,
     POLL_SECONDS,
     best_trial,
     count,
@@ -32,6 +33,7 @@ from experiments.tuning.study import (
     stop,
     work,
 )
+from experiments.tuning.study_folder import check_folder, claim_folder
 
 
 def tune(request: TuneRequest, workers: Workers, out: Path | None) -> None:
@@ -44,7 +46,7 @@ def tune(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     console, trials = Console(), request.trials
     spec, out, url = _study_of(request, workers, out)
     study = open_study(spec, open_storage(url))
-
+    claim_folder(out, spec, url, study)
     try:
         if count(study, *ENDED) < trials:
             console.print(f"[bold]{spec.name}[/bold] in {url}; runs in {out}", highlight=False)
@@ -60,10 +62,8 @@ def tune(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     if count(study, *ENDED) < trials:
         text = "the study was given up after too many failed trials in a row"
         failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
-        reasons = [
-            trial.user_attrs["reason"] for trial in failed if "traceback" in trial.user_attrs
-        ]
-        raise InputError(f"{text}; the last: {reasons[-1] if reasons else 'no trial ran'}")
+        last = [outcome(trial) for trial in failed if "traceback" in trial.user_attrs][-1:]
+        raise InputError(f"{text}; the last {last[0] if last else 'did not run'}")
 
 
 def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
@@ -98,7 +98,9 @@ def _study_of(
     spec = request.specification()
     out = out or FOLDER / spec.name
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return spec, out, request.studies.storage or f"sqlite:///{out.absolute()}/study.db"
+    url = request.studies.storage or f"sqlite:///{out.absolute()}/study.db"
+    check_folder(out, spec, url)
+    return spec, out, url
 
 
 TIMES = ("datetime_start", "datetime_complete")
@@ -113,6 +115,8 @@ def _work_together(
 ) -> None:
     """Have all workers call `work` with these arguments, and show how far the study is."""
     command, trials = uuid.uuid4().hex, arguments[2]
+    ended = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL))
+    told = {trial.number for trial in ended}
 
     def start(worker: int) -> Any:
         return submit(client, work, *arguments, worker, command, pure=False)
@@ -120,7 +124,8 @@ def _work_together(
     try:
         with (
             cluster(workers.scheduler, workers.local) as client,
-            Live(console=console, refresh_per_second=1) as live,
+            # Transient: the last state is printed once, when the study's files are written.
+            Live(console=console, refresh_per_second=1, transient=True) as live,
         ):
             from distributed import KilledWorker
 
@@ -128,16 +133,41 @@ def _work_together(
             while not all(future.done() for future in futures):
                 live.update(board(study, trials))
                 time.sleep(POLL_SECONDS)
+                print_ended(study, told, console)
                 # A trial that kills its workers is given up by the study, not by Dask.
                 for worker, future in enumerate(futures):
                     if future.status == "error" and isinstance(future.exception(), KilledWorker):
                         futures[worker] = start(worker)
             for future in futures:
                 future.result()
+            print_ended(study, told, console)
     except KeyboardInterrupt:
         with contextlib.suppress(optuna.exceptions.OptunaError):
             stop(study, command)
         raise
+
+
+def print_ended(study: optuna.Study, told: set[int], console: Console) -> None:
+    """A line for each trial that ended and is not in `told`; on a terminal, where the board tells
+    of the others, for failed ones alone.
+    """
+    best = best_trial(study)
+    best_so_far = "" if best is None else f"; best so far {best.value:.4f}"
+    for trial in study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL)):
+        failed = trial.state == TrialState.FAIL
+        unneeded = trial.user_attrs.get("reason") == NOT_NEEDED
+        if trial.number not in told and not unneeded and (failed or not console.is_terminal):
+            line = f"trial {trial.number} {outcome(trial)}{best_so_far}"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        told.add(trial.number)
+
+
+def outcome(trial: FrozenTrial) -> str:
+    """What became of a trial that ended: its value, or why it has none."""
+    if trial.state == TrialState.COMPLETE:
+        return f"complete: {trial.value:.4f}"
+    reason = trial.user_attrs.get("reason", "no reason was stored").splitlines()[0]
+    return f"{'failed' if trial.state == TrialState.FAIL else 'pruned'}: {reason}"
 
 
 def board(study: optuna.Study, trials: int) -> Group:
