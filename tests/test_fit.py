@@ -530,3 +530,17 @@ def test_the_fewest_demonstrations_work():
         "virl", x, num_components=1, hparams=tiny.overrides(loop={"num_iterations": 1})
     )
     assert np.isfinite(result.reward(x)).all()
+
+
+def test_a_folder_that_lost_its_summary_says_how_to_get_it_back(tmp_path):
+    def again():
+        return virl_tf.fit(
+            tiny.demonstrations(), num_components=2, hparams=tiny.overrides(), directory=tmp_path
+        )
+
+    summary = again().summary
+    (tmp_path / "summary.json").unlink()
+    with pytest.raises(InputError, match=r"has lost its summary.json; remove its reward.keras"):
+        again()
+    (tmp_path / "reward.keras").unlink()
+    assert again().summary == summary

@@ -229,6 +229,11 @@ def fit(
         progress=progress,
         tensorboard=tensorboard,
     )
+    if folder is not None and not result.summary:
+        raise InputError(
+            f"{folder.path} has lost its summary.json; remove its reward.keras, and the same call "
+            "makes both anew."
+        )
     for text in result.warnings:
         warnings.warn(text, FitWarning, stacklevel=2)
     return result
