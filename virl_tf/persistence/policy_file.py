@@ -18,7 +18,10 @@ def save_policy(path: Path, policy: Policy) -> None:
 
 
 def load_policy(path: Path | str) -> Any:
-    """The policy in a policy.npz, or in a folder that holds one: a fit's, or one that `infer` made.
+    """The policy that a fit or `infer` has written.
+
+    Args:
+        path: a policy.npz, or a folder that holds one.
 
     Returns:
         A `Mixture`, or with contexts a `ConditionalMixture`. Nothing in the file is executed.
