@@ -202,6 +202,8 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
     # A worker that TensorFlow keeps from leaving in time is killed, which is no news.
     logging.getLogger("distributed.nanny").setLevel(logging.ERROR)
     with dask.config.set(DASK), contextlib.ExitStack() as stack:
+        logger = logging.getLogger("distributed.scheduler")
+        stack.callback(logger.setLevel, logger.level)  # last: another sweep may follow
         if scheduler is None:
             folder = tempfile.TemporaryDirectory(prefix="virl_tf-xla-", ignore_cleanup_errors=True)
             environment = _worker_environment(stack.enter_context(folder))
@@ -217,9 +219,8 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
                 f"no Dask scheduler answers at {scheduler!r} (expected tcp://HOST:PORT): {error}"
             ) from error
         stack.enter_context(client)
-        # Last of all: what is lost with the workers is lost on purpose.
-        quiet = logging.getLogger("distributed.scheduler").setLevel
-        stack.callback(quiet, logging.ERROR)
+        # First of all that ends: what is lost with the workers is lost on purpose.
+        stack.callback(logger.setLevel, logging.ERROR)
         yield client
 
 

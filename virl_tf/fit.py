@@ -213,7 +213,9 @@ def fit(
         summary = summarise(prepared, choice, row, values, fitted, seed)
         if folder is not None:
             folder.write_summary(summary, {"train": data.rows, "test": prepared.test})
-        reward = pooling.of_all_rows(result.reward, problem, prepared.test)
+        reward = result.reward
+        if len(prepared.test):
+            reward = pooling.of_all_rows(reward, problem, prepared.test)
         return replace(result, reward=reward, summary=summary)
 
     result = run(
