@@ -1,8 +1,10 @@
-"""EM of few rows: how many components, and how far their covariances are shrunk, by
-cross-validation; then the mean of the densities that several starts of the best choices end in.
+"""EM of few rows: how many components, how far their covariances are shrunk, and their ridge, by
+cross-validation; then the mean of the densities that several starts of good choices end in.
 
 A held-out fifth of few rows is too few to stop growth by, and what EM ends in depends on its start
-more than on anything else (docs/decisions.md, few-rows).
+more than on anything else. The likelihood of few rows hardly tells many narrow components from few
+wide ones, though these bridge modes: so beside the likeliest choice the narrowest of those count
+that are as likely (docs/decisions.md, few-rows).
 """
 
 from typing import NamedTuple
@@ -34,10 +36,12 @@ PSEUDO_ROWS = (1.0, 4.0, 16.0, SHARED)
 # Starts by columns find ways that differ in one of many columns, and share what they vary by;
 # elsewhere they are worse.
 COLUMNS_COMPONENTS = (2, 3, 5)
-RIDGE = 1e-3  # in units of the columns' variances
+RIDGES = (1e-3, 1e-2, 3e-2)  # in units of the columns' variances
+MOST_PER_ROW = 2 / 3  # components
 FOLDS = 10  # with fewer, modes of few rows have none left
 STARTS, STARTS_IN_FOLDS = 3, 2
 AVERAGED = 4  # choices: which is best is a matter of chance
+AS_LIKELY = 2.0  # standard errors of what a choice lacks against the likeliest
 FALLEN = 3.0  # nats below the best of its shrinkage, from where more components are not tried
 
 
@@ -47,13 +51,18 @@ class Choice(NamedTuple):
     by_columns: bool  # starts are clusters in columns weighted by `cluster_by_columns`
     components: int
     pseudo_rows: float
+    ridge: float = RIDGES[0]
 
 
 def mean_of_starts(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Growth:
     """Mixtures of x [N, D] from several starts; `groups` are held out together."""
     z, shift, scale = standardised(x)
     parts = folds(len(z), FOLDS, numpy_seed(seed, 0, "held out"), groups)
-    usual_choices = [[Choice(False, count, nu) for count in COMPONENTS] for nu in PSEUDO_ROWS]
+    usual_choices = [
+        [Choice(False, count, nu, ridge) for count in COMPONENTS]
+        for nu in PSEUDO_ROWS
+        for ridge in RIDGES
+    ]
     column_choices = [[Choice(True, count, SHARED) for count in COLUMNS_COMPONENTS]]
     with one_thread():
         others = [_Rows(np.delete(z, part, axis=0), seed) for part in parts]
@@ -77,8 +86,9 @@ class _Rows:
         grown = []
         for i in range(number if choice.components > 1 else 1):
             start = self._start(choice.by_columns, choice.components, i)
-            mixture = maximise(self._z, start, choice.pseudo_rows, RIDGE)
-            grown.append(Grown(score(self._z, mixture), choice.pseudo_rows, mixture, RIDGE))
+            mixture = maximise(self._z, start, choice.pseudo_rows, choice.ridge)
+            of_rows = score(self._z, mixture)
+            grown.append(Grown(of_rows, choice.pseudo_rows, mixture, choice.ridge))
         return grown
 
     def _start(self, by_columns: bool, components: int, i: int) -> Gaussians:
@@ -94,32 +104,54 @@ class _Rows:
 
 
 class _Judged(NamedTuple):
+    """A choice, and what mixtures of it say of rows.
+
+    Attributes:
+        of_rows: log-likelihood of each under what the other parts end in.
+        of_seen: mean log-likelihood of the rows that EM saw: the narrower, the higher.
+    """
+
     choice: Choice
-    of_rows: Float64[Array, " N"]  # log-likelihood of each under what the other parts end in
+    of_rows: Float64[Array, " N"]
+    of_seen: float
 
 
 def _best(
     z: np.ndarray, parts: list[np.ndarray], others: list[_Rows], choices: list[list[Choice]]
 ) -> list[_Judged]:
-    """The likeliest ones of several series, each of more and more components.
+    """The good ones of several series, each of more and more components; first the likeliest.
 
     Args:
         parts, others: the rows of z that are held out, and those that EM sees then.
     """
-    most = max(1, 2 * len(z) // 5)
+    most = max(1, int(MOST_PER_ROW * len(z)))
     judged: list[_Judged] = []
     for series in choices:
         highest = -np.inf
         for choice in series:
             if choice.components > most and choice is not series[0]:
                 break
-            of_rows = np.zeros(len(z))
-            for part, rows in zip(parts, others, strict=True):
-                found = rows.mixtures(choice, STARTS_IN_FOLDS)
-                mean = mean_density([one.gaussians for one in found])
-                of_rows[part] = log_sum(log_joint(z[part], pairs(z[part]), mean))
-            judged.append(_Judged(choice, of_rows))
-            highest = max(highest, of_rows.mean())
-            if of_rows.mean() < highest - FALLEN:
+            judged.append(_judged(z, parts, others, choice))
+            mean = judged[-1].of_rows.mean()
+            highest = max(highest, mean)
+            if mean < highest - FALLEN:
                 break
-    return sorted(judged, key=lambda one: -one.of_rows.mean())[:AVERAGED]
+    likeliest, *rest = sorted(judged, key=lambda one: -one.of_rows.mean())
+    return [likeliest, *sorted(rest, key=lambda one: _rank(one, likeliest))][:AVERAGED]
+
+
+def _judged(z: np.ndarray, parts: list[np.ndarray], others: list[_Rows], choice: Choice) -> _Judged:
+    of_rows, of_seen = np.zeros(len(z)), []
+    for part, rows in zip(parts, others, strict=True):
+        found = rows.mixtures(choice, STARTS_IN_FOLDS)
+        mean = mean_density([one.gaussians for one in found])
+        of_rows[part] = log_sum(log_joint(z[part], pairs(z[part]), mean))
+        of_seen += [one.score for one in found]
+    return _Judged(choice, of_rows, float(np.mean(of_seen)))
+
+
+def _rank(one: _Judged, likeliest: _Judged) -> tuple[bool, float]:
+    """The narrowest first of those that are as likely, then the others by their likelihood."""
+    lack = likeliest.of_rows - one.of_rows
+    less_likely = bool(lack.mean() > AS_LIKELY * lack.std() / np.sqrt(len(lack)))
+    return less_likely, lack.mean() if less_likely else -one.of_seen
