@@ -170,9 +170,9 @@ def mean_is_no_better(mixtures: list[Gaussians], one: Gaussians, z: np.ndarray) 
     return bool(gain.mean() < WORTH) or as_good(gain)
 
 
-def as_good(lack: Float64[Array, " N"]) -> bool:
-    """Whether what one density lacks against another on rows is within one standard error."""
-    return bool(lack.mean() <= lack.std() / np.sqrt(len(lack)))
+def as_good(lack: Float64[Array, " N"], errors: float = 1.0) -> bool:
+    """Whether what one density lacks against another on rows is within so many standard errors."""
+    return bool(lack.mean() <= errors * lack.std() / np.sqrt(len(lack)))
 
 
 def mean_density(mixtures: list[Gaussians]) -> Gaussians:

@@ -153,5 +153,5 @@ def _judged(z: np.ndarray, parts: list[np.ndarray], others: list[_Rows], choice:
 def _rank(one: _Judged, likeliest: _Judged) -> tuple[bool, float]:
     """The narrowest first of those that are as likely, then the others by their likelihood."""
     lack = likeliest.of_rows - one.of_rows
-    less_likely = bool(lack.mean() > AS_LIKELY * lack.std() / np.sqrt(len(lack)))
-    return less_likely, lack.mean() if less_likely else -one.of_seen
+    likely = as_good(lack, AS_LIKELY)
+    return not likely, -one.of_seen if likely else lack.mean()
