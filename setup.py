@@ -68,7 +68,7 @@ setup(
         ],
         "release": ["build>=1.3", "twine>=6.1"],  # wheel and sdist, and what an index asks of them
         "postgres": ["psycopg[binary]>=3.2.1"],  # studies in a PostgreSQL database
-        "bench": ["gmmvi>=1.1"],  # the peer of `benchmark --peers`
+        "bench": ["gmmvi>=1.1", "flowjax>=17"],  # peers of `benchmark --peers` and `judge`
         "test": [
             "pytest>=8.4",
             "pytest-xdist>=3.8",

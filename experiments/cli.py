@@ -8,7 +8,7 @@ import io
 import math
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -135,6 +135,43 @@ StudyPreset = Annotated[str | None, _preset(f"The study's. {DEFAULT}", best=Fals
 STORAGE_HELP = "The study's; default: study.db in studies/ and its name."
 StudyStorage = Annotated[str | None, _given("URL", STORAGE_HELP)]
 
+# Of demonstrations in a file, and how they are fitted to.
+FILE_HELP = (
+    "A row per demonstration: .npy, .npz, .csv or .parquet (extra `parquet`); of trajectories "
+    "also a folder."
+)
+DataFile = Annotated[Path, Argument(metavar="FILE", help=FILE_HELP)]
+PATHS_HELP = (
+    "Each demonstration is a trajectory: [N, T, D], a table with a column of episodes, or a folder "
+    "of .csv files."
+)
+AreTrajectories = Annotated[bool, Option("--trajectories", help=PATHS_HELP)]
+KIND_HELP = "Of trajectories: promp, waypoints or components; auto: chosen."
+EncodingKind = Annotated[str, _given("KIND", KIND_HELP)]
+SIZE_HELP = "Its basis functions, waypoints or components; default: chosen."
+EncodingSize = Annotated[int | None, Option(help=SIZE_HELP)]
+Via = Annotated[str | None, _given("start,goal", "Where paths of promp go through exactly.")]
+PHASE_HELP = "What an encoding is over; default: time, or length for waypoints."
+Phase = Annotated[str | None, _given("time|length", PHASE_HELP)]
+TOLERANCE_HELP = "Standard deviations of a column that an encoding may lose; default 0.05."
+Tolerance = Annotated[float | None, Option(help=TOLERANCE_HELP)]
+EPISODE_HELP = "Tells a table's episodes apart; default: episode_index, episode or episode_id."
+Episode = Annotated[str | None, _given("COLUMN", EPISODE_HELP)]
+TIME_HELP = "When samples were taken; default: timestamp or time, or equal steps."
+Time = Annotated[str | None, _given("COLUMN", TIME_HELP)]
+ArrayName = Annotated[str | None, _given("NAME", "Of an .npz with several arrays.")]
+Columns = Annotated[str | None, _given("A,B,...", "Columns to use (of arrays x0, x1, ...).")]
+Exclude = Annotated[str | None, _given("A,B,...", "Columns to leave out; default: none.")]
+GROUP_HELP = "Rows of one label in it are held out together."
+Group = Annotated[str | None, _given("COLUMN", GROUP_HELP)]
+PERIODIC_HELP = "Columns that are angles; a whole turn is 2 pi or = it."
+Periodic = Annotated[str | None, _given("A,B=360,...", PERIODIC_HELP)]
+Lower = Annotated[str | None, _given("A=0,...", "Lower bounds of columns.")]
+Upper = Annotated[str | None, _given("A=1,...", "Upper bounds of columns.")]
+DITHER_HELP = "Spread columns of few distinct values by their resolution."
+Dither = Annotated[bool, Option("--dither", help=DITHER_HELP)]
+HparamsFile = Annotated[Path | None, _given("FILE", "YAML file of hyperparameters.")]
+
 
 # --- commands -------------------------------------------------------------------------------------
 
@@ -214,50 +251,15 @@ def run_command(
 @app.command("fit")
 @_interruptible()
 def fit_command(
-    demonstrations: Annotated[
-        Path,
-        Argument(
-            metavar="FILE",
-            help="A row per demonstration: .npy, .npz, .csv or .parquet (extra `parquet`); of "
-            "trajectories also a folder.",
-        ),
-    ],
-    trajectories: Annotated[
-        bool,
-        Option(
-            "--trajectories",
-            help="Each demonstration is a trajectory: [N, T, D], a table with a column of "
-            "episodes, or a folder of .csv files.",
-        ),
-    ] = False,
-    encoding: Annotated[
-        str, _given("KIND", "Of trajectories: promp, waypoints or components; auto: chosen.")
-    ] = "auto",
-    encoding_size: Annotated[
-        int | None, Option(help="Its basis functions, waypoints or components; default: chosen.")
-    ] = None,
-    via: Annotated[
-        str | None, _given("start,goal", "Where paths of promp go through exactly.")
-    ] = None,
-    phase: Annotated[
-        str | None,
-        _given("time|length", "What an encoding is over; default: time, or length for waypoints."),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        Option(help="Standard deviations of a column that an encoding may lose; default 0.05."),
-    ] = None,
-    episode: Annotated[
-        str | None,
-        _given(
-            "COLUMN",
-            "Tells a table's episodes apart; default: episode_index, episode or episode_id.",
-        ),
-    ] = None,
-    time: Annotated[
-        str | None,
-        _given("COLUMN", "When samples were taken; default: timestamp or time, or equal steps."),
-    ] = None,
+    demonstrations: DataFile,
+    trajectories: AreTrajectories = False,
+    encoding: EncodingKind = "auto",
+    encoding_size: EncodingSize = None,
+    via: Via = None,
+    phase: Phase = None,
+    tolerance: Tolerance = None,
+    episode: Episode = None,
+    time: Time = None,
     method: Method = "virl",
     components: Annotated[
         int | None,
@@ -266,30 +268,20 @@ def fit_command(
         ),
     ] = None,
     seed: Annotated[int, Option(help="Seed of everything random.")] = 0,
-    array: Annotated[str | None, _given("NAME", "Of an .npz with several arrays.")] = None,
-    columns: Annotated[
-        str | None, _given("A,B,...", "Columns to use (of arrays x0, x1, ...).")
-    ] = None,
-    exclude: Annotated[
-        str | None, _given("A,B,...", "Columns to leave out; default: none.")
-    ] = None,
+    array: ArrayName = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
     contexts: Annotated[
         str | None,
         _given("A,B,...", "Columns that are the situation: the reward is of the others."),
     ] = None,
-    group: Annotated[
-        str | None, _given("COLUMN", "Rows of one label in it are held out together.")
-    ] = None,
-    periodic: Annotated[
-        str | None, _given("A,B=360,...", "Columns that are angles; a whole turn is 2 pi or = it.")
-    ] = None,
-    lower: Annotated[str | None, _given("A=0,...", "Lower bounds of columns.")] = None,
-    upper: Annotated[str | None, _given("A=1,...", "Upper bounds of columns.")] = None,
-    dither: Annotated[
-        bool, Option("--dither", help="Spread columns of few distinct values by their resolution.")
-    ] = False,
+    group: Group = None,
+    periodic: Periodic = None,
+    lower: Lower = None,
+    upper: Upper = None,
+    dither: Dither = False,
     held_out: Annotated[float, _given("SHARE", "Of the rows, for the score; 0: none.")] = 0.1,
-    hparams: Annotated[Path | None, _given("FILE", "YAML file of hyperparameters.")] = None,
+    hparams: HparamsFile = None,
     set_: Set = None,
     tensorboard: Tensorboard = True,
     out: Annotated[Path | None, _folder("Run folder; default: runs/ and the file's name.")] = None,
@@ -298,6 +290,17 @@ def fit_command(
     """Recover the reward of your own demonstrations.
 
     Continues a stopped run, leaves a finished one alone.
+    """
+    request, found = _data_of(locals())
+    from experiments.fit_command import fit_file
+
+    folder = out or Path("runs") / demonstrations.stem
+    fit_file(request, found, folder, tensorboard, not quiet)
+
+
+def _data_of(given: Mapping[str, Any]) -> Any:
+    """What `fit` and `judge` are to fit, a `FitRequest`, and the data they read: of a command's
+    arguments by name. Raises InputError.
     """
     from experiments.early_checks import check_fit, check_trajectory_options
     from experiments.fit_request import (
@@ -310,29 +313,100 @@ def fit_command(
     )
     from experiments.trajectory_files import TrajectoryFile
 
-    how = TrajectoryRequest(encoding, encoding_size, parse_columns(via), phase, tolerance)
-    check_trajectory_options(trajectories, {**how._asdict(), "episode": episode, "time": time})
-    identity = (method, components, seed, held_out, hparams, set_ or [])
-    values = check_fit(demonstrations, trajectories, *identity)
-    chosen = (parse_columns(columns), parse_columns(exclude) or [], episode, time)
+    path, trajectories = given["demonstrations"], given["trajectories"]
+    encoding = (given["encoding"], given["encoding_size"], parse_columns(given["via"]))
+    how = TrajectoryRequest(*encoding, given["phase"], given["tolerance"])
+    of_samples = {"episode": given["episode"], "time": given["time"]}
+    check_trajectory_options(trajectories, {**how._asdict(), **of_samples})
+    fitted = {name: given[name] for name in ("method", "components", "seed", "held_out")}
+    overrides = {"hparams_file": given["hparams"], "assignments": given["set_"] or []}
+    values = check_fit(path, trajectories, **fitted, **overrides)
+    file = TrajectoryFile(
+        path,
+        given["array"],
+        parse_columns(given["columns"]),
+        parse_columns(given["exclude"]) or [],
+        **of_samples,
+        contexts=parse_columns(given["contexts"]) or [],
+    )
     request = FitRequest(
-        file=TrajectoryFile(demonstrations, array, *chosen, parse_columns(contexts) or []),
+        file=file,
         hparams=values,
         trajectories=how if trajectories else None,
-        group=group,
-        method=method,
-        components=components,
-        seed=seed,
-        held_out=held_out,
-        periodic=parse_numbers("--periodic", periodic, default=2.0 * math.pi),
-        support=parse_support(lower, upper),
-        dither=dither,
+        group=given["group"],
+        **fitted,
+        periodic=parse_numbers("--periodic", given["periodic"], default=2.0 * math.pi),
+        support=parse_support(given["lower"], given["upper"]),
+        dither=given["dither"],
     )
-    found = read(request)
-    from experiments.fit_command import fit_file
+    return request, read(request)
 
-    folder = out or Path("runs") / demonstrations.stem
-    fit_file(request, found, folder, tensorboard, not quiet)
+
+@app.command("judge")
+@_interruptible()
+def judge_command(
+    demonstrations: DataFile,
+    trajectories: AreTrajectories = False,
+    encoding: EncodingKind = "auto",
+    encoding_size: EncodingSize = None,
+    via: Via = None,
+    phase: Phase = None,
+    tolerance: Tolerance = None,
+    episode: Episode = None,
+    time: Time = None,
+    splits: Annotated[
+        int, Option(help="Fits, each with other rows kept back; more may be asked for later.")
+    ] = 3,
+    keep_back: Annotated[
+        float, _given("SHARE", "Of the rows, which no density sees but is measured on.")
+    ] = 0.2,
+    outcome: Annotated[
+        str | None,
+        _given(
+            "FILE.py",
+            "Your Python file with outcome(x, kept_back) -> {name: number}: what draws x [S, D] do "
+            "(with --trajectories paths [S, T, D]), beside the kept-back rows.",
+        ),
+    ] = None,
+    method: Method = "virl",
+    components: Annotated[
+        list[str] | None,
+        _given(
+            "K,...",
+            "Components of the policy, then of policies fitted to the reward further on; "
+            "repeatable. Default: one policy, its size chosen.",
+        ),
+    ] = None,
+    seed: Annotated[int, Option(help="Of the first split; the others have the next ones.")] = 0,
+    array: ArrayName = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
+    group: Group = None,
+    periodic: Periodic = None,
+    lower: Lower = None,
+    upper: Upper = None,
+    dither: Dither = False,
+    hparams: HparamsFile = None,
+    set_: Set = None,
+    out: Annotated[Path | None, _folder("Default: judged/ and the file's name.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Is the reward better than EM, kernels or a flow on your demonstrations?
+
+    Fits all of them to the same rows, and measures each on rows kept back: by likelihood and, with
+    --outcome, by what draws do. Writes judge.csv, judge.png and a fit for each split; continues
+    where it was stopped.
+    """
+    from experiments.judge_request import JudgeRequest, parse_components
+
+    sizes = parse_components(components)
+    first = sizes[0] if sizes else None
+    given = {**locals(), "components": first, "contexts": None, "held_out": 0.0}
+    request = JudgeRequest.of(sizes, splits, keep_back, outcome)
+    fitted, found = _data_of(given)
+    from experiments.judge_command import judge
+
+    judge(fitted, request, found, out or Path("judged") / demonstrations.stem, not quiet)
 
 
 @app.command("infer")

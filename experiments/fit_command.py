@@ -39,9 +39,9 @@ def fit_file(
     """
     console = Console()
     if isinstance(read, Demonstrations):
-        data, encoded = read, None
+        data, paths = read, None
     else:
-        data, encoded = _encoded(*read, request.trajectories or TrajectoryRequest())
+        data, paths = encoded(*read, request.trajectories or TrajectoryRequest())
     if request.components is not None:
         check_integer("--components", request.components, 1, len(data.x))
     frame = pd.DataFrame(data.x, columns=data.columns)
@@ -51,8 +51,8 @@ def fit_file(
         dimension += f", each in a context of dimension {contexts.shape[1]},"
     size = f"{len(x)} demonstrations of {dimension} from {request.file.path}"
     console.print(f"{size}; run folder {out}", highlight=False, soft_wrap=True)
-    if encoded is not None:
-        _print_encoding(*encoded, console)
+    if paths is not None:
+        print_encoding(*paths, console)
     with warnings.catch_warnings():
         # They are printed below, of a finished run as well.
         warnings.simplefilter("ignore", virl_tf.FitWarning)
@@ -72,15 +72,15 @@ def fit_file(
             progress=progress,
             tensorboard=tensorboard,
         )
-    if encoded is not None:
-        _write_trajectories(out, result, *encoded)
+    if paths is not None:
+        _write_trajectories(out, result, *paths)
     draw_missing(out, result)
     with reading(out / "summary.json"):
         print_summary(result.summary, console)
     _print_files(out, console)
 
 
-def _encoded(
+def encoded(
     episodes: Episodes, contexts: pd.DataFrame, how: TrajectoryRequest
 ) -> tuple[Demonstrations, tuple[Episodes, Encoding]]:
     """Contexts and codes of trajectories as rows, and what they are codes of."""
@@ -95,7 +95,7 @@ def _encoded(
     return data, (episodes, encoding)
 
 
-def _print_encoding(episodes: Episodes, encoding: Encoding, console: Console) -> None:
+def print_encoding(episodes: Episodes, encoding: Encoding, console: Console) -> None:
     """What the codes are, and what they lose."""
     lengths = episodes.lengths
     console.print(f"trajectories of {lengths.min()} to {lengths.max()} samples; {encoding!r}")

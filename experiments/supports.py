@@ -1,4 +1,4 @@
-"""Where a new policy may go, as a user's own Python function."""
+"""A user's own Python functions: where a new policy may go, what draws do."""
 
 import hashlib
 import importlib
@@ -10,22 +10,39 @@ from typing import Any, NamedTuple
 from virl_tf.validation import InputError
 
 
-class NamedSupport(NamedTuple):
-    """A function [N, D] -> [N] bool, and what identifies it in config.yaml."""
+class NamedFunction(NamedTuple):
+    """A function, and what identifies it in config.yaml."""
 
-    function: Callable[[Any], Any]
+    function: Callable[..., Any]
     identity: str
 
 
-def load_support(text: str) -> NamedSupport:
-    """The function that `FILE.py`, `FILE.py:name` or `module:name` names; name: `support` if none.
+def load_support(text: str) -> NamedFunction:
+    """`load_function` of points [N, D] that gives [N] bool; `support` if `text` names none."""
+    return load_function("--support", text, "support", "points [N, D] that gives [N] booleans")
+
+
+def load_outcome(text: str) -> NamedFunction:
+    """`load_function` of draws and kept-back rows; `outcome` if `text` names none."""
+    kind = "draws and kept-back rows that gives {name: number}"
+    return load_function("--outcome", text, "outcome", kind)
+
+
+def load_function(option: str, text: str, default: str, kind: str) -> NamedFunction:
+    """The function that `FILE.py`, `FILE.py:name` or `module:name` names.
 
     The file or module is executed: it is the user's own program.
+
+    Args:
+        option: of the command line, for messages.
+        text: what it was given.
+        default: the name of a function that `text` does not name.
+        kind: what it is a function of, for messages.
 
     Raises:
         InputError: no such file, module or function, or one that fails while it is read.
     """
-    place, _, name = text.rpartition(":") if ":" in text else (text, "", "support")
+    place, _, name = text.rpartition(":") if ":" in text else (text, "", default)
     path = Path(place)
     try:
         if path.suffix == ".py":
@@ -38,11 +55,11 @@ def load_support(text: str) -> NamedSupport:
         else:
             module, identity = importlib.import_module(place), text
     except (ImportError, OSError, SyntaxError) as error:
-        raise InputError(f"--support {text} cannot be read: {error}.") from error
+        raise InputError(f"{option} {text} cannot be read: {error}.") from error
     function = getattr(module, name, None)
     if not callable(function):
         raise InputError(
-            f"--support {text}: {place} has no function {name!r}; allowed are FILE.py:name and "
-            "module:name of a function of points [N, D] that gives [N] booleans."
+            f"{option} {text}: {place} has no function {name!r}; allowed are FILE.py:name and "
+            f"module:name of a function of {kind}."
         )
-    return NamedSupport(function, identity)
+    return NamedFunction(function, identity)

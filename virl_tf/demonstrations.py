@@ -10,7 +10,7 @@ from virl_tf.data_checks import dither, examine
 from virl_tf.domain import EVERYWHERE, Domain, make_domain
 from virl_tf.numerics import numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
-from virl_tf.splitting import row_groups
+from virl_tf.splitting import random_rows, row_groups
 from virl_tf.validation import (
     MOST_HELD_OUT,
     InputError,
@@ -159,12 +159,4 @@ def _held_out(n: int, share: float, seed: int, groups: np.ndarray | None) -> np.
     count = max(int(share * n), FEWEST_HELD_OUT)
     if share == 0.0 or count > max(share, LARGEST_SHARE) * n:
         return np.zeros(n, bool)
-    rng = np.random.default_rng(numpy_seed(seed, 0, "held-out demonstrations"))
-    if groups is None:
-        chosen = np.zeros(n, bool)
-        chosen[rng.permutation(n)[:count]] = True
-        return chosen
-    names, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    order = rng.permutation(len(names))
-    whole = np.cumsum(sizes[order]) <= count
-    return np.isin(group, order[whole] if whole.any() else order[:1])
+    return random_rows(n, count, numpy_seed(seed, 0, "held-out demonstrations"), groups)

@@ -62,6 +62,21 @@ def folds(
     return [np.flatnonzero(np.isin(group, part)) for part in parts]
 
 
+def random_rows(
+    n: int, count: int, seed: int, groups: Int64[Array, " N"] | None = None
+) -> np.ndarray:
+    """Which rows [n] bool are held out: `count` random ones.
+
+    Of groups as many as have together at most so many rows, but at least one.
+    """
+    names, group, sizes = np.unique(
+        np.arange(n) if groups is None else groups, return_inverse=True, return_counts=True
+    )
+    order = np.random.default_rng(seed).permutation(len(names))
+    whole = np.cumsum(sizes[order]) <= count
+    return np.isin(group, order[whole] if whole.any() else order[:1])
+
+
 def split(
     records: Any, fraction: float, groups: Int64[Array, " N"] | None = None
 ) -> tuple[Any, Any]:

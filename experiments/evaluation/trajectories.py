@@ -3,10 +3,12 @@ strict.
 """
 
 from pathlib import Path
+from typing import Any
 
+from virl_tf.density import Density
 from virl_tf.importance import effective_sample_size
 from virl_tf.mixture import Mixture
-from virl_tf.numerics import numpy_seed, split_seed
+from virl_tf.numerics import split_seed
 from virl_tf.persistence.files import save_arrays
 from virl_tf.trajectories.encoding import Encoding
 from virl_tf.trajectories.episodes import Episodes, resample
@@ -72,13 +74,19 @@ def write_trajectories(
     save_arrays(folder / "trajectories.npz", arrays)
 
 
-def reward_draws(reward: RewardFunction, proposal: Mixture) -> tuple[np.ndarray, float]:
-    """Draws of exp(R), resampled from those of a policy, and how many of these are effective."""
-    x = proposal.sample(PROPOSED, split_seed(0, 0, "reward draws"))
+def reward_draws(
+    reward: RewardFunction, proposal: Density, number: int = SHOWN, seed: Any = None
+) -> tuple[np.ndarray, float]:
+    """Draws of exp(R), resampled from those of a policy, and how many of these are effective.
+
+    `seed`: int32 [2]; None: the one of a fit's pictures.
+    """
+    first = split_seed(0, 0, "reward draws") if seed is None else np.asarray(seed)
+    x = proposal.sample(PROPOSED, first)
     log_w = tf.cast(reward(x), tf.float64) - proposal.log_prob(x)
     weights = tf.nn.softmax(log_w).numpy()
-    rng = np.random.default_rng(numpy_seed(0, 0, "reward draws"))
-    rows = rng.choice(PROPOSED, SHOWN, p=weights / weights.sum())
+    rng = np.random.default_rng(int(first[0]) & 0x7FFFFFFF)
+    rows = rng.choice(PROPOSED, number, p=weights / weights.sum())
     return x.numpy()[rows], float(effective_sample_size(log_w))
 
 

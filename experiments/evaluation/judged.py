@@ -1,0 +1,198 @@
+"""Which density is the best one of demonstrations: by the likelihood of rows that none has seen,
+and by what draws do.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from virl_tf.demonstrations import Data
+from virl_tf.density import Density
+from virl_tf.em import Covariances, em_mixture
+from virl_tf.em_by_bic import bic_mixture
+from virl_tf.fusion import Fusion
+from virl_tf.kde import fit_kde
+from virl_tf.numerics import DENSITY, numpy_seed, split_seed
+from virl_tf.reward import Reward, evaluate
+from virl_tf.score import CLEAR, NORMALISER_DRAWS, log_normaliser
+from virl_tf.validation import InputError, told
+
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+
+from experiments.evaluation.trajectories import reward_draws
+from experiments.flow import fit_flow, flow_is_installed
+
+PEOPLE, REWARD, POLICY, EM_BIC, FLOW = "people", "reward", "policy", "EM by BIC", "flow"
+DRAWS = 4000  # of each density, for its outcome
+COLUMNS = ["split", "density", "rows", "log_likelihood", "standard_error"]
+# By which the reward is ahead on the same rows, and the share of its proposal that is effective.
+COLUMNS += ["reward_ahead", "ahead_error", "effective_share"]
+
+Outcome = Callable[[Any, Any], Any]
+
+
+class NormalisedReward(NamedTuple):
+    """The density exp(R) / Z, a `Density`, by draws of a proposal.
+
+    Attributes:
+        log_z: log Z.
+        effective_share: of the proposal's draws, by their importance weights.
+    """
+
+    reward: Reward
+    proposal: Density
+    log_z: float
+    effective_share: float
+
+    def log_prob(self, x: Any) -> tf.Tensor:
+        """[N, D] -> [N]."""
+        return evaluate(self.reward, x) - self.log_z
+
+    def sample(self, n: int, seed: Any = None) -> tf.Tensor:
+        """[n, D], resampled by their weights from draws of the proposal: some more than once.
+
+        `seed`: int32 [2].
+        """
+        return reward_draws(lambda x: evaluate(self.reward, x), self.proposal, n, seed)[0]
+
+
+def normalised(reward: Reward, policy: Density, data: Data, seed: int) -> NormalisedReward:
+    """By draws of the policy and of the EM mixture that the reward has, or kernels of the rows."""
+    known: Any = reward.mixture
+    other = known if known.num_components else kernels(data, seed)
+    proposal = Fusion(policy, other)
+    log_z, share = log_normaliser(reward, proposal, NORMALISER_DRAWS, seed)
+    return NormalisedReward(reward, proposal, float(log_z[0]), share)
+
+
+def kernels(data: Data, seed: int) -> Density:
+    """KDE, of the bandwidth in standard deviations under which held-out rows are likeliest."""
+    own_seed = numpy_seed(seed, 0, "bandwidth")
+    return fit_kde(data.rows, "held_out", "relative", own_seed, data.groups)
+
+
+def reference_fits(
+    data: Data, components: list[int], seed: int
+) -> dict[str, Callable[[], Density]]:
+    """Name -> what fits it: densities that others would take, without any discriminator.
+
+    EM of given numbers of components is as scikit-learn has it, with its own ridge.
+    """
+    x, em_seed, tied = data.rows, numpy_seed(seed, 0, "EM"), Covariances("tied", 1e-6)
+    fits: dict[str, Callable[[], Density]] = {EM_BIC: partial(bic_mixture, x, em_seed)}
+    for k in components:
+        fits[f"EM, {k}"] = partial(em_mixture, x, k, em_seed)
+        fits[f"EM tied, {k}"] = partial(em_mixture, x, k, em_seed, tied)
+    fits["KDE"] = partial(kernels, data, seed)
+    if flow_is_installed():
+        fits[FLOW] = partial(fit_flow, x, seed)
+    return fits
+
+
+class Measure(NamedTuple):
+    """What the densities of one split are measured with.
+
+    Attributes:
+        test: kept-back rows [M, D].
+        as_seen: what the user's function and pictures see of rows [S, D]: these, or decoded paths
+            [S, T, D'].
+        outcome: the user's function; None: there is none.
+        seed: of draws.
+    """
+
+    test: np.ndarray
+    as_seen: Callable[[np.ndarray], np.ndarray]
+    outcome: Outcome | None
+    seed: int
+
+    def people(self) -> dict[str, Any]:
+        """The row of the kept-back rows themselves. Raises InputError, as `outcome_of`."""
+        kept_back = self.as_seen(self.test)
+        found = {"density": PEOPLE, "rows": len(self.test)}
+        return {**found, **outcome_of(self.outcome, kept_back, kept_back)}
+
+    def row(self, name: str, density: Density, reward: Density) -> dict[str, Any]:
+        """That of a density. Raises InputError, as `outcome_of`."""
+        of_rows, of_reward = (self._log_prob(d) for d in (density, reward))
+        mean, error = _mean(of_rows)
+        found = {"density": name, "rows": len(self.test)}
+        found |= {"log_likelihood": mean, "standard_error": error}
+        if density is reward:
+            found["effective_share"] = getattr(density, "effective_share", np.nan)
+        else:
+            found["reward_ahead"], found["ahead_error"] = _mean(of_reward - of_rows)
+        kept_back = self.as_seen(self.test)
+        return {**found, **outcome_of(self.outcome, self.draws(name, density), kept_back)}
+
+    def draws(self, name: str, density: Density) -> np.ndarray:
+        """`DRAWS` of a density, as seen."""
+        seed = split_seed(self.seed, 0, f"draws of {name}")
+        return self.as_seen(np.asarray(density.sample(DRAWS, seed)))
+
+    def _log_prob(self, density: Density) -> np.ndarray:
+        return np.asarray(density.log_prob(tf.constant(self.test, DENSITY)))
+
+
+def _mean(values: np.ndarray) -> tuple[float, float]:
+    """Of values [M], and its standard error."""
+    return float(values.mean()), float(values.std() / np.sqrt(len(values)))
+
+
+def outcome_of(outcome: Outcome | None, x: np.ndarray, kept_back: np.ndarray) -> dict[str, float]:
+    """What the user's function says of draws; nothing if there is none.
+
+    Raises:
+        InputError: it says something else than names and numbers, or has the name of a column.
+    """
+    if outcome is None:
+        return {}
+    found = outcome(x, kept_back)
+    wanted = "--outcome: the function must return {name: number}"
+    if not isinstance(found, Mapping) or not found:
+        raise InputError(f"{wanted}, got {told(found)}.")
+    numbers = {}
+    for name, value in found.items():
+        if not isinstance(name, str) or name in COLUMNS:
+            raise InputError(f"{wanted}, with other names than those of judge.csv; got {name!r}.")
+        if not isinstance(value, (bool, int, float, np.number, np.bool_)) or np.iscomplex(value):
+            raise InputError(f"{wanted}; {name!r} is {told(value)}.")
+        numbers[name] = float(value)
+    return numbers
+
+
+# --- over all splits ------------------------------------------------------------------------------
+
+
+def over_splits(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Means and standard errors of each density, in the order of the table.
+
+    Of one split the errors are those over its rows, where there are any.
+    """
+    numbers = table.drop(columns=["split", "rows"]).groupby("density", sort=False)
+    means, errors = numbers.mean(), numbers.sem(ddof=1)
+    for name, of_rows in (("log_likelihood", "standard_error"), ("reward_ahead", "ahead_error")):
+        errors[name] = errors[name].fillna(means[of_rows])
+    return means, errors
+
+
+def verdict(table: pd.DataFrame) -> str:
+    """The reward against the likeliest reference, in one line."""
+    means, errors = over_splits(table)
+    best = means["log_likelihood"].drop(index=[n for n in means.index if _is_own(n)]).idxmax()
+    of_best = table[table["density"] == best]["reward_ahead"]
+    mean, splits = means.loc[best, "reward_ahead"], len(of_best)
+    # Splits share rows, and few of them may agree by chance: so the larger one counts.
+    error = max(errors.loc[best, "reward_ahead"], means.loc[best, "ahead_error"] / np.sqrt(splits))
+    what = f"the best reference, {best}"
+    if not abs(mean) > CLEAR * error:
+        said = f"The recovered reward and {what}, are not distinguishable:"
+    else:
+        said = f"The recovered reward is {'ahead of' if mean > 0 else 'behind'} {what},"
+    by = f"{mean:+.2f} nats per row (standard error {error:.2f})"
+    return f"{said} {by}; ahead on {(of_best > 0).sum()} of {splits} splits."
+
+
+def _is_own(name: str) -> bool:
+    return name in (PEOPLE, REWARD) or name.startswith(POLICY)

@@ -1,0 +1,83 @@
+"""People beside draws of reward, policy and EM, on the same axes, from the folder of `judge`."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+
+from experiments.figures.style import Look, open_frame, read, save
+
+MOST_ROWS = 3  # of panels: pairs of columns, or columns over time
+OTHER = -1  # what is on an axis is no column: time, or a density
+BINS = 40
+MARGIN = 0.05  # of the range that people are in
+DOTS: Look = {"s": 4, "linewidths": 0, "alpha": 0.6, "color": "C0", "rasterized": True}
+LINES: Look = {"linewidths": 0.6, "alpha": 0.5, "colors": "C0"}
+
+
+def draw_judged(folder: Path) -> None:
+    """judge.png and .pdf: a column of panels for each array of judge.npz but `times`, `columns`.
+
+    Rows are pairs of the first columns; of paths one in the plane, or each column over time.
+    """
+    found = read(folder, "judge.npz")
+    names = [*map(str, found.pop("columns")), "time" if "times" in found else "density"]
+    times = found.pop("times", np.zeros(0))
+    pairs = _pairs(len(names) - 1, len(times) > 0)
+    shown = {title: [_in_plane(x, times, pair) for pair in pairs] for title, x in found.items()}
+    size = (2.9 * len(shown), 0.5 + 2.7 * len(pairs))
+    options: Look = {"sharex": "row", "sharey": "row", "layout": "constrained", "squeeze": False}
+    figure, grid = plt.subplots(len(pairs), len(shown), figsize=size, **options)
+    for column, (title, panels) in enumerate(shown.items()):
+        grid[0, column].set_title(title)
+        for axes, points, pair in zip(grid[:, column], panels, pairs, strict=True):
+            if column == 0:
+                _set_limits(axes, points, equal=OTHER not in pair)
+            _draw(axes, points)
+            axes.set_xlabel(names[pair[0]])
+            axes.set_ylabel(names[pair[1]] if column == 0 else "")
+            open_frame(axes)
+    save(figure, folder / "judge")
+
+
+def _pairs(width: int, paths: bool) -> list[tuple[int, int]]:
+    """The columns on the two axes of each row of panels."""
+    if width == 1 and not paths:
+        return [(0, OTHER)]
+    if paths and width != 2:
+        return [(OTHER, i) for i in range(min(width, MOST_ROWS))]
+    return [(i, i + 1) for i in range(0, min(width - 1, 2 * MOST_ROWS), 2)]
+
+
+def _in_plane(x: np.ndarray, times: np.ndarray, pair: tuple[int, int]) -> np.ndarray:
+    """Points [N, 2], or [N, 1] of one column, or paths [N, T, 2]."""
+    if OTHER not in pair:
+        return x[..., list(pair)]
+    if x.ndim == 2:
+        return x
+    return np.stack([np.broadcast_to(times, x.shape[:2]), x[..., pair[1]]], axis=-1)
+
+
+def _draw(axes: Axes, points: np.ndarray) -> None:
+    if points.ndim == 3:
+        axes.add_collection(LineCollection(list(points), **LINES))
+    elif points.shape[1] == 1:
+        bins: Any = np.linspace(*axes.get_xlim(), BINS)
+        axes.hist(points[:, 0], bins, density=True, color="C0")
+    else:
+        axes.scatter(*points.T, **DOTS)
+
+
+def _set_limits(axes: Axes, people: np.ndarray, equal: bool) -> None:
+    """For a whole row of panels: where people are, and a margin; `equal` units if they fit."""
+    flat = people.reshape(-1, people.shape[-1])
+    spans = np.ptp(flat, axis=0)
+    low, high = flat.min(axis=0) - MARGIN * spans, flat.max(axis=0) + MARGIN * spans
+    axes.set_xlim(low[0], high[0])
+    if len(spans) == 2:
+        axes.set_ylim(low[1], high[1])
+        if equal and 0.25 < spans[0] / spans[1] < 4.0:
+            axes.set_aspect("equal")

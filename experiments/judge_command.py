@@ -1,0 +1,364 @@
+"""`python -m experiments judge`: the reward beside EM, kernels and a flow on a user's own rows."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import virl_tf
+from virl_tf import Encoding, fit_policy, load_policy, save_encoding
+from virl_tf.data_checks import dither
+from virl_tf.demonstrations import FEWEST_HELD_OUT, Data, DataOptions, prepare
+from virl_tf.density import Density
+from virl_tf.numerics import numpy_seed
+from virl_tf.persistence.files import save_arrays, write_text
+from virl_tf.persistence.policy_file import save_policy
+from virl_tf.persistence.run_folder import RunFolder
+from virl_tf.splitting import random_rows, row_groups
+from virl_tf.summary import FEW_EFFECTIVE
+from virl_tf.validation import InputError, check_integer, reason
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from experiments.demonstration_files import Demonstrations
+from experiments.evaluation.judged import (
+    COLUMNS,
+    EM_BIC,
+    PEOPLE,
+    POLICY,
+    REWARD,
+    Measure,
+    normalised,
+    over_splits,
+    reference_fits,
+    verdict,
+)
+from experiments.figures.judged import draw_judged
+from experiments.fit_command import encoded, print_encoding
+from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
+from experiments.flow import MISSING, flow_is_installed
+from experiments.judge_request import JudgeRequest
+
+SHOWN = {2: 1000, 3: 150}  # points [N, D], paths [N, T, D] of each picture
+
+
+class Split(NamedTuple):
+    """Rows to fit to, and those kept back.
+
+    Attributes:
+        number: of the split.
+        seed: of all that is random in it.
+        frame, groups: to fit to, as `virl_tf.fit` takes them.
+        data: the same as it sees them: angles in one turn.
+        test: kept-back rows [M, D], likewise.
+        wrap: rows [S, D] into that turn.
+    """
+
+    number: int
+    seed: int
+    frame: pd.DataFrame
+    groups: np.ndarray | None
+    data: Data
+    test: np.ndarray
+    wrap: Callable[[Any], Any]
+
+
+class Judge(NamedTuple):
+    """What a command is to do.
+
+    Attributes:
+        fitted, request: its options.
+        rows: what is fitted to; of trajectories the codes.
+        encoding: of trajectories.
+        out: the folder.
+        progress: whether fits show bars.
+        console: for all else.
+    """
+
+    fitted: FitRequest
+    request: JudgeRequest
+    rows: Demonstrations
+    encoding: Encoding | None
+    out: Path
+    progress: bool
+    console: Console
+
+
+def judge(
+    fitted: FitRequest,
+    request: JudgeRequest,
+    read: Demonstrations | Trajectories,
+    out: Path,
+    progress: bool = True,
+) -> None:
+    """Fit and measure what is not in `out`/judge.csv yet; then table, picture and verdict.
+
+    Raises:
+        InputError: data or options that cannot be used, or an `out` of something else; before any
+            fit.
+    """
+    console, encoding = Console(), None
+    if isinstance(read, Demonstrations):
+        rows = read
+    else:
+        rows, (episodes, encoding) = encoded(*read, fitted.trajectories or TrajectoryRequest())
+        print_encoding(episodes, encoding, console)
+    task = Judge(fitted, request, _dithered(rows, fitted), encoding, out, progress, console)
+    splits = [_split(task, number) for number in range(request.splits)]
+    _measure(task, splits[0]).people()  # whether the user's function can be used
+    folder = RunFolder.open(out, _identity(task, splits[0]))
+    console.print(_size_line(task, splits[0]), highlight=False, soft_wrap=True)
+    if not flow_is_installed():
+        console.print(MISSING, highlight=False, markup=False, soft_wrap=True)
+    with folder.locked():
+        if encoding is not None:
+            save_encoding(out / "encoding.npz", encoding)
+        for split in splits:
+            if split.number not in set(_finished(out)["split"]):
+                _judge_split(task, split)
+        if not (out / "judge.png").is_file():
+            draw_judged(out)
+    _print_table(_finished(out), task)
+
+
+def _dithered(rows: Demonstrations, fitted: FitRequest) -> Demonstrations:
+    """With noise, if it is asked for: the same in all splits, in rows to fit to and kept back."""
+    if not fitted.dither:
+        return rows
+    return rows._replace(x=dither(rows.x, numpy_seed(fitted.seed, 0, "dither")))
+
+
+# --- splits ---------------------------------------------------------------------------------------
+
+
+def _split(task: Judge, number: int) -> Split:
+    """Raises InputError for rows or options that a fit to this split would refuse."""
+    rows, fitted, seed = task.rows, task.fitted, task.fitted.seed + number
+    frame = pd.DataFrame(rows.x, columns=rows.columns)
+    options = DataOptions(0.0, rows.groups, fitted.periodic, fitted.support)
+    prepare(frame, options, seed)  # the kept-back ones are inside of the bounds, too
+    count = int(task.request.keep_back * len(frame))
+    labels = None if rows.groups is None else rows.groups.astype(str)
+    own_seed = numpy_seed(seed, 0, "kept back")
+    kept = random_rows(len(frame), count, own_seed, row_groups(rows.x, labels))
+    if kept.sum() < FEWEST_HELD_OUT or kept.all():
+        raise InputError(
+            f"--keep-back {task.request.keep_back:g} keeps {kept.sum()} of {len(frame)} rows in "
+            f"split {number}; at least {FEWEST_HELD_OUT} are needed, and others to fit to. Give a "
+            "larger share, or more rows."
+        )
+    groups = None if rows.groups is None else rows.groups[~kept]
+    data = prepare(frame[~kept], options._replace(groups=groups), seed).train
+    for size in task.request.components:
+        what = f"--components (at most one per row to fit to, {len(data.rows)})"
+        check_integer(what, size, 1, len(data.rows))
+
+    def wrap(x: Any) -> np.ndarray:
+        return np.asarray(data.domain.wrap(np.asarray(x)))
+
+    return Split(number, seed, frame[~kept], groups, data, wrap(rows.x[kept]), wrap)
+
+
+def _measure(task: Judge, split: Split) -> Measure:
+    def as_seen(x: np.ndarray) -> np.ndarray:
+        if task.encoding is None:
+            return split.wrap(x)
+        return np.asarray(task.encoding.decode(x))
+
+    named = task.request.outcome
+    return Measure(split.test, as_seen, None if named is None else named.function, split.seed)
+
+
+def _identity(task: Judge, split: Split) -> dict[str, Any]:
+    """What tells this command from others, but for the number of splits: more can be added."""
+    fitted, request, rows = task.fitted, task.request, task.rows
+    options = DataOptions(0.0, rows.groups, fitted.periodic, fitted.support)
+    frame = pd.DataFrame(rows.x, columns=rows.columns)
+    return {
+        "judged": prepare(frame, options, split.seed).identity,
+        "columns": list(rows.columns),
+        "method": fitted.method,
+        "components": list(request.components),
+        "seed": fitted.seed,
+        "keep_back": request.keep_back,
+        "outcome": None if request.outcome is None else request.outcome.identity,
+        "flow": flow_is_installed(),
+        "hparams": fitted.hparams.to_dict(),
+    }
+
+
+def _size_line(task: Judge, split: Split) -> str:
+    n, d = task.rows.x.shape
+    parts = f"{len(split.data.rows)} rows to fit to, {len(split.test)} kept back"
+    splits = f"{task.request.splits} split(s), in the first {parts}"
+    return f"{n} demonstrations of dimension {d} from {task.fitted.file.path}: {splits}; {task.out}"
+
+
+# --- one split ------------------------------------------------------------------------------------
+
+
+def _judge_split(task: Judge, split: Split) -> None:
+    """Fit, measure, and add the rows to judge.csv; the first one's draws are those of the picture.
+
+    What was stored is read back, so that a stopped command goes on to the same bytes.
+    """
+    measure, found = _measure(task, split), _fitted(task, split)
+    reward: Any = found[REWARD]
+    if reward.effective_share < FEW_EFFECTIVE:
+        _warn(
+            task,
+            f"split {split.number}: {reward.effective_share:.2%} of the draws behind the reward's "
+            "likelihood and outcome are effective: neither is worth much.",
+        )
+    table = [measure.people()]
+    table += [measure.row(name, density, reward) for name, density in found.items()]
+    if not (task.out / "judge.npz").is_file():
+        _save_draws(task, measure, found)
+    _append(task.out, [{"split": split.number, **row} for row in table])
+
+
+def _fitted(task: Judge, split: Split) -> dict[str, Density]:
+    """Reward, policies and references by their names."""
+    folder = task.out / f"split-{split.number}"
+    task.console.print(f"split {split.number}: the fit, in {folder}", highlight=False)
+    result = _fit(task, split, folder)
+    first, *more = task.request.components or [result.policy.num_components]
+    found: dict[str, Density] = {
+        REWARD: normalised(result.reward, result.policy, split.data, split.seed),
+        f"{POLICY}, {first}": result.policy,
+    }
+    for size in more:
+        found[f"{POLICY}, {size}"] = _further_policy(task, split, result, size)
+    for name, fit in reference_fits(split.data, [first, *more], split.seed).items():
+        with task.console.status(f"split {split.number}: {name}"):
+            found[name] = fit()
+    return found
+
+
+def _fit(task: Judge, split: Split, folder: Path) -> virl_tf.Result:
+    """Nothing of its rows is held out: the reference densities see all of them, too."""
+    fitted = task.fitted
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", virl_tf.FitWarning)
+        virl_tf.fit(
+            split.frame,
+            fitted.method,
+            fitted.components,
+            held_out=0.0,
+            groups=split.groups,
+            periodic=fitted.periodic,
+            support=fitted.support,
+            seed=split.seed,
+            hparams=fitted.hparams,
+            directory=folder,
+            progress=task.progress,
+        )
+    for text in {str(w.message) for w in caught if issubclass(w.category, virl_tf.FitWarning)}:
+        _warn(task, text)
+    return virl_tf.load(folder)
+
+
+def _further_policy(task: Judge, split: Split, result: virl_tf.Result, size: int) -> Density:
+    """Fitted to the reward, and kept beside it."""
+    path = task.out / f"split-{split.number}" / f"policy-{size}.npz"
+    if not path.is_file():
+        task.console.print(f"split {split.number}: a policy of {size}", highlight=False)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            options: dict[str, Any] = {"seed": split.seed, "progress": task.progress}
+            fitted = fit_policy(result.reward, result.reward.dim, size, **options)
+        del caught  # they are the result's, too
+        for text in fitted.warnings:
+            _warn(task, text)
+        save_policy(path, fitted.policy)
+    return load_policy(path)
+
+
+def _warn(task: Judge, text: str) -> None:
+    task.console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _save_draws(task: Judge, measure: Measure, found: Mapping[str, Density]) -> None:
+    """judge.npz: all people, and as many draws of reward, first policy and EM."""
+    people = measure.as_seen(task.rows.x)
+    policy = next(name for name in found if name.startswith(POLICY))
+    most = SHOWN[people.ndim]
+    chosen = np.random.default_rng(0).permutation(len(people))[:most]
+    arrays: dict[str, Any] = {PEOPLE: people[chosen]}
+    for title, name in (("reward's draws", REWARD), (POLICY, policy), (EM_BIC, EM_BIC)):
+        arrays[title] = measure.draws(name, found[name])[: len(chosen)]
+    columns = task.rows.columns
+    if task.encoding is not None:
+        columns, arrays["times"] = list(task.encoding.columns), task.encoding.times
+    save_arrays(task.out / "judge.npz", {**arrays, "columns": np.array(columns)})
+
+
+def _append(out: Path, rows: list[dict[str, Any]]) -> None:
+    """Put a split behind those in judge.csv, whose bytes stay as they are."""
+    path = out / "judge.csv"
+    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    names = list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
+    there = list(_finished(out).columns)
+    if before and names != there:
+        raise InputError(
+            f"--outcome names {names[len(COLUMNS) :]}, before {there[len(COLUMNS) :]}."
+        )
+    frame = pd.DataFrame(rows, columns=names)
+    write_text(path, before + frame.to_csv(index=False, header=not before, lineterminator="\n"))
+
+
+def _finished(out: Path) -> pd.DataFrame:
+    """judge.csv, without rows if there is none yet. Raises InputError if it is damaged."""
+    path = out / "judge.csv"
+    if not path.is_file():
+        return pd.DataFrame(columns=COLUMNS)
+    try:
+        table = pd.read_csv(path, float_precision="round_trip")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {reason(error)}.") from error
+    numbers = table.drop(columns="density", errors="ignore").select_dtypes("number")
+    if (
+        list(table.columns[: len(COLUMNS)]) != COLUMNS
+        or len(numbers.columns) < len(table.columns) - 1
+    ):
+        raise InputError(f"{path} is not a table of judge; remove it, and it is made anew.")
+    return table
+
+
+# --- the screen -----------------------------------------------------------------------------------
+
+
+def _print_table(table: pd.DataFrame, task: Judge) -> None:
+    """Means over splits with standard errors, and the verdict."""
+    means, errors = over_splits(table)
+    outcomes = list(table.columns[len(COLUMNS) :])
+    splits = table["split"].nunique()
+    shown = Table(title=f"kept-back rows, nats each: mean of {splits} split(s) ± standard error")
+    shown.add_column("")
+    for heading in ("log-likelihood", "reward ahead", *outcomes):
+        shown.add_column(heading, justify="right")
+    for name in table["density"].unique():
+        of_row = [
+            _written(means.loc[name, column], errors.loc[name, column])
+            for column in ("log_likelihood", "reward_ahead", *outcomes)
+        ]
+        shown.add_row(name, *of_row)
+    task.console.print(shown)
+    share = means.loc[REWARD, "effective_share"]
+    task.console.print(f"effective share of the reward's draws: {share:.1%}", highlight=False)
+    task.console.print(verdict(table), highlight=False, soft_wrap=True)
+    files = f"{task.out / 'judge.csv'}; picture: {task.out / 'judge.png'}"
+    task.console.print(f"numbers: {files}", highlight=False, soft_wrap=True)
+
+
+def _written(mean: float, error: float) -> str:
+    """'1.234 ± 0.05'; nothing for what is not measured."""
+    if np.isnan(mean):
+        return ""
+    return f"{mean:.3f}" if np.isnan(error) else f"{mean:.3f} ± {error:.2g}"
