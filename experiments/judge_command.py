@@ -42,6 +42,7 @@ from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
 from experiments.flow import MISSING, flow_is_installed
 from experiments.judge_request import JudgeRequest
 
+LARGE = 1e4  # numbers whose powers of ten are shown
 SHOWN = {2: 1000, 3: 150}  # points [N, D], paths [N, T, D] of each picture
 
 
@@ -208,11 +209,9 @@ def _judge_split(task: Judge, split: Split) -> None:
     measure, found = _measure(task, split), _fitted(task, split)
     reward: Any = found[REWARD]
     if reward.effective_share < FEW_EFFECTIVE:
-        _warn(
-            task,
-            f"split {split.number}: {reward.effective_share:.2%} of the draws behind the reward's "
-            "likelihood and outcome are effective: neither is worth much.",
-        )
+        share = f"split {split.number}: {100.0 * reward.effective_share:.2g} % of the draws behind"
+        what = "the reward's likelihood and outcome are effective: neither is worth much."
+        _warn(task, f"{share} {what}")
     table = [measure.people()]
     table += [measure.row(name, density, reward) for name, density in found.items()]
     if not (task.out / "judge.npz").is_file():
@@ -341,7 +340,7 @@ def _print_table(table: pd.DataFrame, task: Judge) -> None:
     splits = table["split"].nunique()
     shown = Table(title=f"kept-back rows, nats each: mean of {splits} split(s) ± standard error")
     shown.add_column("")
-    for heading in ("log-likelihood", "reward ahead", *outcomes):
+    for heading in ("log likelihood", "reward ahead", *outcomes):
         shown.add_column(heading, justify="right")
     for name in table["density"].unique():
         of_row = [
@@ -350,15 +349,16 @@ def _print_table(table: pd.DataFrame, task: Judge) -> None:
         ]
         shown.add_row(name, *of_row)
     task.console.print(shown)
-    share = means.loc[REWARD, "effective_share"]
-    task.console.print(f"effective share of the reward's draws: {share:.1%}", highlight=False)
+    share = 100.0 * means["effective_share"].max()
+    task.console.print(f"effective share of the reward's draws: {share:.1f} %", highlight=False)
     task.console.print(verdict(table), highlight=False, soft_wrap=True)
     files = f"{task.out / 'judge.csv'}; picture: {task.out / 'judge.png'}"
     task.console.print(f"numbers: {files}", highlight=False, soft_wrap=True)
 
 
 def _written(mean: float, error: float) -> str:
-    """'1.234 ± 0.05'; nothing for what is not measured."""
+    """'1.23±0.05', which fits; nothing for what is not measured."""
     if np.isnan(mean):
         return ""
-    return f"{mean:.3f}" if np.isnan(error) else f"{mean:.3f} ± {error:.2g}"
+    shown = [f"{x:.3g}" if abs(x) >= LARGE else f"{x:.2f}" for x in (mean, error)]
+    return shown[0] if np.isnan(error) else "±".join(shown)

@@ -18,7 +18,7 @@ import typer
 
 from experiments.cli import app
 from experiments.doc_tables import find_pages
-from experiments.supports import load_support
+from experiments.supports import load_outcome, load_support
 from experiments.tuning.study import StudySpecification
 
 from . import arm, postgres
@@ -66,6 +66,7 @@ SMALL = {
     "run grid_walker": ["--preset", "smoke", "--steps", "3", *TINY, *NETWORK],
     "run path_planning": ["--preset", "smoke", "--steps", "4", *TINY, *NETWORK],
     "fit": [],
+    "judge": ["--splits", "1", *TINY, *NETWORK],
     "infer": ["--fixed", "--steps", "5", "--samples", "30"],
     "sweep gaussians": [*ONE, "--modes", "5", *TINY, *NETWORK],
     "sweep grid_walker": [*ONE, *TINY, *NETWORK],
@@ -214,6 +215,7 @@ def test_every_command_of_the_experiments_runs(call, tmp_path, request):
     np.save(tmp_path / "demos.npy", demonstrations)
     np.save(tmp_path / "paths.npy", ways_round_a_disc())
     (tmp_path / "free.py").write_text(python_blocks("docs/trajectories.md")[0])
+    (tmp_path / "outcome.py").write_text(python_blocks("docs/own-demonstrations.md")[1])
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")  # for the pre-trained rewards
     done = set()
     for arguments in experiments_commands():
@@ -345,9 +347,17 @@ def test_the_example_of_contexts_takes_ten_lines(tmp_path):
 
 
 def test_the_support_of_own_demonstrations_is_one(tmp_path):
-    (tmp_path / "free.py").write_text(python_blocks("docs/own-demonstrations.md")[1])
+    (tmp_path / "free.py").write_text(python_blocks("docs/own-demonstrations.md")[2])
     inside = load_support(str(tmp_path / "free.py")).function(np.array([[0.0, 0.05], [1.0, 0.0]]))
     np.testing.assert_array_equal(inside, [False, True])
+
+
+def test_the_outcome_of_own_demonstrations_is_one(tmp_path):
+    (tmp_path / "outcome.py").write_text(python_blocks("docs/own-demonstrations.md")[1])
+    function = load_outcome(str(tmp_path / "outcome.py")).function
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    assert function(x, x) == {"inside": 1.0}
+    assert function(np.stack([x, x + 99.0]), np.stack([x, x])) == {"inside": 0.5}
 
 
 def test_the_pretrained_rewards_are_loaded_as_the_page_says(tmp_path):

@@ -14,7 +14,8 @@ MOST_ROWS = 3  # of panels: pairs of columns, or columns over time
 OTHER = -1  # what is on an axis is no column: time, or a density
 BINS = 40
 MARGIN = 0.05  # of the range that people are in
-DOTS: Look = {"s": 4, "linewidths": 0, "alpha": 0.6, "color": "C0", "rasterized": True}
+SIZES = 2000.0  # of all dots of a panel
+DOTS: Look = {"linewidths": 0, "alpha": 0.6, "color": "C0", "rasterized": True}
 LINES: Look = {"linewidths": 0.6, "alpha": 0.5, "colors": "C0"}
 
 
@@ -31,14 +32,15 @@ def draw_judged(folder: Path) -> None:
     size = (2.9 * len(shown), 0.5 + 2.7 * len(pairs))
     options: Look = {"sharex": "row", "sharey": "row", "layout": "constrained", "squeeze": False}
     figure, grid = plt.subplots(len(pairs), len(shown), figsize=size, **options)
+    people = next(iter(shown.values()))
+    for row, pair in enumerate(pairs):
+        _set_limits(grid[row], people[row], equal=len(times) > 0 and OTHER not in pair)
+        grid[row, 0].set_ylabel(names[pair[1]])
     for column, (title, panels) in enumerate(shown.items()):
         grid[0, column].set_title(title)
         for axes, points, pair in zip(grid[:, column], panels, pairs, strict=True):
-            if column == 0:
-                _set_limits(axes, points, equal=OTHER not in pair)
             _draw(axes, points)
             axes.set_xlabel(names[pair[0]])
-            axes.set_ylabel(names[pair[1]] if column == 0 else "")
             open_frame(axes)
     save(figure, folder / "judge")
 
@@ -68,16 +70,21 @@ def _draw(axes: Axes, points: np.ndarray) -> None:
         bins: Any = np.linspace(*axes.get_xlim(), BINS)
         axes.hist(points[:, 0], bins, density=True, color="C0")
     else:
-        axes.scatter(*points.T, **DOTS)
+        axes.scatter(*points.T, s=np.clip(SIZES / len(points), 4.0, 16.0), **DOTS)
 
 
-def _set_limits(axes: Axes, people: np.ndarray, equal: bool) -> None:
-    """For a whole row of panels: where people are, and a margin; `equal` units if they fit."""
+def _set_limits(row: np.ndarray, people: np.ndarray, equal: bool) -> None:
+    """For a row of panels: where people are, and a margin; `equal` units if they fit.
+
+    Of paths alone: other columns may have any units.
+    """
     flat = people.reshape(-1, people.shape[-1])
     spans = np.ptp(flat, axis=0)
     low, high = flat.min(axis=0) - MARGIN * spans, flat.max(axis=0) + MARGIN * spans
-    axes.set_xlim(low[0], high[0])
-    if len(spans) == 2:
-        axes.set_ylim(low[1], high[1])
-        if equal and 0.25 < spans[0] / spans[1] < 4.0:
+    row[0].set_xlim(low[0], high[0])
+    if len(spans) == 1:
+        return
+    row[0].set_ylim(low[1], high[1])
+    if equal and 0.25 < spans[0] / spans[1] < 4.0:
+        for axes in row:
             axes.set_aspect("equal")

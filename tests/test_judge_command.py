@@ -1,0 +1,369 @@
+"""`python -m experiments judge`: the reward beside EM, kernels and a flow, on rows kept back."""
+
+import warnings
+
+import virl_tf
+from virl_tf.demonstrations import Data
+from virl_tf.em_by_bic import bic_mixture
+from virl_tf.kde import fit_kde
+from virl_tf.mixture import gaussian
+from virl_tf.numerics import numpy_seed, split_seed
+from virl_tf.splitting import random_rows
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from scipy import stats
+
+from experiments import flow, judge_command
+from experiments.evaluation import judged
+from tests import tiny
+from tests.conftest import make_reward
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+TINY = tiny.set_words("network.num_layers=2", "network.layer_size=8", "training.num_epochs=2")
+TINY += tiny.set_words("loop.num_iterations=2", "loop.num_negatives=500", "kde.bandwidth=0.3")
+TINY += tiny.set_words("policy.update_steps=2", "policy.start=samples", "loop.min_gain=null")
+OUTCOME = """
+import numpy as np
+
+def outcome(x, kept_back):
+    assert x.shape[1:] == kept_back.shape[1:] and isinstance(x, np.ndarray)
+    return {"reach": np.abs(x).max(), "inside": np.mean(x <= kept_back.max()), "axes": x.ndim}
+"""
+REFERENCES = ["EM by BIC", "EM, 2", "EM tied, 2", "KDE"]
+REFERENCES += ["flow"] if flow.flow_is_installed() else []
+
+
+def rows_file(folder, n=80):
+    """Two clusters in 2-D, and a column that tells eight persons apart."""
+    frame = pd.DataFrame(tiny.demonstrations(n), columns=["speed", "distance"])
+    frame.assign(person=np.arange(n) // 10).to_csv(folder / "mine.csv", index=False)
+    (folder / "outcome.py").write_text(OUTCOME)
+    return folder / "mine.csv"
+
+
+def command(folder, *options, splits=2):
+    words = ["judge", folder / "mine.csv", "--group", "person", "--components", "2", *TINY]
+    return [*words, "--splits", splits, "--outcome", folder / "outcome.py", *options]
+
+
+def bytes_of(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def finished(call, tmp_path_factory):
+    """(folder of the file, folder of the result, what was shown)."""
+    folder = tmp_path_factory.mktemp("judge")
+    rows_file(folder)
+    status, shown, error = call(*command(folder, "--out", folder / "out"))
+    assert status == 0, error
+    return folder, folder / "out", shown
+
+
+def kept_and_train(folder, out, number=0):
+    """Rows of a split that were kept back, and those that were fitted to."""
+    rows = pd.read_csv(folder / "mine.csv")
+    with np.load(out / f"split-{number}" / "demonstrations.npz") as arrays:
+        train = arrays["train"]
+        assert len(arrays["test"]) == 0
+    fitted = rows["speed"].isin(train[:, 0])
+    assert set(rows["person"][fitted]).isdisjoint(rows["person"][~fitted])
+    return rows[["speed", "distance"]][~fitted].to_numpy(), train
+
+
+def row_of(out, density, number=0):
+    table = pd.read_csv(out / "judge.csv", float_precision="round_trip")
+    return table[(table["density"] == density) & (table["split"] == number)].iloc[0]
+
+
+def test_the_table_has_a_row_per_split_and_density(finished):
+    _, out, shown = finished
+    table = pd.read_csv(out / "judge.csv")
+    assert list(table.columns) == [*judged.COLUMNS, "reach", "inside", "axes"]
+    densities = ["people", "reward", "policy, 2", *REFERENCES]
+    assert list(table["density"]) == 2 * densities
+    assert list(table["split"]) == [0] * len(densities) + [1] * len(densities)
+    assert (table["rows"] == 10).all()  # of 16 the one person who fits
+    assert all(name in shown for name in densities)
+    assert judged.verdict(table) in shown
+    assert (flow.MISSING in shown) != flow.flow_is_installed()
+
+
+def test_every_likelihood_is_that_of_the_density_itself(finished):
+    folder, out, _ = finished
+    test, train = kept_and_train(folder, out)
+    result = virl_tf.load(out / "split-0")
+    em = bic_mixture(train, numpy_seed(0, 0, "EM"))
+    people = np.repeat(np.arange(7), 10)
+    kde = fit_kde(train, "held_out", "relative", numpy_seed(0, 0, "bandwidth"), people)
+    for name, density in (("EM by BIC", em), ("policy, 2", result.policy), ("KDE", kde)):
+        values = np.asarray(density.log_prob(test))
+        row = row_of(out, name)
+        assert row["log_likelihood"] == pytest.approx(values.mean(), rel=1e-9)
+        assert row["standard_error"] == pytest.approx(values.std() / np.sqrt(10), rel=1e-9)
+    behind = row_of(out, "reward")["log_likelihood"] - row_of(out, "KDE")["log_likelihood"]
+    assert row_of(out, "KDE")["reward_ahead"] == pytest.approx(behind)
+
+
+def test_the_reward_is_normalised(finished):
+    """By a sum over a fine grid."""
+    folder, out, _ = finished
+    test, train = kept_and_train(folder, out)
+    reward = virl_tf.load(out / "split-0").reward
+    axes = [np.linspace(x.min() - 4 * x.std(), x.max() + 4 * x.std(), 300) for x in train.T]
+    grid = np.stack(np.meshgrid(*axes), axis=-1)
+    cell = np.prod([axis[1] - axis[0] for axis in axes])
+    log_z = np.log(np.exp(reward(grid)).sum() * cell)
+    found = row_of(out, "reward")
+    expected = float(np.mean(reward(test))) - log_z
+    assert found["log_likelihood"] == pytest.approx(expected, abs=0.05)
+    assert 0.01 < found["effective_share"] <= 1.0
+
+
+def test_outcomes_are_of_the_people_and_of_draws(finished):
+    folder, out, _ = finished
+    test, _ = kept_and_train(folder, out)
+    people = row_of(out, "people")
+    found = (people["reach"], people["inside"], people["axes"])
+    assert found == (np.abs(test).max(), 1.0, 2.0)
+    assert np.isnan(people["log_likelihood"])
+    em = bic_mixture(kept_and_train(folder, out)[1], numpy_seed(0, 0, "EM"))
+    draws = em.sample(judged.DRAWS, split_seed(0, 0, "draws of EM by BIC"))
+    assert row_of(out, "EM by BIC")["reach"] == pytest.approx(np.abs(draws).max())
+
+
+def test_the_picture_shows_people_and_draws(finished):
+    _, out, _ = finished
+    picture = np.asarray(Image.open(out / "judge.png").convert("RGB")).reshape(-1, 3)
+    assert len(np.unique(picture, axis=0)) > 50
+    with np.load(out / "judge.npz") as arrays:
+        shown = {name: arrays[name].shape for name in arrays.files}
+    titles = ["people", "reward's draws", "policy", "EM by BIC"]
+    assert shown == {**dict.fromkeys(titles, (80, 2)), "columns": (2,)}
+
+
+# --- stopped, done again, refused -----------------------------------------------------------------
+
+
+def test_a_killed_command_goes_on_to_the_same_table(call, finished, tmp_path, monkeypatch):
+    folder, out, _ = finished
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    mine = tmp_path / "mine"
+    status, _, error = call(*command(folder, "--out", mine, splits=1))
+    assert status == 0, error
+    whole = (out / "judge.csv").read_bytes()
+    first = (mine / "judge.csv").read_bytes()
+    assert whole.startswith(first)
+    with monkeypatch.context() as patch:
+        patch.setattr(judge_command, "reference_fits", kill)
+        assert call(*command(folder, "--out", mine))[0] == 130
+    assert (mine / "judge.csv").read_bytes() == first
+    monkeypatch.setattr(judge_command, "FEW_EFFECTIVE", 1.1)
+    status, shown, error = call(*command(folder, "--out", mine))
+    assert status == 0, error
+    assert (mine / "judge.csv").read_bytes() == whole
+    assert "are effective: neither is worth much" in shown
+
+
+def test_the_same_command_leaves_a_finished_folder_alone(call, finished):
+    folder, out, shown = finished
+    before = bytes_of(out)
+    status, again, error = call(*command(folder, "--out", out))
+    assert status == 0, error
+    assert bytes_of(out) == before
+    assert again.endswith(shown[shown.index("effective share") :])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--seed", "1"], "another configuration (seed"),
+        (["--keep-back", "0.3"], "another configuration (keep_back"),
+        (["--components", "3"], "another configuration (components"),
+    ],
+)
+def test_another_configuration_is_refused(call, finished, options, message):
+    folder, out, _ = finished
+    before = bytes_of(out)
+    status, _, error = call(*command(folder, *options, "--out", out))
+    assert (status, len(error.splitlines())) == (2, 1)
+    assert message in error
+    assert bytes_of(out) == before
+
+
+def test_a_damaged_table_is_refused(call, finished):
+    folder, out, _ = finished
+    whole = (out / "judge.csv").read_text()
+    try:
+        for text in ("density\nreward\n", whole.replace("0,reward,10", "0,reward,x")):
+            (out / "judge.csv").write_text(text)
+            status, _, error = call(*command(folder, "--out", out))
+            assert status == 2
+            assert "is not a table of judge" in error
+    finally:
+        (out / "judge.csv").write_text(whole)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--splits", "0"], "--splits must be an integer >= 1"),
+        (["--keep-back", "0"], "no rows to measure on"),
+        (["--keep-back", "0.9"], "from 0 to 0.5"),
+        (["--keep-back", "0.1"], "keeps 8 of 80 rows in split 0; at least 10 are needed"),
+        (["--components", "65"], "at most one per row to fit to, 64"),
+        (["--components", "2,many"], "--components must be integers"),
+        (["--components", "0"], "--components must be an integer >= 1"),
+        (["--columns", "speed,colour"], "colour"),
+        (["--group", "team"], "unknown column"),
+        (["--lower", "speed=0"], "outside"),
+        (["--encoding", "promp"], "--encoding is for --trajectories"),
+        (["--outcome", "missing.py"], "cannot be read"),
+        (["--outcome", "DIR/empty.py"], "has no function 'outcome'"),
+        (["--outcome", "DIR/wrong.py:listed"], "must return {name: number}, got [1.0]"),
+        (["--outcome", "DIR/wrong.py:text"], "'reach' is 'far'"),
+        (["--outcome", "DIR/wrong.py:array"], "'reach' is an array of shape (2,)"),
+        (["--outcome", "DIR/wrong.py:taken"], "other names than those of judge.csv; got 'rows'"),
+        (["--outcome", "DIR/wrong.py:nothing"], "got {}"),
+        (["--seed", "-1"], "seed must be"),
+    ],
+)
+def test_wrong_input_is_one_line_before_any_work(call, tmp_path, options, message):
+    rows_file(tmp_path)
+    (tmp_path / "empty.py").write_text("")
+    wrong = {"listed": "[1.0]", "text": "{'reach': 'far'}", "array": "{'reach': x[0]}"}
+    wrong |= {"taken": "{'rows': 1}", "nothing": "{}"}
+    lines = [f"def {name}(x, kept_back):\n    return {value}\n" for name, value in wrong.items()]
+    (tmp_path / "wrong.py").write_text("\n".join(lines))
+    given = [text.replace("DIR", str(tmp_path)) for text in options]
+    arguments = ["judge", tmp_path / "mine.csv", "--exclude", "person", *TINY]
+    status, _, error = call(*arguments, *given, "--out", tmp_path / "out")
+    assert (status, len(error.splitlines())) == (2, 1), error
+    assert message in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_without_rows_enough_is_refused(call, tmp_path):
+    rows_file(tmp_path, 30)
+    arguments = ["judge", tmp_path / "mine.csv", "--exclude", "person", "--out", tmp_path / "out"]
+    status, _, error = call(*arguments)
+    assert (status, "keeps 6 of 30 rows" in error) == (2, True)
+
+
+# --- trajectories ---------------------------------------------------------------------------------
+
+
+def test_paths_are_measured_and_drawn_as_paths(call, tmp_path):
+    rng, s = np.random.default_rng(0), np.linspace(0.0, 1.0, 15)[:, None]
+    aside = rng.choice([-1.0, 1.0], (60, 1, 1)) * rng.normal(0.3, 0.03, (60, 1, 1))
+    paths = s * [1.0, 1.0] + aside * np.sin(np.pi * s) * [1.0, -1.0]
+    np.save(tmp_path / "paths.npy", paths)
+    (tmp_path / "outcome.py").write_text(OUTCOME)
+    options = ["--trajectories", "--components", "2,3", "--splits", "1", *TINY]
+    options += ["--outcome", tmp_path / "outcome.py", "--out", tmp_path / "out"]
+    status, shown, error = call("judge", tmp_path / "paths.npy", *options)
+    assert status == 0, error
+    table = pd.read_csv(tmp_path / "out" / "judge.csv")
+    assert (table["axes"] == 3.0).all()
+    assert {"policy, 2", "policy, 3", "EM, 3", "EM tied, 3"} <= set(table["density"])
+    assert (tmp_path / "out" / "split-0" / "policy-3.npz").is_file()
+    assert virl_tf.load_encoding(tmp_path / "out" / "encoding.npz").num_steps == 15
+    with np.load(tmp_path / "out" / "judge.npz") as arrays:
+        assert arrays["people"].shape == arrays["reward's draws"].shape == (60, 15, 2)
+        np.testing.assert_array_equal(arrays["columns"], ["x0", "x1"])
+    assert (tmp_path / "out" / "judge.png").is_file()
+    assert "1 of 1 splits" in shown or "0 of 1 splits" in shown
+    status, _, error = call("judge", tmp_path / "paths.npy", *options, "--group", "x0")
+    assert (status, "--group is for tables" in error) == (2, True)
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def test_em_of_one_component_is_the_gaussian_of_the_rows():
+    x = tiny.demonstrations(200)
+    fits = judged.reference_fits(Data(x), [1], seed=0)
+    exact = stats.multivariate_normal(x.mean(axis=0), np.cov(x.T, bias=True)).logpdf(x)
+    for name in ("EM, 1", "EM tied, 1"):
+        np.testing.assert_allclose(fits[name]().log_prob(x), exact, atol=1e-4)
+
+
+def test_a_reward_that_is_a_density_is_normalised_and_drawn_from_as_one():
+    x = np.random.default_rng(0).normal(size=(400, 2)) * [1.0, 3.0]
+    density = gaussian(np.zeros(2), np.diag([1.0, 9.0]))
+    reward = make_reward([]).of_policy(density)
+    found = judged.normalised(reward, density, Data(x), seed=0)
+    np.testing.assert_allclose(found.log_prob(x), density.log_prob(x), atol=0.02)
+    draws = found.sample(4000, split_seed(0, 0, "draws"))
+    np.testing.assert_allclose(np.cov(draws.T), np.diag([1.0, 9.0]), rtol=0.1, atol=0.2)
+    np.testing.assert_array_equal(draws, found.sample(4000, split_seed(0, 0, "draws")))
+
+
+def table_of(ahead):
+    """Of a reward that is ahead of EM so far in each split, and a nat further of the KDE."""
+    rows = []
+    for split, by in enumerate(ahead):
+        row = {"split": split, "rows": 10, "standard_error": 0.1, "ahead_error": 0.1}
+        rows.append({**row, "density": "people", "works": 1.0})
+        rows.append({**row, "density": "reward", "log_likelihood": 2.0, "works": 0.9})
+        rows.append({**row, "density": "policy, 2", "log_likelihood": 9.0, "works": 0.8})
+        for name, further in (("EM, 2", 0.0), ("KDE", 1.0)):
+            behind = {"log_likelihood": 2.0 - by - further, "reward_ahead": by + further}
+            rows.append({**row, "density": name, **behind, "works": 0.1 * split})
+    return pd.DataFrame(rows, columns=[*judged.COLUMNS, "works"])
+
+
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [
+        ([1.0, 1.2], "is ahead of the best reference, EM, 2, +1.10 nats per row (standard error "),
+        ([-1.0, -1.2], "is behind the best reference, EM, 2, -1.10 nats"),
+        ([0.1, 0.1], "not distinguishable: +0.10 nats per row (standard error 0.07); ahead on 2"),
+        ([-1.0, 1.5], "not distinguishable: +0.25 nats per row (standard error 1.25); ahead on 1"),
+        ([0.5], "ahead of the best reference, EM, 2, +0.50 nats per row (standard error 0.10)"),
+    ],
+)
+def test_the_verdict(ahead, said):
+    found = judged.verdict(table_of(ahead))
+    assert said in found
+    assert found.endswith(f"of {len(ahead)} splits.")
+
+
+def test_errors_are_over_splits_or_of_one_split_over_its_rows():
+    means, errors = judged.over_splits(table_of([1.0, 2.0]))
+    assert means.loc["EM, 2", "log_likelihood"] == 0.5
+    assert errors.loc["EM, 2", "log_likelihood"] == pytest.approx(0.5)
+    assert errors.loc["KDE", "works"] == pytest.approx(0.05)
+    _, errors = judged.over_splits(table_of([1.0]))
+    assert errors.loc["EM, 2", "log_likelihood"] == 0.1
+    assert np.isnan(errors.loc["EM, 2", "works"])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_are_kept_back_as_a_whole(seed):
+    groups = np.random.default_rng(0).integers(0, 12, 100)
+    kept = random_rows(100, 30, seed, groups)
+    assert set(groups[kept]).isdisjoint(groups[~kept])
+    assert 0 < kept.sum() <= 30
+    assert random_rows(100, 1, seed, np.zeros(100, int)).all()  # at least one group
+    assert random_rows(100, 30, seed).sum() == 30
+
+
+def test_the_flow_is_a_density():
+    pytest.importorskip("flowjax", reason="extra `bench`")
+    x = np.random.default_rng(0).normal(size=(300, 1)) * 2.0 + 5.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = flow.fit_flow(x, seed=0)
+    grid = np.linspace(-30.0, 40.0, 7001)
+    assert np.exp(found.log_prob(grid[:, None])).sum() * 0.01 == pytest.approx(1.0, abs=0.01)
+    draws = found.sample(1000, split_seed(0, 0, "draws"))
+    assert np.mean(draws) == pytest.approx(5.0, abs=0.4)
+    np.testing.assert_array_equal(draws, found.sample(1000, split_seed(0, 0, "draws")))
