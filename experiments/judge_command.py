@@ -240,8 +240,8 @@ def _fitted(task: Judge, split: Split) -> dict[str, Density]:
 def _fit(task: Judge, split: Split, folder: Path) -> virl_tf.Result:
     """Nothing of its rows is held out: the reference densities see all of them, too."""
     fitted = task.fitted
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", virl_tf.FitWarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", virl_tf.FitWarning)  # the result has them, too
         virl_tf.fit(
             split.frame,
             fitted.method,
@@ -255,9 +255,10 @@ def _fit(task: Judge, split: Split, folder: Path) -> virl_tf.Result:
             directory=folder,
             progress=task.progress,
         )
-    for text in {str(w.message) for w in caught if issubclass(w.category, virl_tf.FitWarning)}:
+    result = virl_tf.load(folder)
+    for text in result.warnings:
         _warn(task, text)
-    return virl_tf.load(folder)
+    return result
 
 
 def _further_policy(task: Judge, split: Split, result: virl_tf.Result, size: int) -> Density:
@@ -265,11 +266,10 @@ def _further_policy(task: Judge, split: Split, result: virl_tf.Result, size: int
     path = task.out / f"split-{split.number}" / f"policy-{size}.npz"
     if not path.is_file():
         task.console.print(f"split {split.number}: a policy of {size}", highlight=False)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the result has them, too
             options: dict[str, Any] = {"seed": split.seed, "progress": task.progress}
             fitted = fit_policy(result.reward, result.reward.dim, size, **options)
-        del caught  # they are the result's, too
         for text in fitted.warnings:
             _warn(task, text)
         save_policy(path, fitted.policy)

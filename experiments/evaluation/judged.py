@@ -156,7 +156,7 @@ def outcome_of(outcome: Outcome | None, x: np.ndarray, kept_back: np.ndarray) ->
     for name, value in found.items():
         if not isinstance(name, str) or name in COLUMNS:
             raise InputError(f"{wanted}, with other names than those of judge.csv; got {name!r}.")
-        if not isinstance(value, (bool, int, float, np.number, np.bool_)) or np.iscomplex(value):
+        if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
             raise InputError(f"{wanted}; {name!r} is {told(value)}.")
         numbers[name] = float(value)
     return numbers

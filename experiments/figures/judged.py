@@ -70,7 +70,8 @@ def _draw(axes: Axes, points: np.ndarray) -> None:
         bins: Any = np.linspace(*axes.get_xlim(), BINS)
         axes.hist(points[:, 0], bins, density=True, color="C0")
     else:
-        axes.scatter(*points.T, s=np.clip(SIZES / len(points), 4.0, 16.0), **DOTS)
+        x, y = points.T
+        axes.scatter(x, y, s=np.clip(SIZES / len(points), 4.0, 16.0), **DOTS)
 
 
 def _set_limits(row: np.ndarray, people: np.ndarray, equal: bool) -> None:
