@@ -87,6 +87,16 @@ class Judge(NamedTuple):
     progress: bool
     console: Console
 
+    @property
+    def frame(self) -> pd.DataFrame:
+        """All rows."""
+        return pd.DataFrame(self.rows.x, columns=self.rows.columns)
+
+    @property
+    def options(self) -> DataOptions:
+        """Of all rows; none is held out of a fit: the reference densities see them, too."""
+        return DataOptions(0.0, self.rows.groups, self.fitted.periodic, self.fitted.support)
+
 
 def judge(
     fitted: FitRequest,
@@ -137,10 +147,8 @@ def _dithered(rows: Demonstrations, fitted: FitRequest) -> Demonstrations:
 
 def _split(task: Judge, number: int) -> Split:
     """Raises InputError for rows or options that a fit to this split would refuse."""
-    rows, fitted, seed = task.rows, task.fitted, task.fitted.seed + number
-    frame = pd.DataFrame(rows.x, columns=rows.columns)
-    options = DataOptions(0.0, rows.groups, fitted.periodic, fitted.support)
-    prepare(frame, options, seed)  # the kept-back ones are inside of the bounds, too
+    rows, frame, seed = task.rows, task.frame, task.fitted.seed + number
+    prepare(frame, task.options, seed)  # the kept-back ones are inside of the bounds, too
     count = int(task.request.keep_back * len(frame))
     labels = None if rows.groups is None else rows.groups.astype(str)
     own_seed = numpy_seed(seed, 0, "kept back")
@@ -152,7 +160,7 @@ def _split(task: Judge, number: int) -> Split:
             "larger share, or more rows."
         )
     groups = None if rows.groups is None else rows.groups[~kept]
-    data = prepare(frame[~kept], options._replace(groups=groups), seed).train
+    data = prepare(frame[~kept], task.options._replace(groups=groups), seed).train
     for size in task.request.components:
         what = f"--components (at most one per row to fit to, {len(data.rows)})"
         check_integer(what, size, 1, len(data.rows))
@@ -175,12 +183,10 @@ def _measure(task: Judge, split: Split) -> Measure:
 
 def _identity(task: Judge, split: Split) -> dict[str, Any]:
     """What tells this command from others, but for the number of splits: more can be added."""
-    fitted, request, rows = task.fitted, task.request, task.rows
-    options = DataOptions(0.0, rows.groups, fitted.periodic, fitted.support)
-    frame = pd.DataFrame(rows.x, columns=rows.columns)
+    fitted, request = task.fitted, task.request
     return {
-        "judged": prepare(frame, options, split.seed).identity,
-        "columns": list(rows.columns),
+        "judged": prepare(task.frame, task.options, split.seed).identity,
+        "columns": list(task.rows.columns),
         "method": fitted.method,
         "components": list(request.components),
         "seed": fitted.seed,
@@ -224,21 +230,23 @@ def _fitted(task: Judge, split: Split) -> dict[str, Density]:
     folder = task.out / f"split-{split.number}"
     task.console.print(f"split {split.number}: the fit, in {folder}", highlight=False)
     result = _fit(task, split, folder)
-    first, *more = task.request.components or [result.policy.num_components]
     found: dict[str, Density] = {
-        REWARD: normalised(result.reward, result.policy, split.data, split.seed),
-        f"{POLICY}, {first}": result.policy,
+        REWARD: normalised(result.reward, result.policy, split.data, split.seed)
     }
-    for size in more:
-        found[f"{POLICY}, {size}"] = _further_policy(task, split, result, size)
-    for name, fit in reference_fits(split.data, [first, *more], split.seed).items():
+    # A size that was chosen may be another one in each split, and is not in the name.
+    sizes = {f", {size}": size for size in task.request.components}
+    sizes = sizes or {"": result.policy.num_components}
+    for i, (suffix, size) in enumerate(sizes.items()):
+        further = _further_policy(task, split, result, size) if i else result.policy
+        found[f"{POLICY}{suffix}"] = further
+    for name, fit in reference_fits(split.data, sizes, split.seed).items():
         with task.console.status(f"split {split.number}: {name}"):
             found[name] = fit()
     return found
 
 
 def _fit(task: Judge, split: Split, folder: Path) -> virl_tf.Result:
-    """Nothing of its rows is held out: the reference densities see all of them, too."""
+    """To the rows of a split, in their folder."""
     fitted = task.fitted
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", virl_tf.FitWarning)  # the result has them, too

@@ -146,6 +146,19 @@ def test_the_picture_shows_people_and_draws(finished):
     assert shown == {**dict.fromkeys(titles, (80, 2)), "columns": (2,)}
 
 
+def test_a_size_that_is_chosen_is_in_no_name(call, tmp_path):
+    """It may be another one in the next split."""
+    rows_file(tmp_path)
+    arguments = ["judge", tmp_path / "mine.csv", "--exclude", "person", *TINY, "--splits", "1"]
+    status, shown, error = call(*arguments, "--out", tmp_path / "out")
+    assert status == 0, error
+    table = pd.read_csv(tmp_path / "out" / "judge.csv")
+    assert list(table.columns) == judged.COLUMNS  # no outcome was asked for
+    names = ["people", "reward", "policy", "EM by BIC", "EM", "EM tied", "KDE"]
+    assert list(table["density"])[:7] == names
+    assert "of 1 splits" in shown
+
+
 # --- stopped, done again, refused -----------------------------------------------------------------
 
 
@@ -289,7 +302,7 @@ def test_paths_are_measured_and_drawn_as_paths(call, tmp_path):
 
 def test_em_of_one_component_is_the_gaussian_of_the_rows():
     x = tiny.demonstrations(200)
-    fits = judged.reference_fits(Data(x), [1], seed=0)
+    fits = judged.reference_fits(Data(x), {", 1": 1}, seed=0)
     exact = stats.multivariate_normal(x.mean(axis=0), np.cov(x.T, bias=True)).logpdf(x)
     for name in ("EM, 1", "EM tied, 1"):
         np.testing.assert_allclose(fits[name]().log_prob(x), exact, atol=1e-4)
@@ -323,11 +336,17 @@ def table_of(ahead):
 @pytest.mark.parametrize(
     ("ahead", "said"),
     [
-        ([1.0, 1.2], "is ahead of the best reference, EM, 2, +1.10 nats per row (standard error "),
-        ([-1.0, -1.2], "is behind the best reference, EM, 2, -1.10 nats"),
-        ([0.1, 0.1], "not distinguishable: +0.10 nats per row (standard error 0.07); ahead on 2"),
-        ([-1.0, 1.5], "not distinguishable: +0.25 nats per row (standard error 1.25); ahead on 1"),
-        ([0.5], "ahead of the best reference, EM, 2, +0.50 nats per row (standard error 0.10)"),
+        ([1.0, 1.2], "is ahead of the best reference, EM, 2: +1.10 nats per row (standard error "),
+        ([-1.0, -1.2], "is behind the best reference, EM, 2: -1.10 nats"),
+        (
+            [0.1, 0.1],
+            "not distinguishable from the best reference, EM, 2: +0.10 nats per row (standard error 0.07); ahead on 2",
+        ),
+        (
+            [-1.0, 1.5],
+            "not distinguishable from the best reference, EM, 2: +0.25 nats per row (standard error 1.25); ahead on 1",
+        ),
+        ([0.5], "ahead of the best reference, EM, 2: +0.50 nats per row (standard error 0.10)"),
     ],
 )
 def test_the_verdict(ahead, said):

@@ -74,17 +74,18 @@ def kernels(data: Data, seed: int) -> Density:
 
 
 def reference_fits(
-    data: Data, components: list[int], seed: int
+    data: Data, sizes: Mapping[str, int], seed: int
 ) -> dict[str, Callable[[], Density]]:
     """Name -> what fits it: densities that others would take, without any discriminator.
 
-    EM of given numbers of components is as scikit-learn has it, with its own ridge.
+    EM of given sizes, {suffix of its name: components}, is as scikit-learn has it, with its own
+    ridge.
     """
     x, em_seed, tied = data.rows, numpy_seed(seed, 0, "EM"), Covariances("tied", 1e-6)
     fits: dict[str, Callable[[], Density]] = {EM_BIC: partial(bic_mixture, x, em_seed)}
-    for k in components:
-        fits[f"EM, {k}"] = partial(em_mixture, x, k, em_seed)
-        fits[f"EM tied, {k}"] = partial(em_mixture, x, k, em_seed, tied)
+    for suffix, k in sizes.items():
+        fits[f"EM{suffix}"] = partial(em_mixture, x, k, em_seed)
+        fits[f"EM tied{suffix}"] = partial(em_mixture, x, k, em_seed, tied)
     fits["KDE"] = partial(kernels, data, seed)
     if flow_is_installed():
         fits[FLOW] = partial(fit_flow, x, seed)
@@ -185,13 +186,12 @@ def verdict(table: pd.DataFrame) -> str:
     mean, splits = means.loc[best, "reward_ahead"], len(of_best)
     # Splits share rows, and few of them may agree by chance: so the larger one counts.
     error = max(errors.loc[best, "reward_ahead"], means.loc[best, "ahead_error"] / np.sqrt(splits))
-    what = f"the best reference, {best}"
+    place = "ahead of" if mean > 0.0 else "behind"
     if not abs(mean) > CLEAR * error:
-        said = f"The recovered reward and {what}, are not distinguishable:"
-    else:
-        said = f"The recovered reward is {'ahead of' if mean > 0 else 'behind'} {what},"
+        place = "not distinguishable from"
     by = f"{mean:+.2f} nats per row (standard error {error:.2f})"
-    return f"{said} {by}; ahead on {(of_best > 0).sum()} of {splits} splits."
+    on = f"ahead on {(of_best > 0).sum()} of {splits} splits"
+    return f"The recovered reward is {place} the best reference, {best}: {by}; {on}."
 
 
 def _is_own(name: str) -> bool:
