@@ -277,7 +277,7 @@ def test_every_python_block_is_run_by_a_test():
     assert blocks == {
         "README.md": 2,
         "docs/usage.md": 3,
-        "docs/own-demonstrations.md": 2,
+        "docs/own-demonstrations.md": 3,
         "docs/trajectories.md": 1,
         "docs/contexts.md": 1,
         "docs/paper-experiments.md": 1,
