@@ -68,7 +68,8 @@ setup(
         ],
         "release": ["build>=1.3", "twine>=6.1"],  # wheel and sdist, and what an index asks of them
         "postgres": ["psycopg[binary]>=3.2.1"],  # studies in a PostgreSQL database
-        "bench": ["gmmvi>=1.1", "flowjax>=17"],  # peers of `benchmark --peers` and `judge`
+        # Peers of `benchmark --peers` and `judge`.
+        "bench": ["gmmvi>=1.1", "flowjax>=19; python_version >= '3.11'"],
         "test": [
             "pytest>=8.4",
             "pytest-xdist>=3.8",

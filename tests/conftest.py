@@ -54,7 +54,8 @@ LONGEST = ["test_cli", "test_tuning_study", "test_properties", "test_fit_policy"
 LONGEST += ["test_registered_task", "test_recipes", "test_pooling", "test_ablation_command"]
 LONGEST += ["test_cli_walks", "test_irl", "test_fit_command", "test_path_planning", "test_adaptive"]
 LONGEST += ["test_mixture_choice", "test_vips", "test_problem", "test_discriminator_fit"]
-LONGEST += ["test_tasks", "test_event_files", "test_sweep", "test_disk", "test_grid_walker"]
+LONGEST += ["test_judge_command", "test_tasks", "test_event_files", "test_sweep", "test_disk"]
+LONGEST += ["test_grid_walker"]
 
 
 def pytest_configure(config):

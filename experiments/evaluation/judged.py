@@ -78,8 +78,8 @@ def reference_fits(
 ) -> dict[str, Callable[[], Density]]:
     """Name -> what fits it: densities that others would take, without any discriminator.
 
-    EM of given sizes, {suffix of its name: components}, is as scikit-learn has it, with its own
-    ridge.
+    EM of given sizes, {suffix of its name: components}, has scikit-learn's own ridge, on
+    standardised columns.
     """
     x, em_seed, tied = data.rows, numpy_seed(seed, 0, "EM"), Covariances("tied", 1e-6)
     fits: dict[str, Callable[[], Density]] = {EM_BIC: partial(bic_mixture, x, em_seed)}
