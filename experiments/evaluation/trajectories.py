@@ -4,6 +4,7 @@ strict.
 
 from pathlib import Path
 
+from virl_tf.fusion import Fusion
 from virl_tf.importance import effective_sample_size
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import numpy_seed, split_seed
@@ -72,13 +73,17 @@ def write_trajectories(
     save_arrays(folder / "trajectories.npz", arrays)
 
 
-def reward_draws(reward: RewardFunction, proposal: Mixture) -> tuple[np.ndarray, float]:
-    """Draws of exp(R), resampled from those of a policy, and how many of these are effective."""
+def reward_draws(
+    reward: RewardFunction, proposal: Mixture | Fusion, count: int = SHOWN
+) -> tuple[np.ndarray, float]:
+    """Draws of exp(R), `count` resampled from those of a policy, and how many of these are
+    effective.
+    """
     x = proposal.sample(PROPOSED, split_seed(0, 0, "reward draws"))
     log_w = tf.cast(reward(x), tf.float64) - proposal.log_prob(x)
     weights = tf.nn.softmax(log_w).numpy()
     rng = np.random.default_rng(numpy_seed(0, 0, "reward draws"))
-    rows = rng.choice(PROPOSED, SHOWN, p=weights / weights.sum())
+    rows = rng.choice(PROPOSED, count, p=weights / weights.sum())
     return x.numpy()[rows], float(effective_sample_size(log_w))
 
 
