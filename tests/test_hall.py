@@ -93,7 +93,7 @@ def test_draws_are_of_the_density(task, draws):
     assert ratio.mean() == pytest.approx(1.0, abs=5.0 * ratio.std() / np.sqrt(len(ratio)))
     points = task.paths(draws)
     guides = guides_of(points[:, 0], points[:, 5])
-    straight = np.abs(guides.log_shares[:, 0] - guides.log_shares[:, 1]) > 20.0
+    straight = np.abs(guides.log_shares[:, 0] - guides.log_shares[:, 1]) > 10.0
     side = guides.log_shares.numpy()[straight].argmax(axis=1)
     shifts = points[straight, 1:5] - guides.means.numpy()[straight, side]
     z = np.einsum("nid,nad->nia", shifts, guides.axes.numpy()[straight])
@@ -121,7 +121,7 @@ def test_lines_near_the_booth_bend_around_it_and_others_do_not():
         assert np.linalg.norm(fine.T - BOOTH, axis=1).min() > 0.8 * CLEARANCE
     likelier = guides.log_shares.numpy()[1].argmax()
     np.testing.assert_allclose(far[likelier][:, 0], 10.0, atol=1e-3)
-    assert np.exp(guides.log_shares[0]) == pytest.approx([0.62, 0.38], abs=0.01)
+    assert np.exp(guides.log_shares[0]) == pytest.approx([0.56, 0.44], abs=0.01)
 
 
 def test_outcomes_of_true_paths(task, draws):

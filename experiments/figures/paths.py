@@ -41,12 +41,12 @@ def draw_paths(run: Path, references: dict[str, float]) -> None:
             if kind in found:
                 axes.add_collection(PolyCollection(list(found[kind]), **look))
         axes.set_title(title)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         open_frame(axes)
     _frame(panels[0], found["demonstrations"].reshape(-1, 2))
     axes, history = right.subplots(), RunFolder(run).table("metrics.csv")
     curves(axes, history, references, "forward_kl", "KL(p || q)")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     save(figure, run / "overview")
 
 

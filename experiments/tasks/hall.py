@@ -7,7 +7,7 @@ from typing import Any
 from experiments.tasks import obstacle_field
 
 PAIRS = 40
-MOST_PAIRS = 192  # of gates in different walls
+MOST_PAIRS = 300  # of gates in different walls
 
 
 def _target(config: Mapping[str, Any]) -> Any:

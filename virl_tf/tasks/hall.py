@@ -11,11 +11,11 @@ from virl_tf.shapes import Array, Float64
 from virl_tf.validation import check_integer, check_seed
 
 SIZE = np.array([70.0, 80.0])  # of the hall; all lengths in metres
-WALL_GATES = 4  # gates in each of the four walls
+WALL_GATES = 5  # gates in each of the four walls
 GATE_HALF_WIDTH, GATE_DEPTH = 2.0, 2.0
-BOOTH, BOOTH_RADIUS = SIZE / 2.0, 2.5
-CLEARANCE = 5.5  # between the booth's centre and the path that goes around it
-SOFTNESS = 1.0  # of the bend and of the choice of a side
+BOOTH, BOOTH_RADIUS = SIZE / 2.0, 4.0
+CLEARANCE = 7.0  # between the booth's centre and the path that goes around it
+SOFTNESS = 2.0  # of the bend and of the choice of a side
 BEND = 0.2  # standard deviation of a bend along the path, of the path's length
 ASIDE, ALONG = 0.37, 0.2  # of a bridge, per square root of the path's length: 1.5 m, 0.8 m at 70 m
 TIMES = np.arange(1, 5) / 5.0  # of the points in between
@@ -45,10 +45,11 @@ class Hall:
         p(x) = sum_ab w_ab U(start; box a) U(end; box b) sum_s p(s) N(between; line + bend_s, S)
 
     w_ab are Zipf's (1/1, 1/2, 1/3 ...) over the pairs in use. On side s = -1, 1 of the booth the
-    line from start to end, which passes the booth's centre at the signed distance h, bends by
-    s softplus(CLEARANCE - s h), and p(s) = sigmoid(s h): a line far from the booth stays straight.
-    S is that of two Brownian bridges, along the line and aside, of variances that grow with its
-    length. Outside of the boxes p is 0.
+    line from start to end, which passes the booth's centre at the signed distance h, bends aside
+    by s softplus(CLEARANCE - s h), and p(s) = sigmoid(s h), both with h in units of SOFTNESS: a
+    line far from the booth stays straight. S is that of two Brownian bridges, along the line and
+    aside, of variances that grow with its length. Outside of the boxes p is 0; a
+    Gaussian of a box's moments has a sixth of its mass there.
 
     Attributes:
         gates: [G, 2, 2], the boxes' lowest and highest corners.
