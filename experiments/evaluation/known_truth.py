@@ -3,6 +3,7 @@ reward and policy do.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -96,14 +97,11 @@ class KnownTruthExperiment:
     def __init__(self, config: Mapping[str, Any], task: PathTask):
         """For a run's configuration and its target."""
         self._config, self.task = config, task
-        self._truth: Truth | None = None
 
-    @property
+    @cached_property
     def truth(self) -> Truth:
         """Drawn once, if it is asked for."""
-        if self._truth is None:
-            self._truth = Truth(self.task, self._config["seed"])
-        return self._truth
+        return Truth(self.task, self._config["seed"])
 
     def evaluator(self, train: np.ndarray, test: np.ndarray) -> Evaluate:
         """The distances of reward and policy."""
