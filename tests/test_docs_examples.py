@@ -65,6 +65,8 @@ SMALL = {
     "run gaussians": ["--preset", "smoke", *TINY, *NETWORK],
     "run grid_walker": ["--preset", "smoke", "--steps", "3", *TINY, *NETWORK],
     "run path_planning": ["--preset", "smoke", "--steps", "4", *TINY, *NETWORK],
+    "run obstacle_field": ["--preset", "smoke", "--steps", "2", *TINY, *NETWORK],
+    "run hall": ["--preset", "smoke", "--modes", "3", *TINY, *NETWORK],
     "fit": [],
     "judge": ["--splits", "1", *TINY, *NETWORK],
     "infer": ["--fixed", "--steps", "5", "--samples", "30"],

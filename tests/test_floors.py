@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.tasks import descriptions
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "virl_tf"
 
@@ -26,6 +28,7 @@ FLOORS = [
     ["em", "em_by_bic", "mixture_growth", "mixture_of_few", "mixture_choice", "demonstrations"],
     [
         *("kde", "conditional_kde", "fusion", "importance", "features", "reward"),
+        "metrics",
         *("tasks.base", "tasks.slice_sampling"),
     ],
     [
@@ -37,6 +40,8 @@ FLOORS = [
             "tasks.planar_robot",
             "tasks.experts",
             "tasks.obstacles",
+            "tasks.obstacle_field",
+            "tasks.hall",
             "tasks",
         ),
         *("discriminator", "discriminator.network", "discriminator.fit"),
@@ -51,7 +56,7 @@ FLOORS = [
         ),
     ],
     ["methods"],
-    ["negatives", "stopping", "irl", "pooling", "metrics", "score", "summary"],
+    ["negatives", "stopping", "irl", "pooling", "score", "summary"],
     [
         "observers",
         "event_files",
@@ -105,7 +110,7 @@ EXPERIMENT_FLOORS = [
         *("figures.figure_2b", "figures.figure_3", "figures.figure_4", "figures.figure_5"),
         *("figures.figure_6", "figures.figure_7", "figures.figure_robot"),
         *("figures.figure_ablations", "figures.trajectories", "figures.situations"),
-        "figures.judged",
+        *("figures.judged", "figures.paths"),
     ],
     [
         "evaluation.densities",
@@ -113,9 +118,13 @@ EXPERIMENT_FLOORS = [
         "evaluation.trajectories",
         "evaluation.judged",
         "evaluation.own_demonstrations",
+        "evaluation.known_truth",
         "evaluation.ablated",
     ],
-    ["tasks.gaussians", "tasks.grid_walker", "tasks.path_planning"],
+    [
+        *("tasks.gaussians", "tasks.grid_walker", "tasks.path_planning"),
+        *("tasks.obstacle_field", "tasks.hall"),
+    ],
     ["runs", "inference", "fit_command", "judge_command"],
     ["units", "expected_time", "sweep", "sweep_command", "ablations", "ablation_command"],
     [
@@ -244,7 +253,7 @@ def test_help_is_quick_and_quiet(command):
 
 def test_no_module_asks_for_a_tasks_name():
     """What is special to a task stands in its description."""
-    names = {"gaussians", "grid_walker", "path_planning"}
+    names = {description.name for description in descriptions()}
     for module, path in EXPERIMENTS.items():
         for node in ast.walk(parse(path)):
             if isinstance(node, ast.Compare):

@@ -96,7 +96,10 @@ def test_options_of_other_tasks_are_refused(call, tmp_path):
     for options, message in (
         (["--steps", "3"], "the size of a ring target is --modes"),
         (["--dim", "3"], "the dimension of ring follows from --modes"),
-        (["--task-seed", "1"], "--task-seed is for gaussians; ring has one target only"),
+        (
+            ["--task-seed", "1"],
+            "--task-seed is for gaussians, hall and obstacle_field; ring has one target",
+        ),
         (["--modes", "101"], "--modes must be an integer from 1 to 100, got 101"),
     ):
         status, _, error = call("run", "ring", *options, "--out", tmp_path / "run")

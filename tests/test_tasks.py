@@ -14,6 +14,8 @@ EXAMPLES = {
     ),  # drawn in another way than D = 2
     "GridWalker": lambda: tasks.GridWalker(2, burn_in=5),
     "PathPlanning": lambda: tasks.PathPlanning(2),
+    "ObstacleField": lambda: tasks.ObstacleField(3, seed=1),
+    "Hall": lambda: tasks.Hall(4, seed=1),
     "PlanarRobot": lambda: tasks.PlanarRobot(3, goals=[[2.0, 0.0], [0.0, 2.0]], likelihood_std=0.1),
 }
 

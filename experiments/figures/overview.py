@@ -53,10 +53,18 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
     save(figure, run / "overview")
 
 
-def curves(axes: plt.Axes, history: pd.DataFrame, references: dict[str, float]) -> None:
-    """I-projection against the iteration; references above 0 as lines labelled at their end."""
+def curves(
+    axes: plt.Axes,
+    history: pd.DataFrame,
+    references: dict[str, float],
+    measure: str = "i_projection",
+    label: str = "KL(q || p)",
+) -> None:
+    """A distance of reward and policy against the iteration; references above 0 as lines labelled
+    at their end.
+    """
     iterations = history["t"] + 1
-    reward, policy = history["i_projection_reward"], history["i_projection_policy"]
+    reward, policy = history[f"{measure}_reward"], history[f"{measure}_policy"]
     axes.plot(iterations, reward, "o-", markersize=3, color="C0", label="recovered reward")
     axes.plot(iterations, policy, "s-", markersize=3, color="C1", label="policy")
     axes.set_yscale("log")
@@ -66,11 +74,11 @@ def curves(axes: plt.Axes, history: pd.DataFrame, references: dict[str, float]) 
         axes.axhline(value, color="0.5", linewidth=0.7, zorder=0)
     low, high = np.log(axes.get_ylim())
     heights = [(np.log(value) - low) / (high - low) for value in references.values()]
-    for label, height in zip(references, apart(heights, 0.055), strict=True):
+    for name, height in zip(references, apart(heights, 0.055), strict=True):
         look: Look = {"fontsize": 7, "va": "center", "color": "0.35"}
-        axes.annotate(label, (1.01, height), xycoords="axes fraction", **look)
+        axes.annotate(name, (1.01, height), xycoords="axes fraction", **look)
     axes.set_xlabel("iterations")
-    axes.set_ylabel("KL(q || p)")
+    axes.set_ylabel(label)
     axes.legend(fontsize=7, loc="best", framealpha=1.0, edgecolor="none")
     open_frame(axes)
 

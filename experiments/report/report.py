@@ -106,6 +106,8 @@ def verdicts(findings: dict[str, list[Finding]]) -> Markup:
     rows: list[list[object]] = []
     for task in descriptions():
         tested = task.claims()
+        if not tested:
+            continue
         if not findings.get(task.name):
             rows.append([task.title, f"no runs: {len(tested)} claims not tested", ""])
         for claim, finding in zip(tested, findings.get(task.name, []), strict=False):
@@ -165,6 +167,8 @@ def claims(findings: dict[str, list[Finding]]) -> Markup:
     parts = []
     for task in descriptions():
         tested = task.claims()
+        if not tested:
+            continue
         found = findings.get(task.name) or [Finding("no runs", TOO_FEW)] * len(tested)
         rows = [
             [claim.sentence, finding.numbers, _verdict(finding), claim.test]

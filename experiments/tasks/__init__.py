@@ -31,7 +31,8 @@ def descriptions() -> tuple[TaskDescription, ...]:
 
 def names_where(holds: Callable[[TaskDescription], Any]) -> str:
     """The tasks of which something holds, for a sentence."""
-    return " and ".join(task.name for task in descriptions() if holds(task))
+    found = [task.name for task in descriptions() if holds(task)]
+    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
 
 
 def describe(name: str) -> TaskDescription:

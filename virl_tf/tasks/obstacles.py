@@ -74,10 +74,14 @@ class Obstacles:
         """
         rows = rows_of(x, c, self.num_contexts, self.dim)
         c, x = rows[..., : self.dim], rows[..., self.dim :]
+        return self.log_unnormalised(x, c) - self.log_normaliser(c)
+
+    def log_unnormalised(self, x: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
+        """Log p(x | c) + log Z(c)."""
         z = tf.linalg.matvec(tf.constant(np.linalg.inv(self._scale_tril)), x)
         log_det = np.log(np.diag(self._scale_tril)).sum() + 0.5 * self.dim * LOG_2PI
         log_prior = -0.5 * tf.reduce_sum(z**2, axis=-1) - log_det
-        return log_prior + self._log_passed(x, c) - self.log_normaliser(c)
+        return log_prior + self._log_passed(x, c)
 
     def log_normaliser(self, c: Any) -> tf.Tensor:
         """Log Z(c), of the share of the prior's paths that pass: [..., C] -> [...]."""
