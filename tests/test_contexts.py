@@ -107,7 +107,7 @@ def test_draws_of_one_context_are_held_out_together(method):
 
 
 def test_all_densities_of_a_problem_are_conditional():
-    found = problem(kde={"estimator": "both"}, loop={"mixture_average": True})
+    found = problem(kde={"estimator": "mixture"}, loop={"mixture_average": True})
     x = np.linspace(-6.0, 6.0, 61)
     grid = np.stack(np.meshgrid([0.5], x, x, indexing="ij"), axis=-1).reshape(-1, C + D)
     for density in (found.estimate, found.prior, found.mixture):

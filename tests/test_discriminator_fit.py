@@ -6,11 +6,10 @@ from virl_tf.discriminator.fit import (
     DiscriminatorFitter,
     LogitData,
     chance_loss,
-    rows_per_batch,
     weighted_cross_entropy,
 )
 from virl_tf.discriminator.network import pays_to_fuse
-from virl_tf.hparams import default_hparams, own_data_hparams
+from virl_tf.hparams import default_hparams, own_data_hparams, rows_per_batch
 from virl_tf.splitting import split
 
 import numpy as np

@@ -391,7 +391,7 @@ def test_null_where_it_is_allowed(tmp_path):
             "loop: {prior: none}",
             ["loop.prior = 'none'", "moments, mixture, auto, initial_policy, flat"],
         ),
-        ("loop: {num_negatives: 1e4}", ["loop.num_negatives = 10000.0", "int, >= 16"]),
+        ("loop: {num_negatives: 1e4}", ["loop.num_negatives = 10000.0", "int/null, >= 16 or null"]),
     ],
 )
 def test_wrong_content_names_file_key_and_what_is_allowed(tmp_path, text, fragments):

@@ -1,4 +1,5 @@
 from virl_tf.demonstrations import Data
+from virl_tf.hparams import own_data_hparams
 from virl_tf.importance import effective_sample_size
 from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture
@@ -125,15 +126,28 @@ def stretched(rows, dim):
 
 
 @pytest.mark.parametrize(("rows", "dim"), [(2000, 12), (300, 11)])
-def test_where_kernels_miss_it_the_mixture_joins_them_and_is_the_prior(rows, dim):
-    problem = problem_of(stretched(rows, dim), **AUTO)
-    kernels, mixture = problem.estimate
-    assert isinstance(kernels, Kde)
-    assert mixture is problem.prior
-    assert mixture.num_components > 1
-    x = problem.estimate.sample(2000, [1, 2])
-    log_w = mixture.log_prob(x) - problem.estimate.log_prob(x)
-    assert float(effective_sample_size(log_w)) > 900  # half of the draws are the mixture's own
+def test_where_kernels_miss_it_the_mixture_is_estimate_and_prior(rows, dim):
+    x = stretched(rows, dim)
+    problem = problem_of(x, **AUTO)
+    assert problem.estimate is problem.prior
+    assert problem.estimate.num_components > 1
+    kernels = fit_kde(x, "held_out", "relative", 0)
+    drawn = kernels.sample(2000, [1, 2])
+    log_w = problem.estimate.log_prob(drawn) - kernels.log_prob(drawn)
+    assert float(effective_sample_size(log_w)) < 200
+
+
+@pytest.mark.parametrize("prior", ["moments", "mixture"])
+def test_what_is_left_to_the_data_follows_from_the_prior(prior):
+    problem = problem_of(apart(2000, 2), loop={"prior": prior})
+    from_mixture = prior == "mixture"
+    best = own_data_hparams("virl")
+    found = problem.resolved(best)
+    assert found.loop.num_negatives == (64_000 if from_mixture else 32_000)
+    assert found.training.batch_size == (100 if from_mixture else 1800 // 14)
+    assert found.override({"training": {"batch_size": None}}).training == best.training
+    own = {"training": {"batch_size": 77}, "loop": {"num_negatives": 500}}
+    assert problem.resolved(best.override(own)) == best.override(own)
 
 
 # --- p~ -------------------------------------------------------------------------------------------

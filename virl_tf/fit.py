@@ -280,6 +280,7 @@ def run(
     if folder is not None and folder.finished:
         return load(folder.path)
     problem = make_problem(data, hparams, seed)
+    hparams = problem.resolved(hparams)
     with (
         folder.locked() if folder is not None else nullcontext(),
         borrowed_fitter(problem.features.num_inputs, hparams) as fitter,

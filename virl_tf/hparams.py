@@ -93,7 +93,7 @@ class TrainingHparams:
 class KdeHparams:
     """Density estimate p~ of the demonstrations."""
 
-    estimator: str = _ranged(choice("kernel", "mixture", "both", "auto"))
+    estimator: str = _ranged(choice("kernel", "mixture", "auto"))
 
     bandwidth: float | str = _table_1(words=("silverman", "held_out"))
     bandwidth_scale: str = _ranged(choice("absolute", "relative"))
@@ -117,7 +117,7 @@ class LoopHparams:
     """The outer iterations t = 0 ... T - 1."""
 
     num_iterations: int = _ranged(interval(1, 10_000))
-    num_negatives: int = _ranged(interval(16))
+    num_negatives: int | None = _ranged(interval(16))
     min_gain: float | None = _ranged(interval(0.0))
     mixture_average: bool = _ranged(choice(False, True))
     prior: str = _ranged(choice("moments", "mixture", "auto", "initial_policy", "flat"))
@@ -182,6 +182,22 @@ class Hparams:
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Plain {section: {key: value}}, as stored in config.yaml."""
         return dataclasses.asdict(self)
+
+
+def rows_per_batch(hparams: TrainingHparams, n: int, most: int = 500) -> int:
+    """Of each class, for n demonstrations to train on; null: a fourteenth of them, at most `most`.
+
+    With few demonstrations a fixed size leaves too few steps: weights that are averaged over 500
+    steps stay at their start.
+    """
+    size = hparams.batch_size or min(most, max(1, n // 14))
+    return min(size, n)
+
+
+def known(value: int | None) -> int:
+    """A number that hyperparameters leave to the data, once `Problem.resolved` has put it in."""
+    assert value is not None
+    return value
 
 
 SECTIONS: dict[str, type] = {f.name: f.type for f in dataclasses.fields(Hparams)}  # type: ignore[misc]

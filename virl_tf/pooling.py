@@ -10,7 +10,7 @@ import tensorflow as tf
 from virl_tf.contexts import DRAWS, Places, Where, drawn
 from virl_tf.discriminator.fit import FitInfo
 from virl_tf.fusion import Fusion
-from virl_tf.hparams import Hparams
+from virl_tf.hparams import Hparams, known
 from virl_tf.importance import normalise
 from virl_tf.irl import Clock, Info, State, make_info
 from virl_tf.methods import Method
@@ -33,7 +33,7 @@ def pool(state: State, problem: Problem, hparams: Hparams) -> tuple[State, Info]
     """The last stage of a run: the pooled reward, and the policy improved on it."""
     seed, t, clock = problem.seed, state.t, Clock()
     proposal = Fusion(state.policy, problem.estimate)
-    where = _where(problem, hparams.loop.num_negatives)
+    where = _where(problem, known(hparams.loop.num_negatives))
     x = drawn(proposal, where, split_seed(seed, t, "pooling"))
     log_mu = proposal.log_prob(x)
     exponent = _exponent(state, problem, x, log_mu)

@@ -1,6 +1,7 @@
 """What does not change during a run: demonstrations, what is fitted to them once, and the seed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +22,7 @@ from virl_tf.features import (
     draw_frequencies,
     make_features,
 )
-from virl_tf.fusion import Fusion
-from virl_tf.hparams import Hparams
+from virl_tf.hparams import Hparams, known, rows_per_batch
 from virl_tf.importance import effective_sample_size
 from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture, empty_mixture, moments
@@ -40,6 +40,19 @@ demonstrations, 0.04 and less in ten and more dimensions.
 _COVER_DRAWS = 4000
 COMPARED_DRAWS = 20_000
 """Of q*_0, for the characteristic function that demonstrations are compared with."""
+
+
+class LeftToData(NamedTuple):
+    """What hyperparameters that are null stand for."""
+
+    num_negatives: int
+    most_per_batch: int
+
+
+# Networks that start from EM's mixture look for what it smooths over, edges above all: they see
+# more waves, and soon know a few negatives by heart. M (docs/decisions.md, edges).
+WHERE_MIXTURE = LeftToData(num_negatives=64_000, most_per_batch=100)
+ELSEWHERE = LeftToData(num_negatives=32_000, most_per_batch=500)
 
 
 class Problem(NamedTuple):
@@ -86,7 +99,18 @@ class Problem(NamedTuple):
     def places(self, hparams: Hparams, t: int) -> Where:
         """Where the negatives of iteration t are drawn, `loop.num_negatives` or nearly so many."""
         seed = split_seed(self.seed, t, "contexts")
-        return places(self.contexts, hparams.loop.num_negatives, seed)
+        return places(self.contexts, known(hparams.loop.num_negatives), seed)
+
+    def resolved(self, hparams: Hparams) -> Hparams:
+        """With numbers for what they leave to the data (null)."""
+        found = WHERE_MIXTURE if self.from_mixture else ELSEWHERE
+        training, loop = hparams.training, hparams.loop
+        batch = rows_per_batch(training, len(self.train), found.most_per_batch)
+        return replace(
+            hparams,
+            training=replace(training, batch_size=batch),
+            loop=replace(loop, num_negatives=loop.num_negatives or found.num_negatives),
+        )
 
 
 def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
@@ -204,14 +228,13 @@ def _estimate_and_prior(
     estimator, prior = hparams.kde.estimator, hparams.loop.prior
     if "auto" in (estimator, prior):
         covered = covers(kernels, mixture, seed)
-        estimator = _chosen(estimator, "kernel" if covered else "both")
+        estimator = _chosen(estimator, "kernel" if covered else "mixture")
         prior = _chosen(prior, "moments" if covered else "mixture")
     of_kernels = conditional_kernels(kernels, num_contexts)
     of_mixture = conditioned(mixture, num_contexts)
     estimates: dict[str, Density] = {
         "kernel": of_kernels,
         "mixture": of_mixture,
-        "both": Fusion(of_kernels, of_mixture),
     }
     return estimates[estimator], mixture if prior == "mixture" else gaussian
 

@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 import virl_tf
-from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData, rows_per_batch
+from virl_tf.discriminator.fit import DiscriminatorFitter, LogitData
 from virl_tf.discriminator.network import build_network
 from virl_tf.features import Features
-from virl_tf.hparams import Hparams, default_hparams
+from virl_tf.hparams import Hparams, default_hparams, known, rows_per_batch
 from virl_tf.kde import Kde
 from virl_tf.mixture import empty_mixture, gaussian, standard_normal_start
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
@@ -233,7 +233,7 @@ def iteration_seconds(n: int) -> float:
     less = {
         "training": {"num_epochs": base.training.num_epochs // 4},
         "policy": {"update_steps": column["policy"]["update_steps"] // 4},
-        "loop": {"num_iterations": 4, "num_negatives": base.loop.num_negatives // 4},
+        "loop": {"num_iterations": 4, "num_negatives": known(base.loop.num_negatives) // 4},
     }
     demonstrations = RandomGaussians(50, 0).mixture.sample(n, [0, 1])
     hparams = base.override(column).override(less)

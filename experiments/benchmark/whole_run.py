@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import virl_tf
-from virl_tf.discriminator.fit import rows_per_batch
-from virl_tf.hparams import default_hparams
+from virl_tf.hparams import default_hparams, known, rows_per_batch
 from virl_tf.metrics import grid_around
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import RandomGaussians
@@ -173,7 +172,8 @@ def _timed_run(spec: Specification) -> tuple[dict[str, list[float]], pd.DataFram
 def counted_gflop(spec: Specification, history: pd.DataFrame) -> dict[str, float]:
     """Operations of the networks' matrix products in a run on the Gaussians, in GFLOP by part."""
     network, training = spec.hparams.network, spec.hparams.training
-    dim, negatives, iterations = 2, spec.hparams.loop.num_negatives, np.arange(len(history))
+    dim, iterations = 2, np.arange(len(history))
+    negatives = known(spec.hparams.loop.num_negatives)
     held = [max(1, int(training.validation_fraction * n)) for n in (spec.num_train, negatives)]
     batch = rows_per_batch(training, spec.num_train - held[0])
     step = training_gflop(network.num_layers, network.layer_size, dim, 2 * batch)

@@ -15,7 +15,7 @@ from virl_tf.discriminator.network import (
     seed_dropout,
     start_weights,
 )
-from virl_tf.hparams import Hparams, TrainingHparams
+from virl_tf.hparams import Hparams, rows_per_batch
 from virl_tf.network_stack import FrozenNetwork
 from virl_tf.numerics import NETWORK, numpy_seed, split_seed
 from virl_tf.shapes import Array, Float32
@@ -52,17 +52,6 @@ class FitInfo(NamedTuple):
     accuracy: float  # weighted, on the validation split
     best_epoch: int
     epochs: int
-
-
-def rows_per_batch(hparams: TrainingHparams, n: int) -> int:
-    """Of each class, for n demonstrations to train on; by default a fourteenth of them, at most
-    500.
-
-    With few demonstrations a fixed size leaves too few steps: weights that are averaged over 500
-    steps stay at their start.
-    """
-    size = min(500, max(1, n // 14)) if hparams.batch_size is None else hparams.batch_size
-    return min(size, n)
 
 
 def weighted_cross_entropy(
