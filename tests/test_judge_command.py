@@ -4,6 +4,7 @@ import warnings
 
 import virl_tf
 from virl_tf.demonstrations import Data
+from virl_tf.em import Covariances, em_mixture
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.kde import fit_kde
 from virl_tf.mixture import gaussian
@@ -304,8 +305,19 @@ def test_em_of_one_component_is_the_gaussian_of_the_rows():
     x = tiny.demonstrations(200)
     fits = judged.reference_fits(Data(x), {", 1": 1}, seed=0)
     exact = stats.multivariate_normal(x.mean(axis=0), np.cov(x.T, bias=True)).logpdf(x)
-    for name in ("EM, 1", "EM tied, 1"):
-        np.testing.assert_allclose(fits[name]().log_prob(x), exact, atol=1e-4)
+    np.testing.assert_allclose(fits["EM, 1"]().log_prob(x), exact, atol=1e-4)
+    # Its ridge is 0.01 of a column's variance at most.
+    np.testing.assert_allclose(fits["EM tied, 1"]().log_prob(x), exact, atol=0.2)
+
+
+def test_the_ridge_of_few_rows_keeps_modes_wide_enough_for_others():
+    rng = np.random.default_rng(0)
+    centres = rng.uniform(-5.0, 5.0, (12, 8))
+    x = np.concatenate([centres + 0.5 * rng.standard_normal((12, 8)) for _ in range(5)])
+    rows, fresh = x[:24], x[24:]
+    chosen = judged.tied_mixture(Data(rows), 12, seed=0).log_prob(fresh).numpy().mean()
+    narrow = em_mixture(rows, 12, 0, Covariances("tied", 1e-6)).log_prob(fresh).numpy().mean()
+    assert chosen > narrow + 1.0
 
 
 def test_a_reward_that_is_a_density_is_normalised_and_drawn_from_as_one():

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from virl_tf.demonstrations import Data
 from virl_tf.density import Density
-from virl_tf.em import Covariances, em_mixture
+from virl_tf.em import Covariances, are_few, em_mixture
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.fusion import Fusion
 from virl_tf.kde import fit_kde
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
 from virl_tf.score import CLEAR, NORMALISER_DRAWS, log_normaliser
+from virl_tf.splitting import folds
 from virl_tf.validation import InputError, told
 
 import numpy as np
@@ -26,6 +27,7 @@ from experiments.flow import fit_flow, flow_is_installed
 
 PEOPLE, REWARD, POLICY, EM_BIC, FLOW = "people", "reward", "policy", "EM by BIC", "flow"
 DRAWS = 4000  # of each density, for its outcome
+FOLDS, RIDGES = 5, (1e-6, 1e-3, 3e-3, 1e-2)  # of EM with one covariance
 COLUMNS = ["split", "density", "rows", "log_likelihood", "standard_error"]
 # By which the reward is ahead on the same rows, and the share of its proposal that is effective.
 COLUMNS += ["reward_ahead", "ahead_error", "effective_share"]
@@ -79,17 +81,38 @@ def reference_fits(
     """Name -> what fits it: densities that others would take, without any discriminator.
 
     EM of given sizes, {suffix of its name: components}, has scikit-learn's own ridge, on
-    standardised columns.
+    standardised columns; where components share a covariance, the one of `RIDGES` under which
+    held-out rows are likeliest.
     """
-    x, em_seed, tied = data.rows, numpy_seed(seed, 0, "EM"), Covariances("tied", 1e-6)
+    x, em_seed = data.rows, numpy_seed(seed, 0, "EM")
     fits: dict[str, Callable[[], Density]] = {EM_BIC: partial(bic_mixture, x, em_seed)}
     for suffix, k in sizes.items():
         fits[f"EM{suffix}"] = partial(em_mixture, x, k, em_seed)
-        fits[f"EM tied{suffix}"] = partial(em_mixture, x, k, em_seed, tied)
+        fits[f"EM tied{suffix}"] = partial(tied_mixture, data, k, em_seed)
     fits["KDE"] = partial(kernels, data, seed)
     if flow_is_installed():
         fits[FLOW] = partial(fit_flow, x, seed)
     return fits
+
+
+def tied_mixture(data: Data, components: int, seed: int) -> Density:
+    """EM whose components share a covariance, with a ridge chosen by a part of the rows; of few
+    rows by all of them, in turn.
+    """
+    x = data.rows
+    parts = folds(len(x), FOLDS, seed, data.groups)
+    parts = parts if are_few(*x.shape) else parts[:1]
+
+    def fit(rows: np.ndarray, ridge: float) -> Density:
+        return em_mixture(rows, min(components, len(rows)), seed, Covariances("tied", ridge))
+
+    def held_out(ridge: float) -> float:
+        fits = [fit(np.delete(x, part, axis=0), ridge) for part in parts]
+        points = [tf.constant(x[part], DENSITY) for part in parts]
+        pairs = zip(fits, points, strict=True)
+        return float(np.concatenate([found.log_prob(rows) for found, rows in pairs]).mean())
+
+    return fit(x, max(RIDGES, key=held_out))
 
 
 class Measure(NamedTuple):
