@@ -53,6 +53,10 @@ DESCRIPTION = TaskDescription(
     training_places={"training": "forward_kl.reward", "training_policy": "kl.policy"},
     inference_place="kl.inference_policy",
     columns={
+        "em_bic": ("forward_kl.em_bic.reported",),
+        "kde_held_out": ("forward_kl.kde_held_out.reported",),
+        "em_bic_success": ("outcomes.em_bic.success",),
+        "kde_held_out_success": ("outcomes.kde_held_out.success",),
         "reward_success": ("outcomes.reward.success",),
         "policy_success": ("outcomes.policy.success",),
     },
