@@ -1,7 +1,7 @@
 """`python -m experiments judge`: the reward beside EM, kernels and a flow on a user's own rows."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from virl_tf.validation import InputError, check_integer, reason
 import numpy as np
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from experiments.demonstration_files import Demonstrations
 from experiments.evaluation.judged import (
@@ -344,24 +344,30 @@ def _finished(out: Path) -> pd.DataFrame:
 def _print_table(table: pd.DataFrame, task: Judge) -> None:
     """Means over splits with standard errors, and the verdict."""
     means, errors = over_splits(table)
+    splits, names = table["split"].nunique(), table["density"].unique()
+    title = f"kept-back rows, nats each: mean of {splits} split(s) ± standard error"
+    columns = ("log_likelihood", "reward_ahead")
+    cells = [[_written(means.loc[n, c], errors.loc[n, c]) for c in columns] for n in names]
+    task.console.print(_shown(title, ("log likelihood", "reward ahead"), names, cells))
     outcomes = list(table.columns[len(COLUMNS) :])
-    splits = table["split"].nunique()
-    shown = Table(title=f"kept-back rows, nats each: mean of {splits} split(s) ± standard error")
-    shown.add_column("")
-    for heading in ("log likelihood", "reward ahead", *outcomes):
-        shown.add_column(heading, justify="right")
-    for name in table["density"].unique():
-        of_row = [
-            _written(means.loc[name, column], errors.loc[name, column])
-            for column in ("log_likelihood", "reward_ahead", *outcomes)
-        ]
-        shown.add_row(name, *of_row)
-    task.console.print(shown)
+    if outcomes:
+        cells = [[f"{means.loc[n, c]:.3g}" for c in outcomes] for n in names]
+        task.console.print(_shown("what they and draws do: means", outcomes, names, cells))
     share = 100.0 * means["effective_share"].max()
     task.console.print(f"effective share of the reward's draws: {share:.1f} %", highlight=False)
     task.console.print(verdict(table), highlight=False, soft_wrap=True)
     files = f"{task.out / 'judge.csv'}; picture: {task.out / 'judge.png'}"
     task.console.print(f"numbers: {files}", highlight=False, soft_wrap=True)
+
+
+def _shown(
+    title: str, columns: Sequence[str], names: Iterable[str], cells: Iterable[Sequence[str]]
+) -> Table:
+    """A row of cells for each name."""
+    table = Table("", *(Column(name, justify="right") for name in columns), title=title)
+    for name, row in zip(names, cells, strict=True):
+        table.add_row(name, *row)
+    return table
 
 
 def _written(mean: float, error: float) -> str:
