@@ -115,7 +115,7 @@ class Hall:
         return np.concatenate([ends[:, :1], between, ends[:, 1:]], axis=1).reshape(n, self.dim)
 
     def outcome(self, x: Float64[Array, "N 12"]) -> dict[str, float]:
-        """What paths do.
+        """What paths do: [N, 12] -> numbers by name.
 
         Returns:
             {gate_to_gate: share that starts in a gate's box and ends in another's;

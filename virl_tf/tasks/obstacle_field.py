@@ -58,7 +58,7 @@ class ObstacleField:
         return self._any.ways(x, np.broadcast_to(self.heights, np.shape(x)))
 
     def outcome(self, x: Float64[Array, "N D"]) -> dict[str, float]:
-        """What paths do.
+        """What paths do: [N, D] -> numbers by name.
 
         Returns:
             {ways_covered: how many have at least 0.3 % of the paths
