@@ -138,7 +138,7 @@ class Hall:
         }
 
     def paths(self, x: Float64[Array, "N 12"]) -> Float64[Array, "N 6 2"]:
-        """Points in the plane."""
+        """Points in the plane: [N, 12] -> [N, 6, 2]."""
         return np.asarray(x, np.float64).reshape(-1, 6, 2)
 
     @property

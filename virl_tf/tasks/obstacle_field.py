@@ -72,7 +72,7 @@ class ObstacleField:
         return {"ways_covered": float(covered), "ways_entropy": float(entropy)}
 
     def paths(self, x: Float64[Array, "N D"]) -> Float64[Array, "N n 2"]:
-        """Points in the plane: x_j over the obstacle's number j, from 1."""
+        """Points in the plane, x_j over the obstacle's number j, from 1: [N, n] -> [N, n, 2]."""
         x = np.asarray(x)
         places = np.broadcast_to(np.arange(1.0, self.dim + 1.0), x.shape)
         return np.stack([places, x], axis=-1)
