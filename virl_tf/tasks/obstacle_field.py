@@ -54,7 +54,7 @@ class ObstacleField:
         return np.concatenate([self._any.sample(rows, block) for block in seeds])[:n]
 
     def ways(self, x: Float64[Array, "N D"]) -> Int64[Array, " N"]:
-        """The number of the way of each path, from 0: bit j is 1 above obstacle j; [N, n] -> [N]."""
+        """Number of each path's way, from 0: bit j is 1 above obstacle j; [N, n] -> [N]."""
         return self._any.ways(x, np.broadcast_to(self.heights, np.shape(x)))
 
     def outcome(self, x: Float64[Array, "N D"]) -> dict[str, float]:
