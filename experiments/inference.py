@@ -22,9 +22,9 @@ from rich.console import Console
 from experiments.evaluation.base import Inference
 from experiments.evaluation.own_demonstrations import OwnInference, column_names, draw_missing
 from experiments.result_files import check_same_task, read_summary
-from experiments.supports import load_support
 from experiments.tasks import describe, experiment_of, names_where
 from experiments.tasks.description import TaskDescription
+from experiments.user_functions import load_support
 
 FIXED_STEPS, FIXED_SAMPLES = 400, 100
 EVALUATE_EVERY = 50  # steps; the paper evaluates inference policies "at their best iteration"
@@ -41,7 +41,7 @@ class InferenceRequest(NamedTuple):
             `fit_policy`'s after a search.
         obstacles: the share of path planning's paths that discs block, which the reward does not
             know of.
-        support: where the policy may go, a Python function; see `experiments.supports`.
+        support: where the policy may go, a Python function; see `experiments.user_functions`.
         context: of rewards with contexts the one to fit a policy for, by its columns' names; None:
             a policy for all that were demonstrated.
     """

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from virl_tf.validation import MOST_HELD_OUT, InputError, check_integer, check_share
 
 from experiments.specification import parse_integers
-from experiments.supports import NamedFunction, load_outcome
+from experiments.user_functions import NamedFunction, load_outcome
 
 
 class JudgeRequest(NamedTuple):

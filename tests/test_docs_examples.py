@@ -18,8 +18,8 @@ import typer
 
 from experiments.cli import app
 from experiments.doc_tables import find_pages
-from experiments.supports import load_outcome, load_support
 from experiments.tuning.study import StudySpecification
+from experiments.user_functions import load_outcome, load_support
 
 from . import arm, postgres
 

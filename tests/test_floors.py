@@ -86,7 +86,7 @@ EXPERIMENT_FLOORS = [
             "result_files",
             "demonstration_files",
         ),
-        *("supports", "trajectory_files", "fit_request", "judge_request", "tracking"),
+        *("user_functions", "trajectory_files", "fit_request", "judge_request", "tracking"),
         "doc_tables",
         *("docs_notation", "docs_pages", "docs_command"),
     ],
