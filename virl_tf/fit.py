@@ -193,8 +193,7 @@ def fit(
         check_num_components(num_components, len(prepared.train.rows))
     if tensorboard and directory is None:
         raise InputError("tensorboard=True needs a directory to write into; give directory=.")
-    values = resolve_hparams(hparams, row)
-    data = prepared.train
+    values, data = resolve_hparams(hparams, row), prepared.train
     config = {
         "method": method,
         "num_components": num_components,
@@ -232,13 +231,17 @@ def fit(
         tensorboard=tensorboard,
     )
     if folder is not None and not result.summary:
-        raise InputError(
-            f"{folder.path} has lost its summary.json; remove its reward.keras, and the same call "
-            "makes both anew."
-        )
+        raise _lost_summary(folder)
     for text in result.warnings:
         warnings.warn(text, FitWarning, stacklevel=2)
     return result
+
+
+def _lost_summary(folder: RunFolder) -> InputError:
+    return InputError(
+        f"{folder.path} has lost its summary.json; remove its reward.keras, and the same call "
+        "makes both anew."
+    )
 
 
 def check_num_components(num_components: Any, num_demonstrations: int) -> int:

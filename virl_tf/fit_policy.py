@@ -56,6 +56,8 @@ class StepDefaults(NamedTuple):
         return default_samples(dim, per, gradients)
 
 
+NOT_COMPILED = "log_prob could not be compiled by XLA; pass jit_compile=False. XLA said"
+
 # Of a fixed set of components, as in the paper.
 FIXED = StepDefaults(300)
 
@@ -215,10 +217,7 @@ def fit_policy(
     except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
         if not jit_compile:
             raise
-        raise InputError(
-            "log_prob could not be compiled by XLA; pass jit_compile=False. "
-            f"XLA said: {error.message}"
-        ) from error
+        raise InputError(f"{NOT_COMPILED}: {error.message}") from error
     watch.end(policy, hparams.kl_bound)
     evaluations = num_steps * num_samples * num_components
     evaluations += 0 if budget is None else budget.evaluations
