@@ -7,6 +7,7 @@ Each covariance is shrunk towards what all components have in common,
 S_o the scatter of the N_o rows of component o: as if nu more rows of the pooled covariance W had
 been seen (Friedman, 1989, with one parameter). So a mode of a handful of rows is a component of its
 own, where EM with free covariances lays one component over two modes (docs/decisions.md, growth).
+At the end of EM they become those of a further row: see `of_further_rows`.
 
 EM's optima are local and rows are few, so where the mean of several mixtures' densities, a mixture
 of all their components, describes held-out rows better than the best of them, it counts, and more
@@ -37,6 +38,7 @@ PATIENCE = 2  # rounds of splits without gain
 # Rows that are looked at, fewer where their D^2 products are more numbers than that.
 MOST_ROWS, MOST_NUMBERS = 20_000, 40_000_000
 MAX_STEPS, TOLERANCE = 200, 1e-4  # of EM; in nats per row, with which it has converged
+LEAST_SHARE = 1e-10  # of rows, for which a component without any counts in a division
 LEAST_ROWS = 0.5  # of a component: one that EM has emptied would be split anew in every round
 TOLERANCE_OF_HALVES = 1e-3  # ... enough to see whether two are better than one
 RIDGE = 1e-6  # on a component's covariance, in units of the columns' variances
@@ -83,9 +85,7 @@ class Growth(NamedTuple):
         """The mean of the densities after EM on x [N, D]."""
         z = (looked_at(x) - self.shift) / self.scale
         with one_thread():
-            mixtures = [
-                maximise(z, one.gaussians, one.pseudo_rows, one.ridge) for one in self.grown
-            ]
+            mixtures = [fitted(z, one.gaussians, one.pseudo_rows, one.ridge) for one in self.grown]
             found = mean_density(mixtures)
         return Mixture(
             tf.constant(np.log(found.weights), DENSITY),
@@ -185,11 +185,11 @@ def _grow(
     train: np.ndarray, test: np.ndarray, start: int, nu: float, seed: int, known: Halves
 ) -> Grown:
     """From so many components, all that can be split in each round."""
-    gaussians = maximise(train, from_clusters(train, start, seed), nu)
+    gaussians = fitted(train, from_clusters(train, start, seed), nu)
     best = Grown(score(test, gaussians), nu, gaussians)
     rounds = 0
     while rounds < PATIENCE and (halved := split(train, gaussians, seed, known)) is not None:
-        gaussians = without_empty(maximise(train, halved, nu), len(train))
+        gaussians = without_empty(fitted(train, halved, nu), len(train))
         rounds += 1
         found = Grown(score(test, gaussians), nu, gaussians)
         if found.score > best.score + TOLERANCE:
@@ -253,6 +253,13 @@ def from_labels(z: np.ndarray, labels: Int64[Array, " N"]) -> Gaussians:
     return Gaussians(counts / counts.sum(), means, np.tile(within, (len(means), 1, 1)))
 
 
+def fitted(z: np.ndarray, start: Gaussians, nu: float, ridge: float = RIDGE) -> Gaussians:
+    """EM from `start`, with `nu` pseudo-rows, and the covariances of further rows."""
+    found = maximise(z, start, nu, ridge)
+    # From 20,000 rows on there are no pseudo-rows, and nothing to widen.
+    return found if nu == 0.0 else of_further_rows(z, found, nu, ridge)
+
+
 def maximise(
     z: np.ndarray,
     start: Gaussians,
@@ -264,17 +271,30 @@ def maximise(
     products = pairs(z)
     found, last = start, -np.inf
     for step in range(MAX_STEPS):
-        joint = log_joint(z, products, found)
-        highest = joint.max(axis=1)
-        shares = np.exp(joint - highest[:, None])
-        sums = shares.sum(axis=1)
-        mean = float((highest + np.log(sums)).mean())
+        mean, shares = _e_step(z, products, found)
         # The first step's likelihood is the start's, which need not be shrunk.
         if step > 1 and mean - last < tolerance:
             break
         last = mean
-        found = _m_step(z, products, shares / sums[:, None], nu, ridge)
+        found = _m_step(z, products, shares, nu, ridge)
     return found
+
+
+def of_further_rows(z: np.ndarray, gaussians: Gaussians, nu: float, ridge: float) -> Gaussians:
+    """The same components as densities of a row that EM has not seen.
+
+    The rows of a component are nearer to their mean than to the true one, which a further row
+    scatters around. With e_o = sum_n r_on^2 / N_o, one row where responsibilities r are 0 and 1,
+
+        Sigma_o = (1 + e_o / N_o) (S_o + nu W) / (N_o - e_o + nu)
+        W = sum_o S_o / (N - sum_o e_o)
+
+    as of one Gaussian, whose S / (N - 1) is unbiased and whose mean has the variance Sigma / N.
+    """
+    products = pairs(z)
+    _, shares = _e_step(z, products, gaussians)
+    spent = (shares**2).sum(axis=0) / np.maximum(shares.sum(axis=0), LEAST_SHARE)
+    return _m_step(z, products, shares, nu, ridge, spent)
 
 
 def without_empty(gaussians: Gaussians, n: int) -> Gaussians:
@@ -284,19 +304,37 @@ def without_empty(gaussians: Gaussians, n: int) -> Gaussians:
     return Gaussians(weights / weights.sum(), means, covariances)
 
 
+def _e_step(
+    z: np.ndarray, products: np.ndarray, gaussians: Gaussians
+) -> tuple[float, Float64[Array, "N K"]]:
+    """The mean log-likelihood, and responsibilities."""
+    joint = log_joint(z, products, gaussians)
+    highest = joint.max(axis=1)
+    shares = np.exp(joint - highest[:, None])
+    sums = shares.sum(axis=1)
+    return float((highest + np.log(sums)).mean()), shares / sums[:, None]
+
+
 def _m_step(
-    z: np.ndarray, products: np.ndarray, shares: np.ndarray, nu: float, ridge: float
+    z: np.ndarray,
+    products: np.ndarray,
+    shares: np.ndarray,
+    nu: float,
+    ridge: float,
+    spent: Float64[Array, " K"] | float = 0.0,
 ) -> Gaussians:
-    """Of responsibilities `shares` [N, K]."""
+    """Of responsibilities `shares` [N, K]; `spent`: e_o of `of_further_rows`."""
     n, d = z.shape
-    counts = np.maximum(shares.sum(axis=0), 1e-10)
+    counts = np.maximum(shares.sum(axis=0), LEAST_SHARE)
     means = shares.T @ z / counts[:, None]
     second = np.empty((len(counts), d, d))
     first, other, _ = pair_indices(d)
     second[:, first, other] = second[:, other, first] = shares.T @ products
     scatter = second - counts[:, None, None] * means[:, :, None] * means[:, None, :]
-    shrunk = (scatter + nu * scatter.sum(axis=0) / n) / (counts + nu)[:, None, None]
-    return Gaussians(counts / counts.sum(), means, shrunk + ridge * np.eye(d))
+    pooled = scatter.sum(axis=0) / np.maximum(n - np.sum(spent), 1.0)
+    shrunk = (scatter + nu * pooled) / (counts - spent + nu)[:, None, None]
+    wide = (1.0 + spent / counts)[:, None, None] * shrunk
+    return Gaussians(counts / counts.sum(), means, wide + ridge * np.eye(d))
 
 
 def log_joint(z: np.ndarray, products: np.ndarray, gaussians: Gaussians) -> Float64[Array, "N K"]:

@@ -18,11 +18,11 @@ from virl_tf.mixture_growth import (
     Grown,
     Growth,
     as_good,
+    fitted,
     from_clusters,
     from_labels,
     log_joint,
     log_sum,
-    maximise,
     mean_density,
     pairs,
     score,
@@ -86,7 +86,7 @@ class _Rows:
         grown = []
         for i in range(number if choice.components > 1 else 1):
             start = self._start(choice.by_columns, choice.components, i)
-            mixture = maximise(self._z, start, choice.pseudo_rows, choice.ridge)
+            mixture = fitted(self._z, start, choice.pseudo_rows, choice.ridge)
             of_rows = score(self._z, mixture)
             grown.append(Grown(of_rows, choice.pseudo_rows, mixture, choice.ridge))
         return grown
