@@ -256,7 +256,7 @@ def from_labels(z: np.ndarray, labels: Int64[Array, " N"]) -> Gaussians:
 def fitted(z: np.ndarray, start: Gaussians, nu: float, ridge: float = RIDGE) -> Gaussians:
     """EM from `start`, with `nu` pseudo-rows, and the covariances of further rows."""
     found = maximise(z, start, nu, ridge)
-    # From 20,000 rows on there are no pseudo-rows, and nothing to widen.
+    # A mixture by BIC goes on without pseudo-rows: its components have many rows each.
     return found if nu == 0.0 else of_further_rows(z, found, nu, ridge)
 
 
