@@ -16,7 +16,7 @@ import tensorflow as tf
 SHOWN = 4  # situations
 NEAREST_SHARE, FEWEST, MOST = 0.05, 20, 200  # of the demonstrations, in the contexts nearest to one
 DRAWS = 100
-FRAMES = 20  # of the moving picture
+FRAMES = 16  # of the moving picture
 RESOLUTION, COARSE = 100, 60  # of the grid in 1-D and 2-D, and of the moving picture's
 
 
