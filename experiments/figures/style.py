@@ -135,7 +135,7 @@ def save_moving(frames: Iterable[Figure], path: Path) -> None:
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=MOVING_DPI)
         plt.close(figure)
-        images.append(Image.open(buffer).convert("P", palette=Image.Palette.ADAPTIVE))
+        images.append(Image.open(buffer).convert("P", palette=Image.Palette.ADAPTIVE, colors=64))
     first, *others = [*images, *images[-2:0:-1]]
     look: Look = {"save_all": True, "append_images": others, "duration": FRAME_MS, "loop": 0}
     write_atomically(path.with_suffix(".gif"), partial(first.save, format="GIF", **look))
