@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.tasks import describe
-from experiments.tasks.description import Grid, Panel, TaskDescription
+from experiments.tasks.description import Panel, TaskDescription
+from experiments.tasks.obstacle_field import path_grids
 
 DIM = 2  # D; a row [c, x] has C more
 NO_FLOW = "no conditional flow: flowjax is not installed (pip install 'virl_tf[bench]')."
@@ -24,15 +25,6 @@ def _experiment(config: Mapping[str, Any]) -> Any:
     return ContextualExperiment(config, describe(config["task"]).target(config))
 
 
-def context_grids(size: int, small: int) -> dict[str, Grid]:
-    """The sweeps; `small`: of the preset `smoke`."""
-    return {
-        "quick": Grid((size,), (0, 1)),
-        "best": Grid((size,), tuple(range(5))),
-        "smoke": Grid((small,), (0,)),
-    }
-
-
 DESCRIPTION = TaskDescription(
     name="experts",
     title="Random experts",
@@ -48,7 +40,7 @@ DESCRIPTION = TaskDescription(
     largest_dim=DIM + 10,
     has_task_seed=True,
     same_target=("modes", "task_seed", "dim"),
-    grids=context_grids(10, 3),
+    grids=path_grids(10, 3),
     sweep_methods=("eim", "geim", "virl"),
     has_references=True,
     wanted_packages={"flowjax": NO_FLOW},

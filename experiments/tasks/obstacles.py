@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from experiments.tasks import experts
+from experiments.tasks.obstacle_field import path_grids
 
 LARGEST = 6  # the normaliser has 2^n terms for each row
 
@@ -31,7 +32,7 @@ DESCRIPTION = replace(
     largest_dim=0,
     has_task_seed=False,
     same_target=("steps",),
-    grids=experts.context_grids(2, 1),
+    grids=path_grids(2, 1),
     # No path of a Gaussian stops at an obstacle, so several are needed for each way.
     inference_components=lambda steps: 5 * 2**steps,
 )
