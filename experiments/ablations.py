@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from virl_tf.persistence.files import write_json
-from virl_tf.validation import check_choice
+from virl_tf.validation import InputError, check_choice
 
 from experiments.ablation_tables import KEYS, read_rows
 from experiments.specification import RunRequest
-from experiments.tasks import describe
+from experiments.tasks import describe, names_where
 from experiments.units import RunUnit
 
 
@@ -54,6 +54,9 @@ def ablation_units(
         InputError: no such task, table or row, or what the task cannot have.
     """
     description = describe(task)
+    if not description.has_search:
+        takers = names_where(lambda task: task.has_search)
+        raise InputError(f"ablate is for {takers}; it infers with search, which {task} cannot.")
     rows = read_rows(table)
     base, *_ = rows
     names = [check_choice("ablation", name, rows) for name in only] if only else list(rows)

@@ -123,6 +123,11 @@ Pool = Annotated[bool, Option("--pool", help=POOL_HELP)]
 Components = Annotated[int, Option(help="Components of the policy.")]
 Modes = Annotated[int | None, Option(help=_size_help("modes"))]
 Steps = Annotated[int | None, Option(help=_size_help("steps"))]
+DIM_HELP = (
+    "gaussians: dimension D; default 2, the paper's. experts, waving_experts: C + 2, of contexts "
+    "in C dimensions; default 3."
+)
+Dim = Annotated[int | None, Option(help=DIM_HELP)]
 Rows = Annotated[int | None, Option(help="Demonstrations to train on; default: the preset's.")]
 SET_HELP = "Override one hyperparameter; repeatable."
 Set = Annotated[list[str] | None, Option("--set", metavar="SECTION.KEY=VALUE", help=SET_HELP)]
@@ -162,6 +167,8 @@ Time = Annotated[str | None, _given("COLUMN", TIME_HELP)]
 ArrayName = Annotated[str | None, _given("NAME", "Of an .npz with several arrays.")]
 Columns = Annotated[str | None, _given("A,B,...", "Columns to use (of arrays x0, x1, ...).")]
 Exclude = Annotated[str | None, _given("A,B,...", "Columns to leave out; default: none.")]
+CONTEXTS_HELP = "Columns that are the situation: the reward is of the others."
+Contexts = Annotated[str | None, _given("A,B,...", CONTEXTS_HELP)]
 GROUP_HELP = "Rows of one label in it are held out together."
 Group = Annotated[str | None, _given("COLUMN", GROUP_HELP)]
 PERIODIC_HELP = "Columns that are angles; a whole turn is 2 pi or = it."
@@ -204,14 +211,10 @@ def run_command(
     components: Components = 10,
     modes: Modes = None,
     steps: Steps = None,
-    dim: Annotated[
-        int | None, Option(help="gaussians: dimension D; default 2, the paper's.")
-    ] = None,
+    dim: Dim = None,
     rows: Rows = None,
     seed: Annotated[int, Option(help="Seed of demonstrations and training.")] = 0,
-    task_seed: Annotated[
-        int | None, Option(help="gaussians: seed of the target; default: --seed.")
-    ] = None,
+    task_seed: Annotated[int | None, Option(help="Of a random target; default: --seed.")] = None,
     preset: Annotated[
         str | None,
         _preset(
@@ -271,10 +274,7 @@ def fit_command(
     array: ArrayName = None,
     columns: Columns = None,
     exclude: Exclude = None,
-    contexts: Annotated[
-        str | None,
-        _given("A,B,...", "Columns that are the situation: the reward is of the others."),
-    ] = None,
+    contexts: Contexts = None,
     group: Group = None,
     periodic: Periodic = None,
     lower: Lower = None,
@@ -381,6 +381,7 @@ def judge_command(
     array: ArrayName = None,
     columns: Columns = None,
     exclude: Exclude = None,
+    contexts: Contexts = None,
     group: Group = None,
     periodic: Periodic = None,
     lower: Lower = None,
@@ -401,7 +402,7 @@ def judge_command(
 
     sizes = parse_components(components)
     first = sizes[0] if sizes else None
-    given = {**locals(), "components": first, "contexts": None, "held_out": 0.0}
+    given = {**locals(), "components": first, "held_out": 0.0}
     request = JudgeRequest.of(sizes, splits, keep_back, outcome)
     fitted, found = _data_of(given)
     from experiments.judge_command import judge
@@ -483,6 +484,8 @@ def sweep_command(
     modes: Annotated[str | None, _given("M,M,...", _size_help("modes", INSTEAD))] = None,
     steps: Annotated[str | None, _given("D,D,...", _size_help("steps", INSTEAD))] = None,
     seeds: Annotated[str | None, _seeds("Seeds instead of the preset's.")] = None,
+    dim: Dim = None,
+    rows: Rows = None,
     scheduler: Scheduler = None,
     workers: Annotated[
         int | None,
@@ -504,7 +507,8 @@ def sweep_command(
     from experiments.sweep import Workers
     from experiments.units import SweepRequest
 
-    request = SweepRequest(task, preset, modes, steps, seeds, search, set_ or [])
+    target = (modes, steps, seeds, search, set_ or [], dim, rows)
+    request = SweepRequest(task, preset, *target)
     request.units()
     from experiments.sweep_command import preview, sweep
 
@@ -533,7 +537,7 @@ def ablate_command(
     seeds: Annotated[str, _seeds("Seeds of every ablation.")] = "100,101,102",
     modes: Modes = None,
     steps: Steps = None,
-    dim: Annotated[int | None, Option(help="gaussians: dimension D; default 2.")] = None,
+    dim: Dim = None,
     rows: Rows = None,
     rewards_only: Annotated[
         bool, Option("--rewards-only", help="Infer no policies on the rewards.")

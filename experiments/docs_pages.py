@@ -41,7 +41,7 @@ def site_uri(path: str) -> str | None:
         return f"notebooks/{posixpath.basename(path).removesuffix('.ipynb')}.md"
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    linked = path.endswith((".png", ".md")) and (ROOT / path).is_file()
+    linked = path.endswith((".png", ".gif", ".md")) and (ROOT / path).is_file()
     return f"repository/{path}" if linked else None
 
 

@@ -20,29 +20,41 @@ def flow_is_installed() -> bool:
 
 
 class Flow(NamedTuple):
-    """A flow of standardised rows, a `Density` of the rows themselves."""
+    """A flow of standardised rows, a `Density` of the rows themselves; with contexts of rows
+    [c, x], of x given c.
+    """
 
     model: Any
-    shift: np.ndarray  # [D]
-    scale: np.ndarray  # [D]
+    shift: np.ndarray  # [C + D]
+    scale: np.ndarray  # [C + D]
+    num_contexts: int = 0
 
     def log_prob(self, x: Any) -> tf.Tensor:
-        """[N, D] -> [N]."""
-        values = self.model.log_prob((np.asarray(x) - self.shift) / self.scale)
-        return tf.constant(np.asarray(values, np.float64) - np.log(self.scale).sum(), DENSITY)
+        """[N, C + D] -> [N]."""
+        size = self.num_contexts
+        z = (np.asarray(x) - self.shift) / self.scale
+        values = self.model.log_prob(z[:, size:], *([z[:, :size]] if size else []))
+        log_volume = np.log(self.scale[size:]).sum()
+        return tf.constant(np.asarray(values, np.float64) - log_volume, DENSITY)
 
-    def sample(self, n: int, seed: Any = None) -> tf.Tensor:
-        """Draws [n, D]. `seed`: int32 [2]."""
+    def sample(self, n: Any, seed: Any = None) -> tf.Tensor:
+        """Draws [n, D]; with contexts `n` are those to draw in, [n, C]. `seed`: int32 [2]."""
         import jax
 
         first, second = (int(part) & 0xFFFFFFFF for part in np.asarray(seed))
-        draws = self.model.sample(jax.random.fold_in(jax.random.key(first), second), (n,))
-        return tf.constant(self.shift + self.scale * np.asarray(draws, np.float64), DENSITY)
+        key, size = jax.random.fold_in(jax.random.key(first), second), self.num_contexts
+        if size:
+            z = (np.asarray(n) - self.shift[:size]) / self.scale[:size]
+            draws = self.model.sample(key, (), z)
+        else:
+            draws = self.model.sample(key, (n,))
+        of_x = np.asarray(draws, np.float64)
+        return tf.constant(self.shift[size:] + self.scale[size:] * of_x, DENSITY)
 
 
-def fit_flow(x: np.ndarray, seed: int) -> Flow:
+def fit_flow(x: np.ndarray, seed: int, num_contexts: int = 0) -> Flow:
     """A masked autoregressive flow of rational quadratic splines (Durkan et al., 2019) of x [N, D],
-    with flowjax's layers, epochs and learning rate.
+    with flowjax's layers, epochs and learning rate; with contexts of rows [c, x] [N, C + D].
     """
     import jax
     from flowjax.bijections import RationalQuadraticSpline
@@ -52,8 +64,10 @@ def fit_flow(x: np.ndarray, seed: int) -> Flow:
 
     z, shift, scale = standardised(x)
     first, second = jax.random.split(jax.random.key(numpy_seed(seed, 0, "flow")))
-    base = Normal(np.zeros(x.shape[1]))
+    base = Normal(np.zeros(x.shape[1] - num_contexts))
     splines = RationalQuadraticSpline(knots=KNOTS, interval=INTERVAL)
-    start = masked_autoregressive_flow(first, base_dist=base, transformer=splines)
-    model, _ = fit_to_data(second, start, z, max_patience=PATIENCE, show_progress=False)
-    return Flow(model, shift, scale)
+    given: dict[str, Any] = {"cond_dim": num_contexts} if num_contexts else {}
+    start = masked_autoregressive_flow(first, base_dist=base, transformer=splines, **given)
+    data = (z[:, num_contexts:], z[:, :num_contexts]) if num_contexts else z
+    model, _ = fit_to_data(second, start, data, max_patience=PATIENCE, show_progress=False)
+    return Flow(model, shift, scale, num_contexts)

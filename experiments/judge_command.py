@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import virl_tf
 from virl_tf import Encoding, fit_policy, load_policy, save_encoding
 from virl_tf.data_checks import dither
-from virl_tf.demonstrations import FEWEST_HELD_OUT, Data, DataOptions, prepare
+from virl_tf.demonstrations import FEWEST_HELD_OUT, Data, DataOptions, Prepared, prepare
 from virl_tf.density import Density
 from virl_tf.numerics import numpy_seed
 from virl_tf.persistence.files import save_arrays, write_text
@@ -92,10 +92,15 @@ class Judge(NamedTuple):
         """All rows."""
         return pd.DataFrame(self.rows.x, columns=self.rows.columns)
 
-    @property
-    def options(self) -> DataOptions:
-        """Of all rows; none is held out of a fit: the reference densities see them, too."""
-        return DataOptions(0.0, self.rows.groups, self.fitted.periodic, self.fitted.support)
+    def prepared(self, chosen: Any, groups: np.ndarray | None, seed: int) -> Prepared:
+        """Some rows, by a mask [N], as a fit takes them; none is held out: the reference densities
+        see them, too. Raises InputError for rows or options that it would refuse.
+        """
+        frame, names = self.frame[chosen], list(self.rows.contexts)
+        options = DataOptions(0.0, groups, self.fitted.periodic, self.fitted.support)
+        if names:
+            options = options._replace(contexts=frame[names])
+        return prepare(frame.drop(columns=names), options, seed)
 
 
 def judge(
@@ -117,7 +122,8 @@ def judge(
     else:
         rows, (episodes, encoding) = encoded(*read, fitted.trajectories or TrajectoryRequest())
         print_encoding(episodes, encoding, console)
-    task = Judge(fitted, request, _dithered(rows, fitted), encoding, out, progress, console)
+    rows = _contexts_first(_dithered(rows, fitted))
+    task = Judge(fitted, request, rows, encoding, out, progress, console)
     splits = [_split(task, number) for number in range(request.splits)]
     _measure(task, splits[0]).people()  # whether the user's function can be used
     folder = RunFolder.open(out, _identity(task, splits[0]))
@@ -142,13 +148,21 @@ def _dithered(rows: Demonstrations, fitted: FitRequest) -> Demonstrations:
     return rows._replace(x=dither(rows.x, numpy_seed(fitted.seed, 0, "dither")))
 
 
+def _contexts_first(rows: Demonstrations) -> Demonstrations:
+    """As rows [c, x]."""
+    names = [*rows.contexts, *(name for name in rows.columns if name not in rows.contexts)]
+    order = [rows.columns.index(name) for name in names]
+    return rows._replace(x=rows.x[:, order], columns=names)
+
+
 # --- splits ---------------------------------------------------------------------------------------
 
 
 def _split(task: Judge, number: int) -> Split:
     """Raises InputError for rows or options that a fit to this split would refuse."""
     rows, frame, seed = task.rows, task.frame, task.fitted.seed + number
-    prepare(frame, task.options, seed)  # the kept-back ones are inside of the bounds, too
+    # The kept-back ones are inside of the bounds, too.
+    task.prepared(np.ones(len(frame), bool), rows.groups, seed)
     count = int(task.request.keep_back * len(frame))
     labels = None if rows.groups is None else rows.groups.astype(str)
     own_seed = numpy_seed(seed, 0, "kept back")
@@ -160,7 +174,7 @@ def _split(task: Judge, number: int) -> Split:
             "larger share, or more rows."
         )
     groups = None if rows.groups is None else rows.groups[~kept]
-    data = prepare(frame[~kept], task.options._replace(groups=groups), seed).train
+    data = task.prepared(~kept, groups, seed).train
     for size in task.request.components:
         what = f"--components (at most one per row to fit to, {len(data.rows)})"
         check_integer(what, size, 1, len(data.rows))
@@ -175,17 +189,18 @@ def _measure(task: Judge, split: Split) -> Measure:
     def as_seen(x: np.ndarray) -> np.ndarray:
         if task.encoding is None:
             return split.wrap(x)
-        return np.asarray(task.encoding.decode(x))
+        return np.asarray(task.encoding.decode(x[:, len(task.rows.contexts) :]))
 
     named = task.request.outcome
-    return Measure(split.test, as_seen, None if named is None else named.function, split.seed)
+    function = None if named is None else named.function
+    return Measure(split.test, as_seen, function, split.seed, len(task.rows.contexts))
 
 
 def _identity(task: Judge, split: Split) -> dict[str, Any]:
     """What tells this command from others, but for the number of splits: more can be added."""
     fitted, request = task.fitted, task.request
     return {
-        "judged": prepare(task.frame, task.options, split.seed).identity,
+        "judged": task.prepared(np.ones(len(task.rows.x), bool), task.rows.groups, 0).identity,
         "columns": list(task.rows.columns),
         "method": fitted.method,
         "components": list(request.components),
@@ -198,10 +213,11 @@ def _identity(task: Judge, split: Split) -> dict[str, Any]:
 
 
 def _size_line(task: Judge, split: Split) -> str:
-    n, d = task.rows.x.shape
+    (n, d), names = task.rows.x.shape, ", ".join(task.rows.contexts)
+    dimension = f"dimension {d - len(task.rows.contexts)}" + (f" given {names}" if names else "")
     parts = f"{len(split.data.rows)} rows to fit to, {len(split.test)} kept back"
     splits = f"{task.request.splits} split(s), in the first {parts}"
-    return f"{n} demonstrations of dimension {d} from {task.fitted.file.path}: {splits}; {task.out}"
+    return f"{n} demonstrations of {dimension} from {task.fitted.file.path}: {splits}; {task.out}"
 
 
 # --- one split ------------------------------------------------------------------------------------
@@ -231,7 +247,9 @@ def _fitted(task: Judge, split: Split) -> dict[str, Density]:
     task.console.print(f"split {split.number}: the fit, in {folder}", highlight=False)
     result = _fit(task, split, folder)
     found: dict[str, Density] = {
-        REWARD: normalised(result.reward, result.policy, split.data, split.seed)
+        REWARD: normalised(
+            result.reward, result.policy, split.data, split.seed, _measure(task, split).contexts
+        )
     }
     # A size that was chosen may be another one in each split, and is not in the name.
     sizes = {f", {size}": size for size in task.request.components}
@@ -247,13 +265,14 @@ def _fitted(task: Judge, split: Split) -> dict[str, Density]:
 
 def _fit(task: Judge, split: Split, folder: Path) -> virl_tf.Result:
     """To the rows of a split, in their folder."""
-    fitted = task.fitted
+    fitted, names = task.fitted, list(task.rows.contexts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", virl_tf.FitWarning)  # the result has them, too
         virl_tf.fit(
-            split.frame,
+            split.frame.drop(columns=names),
             fitted.method,
             fitted.components,
+            contexts=split.frame[names] if names else None,
             held_out=0.0,
             groups=split.groups,
             periodic=fitted.periodic,
@@ -277,6 +296,8 @@ def _further_policy(task: Judge, split: Split, result: virl_tf.Result, size: int
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the result has them, too
             options: dict[str, Any] = {"seed": split.seed, "progress": task.progress}
+            if names := list(task.rows.contexts):
+                options["contexts"] = split.frame[names].to_numpy()
             fitted = fit_policy(result.reward, result.reward.dim, size, **options)
         for text in fitted.warnings:
             _warn(task, text)

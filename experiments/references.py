@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from virl_tf import metrics
-from virl_tf.demonstrations import Data
 from virl_tf.density import Density
 from virl_tf.em import em_mixture
 from virl_tf.em_by_bic import bic_mixture
@@ -16,17 +14,15 @@ from virl_tf.fit_policy import fit_policy
 from virl_tf.kde import fit_kde
 from virl_tf.mixture import Mixture, kmeans_start
 from virl_tf.mixture_choice import describe_density
-from virl_tf.numerics import DENSITY, numpy_seed
+from virl_tf.numerics import numpy_seed
 from virl_tf.persistence.files import write_json
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.problem import kernel_estimate
 from virl_tf.tasks import Task
 
 import numpy as np
-import tensorflow as tf
 
 from experiments.specification import Specification
-from experiments.tasks import describe
+from experiments.tasks import experiment_of
 
 LABELS = {
     "kde": "KDE, the run's bandwidth",
@@ -112,7 +108,7 @@ def best_possible(task: Task, x: np.ndarray, num_components: int, seed: int) -> 
 
 
 def execute_references(spec: Specification, identity: Mapping[str, Any], folder: Path) -> None:
-    """Write the I-projection of every reference for one target in 2-D into summary.json.
+    """Write the I-projection of every reference for one target into summary.json.
 
     `identity`: the folder's configuration. What is finished is left alone.
     """
@@ -120,15 +116,8 @@ def execute_references(spec: Specification, identity: Mapping[str, Any], folder:
     RunFolder.open(folder, identity)
     if (folder / "summary.json").is_file():
         return
-    task = describe(spec.task).target(config)
-    x = task.demonstrations(spec.num_train + spec.num_test, spec.seed)[: spec.num_train]
-    run_density = kernel_estimate(Data(x), spec.hparams, spec.seed)
-    of = Demonstrated(x, spec.seed, task, min(SWEEP_COMPONENTS, len(x)), run_density)
-    points = tf.constant(metrics.grid_around(x).points, DENSITY)
-    log_p = task.log_prob(points)
-    distances = {
-        name: metrics.i_projection(density.log_prob(points), log_p)
-        for name, density in fit_references(LABELS, of).items()
-    }
+    experiment = experiment_of(config)
+    rows = experiment.task.demonstrations(spec.num_train + spec.num_test, spec.seed)
+    found = experiment.references(rows[: spec.num_train])
     key = {name: config[name] for name in ("task", "modes", "seed", "preset")}
-    write_json(folder / "summary.json", {**key, "i_projection": distances})
+    write_json(folder / "summary.json", {**key, **found})

@@ -17,6 +17,7 @@ import pandas as pd
 from experiments.early_checks import results_file
 from experiments.records import Record, find_records, read_record
 from experiments.tasks import describe, names
+from experiments.tasks.description import TaskDescription
 
 RUN = ["task", "method", "components", "modes", "seed", "preset", "stage"]  # what identifies a row
 COLUMNS = [*RUN, "best", "final", "reported", "cpu_seconds", "status"]
@@ -103,14 +104,15 @@ def rows_of(summaries: Mapping[str, dict[str, Any]], where: Path) -> list[dict[s
     """
     with reading(where):
         summary = summaries["."]
+        description = describe(summary["task"])
         if "method" not in summary:
             key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
             key |= {"components": 0, "stage": "reference", "status": "finished"}
             return [
                 {**key, "method": name, "best": value, "final": value, "reported": value}
+                | _further(description, summary, name)
                 for name, value in summary["i_projection"].items()
             ]
-        description = describe(summary["task"])
         key = {name: summary[name] for name in RUN if name != "stage"}
         seconds, status = summary["cpu_seconds"]["process"], summary["status"]
         found = [
@@ -128,9 +130,19 @@ def rows_of(summaries: Mapping[str, dict[str, Any]], where: Path) -> list[dict[s
         rows = []
         for stage, own, values, seconds, status in found:
             row = {**key, "stage": stage, **values, "cpu_seconds": seconds, "status": status}
-            further = {name: value_at(own, *at) for name, at in description.columns.items()}
-            rows.append(row | {name: v for name, v in further.items() if v is not None})
+            rows.append(row | _further(description, own, stage))
         return rows
+
+
+def _further(
+    description: TaskDescription, summary: Mapping[str, Any], stage: str
+) -> dict[str, Any]:
+    """The task's further columns, as far as there are values for them."""
+    found = {
+        name: value_at(summary, *(place.format(stage=stage) for place in places))
+        for name, places in description.columns.items()
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def numerics_in(folder: Path, preset: object) -> dict[str, str]:

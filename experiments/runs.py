@@ -63,7 +63,8 @@ def execute(
     evaluate = _timed(experiment.evaluator(train, test))
     watched: dict[str, Any] = {"observers": observers, "progress": progress and not quiet}
     watched |= {"tensorboard": tensorboard, "evaluate": evaluate}
-    result = run(Data(train), *identity, folder=folder, **watched)
+    data = Data(train, num_contexts=getattr(experiment.task, "num_contexts", 0))
+    result = run(data, *identity, folder=folder, **watched)
     experiment.write_arrays(out, train, result)
     before = time.process_time()
     measured = experiment.summarise(train, result)

@@ -33,7 +33,7 @@ class Specification:
     Attributes:
         modes: of the target.
         steps: its size, of tasks that --steps gives the size of; else 0.
-        dim: D.
+        dim: D; with contexts of rows [c, x], C + D.
     """
 
     task: str
@@ -188,7 +188,7 @@ def _dimension(description: TaskDescription, size: int, dim: int | None) -> int:
         takers = names_where(lambda task: task.largest_dim)
         fixed = f"the dimension of {description.name} follows from --{description.size_option}"
         raise InputError(f"--dim is for {takers}; {fixed}.")
-    return check_integer("--dim", dim, 1, description.largest_dim)
+    return check_integer("--dim", dim, description.smallest_dim, description.largest_dim)
 
 
 def _task_seed(description: TaskDescription, seed: int, task_seed: int | None) -> int:

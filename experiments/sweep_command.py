@@ -1,5 +1,6 @@
 """`python -m experiments sweep`: the units of a task, their execution, and the tidy table."""
 
+import importlib.util
 from pathlib import Path
 
 from virl_tf.hparams import to_yaml
@@ -15,6 +16,7 @@ from experiments.expected_time import sentence, times_of_units
 from experiments.records import FOLDER, find_records
 from experiments.result_files import table, table_of, to_markdown
 from experiments.sweep import Workers, execute_sweep, records_of
+from experiments.tasks import describe
 from experiments.units import ReferenceUnit, SweepRequest
 
 
@@ -30,6 +32,9 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
     units = request.units()
     records_of(units, out)
     _open(request, out)
+    for package, text in describe(request.task).wanted_packages.items():
+        if importlib.util.find_spec(package) is None:
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
     failures = execute_sweep(units, out, workers.scheduler, number, console)
     finished = records_of(units, out)
     results = table_of(list(finished.values()))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from virl_tf.hparams import read_preset
-from virl_tf.validation import check_choice
+from virl_tf.validation import InputError, check_choice
 
 from experiments.specification import RunRequest, Specification, own_size_option, parse_integers
 from experiments.tasks import describe
@@ -92,7 +92,14 @@ class ReferenceUnit:
     def name(self) -> str:
         """references-m50-s0-quick."""
         size = f"{self.spec.description.size_letter}{self.spec.size}"
+        size += "" if self._dim is None else f"-D{self._dim}"
         return f"references-{size}-s{self.spec.seed}-{self.spec.preset}"
+
+    @property
+    def _dim(self) -> int | None:
+        """Of the target; None: as its size has it."""
+        usual = self.spec.description.default_dim(self.spec.size)
+        return None if self.spec.dim == usual else self.spec.dim
 
     @property
     def group(self) -> str:
@@ -110,6 +117,7 @@ class ReferenceUnit:
         """The target and its demonstrations."""
         config = self.spec.to_config()
         identity = {key: config[key] for key in ("modes", "task_seed", "seed", "num_train")}
+        identity |= {} if self._dim is None else {"dim": self._dim}
         return {".": {"preset": config["preset"], "references": identity}}
 
 
@@ -123,6 +131,7 @@ class SweepRequest(NamedTuple):
     Attributes:
         modes, steps, seeds: integers with commas between them.
         search: infer also with components that come and go; a finished sweep is completed by it.
+        dim, rows: as of a run.
     """
 
     task: str
@@ -132,6 +141,8 @@ class SweepRequest(NamedTuple):
     seeds: str | None
     search: bool
     assignments: list[str]
+    dim: int | None = None
+    rows: int | None = None
 
     @property
     def chosen_preset(self) -> str:
@@ -141,12 +152,16 @@ class SweepRequest(NamedTuple):
     @property
     def folder(self) -> Path:
         """Where it goes by default."""
-        return Path("sweeps") / f"{self.task}-{self.chosen_preset}"
+        given = {"D": self.dim, "n": self.rows}
+        parts = [f"{letter}{number}" for letter, number in given.items() if number is not None]
+        return Path("sweeps") / "-".join([self.task, *parts, self.chosen_preset])
 
     def to_config(self) -> dict[str, Any]:
         """What identifies it, as stored in config.yaml; sizes and seeds may differ."""
         preset, overrides = self.chosen_preset, self.assignments
-        return {"sweep": self.task, "preset": preset, "overrides": overrides}
+        config = {"sweep": self.task, "preset": preset, "overrides": overrides}
+        given = {"dim": self.dim, "rows": self.rows}
+        return config | {name: number for name, number in given.items() if number is not None}
 
     def units(self) -> list[Unit]:
         """All of it. Raises InputError for anything unknown or out of range."""
@@ -155,7 +170,7 @@ class SweepRequest(NamedTuple):
         sizes = parse_integers(option, own_size_option(description, self.modes, self.steps))
         seeds = parse_integers("--seeds", self.seeds)
         what = (self.task, self.chosen_preset, self.assignments)
-        return units_of(*what, sizes, seeds, self.search)
+        return units_of(*what, sizes, seeds, self.search, dim=self.dim, rows=self.rows)
 
 
 def units_of(
@@ -165,12 +180,14 @@ def units_of(
     sizes: Sequence[int] | None = None,
     seeds: Sequence[int] | None = None,
     search: bool = False,
+    **target: Any,
 ) -> list[Unit]:
     """The units of a task's sweep: methods x components x sizes x seeds, references per target.
 
     Args:
         sizes: of the targets; with `seeds`, instead of the preset's.
         search: infer also with components that come and go.
+        target: what else `RunRequest` takes of it.
     """
     description = describe(task)
     read_preset(preset)
@@ -178,7 +195,11 @@ def units_of(
     grid = description.grids[preset]
     searches = (False, True) if search else (False,)
     searches = (True,) if preset == "best" else searches
-    of_all: dict[str, Any] = {"preset": preset, "assignments": assignments}
+    if not description.has_search:
+        if search:
+            raise InputError(f"--search is not for {task}, a task with contexts.")
+        searches = (False,)
+    of_all: dict[str, Any] = {"preset": preset, "assignments": assignments, **target}
     # Seed by seed, so that what is there of an unfinished sweep shows all methods and sizes.
     requests = [
         RunRequest(task, method, components, **description.sized(size), seed=seed, **of_all)

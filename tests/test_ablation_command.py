@@ -150,8 +150,9 @@ def test_policies_are_inferred_unless_only_rewards_are_wanted(rewards_only):
     [
         ({"only": ["bst"]}, r"ablation.*bst.*best"),
         ({"task": "walker"}, r"task.*walker"),
-        ({"task": "grid_walker", "modes": 3}, r"--modes is for gaussians"),
-        ({"task": "grid_walker", "modes": None, "dim": 3}, r"--dim is for gaussians"),
+        ({"task": "grid_walker", "modes": 3}, r"--modes is for .*gaussians"),
+        ({"task": "grid_walker", "modes": None, "dim": 3}, r"--dim is for .*gaussians"),
+        ({"task": "experts"}, r"ablate is for gaussians, .*infers with search, which experts"),
         ({"dim": 0}, r"--dim"),
         ({"dim": 5, "rows": 6}, r"--rows.*7"),  # D + 2, as for data of one's own
         ({"assignments": ["loop.num_negatives=1"]}, r"num_negatives = 1 is not allowed"),

@@ -424,13 +424,13 @@ def test_claims_of_another_task_are_refused(call, task, swept):
     ("arguments", "message"),
     [
         (["run", "grid_walkr"], "did you mean 'grid_walker'"),
-        (["run", "grid_walker", "--modes", "5"], "--modes is for gaussians"),
-        (["run", "path_planning", "--modes", "20"], "--modes is for gaussians"),
+        (["run", "grid_walker", "--modes", "5"], "--modes is for experts, gaussians, hall"),
+        (["run", "path_planning", "--modes", "20"], "--modes is for experts, gaussians, hall"),
         (
             ["run", "gaussians", "--steps", "5"],
-            "--steps is for grid_walker, obstacle_field and path_planning",
+            "--steps is for grid_walker, obstacle_field, obstacles and path_planning",
         ),
-        (["run", "grid_walker", "--task-seed", "1"], "--task-seed is for gaussians"),
+        (["run", "grid_walker", "--task-seed", "1"], "--task-seed is for experts, gaussians, hall"),
         (["run", "grid_walker", "--steps", "0"], "--steps must be an integer from 1 to 10, got 0"),
         (
             ["run", "grid_walker", "--steps", "11"],

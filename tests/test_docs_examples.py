@@ -73,6 +73,9 @@ SMALL = {
     "sweep gaussians": [*ONE, "--modes", "5", *TINY, *NETWORK],
     "sweep grid_walker": [*ONE, *TINY, *NETWORK],
     "sweep path_planning": [*ONE, *TINY, *NETWORK],
+    "sweep obstacles": [*ONE, *TINY, *NETWORK],
+    "sweep waving_experts": [*ONE, *TINY, *NETWORK],
+    "sweep experts": [*ONE, *TINY, *NETWORK],
     # In D = 20 a policy takes minutes; test_ablation_command infers one.
     "ablate": [
         "--only",

@@ -147,6 +147,7 @@ def test_columns_can_be_contexts(call, tmp_path):
         assert found["rewards"].shape == found["log_policy"].shape == (4, 100**2)
         rows = np.load(tmp_path / "out" / "demonstrations.npz")["train"]
         assert np.isin(found["contexts"], rows[:, :1]).all()
+    assert (tmp_path / "out" / "situations.gif").stat().st_size > 10_000
     chosen = [*arguments[:4], "--columns", "distance", *TINY, "--components", "2"]
     status, _, error = call(*chosen, "--out", tmp_path / "chosen")
     assert status == 0, error

@@ -119,11 +119,13 @@ EXPERIMENT_FLOORS = [
         "evaluation.judged",
         "evaluation.own_demonstrations",
         "evaluation.known_truth",
+        "evaluation.contextual",
         "evaluation.ablated",
     ],
     [
         *("tasks.gaussians", "tasks.grid_walker", "tasks.path_planning"),
         *("tasks.obstacle_field", "tasks.hall"),
+        *("tasks.experts", "tasks.waving_experts", "tasks.obstacles"),
     ],
     ["runs", "inference", "fit_command", "judge_command"],
     ["units", "expected_time", "sweep", "sweep_command", "ablations", "ablation_command"],

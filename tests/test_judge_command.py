@@ -3,6 +3,7 @@
 import warnings
 
 import virl_tf
+from virl_tf.conditional import conditioned
 from virl_tf.demonstrations import Data
 from virl_tf.em import Covariances, em_mixture
 from virl_tf.em_by_bic import bic_mixture
@@ -296,6 +297,94 @@ def test_paths_are_measured_and_drawn_as_paths(call, tmp_path):
     assert "1 of 1 splits" in shown or "0 of 1 splits" in shown
     status, _, error = call("judge", tmp_path / "paths.npy", *options, "--group", "x0")
     assert (status, "--group is for tables" in error) == (2, True)
+
+
+# --- contexts -------------------------------------------------------------------------------------
+
+
+def test_columns_can_be_contexts(call, tmp_path):
+    """All densities are those of the other columns given these, draws are in kept-back contexts."""
+    rng = np.random.default_rng(0)
+    goal = rng.uniform(-1.0, 1.0, 120)
+    speed = 3.0 * goal + 0.3 * rng.standard_normal(120)
+    frame = pd.DataFrame({"speed": speed, "goal": goal})
+    frame.to_csv(tmp_path / "mine.csv", index=False)
+    (tmp_path / "outcome.py").write_text(OUTCOME_OF_ROWS)
+    words = ["judge", tmp_path / "mine.csv", "--contexts", "goal", "--components", "1,2", *TINY]
+    words += ["--splits", "1", "--outcome", tmp_path / "outcome.py", "--out", tmp_path / "out"]
+    status, shown, error = call(*words)
+    assert status == 0, error
+    assert "120 demonstrations of dimension 1 given goal from" in shown
+    table = pd.read_csv(tmp_path / "out" / "judge.csv").set_index("density")
+    names = ["people", "reward", "policy, 1", "policy, 2", "EM by BIC", "EM, 1", "EM tied, 1"]
+    assert {*names, "EM, 2", "EM tied, 2", "KDE"} <= set(table.index)
+    assert (table["goals"] == table.loc["people", "goals"]).all()
+    result = virl_tf.load(tmp_path / "out" / "split-0")
+    assert result.reward.num_contexts == 1
+    assert virl_tf.load_policy(tmp_path / "out/split-0/policy-2.npz").num_contexts == 1
+    with np.load(tmp_path / "out" / "split-0" / "demonstrations.npz") as arrays:
+        train = arrays["train"]
+    test = frame[["goal", "speed"]][~frame["goal"].isin(train[:, 0])].to_numpy()
+    em = conditioned(em_mixture(train, 1, numpy_seed(0, 0, "EM")), 1)
+    expected = {"EM, 1": em.log_prob(test), "policy, 1": result.policy.log_prob(test)}
+    axis = np.linspace(-15.0, 15.0, 1000)
+    on_axis = result.reward(axis[:, None], test[:, None, :1])  # [24, 1000]
+    log_z = np.log(np.exp(on_axis).sum(axis=1) * (axis[1] - axis[0]))
+    expected["reward"] = result.reward(test[:, 1:], test[:, :1]) - log_z
+    for name, values in expected.items():
+        found = table.loc[name, "log_likelihood"]
+        assert found == pytest.approx(np.mean(values), abs=1e-9 if name != "reward" else 0.05)
+    # Linear in the context: draws follow it.
+    assert table.loc["EM, 1", "follow"] == pytest.approx(table.loc["people", "follow"], abs=0.1)
+    with np.load(tmp_path / "out" / "judge.npz") as arrays:
+        assert list(arrays["columns"]) == ["goal", "speed"]
+        assert np.isin(arrays["reward's draws"][:, 0], test[:, 0]).all()
+    before = bytes_of(tmp_path / "out")
+    assert call(*words)[0] == 0
+    assert bytes_of(tmp_path / "out") == before
+    status, _, error = call(*[word for word in words if word not in ("--contexts", "goal")])
+    assert (status, "another configuration" in error) == (2, True)
+
+
+OUTCOME_OF_ROWS = """
+import numpy as np
+
+def outcome(x, kept_back):
+    assert x.shape[1] == kept_back.shape[1] == 2
+    goals = len(np.unique(x[:, 0]))
+    return {"goals": goals, "follow": np.corrcoef(x.T)[0, 1]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("contexts", "message"),
+    [
+        ("colour", "unknown column"),
+        ("speed,distance", "leaves no column of what is done"),
+        ("speed,speed", "names a column twice"),
+    ],
+)
+def test_contexts_that_cannot_be_are_one_line(call, tmp_path, contexts, message):
+    rows_file(tmp_path)
+    arguments = ["judge", tmp_path / "mine.csv", "--exclude", "person", *TINY]
+    status, _, error = call(*arguments, "--contexts", contexts, "--out", tmp_path / "out")
+    assert (status, len(error.splitlines())) == (2, 1), error
+    assert message in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_draws_of_a_reward_in_each_context_are_those_of_its_density():
+    contexts = np.repeat([[-1.0], [1.0]], 2000, axis=0)
+    density = conditioned(gaussian(np.zeros(2), np.array([[1.0, 1.8], [1.8, 4.0]])), 1)
+    reward = make_reward([]).of_policy(density)
+    wide = conditioned(gaussian(np.zeros(2), np.diag([1.0, 9.0])), 1)
+    rows = np.random.default_rng(0).uniform(-1.0, 1.0, (300, 2))
+    found = judged.normalised(reward, wide, Data(rows, num_contexts=1), 0, rows[:40, :1])
+    assert found.log_z.shape == (40,)
+    np.testing.assert_allclose(found.log_z, 0.0, atol=0.3)
+    draws = found.sample(contexts, split_seed(0, 0, "draws")).numpy().reshape(2, 2000)
+    np.testing.assert_allclose(draws.mean(axis=1), [-1.8, 1.8], atol=0.1)
+    np.testing.assert_allclose(draws.std(axis=1), np.sqrt(4.0 - 1.8**2), rtol=0.1)
 
 
 # --- the parts ------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def test_options_of_other_tasks_are_refused(call, tmp_path):
         (["--dim", "3"], "the dimension of ring follows from --modes"),
         (
             ["--task-seed", "1"],
-            "--task-seed is for gaussians, hall and obstacle_field; ring has one target",
+            "waving_experts; ring has one target",
         ),
         (["--modes", "101"], "--modes must be an integer from 1 to 100, got 101"),
     ):

@@ -83,27 +83,27 @@ def test_modes_and_steps_are_those_of_the_target(task, size, modes, steps):
         (
             "grid_walker",
             {"modes": 5},
-            "--modes is for gaussians and hall; the size of a grid_walker target is --steps",
+            "--modes is for .* and waving_experts; the size of a grid_walker target is --steps",
         ),
         (
             "path_planning",
             {"modes": 20},
-            "--modes is for gaussians and hall; the size of a path_planning target is --steps",
+            "--modes is for .* and waving_experts; the size of a path_planning target is --steps",
         ),
         (
             "gaussians",
             {"steps": 5},
-            "--steps is for grid_walker, obstacle_field and path_planning; .* target is --modes",
+            "--steps is for grid_walker, .* and path_planning; .* target is --modes",
         ),
         (
             "grid_walker",
             {"task_seed": 0},
-            "--task-seed is for .* and obstacle_field; grid_walker has one target only",
+            "--task-seed is for .* and waving_experts; grid_walker has one target only",
         ),
         (
             "path_planning",
             {"task_seed": 3},
-            "--task-seed is for .* and obstacle_field; path_planning has one target only",
+            "--task-seed is for .* and waving_experts; path_planning has one target only",
         ),
     ],
 )

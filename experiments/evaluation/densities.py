@@ -26,7 +26,13 @@ from rich.table import Column, Table
 
 from experiments.evaluation.base import average_reward, has_diverged, new_start
 from experiments.evaluation.distances import distances_of
-from experiments.references import LABELS, OF_RUNS, Demonstrated, fit_references
+from experiments.references import (
+    LABELS,
+    OF_RUNS,
+    SWEEP_COMPONENTS,
+    Demonstrated,
+    fit_references,
+)
 from experiments.result_files import read_summary
 
 
@@ -71,12 +77,8 @@ class DensityExperiment:
 
     def summarise(self, train: np.ndarray, result: Result) -> dict[str, Any]:
         """I-projections (best, final, reported) of the run and of its references."""
-        history, seed = result.history, self._config["seed"]
-        family = METHODS[self._config["method"]].family
-        hparams = default_hparams(family).override(self._config["hparams"])
-        run_density = kernel_estimate(Data(train), hparams, seed)
-        components = self._config["components"]
-        of = Demonstrated(train, seed, self.task, components, run_density)
+        history = result.history
+        of = self._demonstrated(train, self._config["components"])
         references = fit_references(OF_RUNS, of)
         distances = distances_of(self.task, train)
         found = {name: [distances.of_density(q)] for name, q in references.items()}
@@ -93,6 +95,24 @@ class DensityExperiment:
             "worst_over_best": _worst_after_best(rewards),
             "test_log_likelihood_policy": float(history["test_log_likelihood_policy"].iloc[-1]),
         }
+
+    def references(self, x: np.ndarray) -> dict[str, Any]:
+        """I-projections of all references, fitted to demonstrations x [N, 2]."""
+        of = self._demonstrated(x, min(SWEEP_COMPONENTS, len(x)))
+        points = tf.constant(metrics.grid_around(x).points, DENSITY)
+        log_p = self.task.log_prob(points)
+        distances = {
+            name: metrics.i_projection(density.log_prob(points), log_p)
+            for name, density in fit_references(LABELS, of).items()
+        }
+        return {"i_projection": distances}
+
+    def _demonstrated(self, x: np.ndarray, components: int) -> Demonstrated:
+        """With the density estimate that a run on them has."""
+        seed, family = self._config["seed"], METHODS[self._config["method"]].family
+        hparams = default_hparams(family).override(self._config["hparams"])
+        run_density = kernel_estimate(Data(x), hparams, seed)
+        return Demonstrated(x, seed, self.task, components, run_density)
 
     def draw(self, out: Path, summary: Mapping[str, Any]) -> None:
         """Heat maps (in 2-D) and curves."""

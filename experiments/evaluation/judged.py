@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from virl_tf.conditional import Policy, conditioned
+from virl_tf.conditional_kde import conditional_kernels
+from virl_tf.contexts import Places, drawn, places
 from virl_tf.demonstrations import Data
 from virl_tf.density import Density
 from virl_tf.em import Covariances, are_few, em_mixture
@@ -14,7 +17,7 @@ from virl_tf.fusion import Fusion
 from virl_tf.kde import fit_kde
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
-from virl_tf.score import CLEAR, NORMALISER_DRAWS, log_normaliser
+from virl_tf.score import CLEAR, DRAWS_OF_CONTEXT, NORMALISER_DRAWS, log_normaliser
 from virl_tf.splitting import folds
 from virl_tf.validation import InputError, told
 
@@ -27,6 +30,7 @@ from experiments.flow import fit_flow, flow_is_installed
 
 PEOPLE, REWARD, POLICY, EM_BIC, FLOW = "people", "reward", "policy", "EM by BIC", "flow"
 DRAWS = 4000  # of each density, for its outcome
+CANDIDATES = 50  # of a draw of a reward with contexts
 FOLDS, RIDGES = 5, (1e-6, 1e-3, 3e-3, 1e-2)  # of EM with one covariance
 COLUMNS = ["split", "density", "rows", "log_likelihood", "standard_error"]
 # By which the reward is ahead on the same rows, and the share of its proposal that is effective.
@@ -39,40 +43,55 @@ class NormalisedReward(NamedTuple):
     """The density exp(R) / Z, a `Density`, by draws of a proposal.
 
     Attributes:
-        log_z: log Z.
+        log_z: log Z [1], or with contexts of each that is measured in, [M].
         effective_share: of the proposal's draws, by their importance weights.
     """
 
     reward: Reward
     proposal: Density
-    log_z: float
+    log_z: np.ndarray
     effective_share: float
 
     def log_prob(self, x: Any) -> tf.Tensor:
-        """[N, D] -> [N]."""
+        """[N, D] -> [N]; with contexts of the rows [M, C + D] that are measured."""
         return evaluate(self.reward, x) - self.log_z
 
-    def sample(self, n: int, seed: Any = None) -> tf.Tensor:
+    def sample(self, n: Any, seed: Any = None) -> tf.Tensor:
         """[n, D], resampled by their weights from draws of the proposal: some more than once.
 
-        `seed`: int32 [2].
+        Args:
+            n: how many, or the contexts [n, C].
+            seed: int32 [2].
         """
-        return reward_draws(lambda x: evaluate(self.reward, x), self.proposal, n, seed)[0]
+        if isinstance(n, int):
+            return reward_draws(lambda x: evaluate(self.reward, x), self.proposal, n, seed)[0]
+        seeds = tf.random.split(seed, 2)
+        rows = drawn(self.proposal, Places(n, CANDIDATES), seeds[0])
+        log_w = tf.reshape(evaluate(self.reward, rows) - self.proposal.log_prob(rows), [-1, len(n)])
+        chosen = tf.random.stateless_categorical(tf.transpose(log_w), 1, seeds[1])[:, 0]
+        x = tf.reshape(rows[:, n.shape[1] :], [CANDIDATES, len(n), -1])
+        return tf.gather(tf.transpose(x, [1, 0, 2]), chosen, batch_dims=1)
 
 
-def normalised(reward: Reward, policy: Density, data: Data, seed: int) -> NormalisedReward:
-    """By draws of the policy and of the EM mixture that the reward has, or kernels of the rows."""
+def normalised(
+    reward: Reward, policy: Density, data: Data, seed: int, contexts: tf.Tensor | None = None
+) -> NormalisedReward:
+    """By draws of the policy and of the EM mixture that the reward has, or kernels of the rows.
+
+    `contexts`: to measure in, [M, C]; None: there are none.
+    """
     known: Any = reward.mixture
     other = known if known.num_components else kernels(data, seed)
     proposal = Fusion(policy, other)
-    log_z, share = log_normaliser(reward, proposal, NORMALISER_DRAWS, seed)
-    return NormalisedReward(reward, proposal, float(log_z[0]), share)
+    where = NORMALISER_DRAWS if contexts is None else Places(contexts, DRAWS_OF_CONTEXT)
+    return NormalisedReward(reward, proposal, *log_normaliser(reward, proposal, where, seed))
 
 
 def kernels(data: Data, seed: int) -> Density:
     """KDE, of the bandwidth in standard deviations under which held-out rows are likeliest."""
     own_seed = numpy_seed(seed, 0, "bandwidth")
-    return fit_kde(data.rows, "held_out", "relative", own_seed, data.groups)
+    found = fit_kde(data.rows, "held_out", "relative", own_seed, data.groups)
+    return conditional_kernels(found, data.num_contexts)
 
 
 def reference_fits(
@@ -82,17 +101,23 @@ def reference_fits(
 
     EM of given sizes, {suffix of its name: components}, has scikit-learn's own ridge, on
     standardised columns; where components share a covariance, the one of `RIDGES` under which
-    held-out rows are likeliest.
+    held-out rows are likeliest. With contexts all are what they say of x given c.
     """
-    x, em_seed = data.rows, numpy_seed(seed, 0, "EM")
-    fits: dict[str, Callable[[], Density]] = {EM_BIC: partial(bic_mixture, x, em_seed)}
+    x, size, em_seed = data.rows, data.num_contexts, numpy_seed(seed, 0, "EM")
+    fits: dict[str, Callable[[], Density]] = {
+        EM_BIC: lambda: conditioned(bic_mixture(x, em_seed), size)
+    }
     for suffix, k in sizes.items():
-        fits[f"EM{suffix}"] = partial(em_mixture, x, k, em_seed)
+        fits[f"EM{suffix}"] = partial(_em_given, x, size, k, em_seed)
         fits[f"EM tied{suffix}"] = partial(tied_mixture, data, k, em_seed)
     fits["KDE"] = partial(kernels, data, seed)
     if flow_is_installed():
-        fits[FLOW] = partial(fit_flow, x, seed)
+        fits[FLOW] = partial(fit_flow, x, seed, size)
     return fits
+
+
+def _em_given(x: np.ndarray, num_contexts: int, *how: Any) -> Policy:
+    return conditioned(em_mixture(x, *how), num_contexts)
 
 
 def tied_mixture(data: Data, components: int, seed: int) -> Density:
@@ -104,7 +129,8 @@ def tied_mixture(data: Data, components: int, seed: int) -> Density:
     parts = parts if are_few(*x.shape) else parts[:1]
 
     def fit(rows: np.ndarray, ridge: float) -> Density:
-        return em_mixture(rows, min(components, len(rows)), seed, Covariances("tied", ridge))
+        how = (min(components, len(rows)), seed, Covariances("tied", ridge))
+        return _em_given(rows, data.num_contexts, *how)
 
     def held_out(ridge: float) -> float:
         fits = [fit(np.delete(x, part, axis=0), ridge) for part in parts]
@@ -119,17 +145,25 @@ class Measure(NamedTuple):
     """What the densities of one split are measured with.
 
     Attributes:
-        test: kept-back rows [M, D].
+        test: kept-back rows [M, D], or [M, C + D].
         as_seen: what the user's function and pictures see of rows [S, D]: these, or decoded paths
             [S, T, D'].
         outcome: the user's function; None: there is none.
         seed: of draws.
+        num_contexts: C; draws are in the contexts of kept-back rows.
     """
 
     test: np.ndarray
     as_seen: Callable[[np.ndarray], np.ndarray]
     outcome: Outcome | None
     seed: int
+    num_contexts: int = 0
+
+    @property
+    def contexts(self) -> tf.Tensor | None:
+        """Of the kept-back rows [M, C]; None if C = 0."""
+        size = self.num_contexts
+        return tf.constant(self.test[:, :size], DENSITY) if size else None
 
     def people(self) -> dict[str, Any]:
         """The row of the kept-back rows themselves. Raises InputError, as `outcome_of`."""
@@ -153,7 +187,7 @@ class Measure(NamedTuple):
     def draws(self, name: str, density: Density) -> np.ndarray:
         """`DRAWS` of a density, as seen."""
         seed = split_seed(self.seed, 0, f"draws of {name}")
-        return self.as_seen(np.asarray(density.sample(DRAWS, seed)))
+        return self.as_seen(np.asarray(drawn(density, places(self.contexts, DRAWS, seed), seed)))
 
     def _log_prob(self, density: Density) -> np.ndarray:
         return np.asarray(density.log_prob(tf.constant(self.test, DENSITY)))

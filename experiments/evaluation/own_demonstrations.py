@@ -63,7 +63,7 @@ def _draw_situations(
     from experiments.figures.situations import draw_situations
 
     encoding = load_encoding(folder / "encoding.npz") if of_trajectories(folder) else None
-    write_situations(folder, log_prob, policy, rows, names, encoding)
+    write_situations(folder, {"rewards": log_prob}, policy, rows, names, encoding)
     draw_situations(folder)
 
 

@@ -1,6 +1,6 @@
 """A fit with contexts, in some of its situations: what was done there, and what the policy does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ import tensorflow as tf
 SHOWN = 4  # situations
 NEAREST_SHARE, FEWEST, MOST = 0.05, 20, 200  # of the demonstrations, in the contexts nearest to one
 DRAWS = 100
-RESOLUTION = 100  # of the grid in 1-D and 2-D
+FRAMES = 16  # of the moving picture
+RESOLUTION, COARSE = 100, 60  # of the grid in 1-D and 2-D, and of the moving picture's
 
 
 def grid_over(x: np.ndarray, resolution: int) -> tuple[np.ndarray, np.ndarray]:
@@ -49,42 +50,74 @@ def nearest(c: np.ndarray, one: np.ndarray) -> np.ndarray:
     return np.argsort(distances, kind="stable")[:number]
 
 
+def between(c: np.ndarray, number: int = FRAMES) -> np.ndarray:
+    """Contexts [number, C] on the line from the first of `some_contexts` to the last."""
+    first, *_, last = some_contexts(c)
+    return np.linspace(first, last, number)
+
+
 def write_situations(
     folder: Path,
-    log_prob: Callable[[Any], Any],
+    densities: Mapping[str, Callable[[Any], Any]],
     policy: ConditionalMixture,
     rows: np.ndarray,
     names: Sequence[str],
     encoding: Encoding | None = None,
 ) -> None:
-    """Write situations.npz, of P demonstrated contexts.
+    """Write situations.npz, of P demonstrated contexts, and moving.npz, of others between them.
 
     - contexts [P, C], demonstrations [P, n, D] in the contexts nearest to each, draws [P, S, D]
-    - in 1-D and 2-D axes [D, G], and rewards and log_policy on their grid, [P, G^D]
+    - in 1-D and 2-D axes [D, G], and each of the densities and log_policy on their grid, [P, G^D]
     - of trajectories demonstrations and draws are paths [P, ., T, D], beside times [T]
     - columns: what those of c and then of x, or of the paths, are called
 
     Args:
-        log_prob: the reward of rows [c, x] [N, C + D].
+        densities: log densities of rows [c, x] [N, C + D]: `rewards` and, where the truth is
+            known, `log_p`.
         rows: demonstrations.
         names: of their columns.
         encoding: of trajectories.
     """
-    size = policy.num_contexts
-    c, x = rows[:, :size], rows[:, size:]
-    contexts = some_contexts(c)
+    c = rows[:, : policy.num_contexts]
+    functions = {**densities, "log_policy": policy.log_prob}
+    for name, contexts, resolution in (
+        ("situations", some_contexts(c), RESOLUTION),
+        ("moving", between(c), COARSE),
+    ):
+        arrays = _in_contexts(contexts, policy, rows, encoding)
+        arrays["columns"] = np.array(names)
+        if encoding is not None:
+            arrays["columns"] = np.array([*names[: policy.num_contexts], *encoding.columns])
+            arrays["times"] = encoding.times
+        elif policy.dim <= 2:
+            x = rows[:, policy.num_contexts :]
+            arrays |= _on_grid(contexts, functions, *grid_over(x, resolution))
+        save_arrays(folder / f"{name}.npz", arrays)
+
+
+def _in_contexts(
+    contexts: np.ndarray, policy: ConditionalMixture, rows: np.ndarray, encoding: Encoding | None
+) -> dict[str, Any]:
+    """Demonstrations near to each context, and draws in it."""
+    c, x = rows[:, : policy.num_contexts], rows[:, policy.num_contexts :]
     near = np.stack([x[nearest(c, one)] for one in contexts])
     seed = split_seed(0, 0, "situations")
     draws = np.stack([policy.condition(one).sample(DRAWS, seed) for one in contexts])
-    arrays: dict[str, Any] = {"contexts": contexts, "columns": np.array(names)}
     if encoding is not None:
         near, draws = (np.stack([encoding.decode(codes) for codes in of]) for of in (near, draws))
-        arrays["columns"] = np.array([*names[:size], *encoding.columns])
-        arrays["times"] = encoding.times
-    elif policy.dim <= 2:
-        arrays["axes"], points = grid_over(x, RESOLUTION)
-        on_grid = [np.hstack([np.tile(one, (len(points), 1)), points]) for one in contexts]
-        for name, function in (("rewards", log_prob), ("log_policy", policy.log_prob)):
-            values = [function(tf.constant(rows_there, DENSITY)) for rows_there in on_grid]
-            arrays[name] = np.stack(values)
-    save_arrays(folder / "situations.npz", {**arrays, "demonstrations": near, "draws": draws})
+    return {"contexts": contexts, "demonstrations": near, "draws": draws}
+
+
+def _on_grid(
+    contexts: np.ndarray,
+    functions: Mapping[str, Callable[[Any], Any]],
+    axes: np.ndarray,
+    points: np.ndarray,
+) -> dict[str, Any]:
+    """Of each function its values on the grid, in each context."""
+    on_grid = [np.hstack([np.tile(one, (len(points), 1)), points]) for one in contexts]
+    values = {
+        name: np.stack([function(tf.constant(rows, DENSITY)) for rows in on_grid])
+        for name, function in functions.items()
+    }
+    return {"axes": axes, **values}

@@ -24,14 +24,15 @@ from experiments.figures.style import (
 
 
 def draw_overview(run: Path, references: dict[str, float]) -> None:
-    """Four panels into the run's folder, from its files; the curves alone if the data is not 2-D.
+    """Four panels into the run's folder, from its files; the curves alone if the data is not 2-D or
+    has contexts.
 
     Args:
         run: the run's folder.
         references: I-projections to draw as thin lines, by label.
     """
     history, policy = RunFolder(run).table("metrics.csv"), load_policy(run / "policy.npz")
-    if policy.dim != 2:
+    if policy.dim != 2 or policy.num_contexts:
         figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
         curves(axes, history, references)
         save(figure, run / "overview")

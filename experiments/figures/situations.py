@@ -1,52 +1,78 @@
-"""situations.png: what was done and what the policy does, in some contexts of a fit with them."""
+"""situations.png and .gif: what was done and what the policy does, in contexts of a fit."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
 
-from experiments.figures.style import Look, crosses, heat_map, open_frame, read, save
+from experiments.figures.style import Look, crosses, heat_map, open_frame, read, save, save_moving
 from experiments.figures.trajectories import MOST_COLUMNS, add_paths
 
 DEMONSTRATED: Look = {"colors": "0.3", "linewidths": 0.6, "alpha": 0.5}
 DRAWN: Look = {"colors": "C1", "linewidths": 0.6, "alpha": 0.5}
+MAPS = {"log_p": "truth", "rewards": "reward", "log_policy": "policy"}
 Found = dict[str, np.ndarray]
 
 
 def draw_situations(folder: Path) -> None:
-    """situations.png and .pdf, a column of panels for each context in situations.npz."""
+    """situations.png and .pdf, a column of panels for each context in situations.npz; and
+    situations.gif, which goes through those of moving.npz.
+    """
     found = read(folder, "situations.npz")
+    figure = _draw(found, range(len(found["contexts"])))
+    save(figure, folder / "situations")
+    moving = read(folder, "moving.npz")
+    frames = (_draw(moving, [p]) for p in range(len(moving["contexts"])))
+    save_moving(frames, folder / "situations")
+
+
+def _draw(found: Found, shown: Sequence[int]) -> Figure:
+    """A column of panels for each of the contexts; of a single one they stand in a row."""
     of_paths, dim = "times" in found, found["demonstrations"].shape[-1]
-    rows = _rows(of_paths, dim)
-    number = len(found["contexts"])
+    rows, number = _rows(found), len(shown)
     height = 0.7 + 2.6 * rows if dim <= 2 else 1.0 + 1.6 * rows + (not of_paths)
     options: Look = {"sharex": True, "sharey": "row", "layout": "constrained", "squeeze": False}
-    figure, grid = plt.subplots(rows, number, figsize=(2.8 * number, height), **options)
-    for p in range(number):
+    if number == 1:
+        options["sharey"] = not of_paths or dim == 2
+        figure, grid = plt.subplots(1, rows, figsize=(0.6 + 2.8 * max(rows, 2), 3.3), **options)
+        grid = grid.T
+    else:
+        figure, grid = plt.subplots(rows, number, figsize=(2.8 * number, height), **options)
+    for column, p in zip(grid.T, shown, strict=True):
         named = zip(found["columns"], found["contexts"][p], strict=False)
-        shown = [f"{name} = {value:.3g}" for name, value in named]
-        grid[0, p].set_title("\n".join(shown[:3] + (["..."] if len(shown) > 3 else [])))
+        title = [f"{name} = {value:.3g}" for name, value in named]
+        column[0].set_title("\n".join(title[:3] + (["..."] if len(title) > 3 else [])))
         if of_paths:
-            _draw_paths(grid[:, p], found, p)
+            _draw_paths(column, found, p)
         elif dim == 1:
-            _draw_curves(grid[0, p], found, p)
+            _draw_curves(column[0], found, p)
         elif dim == 2:
-            _draw_maps(grid[:, p], found, p)
+            _draw_maps(column, found, p)
         else:
-            _draw_parallel(grid[0, p], found, p)
+            _draw_parallel(column[0], found, p)
     _label(grid, found)
-    save(figure, folder / "situations")
+    for axes in grid[:-1, 0] if number == 1 else ():
+        axes.set_xlabel(grid[-1, 0].get_xlabel())
+    return figure
 
 
-def _rows(of_paths: bool, dim: int) -> int:
-    """Of panels: of paths in the plane, else one for each column; of points, maps of two densities
+def _rows(found: Found) -> int:
+    """Of panels: of paths in the plane, else one for each column; of points, maps of the densities
     in 2-D.
     """
-    if of_paths:
+    dim = found["demonstrations"].shape[-1]
+    if "times" in found:
         return 1 if dim == 2 else min(dim, MOST_COLUMNS)
-    return 2 if dim == 2 else 1
+    return len(_maps(found)) if dim == 2 else 1
+
+
+def _maps(found: Found) -> dict[str, str]:
+    """Key of an array -> what its map is called."""
+    return {key: name for key, name in MAPS.items() if key in found}
 
 
 def _draw_curves(axes: Axes, found: Found, p: int) -> None:
@@ -60,8 +86,8 @@ def _draw_curves(axes: Axes, found: Found, p: int) -> None:
 
 
 def _draw_maps(panels: np.ndarray, found: Found, p: int) -> None:
-    """In 2-D: reward with the nearest demonstrations, and policy."""
-    for axes, key in zip(panels, ("rewards", "log_policy"), strict=True):
+    """In 2-D: truth, if it is known, or reward with the nearest demonstrations, and the rest."""
+    for axes, key in zip(panels, _maps(found), strict=True):
         heat_map(axes, found["axes"], found[key][p])
         axes.set_aspect("auto")  # the columns may have any units
         axes.xaxis.set_major_locator(plt.MaxNLocator(4))
@@ -96,8 +122,8 @@ def _label(grid: np.ndarray, found: Found) -> None:
     names = [str(name) for name in found["columns"][found["contexts"].shape[1] :]]
     of_paths, figure = "times" in found, grid[0, 0].figure
     if len(names) == 2:
-        below, left, rows = names[0], [names[1]] * len(grid), ["reward: ", "policy: "]
-        left = left if of_paths else [row + name for row, name in zip(rows, left, strict=True)]
+        below, left = names[0], [names[1]] * len(grid)
+        left = left if of_paths else [f"{row}: {names[1]}" for row in _maps(found).values()]
     elif of_paths:
         below, left = "time", names[: len(grid)]
     elif len(names) == 1:

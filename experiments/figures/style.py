@@ -1,6 +1,7 @@
 """What all figures share: heat maps of log densities, ellipses, demonstrations, files."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from matplotlib.axis import Axis
 from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
+from PIL import Image
 from rich.console import Console
 
 Look = dict[str, Any]  # keyword arguments of a drawing
@@ -26,6 +28,7 @@ LABELS = {"virl": "V-IRL", "geim": "G-EIM", "eim": "EIM"}  # of the paper's meth
 COLOURS = {"virl": "C0", "geim": "C1", "eim": "C2"}
 # Nats below the maximum that a heat map shows; everything lower has the darkest colour.
 DEPTH = 12.0
+MOVING_DPI, FRAME_MS = 80, 200  # of a moving picture
 # sqrt of the 95 % quantile of chi-square with 2 degrees of freedom: -2 log 0.05.
 RADIUS_95 = float(np.sqrt(-2.0 * np.log(0.05)))
 
@@ -123,3 +126,17 @@ def save(figure: Figure, path: Path) -> None:
         write_atomically(path.with_suffix(f".{kind}"), write)
     plt.close(figure)
     Console().print(f"wrote {path}.png and .pdf")
+
+
+def save_moving(frames: Iterable[Figure], path: Path) -> None:
+    """Write `path`.gif, likewise: the figures there and back, and close them."""
+    images = []
+    for figure in frames:
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=MOVING_DPI)
+        plt.close(figure)
+        images.append(Image.open(buffer).convert("P", palette=Image.Palette.ADAPTIVE, colors=64))
+    first, *others = [*images, *images[-2:0:-1]]
+    look: Look = {"save_all": True, "append_images": others, "duration": FRAME_MS, "loop": 0}
+    write_atomically(path.with_suffix(".gif"), partial(first.save, format="GIF", **look))
+    Console().print(f"wrote {path}.gif")

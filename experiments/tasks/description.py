@@ -45,8 +45,8 @@ class TaskDescription:
         default_size, largest_size: what the paper has, and what is allowed, from 1.
         size_refusal: size -> why it cannot be, or "".
         num_modes: size -> modes of the target.
-        default_dim: size -> D.
-        largest_dim: that --dim may ask for; 0: D follows from the size alone.
+        default_dim: size -> D; with contexts of rows [c, x], C + D.
+        smallest_dim, largest_dim: that --dim may ask for; largest 0: D follows from the size alone.
         has_task_seed: whether targets are drawn, by --task-seed.
         same_target: keys of summary.json that are equal for runs on one target: only their rewards
             may be averaged.
@@ -64,6 +64,9 @@ class TaskDescription:
         inference_stages: folder in a run's, and stage in results.csv -> the share of the target's
             modes that obstacles block; None: no obstacles.
         has_references: whether a sweep also fits `experiments.references` to each target.
+        wanted_packages: of references that a sweep leaves out without them -> what it says then.
+        has_search: whether policies can be inferred with components that come and go; with contexts
+            they cannot.
 
         objective: the column of metrics.csv that a study minimises.
         objective_place: of its value for a run, in summary.json, with dots.
@@ -73,7 +76,7 @@ class TaskDescription:
             and reported values stand.
         inference_place: the same in an inference's summary.json.
         columns: further columns of results.csv -> where in either summary.json the value stands:
-            the first place that there is.
+            the first place that there is. {stage} in one is the row's; of a reference its name.
 
         claims: the paper's claims on the task (`experiments.claims.Claim`).
         figures: numbers of the paper's figures that are drawn from its results.
@@ -96,6 +99,7 @@ class TaskDescription:
     size_refusal: Callable[[int], str] = lambda size: ""
     num_modes: Callable[[int], int] = lambda size: size
     default_dim: Callable[[int], int]
+    smallest_dim: int = 1
     largest_dim: int = 0
     has_task_seed: bool = False
     same_target: tuple[str, ...]
@@ -114,6 +118,8 @@ class TaskDescription:
         default_factory=lambda: {"inference": None}
     )
     has_references: bool = False
+    wanted_packages: Mapping[str, str] = field(default_factory=dict)
+    has_search: bool = True
 
     objective: str
     objective_place: str

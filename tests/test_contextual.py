@@ -1,0 +1,258 @@
+"""Tasks p(x | c): what is withheld and measured, and the command line."""
+
+import json
+
+from virl_tf import InputError
+from virl_tf.conditional import conditioned
+from virl_tf.demonstrations import Data
+from virl_tf.em import em_mixture
+from virl_tf.numerics import numpy_seed
+from virl_tf.tasks.experts import RandomExperts
+from virl_tf.tasks.obstacles import Obstacles
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from experiments.ablations import ablation_units
+from experiments.evaluation.contextual import WITHHELD, AveragedDistances, Situations
+from experiments.evaluation.judged import reference_fits
+from experiments.flow import fit_flow, flow_is_installed
+from experiments.result_files import columns_of
+from experiments.specification import RunRequest
+from experiments.tasks import describe
+from experiments.units import SweepRequest, units_of
+from tests import tiny
+from tests.conftest import make_network, make_reward
+
+TRUTHS = {"experts": lambda: RandomExperts(3, 2, seed=1), "obstacles": lambda: Obstacles(2)}
+OVERRIDES = ["network.layer_size=8", "network.num_layers=2", "training.num_epochs=2"]
+OVERRIDES += ["policy.update_steps=2", "loop.num_iterations=2", "loop.num_negatives=320"]
+TINY = ["--preset", "smoke", "--rows", "400", *tiny.set_words(*OVERRIDES)]
+SIZES = {"experts": ["--modes", "3", "--dim", "4"], "waving_experts": ["--modes", "3"]}
+SIZES["obstacles"] = ["--steps", "2"]
+
+
+def is_withheld(c):
+    return (c[:, 0] >= WITHHELD[0]) & (c[:, 0] < WITHHELD[1])
+
+
+# --- contexts and demonstrations ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+def test_no_demonstration_is_of_a_withheld_context(truth):
+    task = Situations(TRUTHS[truth]())
+    rows = task.demonstrations(500, seed=3)
+    assert (rows.shape, task.dim, task.num_contexts) == ((500, 4), 4, 2)
+    assert not is_withheld(rows).any()
+    assert is_withheld(task.contexts(200, 3, withheld=True)).all()
+    both = is_withheld(task.contexts(500, 3, withheld=None))
+    assert 0.08 < both.mean() < 0.22  # 0.15 of [-1, 1]
+    np.testing.assert_array_equal(rows, task.demonstrations(500, seed=3))
+    assert not np.isin(rows[:, 0], task.demonstrations(500, seed=4)[:, 0]).any()
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+def test_rows_have_the_density_of_the_truth(truth):
+    of, task = TRUTHS[truth](), Situations(TRUTHS[truth]())
+    rows = task.demonstrations(20, seed=0)
+    np.testing.assert_allclose(task.log_prob(rows), of.log_prob(rows[:, 2:], rows[:, :2]))
+    c = rows[:, :2]
+    x = task.sample(tf.constant(c), np.array([-3, 4], np.int32))
+    assert (x.shape, x.dtype) == ((20, 2), tf.float64)
+    again = task.sample(tf.constant(c), np.array([-3, 5], np.int32))
+    assert not np.isin(np.asarray(x), np.asarray(again)).any()
+
+
+# --- distances ------------------------------------------------------------------------------------
+
+
+def test_distances_of_the_truth_are_zero_and_of_shifted_experts_their_closed_form():
+    truth = RandomExperts(1, 1, seed=2)
+    for withheld in (False, True):
+        distances = AveragedDistances(Situations(truth), 0, withheld)
+        assert is_withheld(np.asarray(distances._where.contexts)).all() == withheld
+        assert distances.of_density(truth.policy) == pytest.approx(0.0, abs=1e-12)
+        by = np.array([0.1, -0.2])
+        shifted = truth.policy._replace(offsets=truth.policy.offsets + by)
+        z = np.linalg.solve(truth.policy.scale_trils[0], by)
+        assert distances.of_density(shifted) == pytest.approx(0.5 * z @ z, rel=0.05)
+
+
+def test_what_a_reward_says_of_contexts_alone_does_not_matter():
+    truth = RandomExperts(2, 1, seed=2)
+    distances = AveragedDistances(Situations(truth), 0)
+    wider = truth.policy._replace(scale_trils=1.3 * truth.policy.scale_trils)
+    reward = make_reward([], dim=3).of_policy(wider)
+    expected = distances.of_density(wider)
+    assert expected > 0.05
+    assert distances.of_reward(reward, truth.policy) == pytest.approx(expected, abs=0.02)
+    kernel = np.zeros((3, 8), np.float32)
+    kernel[0] = np.linspace(-1.0, 1.0, 8)
+    of_context = make_network(3, num_layers=3)._replace(input_kernel=kernel)
+    moved = reward.add(of_context)
+    assert np.std(moved(np.zeros((9, 2)), np.linspace(-1.0, 1.0, 9)[:, None])) > 0.1
+    found = distances.of_reward(moved, truth.policy)
+    assert found == pytest.approx(distances.of_reward(reward, truth.policy), abs=1e-4)
+
+
+# --- references -----------------------------------------------------------------------------------
+
+
+def test_references_of_rows_with_contexts_are_conditional():
+    rows = Situations(TRUTHS["experts"]()).demonstrations(520, seed=0)
+    fits = reference_fits(Data(rows, num_contexts=2), {"": 3}, seed=0)
+    names = ["EM by BIC", "EM", "EM tied", "KDE"]
+    assert list(fits) == names + (["flow"] if flow_is_installed() else [])
+    fits.pop("flow", None)  # it takes long
+    axis = np.linspace(-9.0, 9.0, 91)
+    grid = np.stack(np.meshgrid([0.1], [-0.2], axis, axis), axis=-1).reshape(-1, 4)
+    for name, fit in fits.items():
+        q = fit()
+        total = np.exp(q.log_prob(tf.constant(grid))).sum() * (axis[1] - axis[0]) ** 2
+        assert total == pytest.approx(1.0, abs=0.05), name
+        assert q.sample(tf.constant(rows[:5, :2]), [1, 2]).shape == (5, 2)
+
+
+@pytest.mark.skipif(not flow_is_installed(), reason="extra `bench`")
+def test_a_flow_answers_to_the_context(monkeypatch):
+    import flowjax.train
+
+    fit, few = flowjax.train.fit_to_data, {"max_epochs": 20, "learning_rate": 5e-3}
+    monkeypatch.setattr(flowjax.train, "fit_to_data", lambda *a, **k: fit(*a, **k, **few))
+    rng = np.random.default_rng(0)
+    c = rng.uniform(-1.0, 1.0, (800, 1))
+    x = 5.0 * c + 3.0 + 0.5 * rng.standard_normal((800, 1))
+    flow = fit_flow(np.hstack([c, x]), 0, 1)
+    where = np.repeat([[-0.5], [0.5]], 300, axis=0)
+    draws = flow.sample(tf.constant(where), np.array([1, -2], np.int32)).numpy()
+    np.testing.assert_allclose(draws.reshape(2, 300).mean(axis=1), [0.5, 5.5], atol=0.4)
+    axis = np.linspace(-8.0, 16.0, 2000)
+    grid = np.column_stack([np.full(2000, 0.5), axis])
+    assert np.exp(flow.log_prob(grid)).sum() * (axis[1] - axis[0]) == pytest.approx(1.0, abs=0.02)
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+OTHERS = [pytest.param(task, marks=pytest.mark.slow) for task in SIZES if task != "experts"]
+
+
+@pytest.fixture(scope="module", params=["experts", *OTHERS])
+def run(request, call, tmp_path_factory):
+    task = request.param
+    out = tmp_path_factory.mktemp(task) / "run"
+    words = ["run", task, *SIZES[task], *TINY, "--components", "3", "--no-tensorboard"]
+    status, shown, error = call(*words, "--out", out)
+    assert status == 0, shown + error
+    assert "unseen" in shown
+    return task, out
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_is_measured_and_drawn(run):
+    task, out = run
+    summary = json.loads((out / "summary.json").read_text())
+    metrics = pd.read_csv(out / "metrics.csv")
+    assert summary["dim"] == (3 if task == "waving_experts" else 4)
+    for name in ("reward", "policy"):
+        final = summary["i_projection"][name]["final"]
+        assert final == pytest.approx(metrics[f"i_projection_{name}"].iloc[-1])
+    assert set(summary["unseen"]) == {"training", "training_policy"}
+    assert (out / "overview.png").stat().st_size > 5_000
+    with np.load(out / "situations.npz") as found, np.load(out / "moving.npz") as moving:
+        assert len(found["contexts"]) == 4
+        assert found["log_p"].shape == found["rewards"].shape == (4, 100**2)
+        np.testing.assert_allclose(np.diff(moving["contexts"], 2, axis=0), 0.0, atol=1e-9)
+        frames = len(moving["contexts"])
+    picture = Image.open(out / "situations.gif")
+    assert picture.n_frames == 2 * frames - 2  # there and back
+    assert (out / "situations.gif").stat().st_size < 1_000_000
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_policy_for_all_contexts_is_inferred_on_its_reward(call, run):
+    task, out = run
+    options = ["--components", "3", "--steps", "5", "--samples", "40"]
+    status, shown, error = call("infer", out, *options)
+    assert status == 0, shown + error
+    assert "in unseen contexts" in shown
+    found = json.loads((out / "inference" / "summary.json").read_text())
+    assert set(found["i_projection"]) == {"inference_policy", "training_policy"}
+    trained = json.loads((out / "summary.json").read_text())["unseen"]["training_policy"]
+    assert found["unseen"]["training_policy"] == pytest.approx(trained)
+    for refused in (["--search"], ["--obstacles", "0.3"]):
+        status, _, error = call("infer", out, *options, *refused, "--out", out / "refused")
+        assert (status, len(error.splitlines())) == (2, 1), task
+
+
+@pytest.mark.slow
+def test_a_sweep_of_it_has_all_densities(call, tmp_path):
+    out = tmp_path / "sweep"
+    words = ["sweep", "experts", "--modes", "3", *TINY, "--workers", "1", "--out", out]
+    status, shown, error = call(*words)
+    assert status == 0, shown + error
+    assert ("no conditional flow" in shown) != flow_is_installed()
+    frame = pd.read_csv(out / "results.csv")
+    assert list(frame.columns) == columns_of("experts")
+    stages = frame.groupby("stage")["method"].agg(set)
+    methods = {"virl", "geim", "eim"}
+    assert stages["training"] == stages["training_policy"] == stages["inference"] == methods
+    assert {"EM by BIC", "EM", "EM tied", "KDE"} <= stages["reference"]
+    assert np.isfinite(frame["unseen"]).all()
+    status, _, error = call(*words[:-2], "--dim", "4", "--out", out)
+    assert (status, "another configuration" in error) == (2, True)
+
+
+@pytest.mark.parametrize("task", SIZES)
+def test_the_sweep_of_a_task(task):
+    description = describe(task)
+    units = units_of(task, "best", [], seeds=[100], rows=900)
+    virl = next(unit for unit in units if unit.group.startswith("virl"))
+    assert virl.inferences == {"inference": {"search": False, "obstacles": None}}
+    sizes = {"experts": 10, "waving_experts": 30, "obstacles": 20}
+    assert virl.inference_components == sizes[task]
+    assert [unit.name for unit in units if unit.group == "references"]
+    assert virl.spec.num_train == 900
+    assert description.target(virl.spec.to_config()).num_contexts == virl.spec.dim - 2
+
+
+def test_dimension_and_rows_tell_sweeps_apart():
+    plain = SweepRequest("experts", None, None, None, None, False, [])
+    other = plain._replace(dim=5, rows=900)
+    assert plain.to_config() == {"sweep": "experts", "preset": "quick", "overrides": []}
+    assert other.to_config() == {**plain.to_config(), "dim": 5, "rows": 900}
+    assert (plain.folder.name, other.folder.name) == ("experts-quick", "experts-D5-n900-quick")
+    names = [unit.name for unit in other.units()]
+    assert "references-m10-D5-s0-quick" in names
+    assert "experts-virl-10c-m10-D5-s0-n900-quick" in names
+    identities = [unit.stages["."]["references"] for unit in other.units() if "ref" in unit.name]
+    assert all(identity["dim"] == 5 for identity in identities)
+
+
+@pytest.mark.parametrize(
+    ("ask", "text"),
+    [
+        (lambda: RunRequest("experts", dim=2).specification(), "--dim must be an integer from 3"),
+        (lambda: RunRequest("obstacles", dim=4).specification(), "follows from --steps"),
+        (lambda: RunRequest("obstacles", steps=7).specification(), "from 1 to 6, got 7"),
+        (lambda: RunRequest("obstacles", task_seed=1).specification(), "has one target only"),
+        (lambda: units_of("experts", "best", [], search=True), "--search is not for experts"),
+        (lambda: ablation_units("experts", None, [0]), "infers with search, which experts cannot"),
+    ],
+)
+def test_what_cannot_be(ask, text):
+    with pytest.raises(InputError, match=text):
+        ask()
+
+
+def test_a_conditional_mixture_of_rows_is_what_em_says():
+    """The reference `EM` is the joint mixture, conditioned."""
+    rows = Situations(TRUTHS["experts"]()).demonstrations(520, seed=0)
+    joint = em_mixture(rows, 3, numpy_seed(0, 0, "EM"))
+    fitted = reference_fits(Data(rows, num_contexts=2), {"": 3}, seed=0)["EM"]()
+    expected = conditioned(joint, 2).log_prob(rows)
+    np.testing.assert_allclose(fitted.log_prob(rows), expected)
