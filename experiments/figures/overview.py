@@ -15,6 +15,7 @@ from experiments.figures.style import (
     Look,
     crosses,
     ellipses,
+    explain,
     heat_map,
     open_frame,
     read,
@@ -38,7 +39,7 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
         return
     grid = read(run, "grid.npz")
     target = task_mixture(run)
-    figure = plt.figure(figsize=(14.5, 3.6), layout="constrained")
+    figure = plt.figure(figsize=(14.5, 4.0), layout="constrained")
     maps, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[3.1, 1.2], wspace=0.03)[0]
     axes = maps.subplots(1, 3)
     titles, keys = ("expert", "recovered reward", "policy"), ("log_p", "reward", "log_policy")
@@ -48,6 +49,13 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
         ellipses(panel, mixture)
         panel.set_title(title)
     crosses(axes[0], read(run, "demonstrations.npz")["train"])
+    explain(
+        figure,
+        "",
+        "crosses: demonstrations; ellipses: 95 % of the components of the expert, and on the "
+        "right map of the policy; curves: distance to the expert, lower is better; grey: "
+        "densities of the same demonstrations without a reward",
+    )
     maps.colorbar(image, ax=axes, label="nats below the maximum", shrink=0.85)
     curves(right.subplots(), history, references)
     save(figure, run / "overview")
