@@ -53,7 +53,7 @@ def fit_file(
     console.print(f"{size}; run folder {out}", highlight=False, soft_wrap=True)
     finished = (out / "summary.json").is_file()
     if not finished:
-        console.print("half a minute for some hundred rows, minutes for many thousand")
+        console.print("half a minute for hundreds of rows, minutes for many thousands")
     if paths is not None:
         print_encoding(*paths, console)
     with warnings.catch_warnings():

@@ -63,7 +63,7 @@ def test_the_folder_holds_paths_of_the_policy(finished):
         assert found["losses"].shape == (2, 12)
     for name in ("paths.png", "paths.pdf", "along.png", "along.pdf", "training.png"):
         assert (out / name).is_file(), name
-    assert "trajectories of 12 to 12 samples; <Encoding components" in shown
+    assert "trajectories of 12 samples; <Encoding components" in shown
     assert "worst episode" in shown
     assert str(out / "trajectories.npz") in shown
 

@@ -76,7 +76,7 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
     # A study in a folder of its own is found by its database alone.
     studies = request.studies if place is None else request.studies._replace(storage=url)
     column = (request.method, request.components)
-    for command in _next_commands(studies, column, count(study, TrialState.COMPLETE)):
+    for command in next_commands(studies, column, count(study, TrialState.COMPLETE)):
         console.print(f"next: {command}", markup=False, highlight=False, soft_wrap=True)
     if count(study, *ENDED) < trials:
         text = "the study was given up after too many failed trials in a row"
@@ -85,7 +85,7 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
         raise InputError(f"{text}; the last {last[0] if last else 'did not run'}")
 
 
-def _next_commands(studies: Studies, column: Column, complete: int) -> list[str]:
+def next_commands(studies: Studies, column: Column, complete: int) -> list[str]:
     """What can be done with a study of so many complete trials."""
     names = ["study-plots"] if complete >= FEWEST_FOR_IMPORTANCES else []
     if complete and column in task_description(studies.task).compared:
