@@ -75,6 +75,11 @@ def fit_of(file: str, *options: str) -> Kind:
     return Kind(lambda site: ["fit", site / file, *options, *FIT])
 
 
+def judged(file: str, *options: str) -> Kind:
+    sizes = ["--components", "2,3", "--splits", "2"]
+    return Kind(lambda site: ["judge", site / file, *options, *sizes, *FIT[2:]])
+
+
 def inference(of: str, *options: str) -> Kind:
     return Kind(lambda site: [*INFER, *(site / o if o.endswith(".py") else o for o in options)], of)
 
@@ -96,6 +101,8 @@ KINDS = {
     "fit contexts": fit_of("rows.csv", "--contexts", "goal"),
     "fit trajectories": fit_of("paths.csv", "--columns", "a,b", *PATHS),
     "fit trajectories contexts": fit_of("paths.csv", "--contexts", "goal", *PATHS),
+    "judge rows": judged("rows.csv"),
+    "judge trajectories": judged("paths.csv", "--columns", "a,b", *PATHS),
     "infer search": inference("fit rows"),
     "infer fixed": inference("fit rows", "--fixed", "--samples", "20"),
     "infer support": inference("fit rows", "--support", "inside.py"),
@@ -105,6 +112,10 @@ KINDS = {
     "infer obstacles": inference("run path_planning virl", "--obstacles", "0.3", "--fixed"),
     "sweep": units("sweep", "gaussians", "--preset", "smoke", "--modes", "3", "--seeds", "0"),
     "ablate": units("ablate", "gaussians", "--only", "best", "--modes", "3", "--seeds", "100"),
+    "rank-budgets": units(
+        *("rank-budgets", "gaussians", "--presets", "smoke", "--modes", "3"),
+        *("--components", "2", "--points", "1"),
+    ),
     "tune": units(
         *("tune", "gaussians", "--preset", "smoke", "--modes", "3"),
         *("--components", "2", "--trials", "1"),
