@@ -114,7 +114,7 @@ KINDS = {
     "ablate": units("ablate", "gaussians", "--only", "best", "--modes", "3", "--seeds", "100"),
     "rank-budgets": units(
         *("rank-budgets", "gaussians", "--presets", "smoke", "--modes", "3"),
-        *("--components", "2", "--points", "1"),
+        *("--components", "2", "--points", "3"),
     ),
     "tune": units(
         *("tune", "gaussians", "--preset", "smoke", "--modes", "3"),

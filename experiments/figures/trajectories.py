@@ -120,6 +120,6 @@ def _draw_along(folder: Path, found: dict[str, np.ndarray]) -> None:
     explain(
         figure,
         "What a push aside costs along each component's mean path",
-        "high: here the demonstrations agree; flat: here the path is free",
+        "a push of one standard deviation of the demonstrations there; high: the reward is strict",
     )
     save(figure, folder / "along")
