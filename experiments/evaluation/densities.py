@@ -99,9 +99,9 @@ class DensityExperiment:
         """Heat maps (in 2-D) and curves."""
         from experiments.figures.overview import draw_overview
 
-        # By value: where the run's bandwidth is the held-out one, one line is enough.
+        # By value: where two are the same density, one line is enough, with the first one's label.
         found = summary["i_projection"]
-        labels = {found[name]["reported"]: LABELS[name] for name in OF_RUNS}
+        labels = {found[name]["reported"]: LABELS[name] for name in reversed(OF_RUNS)}
         draw_overview(out, {label: value for value, label in labels.items()})
 
     def print_summary(self, summary: Mapping[str, Any], console: Console) -> None:

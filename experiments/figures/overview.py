@@ -78,7 +78,7 @@ def curves(
     axes.set_yscale("log")
     # An estimate from draws may be below 0.
     references = {label: value for label, value in references.items() if value > 0.0}
-    for value in references.values():
+    for value in sorted(references.values()):  # a lowest line drawn later has no margin
         axes.axhline(value, color="0.5", linewidth=0.7, zorder=0)
     low, high = np.log(axes.get_ylim())
     heights = [(np.log(value) - low) / (high - low) for value in references.values()]
@@ -86,6 +86,7 @@ def curves(
         look: Look = {"fontsize": 7, "va": "center", "color": "0.35"}
         axes.annotate(name, (1.01, height), xycoords="axes fraction", **look)
     axes.set_xlabel("iterations")
+    axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_ylabel(label)
     axes.legend(fontsize=7, loc="best", framealpha=1.0, edgecolor="none")
     open_frame(axes)
