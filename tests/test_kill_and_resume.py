@@ -113,7 +113,7 @@ KINDS = {
     "sweep": units("sweep", "gaussians", "--preset", "smoke", "--modes", "3", "--seeds", "0"),
     "ablate": units("ablate", "gaussians", "--only", "best", "--modes", "3", "--seeds", "100"),
     "rank-budgets": units(
-        *("rank-budgets", "gaussians", "--presets", "smoke", "--modes", "3"),
+        *("rank-budgets", "gaussians", "--presets", "smoke,quick", "--modes", "3"),
         *("--components", "2", "--points", "3"),
     ),
     "tune": units(
@@ -219,7 +219,8 @@ def _command(words: list[str], log: str) -> None:
 # --- what is left ---------------------------------------------------------------------------------
 
 # Times, and what holds them.
-TIMED_FILES = ("*.pdf", "seconds.json", "timings.csv", "table.md", "*.db", ".lock", "tensorboard/*")
+TIMED_FILES = ("*.pdf", "seconds.json", "timings.csv", "table.md", "budgets.md")
+TIMED_FILES += ("*.db", ".lock", "tensorboard/*")
 PARTIAL = ".*.partial"  # what a kill leaves; of sweeps for a minute
 
 
