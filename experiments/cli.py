@@ -452,7 +452,11 @@ def infer_command(
         ),
     ] = None,
     out: Annotated[
-        Path | None, _folder("Default: inference/ or obstacles/ in the (first) run's folder.")
+        Path | None,
+        _folder(
+            "Default: inference/ or obstacles/ in the (first) run's folder; of a committed run's, "
+            "in runs/ and its name."
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -462,12 +466,14 @@ def infer_command(
     from experiments.early_checks import check_infer
 
     check_infer(runs, components, steps, samples, seed)
+    from experiments.figures import own
     from experiments.fit_request import parse_numbers
     from experiments.inference import InferenceRequest, infer
 
     where = parse_numbers("--context", context)
     request = InferenceRequest(components, search, steps, samples, seed, obstacles, support, where)
-    infer(runs, request, out or runs[0] / ("inference" if obstacles is None else "obstacles"))
+    folder = "inference" if obstacles is None else "obstacles"
+    infer(runs, request, out or own(runs[0]) / folder)
 
 
 @app.command("sweep")
@@ -673,6 +679,7 @@ def compare_command(
         Option("--write", help="Store the best as hparams/tuned/TASK.yaml, for --hparams tuned."),
     ] = False,
     out: Annotated[Path | None, _folder("Default: comparisons/TASK-PRESET.")] = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Published against best found hyperparameters of every column that has a study, on fresh
@@ -683,9 +690,12 @@ def compare_command(
 
     studies = Studies(task, preset, modes, steps, storage)
     studies.check_stored(check_compared(task))
-    from experiments.tuning.compare import compare
+    from experiments.tuning.compare import compare, preview
 
-    compare(studies, seeds, Workers(scheduler, workers), write, out, budget)
+    if dry_run:
+        preview(studies, seeds, Workers(scheduler, workers), out, budget)
+    else:
+        compare(studies, seeds, Workers(scheduler, workers), write, out, budget)
 
 
 @app.command("study-plots")

@@ -51,6 +51,9 @@ def fit_file(
         dimension += f", each in a context of dimension {contexts.shape[1]},"
     size = f"{len(x)} demonstrations of {dimension} from {request.file.path}"
     console.print(f"{size}; run folder {out}", highlight=False, soft_wrap=True)
+    finished = (out / "summary.json").is_file()
+    if not finished:
+        console.print("half a minute for hundreds of rows, minutes for many thousands")
     if paths is not None:
         print_encoding(*paths, console)
     with warnings.catch_warnings():
@@ -72,6 +75,8 @@ def fit_file(
             progress=progress,
             tensorboard=tensorboard,
         )
+    if finished:
+        console.print("finished before; nothing is fitted again")
     if paths is not None:
         _write_trajectories(out, result, *paths)
     draw_missing(out, result)
@@ -97,8 +102,9 @@ def encoded(
 
 def print_encoding(episodes: Episodes, encoding: Encoding, console: Console) -> None:
     """What the codes are, and what they lose."""
-    lengths = episodes.lengths
-    console.print(f"trajectories of {lengths.min()} to {lengths.max()} samples; {encoding!r}")
+    low, high = episodes.lengths.min(), episodes.lengths.max()
+    samples = f"{low} to {high}" if high > low else low
+    console.print(f"trajectories of {samples} samples; {encoding!r}", soft_wrap=True)
     console.print(repr(encoding.reconstruction(episodes)), highlight=False, soft_wrap=True)
 
 

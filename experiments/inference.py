@@ -91,14 +91,15 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     }
     RunFolder.open(out, config)
     if (out / "summary.json").is_file():
-        console.print(f"{out}: finished before; nothing to do.")
+        console.print(f"{out}: finished before; nothing to do.", soft_wrap=True)
         _print_how_to_read(out, console)
         return
 
     start = time.process_time()
-    with console.status(
-        f"fitting {request.components} components to the reward of {len(runs)} run(s)"
-    ):
+    rewards_of = str(runs[0]) if len(runs) == 1 else f"{len(runs)} runs, averaged"
+    what = f"a policy of {request.components} components on the reward of {rewards_of}"
+    console.print(f"{what}; half a minute as a rule", highlight=False, soft_wrap=True)
+    with console.status("fitting"):
         fitted, evaluations = _fit(inference, rewards[0], given, config)
     seconds = time.process_time() - start
     save_policy(out / "policy.npz", fitted.policy)

@@ -47,7 +47,7 @@ def reading(path: Path) -> Iterator[None]:
         if str(path.parent) in str(error):
             raise
         raise InputError(f"{path}: {error}") from error
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         wrong = f"{type(error).__name__}: {reason(error)}"
         raise InputError(f"{path} is not as its command writes it ({wrong}).") from error
 
@@ -164,7 +164,8 @@ def check_poolable(what: str, found: Mapping[Any, set[str]]) -> None:
     if len(set().union(*found.values())) > 1:
         places: dict[str, list[Any]] = {}
         for where, values in found.items():
-            places.setdefault(", ".join(sorted(values)), []).append(where)
+            named = shortened([f"{value:.60}" for value in sorted(values)], 5)
+            places.setdefault(named, []).append(where)
         shown = "; ".join(f"{shortened(where)}: {values}" for values, where in places.items())
         raise InputError(f"results of different {what} ({shown}). Give those of one, or --pool.")
 

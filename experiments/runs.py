@@ -51,13 +51,13 @@ def execute(
     config = spec.to_config()
     folder, experiment = RunFolder.open(out, config), experiment_of(config)
     if (out / "summary.json").is_file():
-        console.print(f"{out}: finished before; nothing to do.")
+        console.print(f"{out}: finished before; nothing to do.", soft_wrap=True)
         summary = read_summary(out)
         experiment.print_summary(summary, console)
         return summary
 
     start = time.process_time() - folder.seconds()
-    console.print(f"[bold]{spec.name}[/bold] in {out}")
+    console.print(f"[bold]{spec.name}[/bold] in {out}", soft_wrap=True)
     train, test = demonstrations(experiment, spec, out)
     identity = (METHODS[spec.method], spec.components, spec.seed, spec.hparams, config)
     evaluate = _timed(experiment.evaluator(train, test))
@@ -78,7 +78,8 @@ def execute(
     experiment.print_summary(summary, console)
     print_costs(summary)
     picture = f"figure: {out / 'overview.png'}   " if progress else ""
-    console.print(f"{picture}numbers: {out / 'metrics.csv'}, {out / 'summary.json'}")
+    numbers = f"numbers: {out / 'metrics.csv'}, {out / 'summary.json'}"
+    console.print(picture + numbers, soft_wrap=True)
     return summary
 
 
@@ -137,7 +138,8 @@ def print_costs(summary: dict[str, Any]) -> None:
     size, seconds = summary["effective_sample_size"], summary["cpu_seconds"]
     console.print(
         f"effective sample size {size['mean']:.0f} of {size['of']} on average; CPU seconds: "
-        f"{seconds['training']:.0f} training, {seconds['policy']:.0f} policy, "
+        f"{seconds['training']:.0f} discriminators, {seconds['policy']:.0f} policy, "
         f"{seconds['sample']:.0f} sampling, {seconds['summary']:.0f} measuring it and the "
-        f"references, {seconds['process']:.0f} the whole run"
+        f"references, {seconds['process']:.0f} the whole run",
+        soft_wrap=True,
     )

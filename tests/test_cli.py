@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -217,6 +218,21 @@ def test_infer_and_figures_from_result_files(call, finished, tmp_path):
         assert call("figure", number, finished, "--out", tmp_path)[0] == 0
         for kind in ("png", "pdf"):
             assert (tmp_path / f"figure_{number}.{kind}").stat().st_size > 10_000
+
+
+def test_inference_draws_demonstrations_again_that_a_committed_run_has_not(
+    call, finished, tmp_path
+):
+    options = ["--components", "3", "--fixed", "--steps", "5", "--samples", "10"]
+    without = shutil.copytree(finished, tmp_path / finished.name)
+    (without / "demonstrations.npz").unlink()
+    outs = [tmp_path / "with", tmp_path / "without"]
+    for run, out in zip((finished, without), outs, strict=True):
+        status, _, error = call("infer", run, *options, "--out", out)
+        assert status == 0, error
+    names = ("policy.npz", "grid.npz", "history.csv")
+    one, other = ([(out / name).read_bytes() for name in names] for out in outs)
+    assert one == other
 
 
 def test_figures_are_the_same_bytes_when_drawn_again(call, finished, tmp_path):

@@ -110,6 +110,15 @@ def test_no_hint_writes_into_the_package(tmp_path):
     assert inside.endswith("--out runs/gaussians_m50/inference")
 
 
+def test_inference_on_a_committed_run_is_not_written_beside_it(call, monkeypatch):
+    folders = []
+    monkeypatch.setattr("experiments.inference.infer", lambda *given: folders.append(given[2]))
+    for options in ([], ["--obstacles", "0.3"], ["--out", "mine"]):
+        assert call("infer", PRETRAINED, "--components", "3", *options)[0] == 0
+    runs = Path("runs/gaussians_m50")
+    assert folders == [runs / "inference", runs / "obstacles", Path("mine")]
+
+
 def test_a_committed_run_without_inference_is_sent_elsewhere(tmp_path):
     with pytest.raises(InputError, match="--out runs/gaussians_m50/inference"):
         draw("5", [PRETRAINED], None, tmp_path / "out")

@@ -15,7 +15,7 @@ from optuna.trial import TrialState, create_trial
 from experiments.figures import study_pictures
 from experiments.sweep import Workers
 from experiments.tuning import compare as comparing
-from experiments.tuning.compare import UNBEATEN, compare, find_columns, same_parameters
+from experiments.tuning.compare import UNBEATEN, compare, find_columns, preview, same_parameters
 from experiments.tuning.specification import Studies
 from experiments.tuning.study import open_storage, open_study, published_parameters
 from experiments.tuning.study_plots import study_plots
@@ -74,6 +74,18 @@ def test_powers_of_two_are_the_same_by_their_exponent():
     assert not same_parameters(published, {**published, "training.learning_rate": 0.0004})
     assert not same_parameters(published, {**published, "network.batch_norm": True})
     assert not same_parameters(published, {})
+
+
+def test_a_dry_comparison_counts_and_writes_nothing(studies, tmp_path, capsys):
+    found, make = studies
+    make(3.0, 1.0)
+    preview(found, "100,101", Workers(None, 1), tmp_path / "out")
+    shown = capsys.readouterr().out
+    assert "4 runs of the published column virl_10c" in shown
+    assert "0 done already, 4 to do\nat most" in shown
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="saw these seeds"):
+        preview(found, "0", Workers(None, 1), tmp_path / "out")
 
 
 @pytest.fixture

@@ -109,6 +109,9 @@ def test_the_same_command_leaves_a_finished_run_alone(call, finished):
     again = call("fit", out.parent / "mine.csv", "--columns", "speed,distance", *TINY, "--out", out)
     assert again[0] == 0
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert "minute" in shown
+    assert "minute" not in again[1]
+    assert "\nfinished before; nothing is fitted again\n" in again[1]
     assert again[1].endswith(shown[shown.index("log-likelihood of 20 held-out") :])
 
 

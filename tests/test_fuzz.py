@@ -31,7 +31,15 @@ from experiments.demonstration_files import load_demonstrations
 from experiments.figures import style
 from experiments.figures.figure_ablations import read_ablations
 from experiments.records import read_record, write_record
-from experiments.result_files import check_same_task, read_results, rows_of, table, table_of
+from experiments.result_files import (
+    check_poolable,
+    check_same_task,
+    read_results,
+    reading,
+    rows_of,
+    table,
+    table_of,
+)
 from tests.conftest import make_mixture, make_network, make_reward, make_state
 
 RESULTS = Path(__file__).parent.parent / "experiments" / "results"
@@ -317,6 +325,18 @@ def check_refusals(refusals, form):
 def test_a_mutated_file_is_read_or_refused(site, form):
     prepare(site, form)
     check_refusals(fuzz(site, form, QUICK), form)
+
+
+def test_what_a_file_holds_does_not_flood_the_message(tmp_path):
+    found = {tmp_path: {f"{i}{'a' * 10_000}" for i in range(30)}}
+    with pytest.raises(InputError, match="and 25 more") as raised:
+        check_poolable("presets", found)
+    assert len(str(raised.value)) < 1000
+
+
+def test_json_that_is_nested_too_deep_is_refused(tmp_path):
+    with pytest.raises(InputError, match="not as its command writes it"), reading(tmp_path):
+        json.loads("[" * 100_000)
 
 
 @pytest.mark.slow

@@ -45,18 +45,18 @@ def test_figure_3_has_a_panel_for_every_inference(runs, tmp_path, monkeypatch):
     titles, _ = titles_of(figure_3, monkeypatch, figure_3.draw_figure_3, runs, tmp_path)
     names = [title.split("\n")[0] for title in titles]
     assert names == [
-        "a) G-EIM training",
-        "b) G-EIM inference, fixed set",
-        "c) V-IRL training",
-        "d) V-IRL inference, fixed set",
+        "a) G-EIM training policy",
+        "b) G-EIM new policy, fixed set",
+        "c) V-IRL training policy",
+        "d) V-IRL new policy, fixed set",
     ]
     for run in runs:
         put_walks(run / "inference_search", {"components": 5, "search": True}, 5)
     titles, _ = titles_of(figure_3, monkeypatch, figure_3.draw_figure_3, runs, tmp_path)
     assert [title.split(" components")[0] for title in titles[3:]] == [
-        "c) V-IRL training\n2",
-        "d) V-IRL inference, fixed set\n4",
-        "d') V-IRL inference, search\n5",
+        "c) V-IRL training policy\n2",
+        "d) V-IRL new policy, fixed set\n4",
+        "d') V-IRL new policy, search\n5",
     ]
 
 
@@ -88,8 +88,8 @@ def test_figure_4_has_a_curve_for_search_where_there_is_one(search, tmp_path, mo
     ]
     pd.DataFrame(rows, columns=COLUMNS).to_csv(tmp_path / "results.csv", index=False)
     _, labels = titles_of(figure_4, monkeypatch, figure_4.draw_figure_4, tmp_path, tmp_path)
-    assert ("V-IRL inference, search" in labels) == search
-    assert {"V-IRL training", "G-EIM inference, fixed set"} <= set(labels)
+    assert ("V-IRL new policy, search" in labels) == search
+    assert {"V-IRL training policy", "G-EIM new policy, fixed set"} <= set(labels)
 
 
 def test_a_sweeps_table_has_the_search_beside_the_fixed_set(tmp_path):

@@ -75,6 +75,11 @@ def fit_of(file: str, *options: str) -> Kind:
     return Kind(lambda site: ["fit", site / file, *options, *FIT])
 
 
+def judged(file: str, *options: str) -> Kind:
+    sizes = ["--components", "2,3", "--splits", "2"]
+    return Kind(lambda site: ["judge", site / file, *options, *sizes, *FIT[2:]])
+
+
 def inference(of: str, *options: str) -> Kind:
     return Kind(lambda site: [*INFER, *(site / o if o.endswith(".py") else o for o in options)], of)
 
@@ -96,6 +101,8 @@ KINDS = {
     "fit contexts": fit_of("rows.csv", "--contexts", "goal"),
     "fit trajectories": fit_of("paths.csv", "--columns", "a,b", *PATHS),
     "fit trajectories contexts": fit_of("paths.csv", "--contexts", "goal", *PATHS),
+    "judge rows": judged("rows.csv"),
+    "judge trajectories": judged("paths.csv", "--columns", "a,b", *PATHS),
     "infer search": inference("fit rows"),
     "infer fixed": inference("fit rows", "--fixed", "--samples", "20"),
     "infer support": inference("fit rows", "--support", "inside.py"),
@@ -105,6 +112,10 @@ KINDS = {
     "infer obstacles": inference("run path_planning virl", "--obstacles", "0.3", "--fixed"),
     "sweep": units("sweep", "gaussians", "--preset", "smoke", "--modes", "3", "--seeds", "0"),
     "ablate": units("ablate", "gaussians", "--only", "best", "--modes", "3", "--seeds", "100"),
+    "rank-budgets": units(
+        *("rank-budgets", "gaussians", "--presets", "smoke,quick", "--modes", "3"),
+        *("--components", "2", "--points", "3"),
+    ),
     "tune": units(
         *("tune", "gaussians", "--preset", "smoke", "--modes", "3"),
         *("--components", "2", "--trials", "1"),
@@ -158,14 +169,15 @@ class Running:
         self.wait_until(lambda: time.monotonic() >= end)
 
     def signal(self, signum: int) -> None:
-        os.kill(self._process.pid, signum)
+        with contextlib.suppress(ProcessLookupError):  # at its end since one looked
+            os.kill(self._process.pid, signum)
 
-    def kill(self) -> None:
-        """With its workers."""
+    def kill(self) -> bool:
+        """With its workers. Whether it was not at its end already."""
         self.signal(signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self.end()
+        return self.end() == -signal.SIGKILL
 
     def end(self) -> int:
         """Its exit status, once it is there."""
@@ -207,7 +219,8 @@ def _command(words: list[str], log: str) -> None:
 # --- what is left ---------------------------------------------------------------------------------
 
 # Times, and what holds them.
-TIMED_FILES = ("*.pdf", "seconds.json", "timings.csv", "table.md", "*.db", ".lock", "tensorboard/*")
+TIMED_FILES = ("*.pdf", "seconds.json", "timings.csv", "table.md", "budgets.md")
+TIMED_FILES += ("*.db", ".lock", "tensorboard/*")
 PARTIAL = ".*.partial"  # what a kill leaves; of sweeps for a minute
 
 
@@ -335,9 +348,8 @@ def test_killed_runs_end_with_the_same_bytes(name, whole, tmp_path):
                 random_moment(running, rng, expected)
             else:
                 running.wait_until(lambda: False)
-            if running.ended:
+            if running.ended or not running.kill():
                 break
-            running.kill()
             assert "Traceback" not in running.shown(), running.shown()
             in_a_row, kills = in_a_row + 1, kills + 1
         assert running.end() == 0, running.shown()

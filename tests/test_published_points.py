@@ -31,7 +31,7 @@ def test_every_curve_has_its_points_in_order_and_a_label(file):
     virl, eim = axes.get_lines()
     assert (list(virl.get_xdata()), list(virl.get_ydata())) == ([5, 50], [0.05, 0.1])
     assert (list(eim.get_xdata()), list(eim.get_ydata())) == ([20], [1.5])
-    assert virl.get_label() == "V-IRL 10c, the paper (training)"
+    assert virl.get_label() == "V-IRL 10c, the paper's reward"
     assert virl.get_color() != eim.get_color()
     plt.close()
 

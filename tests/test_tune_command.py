@@ -23,9 +23,10 @@ from optuna.trial import TrialState
 
 from experiments.cli import main
 from experiments.tuning import tune_command
+from experiments.tuning.specification import Studies
 from experiments.tuning.study import ENDED, NOT_NEEDED, RETRIES, count, published_parameters, work
 from experiments.tuning.study_folder import _place
-from experiments.tuning.tune_command import board, describe
+from experiments.tuning.tune_command import board, describe, next_commands
 from tests import fake_runs
 from tests.fake_runs import COMMAND, SPECIFICATION
 from tests.test_tuning_study import (
@@ -298,6 +299,16 @@ def test_three_mistakes_of_the_user_are_one_error_with_the_last_reason(
     assert_one_error(tune(*COMMAND, "--trials", "9"), "the last failed: InputError: x holds a run")
 
 
+def test_a_study_says_what_can_be_done_with_it():
+    studies, column = Studies("gaussians", "smoke", 3, None, None), ("virl", 10)
+    assert next_commands(studies, column, 0) == []
+    compare = "python -m experiments compare gaussians --preset smoke --modes 3"
+    assert next_commands(studies, column, 7) == [compare]
+    plots = "python -m experiments study-plots gaussians --method virl --components 10 "
+    assert next_commands(studies, column, 8) == [f"{plots}--preset smoke --modes 3", compare]
+    assert next_commands(studies, ("virl", 2), 7) == []
+
+
 def test_parameters_in_one_line():
     assert describe({"a": 0.000381, "b": True, "log2 c": -24}) == "a 0.000381, b True, log2 c -24"
 
@@ -326,6 +337,7 @@ def test_a_real_study_from_beginning_to_end(tune, tmp_path):
     text = experiments("tune", *REAL, "--trials", "2", "--out", out)
     assert "2/2" in text
     assert "published" in text
+    assert "next: " not in text, "the paper has no column for two components"
     table = pd.read_csv(out / "trials.csv")
     assert list(table["number"]) == [0, 1]
     assert list(table["state"]) == ["COMPLETE", "COMPLETE"]

@@ -14,6 +14,7 @@ from virl_tf.methods import METHODS
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
 from virl_tf.persistence.files import load_arrays, save_arrays
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.problem import kernel_estimate
 from virl_tf.reward import Reward
 from virl_tf.tasks import RandomGaussians, Task
@@ -118,9 +119,9 @@ class DensityExperiment:
         """Heat maps (in 2-D) and curves."""
         from experiments.figures.overview import draw_overview
 
-        # By value: where the run's bandwidth is the held-out one, one line is enough.
+        # By value: where two are the same density, one line is enough, with the first one's label.
         found = summary["i_projection"]
-        labels = {found[name]["reported"]: LABELS[name] for name in OF_RUNS}
+        labels = {found[name]["reported"]: LABELS[name] for name in reversed(OF_RUNS)}
         draw_overview(out, {label: value for value, label in labels.items()})
 
     def print_summary(self, summary: Mapping[str, Any], console: Console) -> None:
@@ -149,7 +150,7 @@ class DensityInference:
     def __init__(self, task: Task, runs: Sequence[Path], rewards: Sequence[Reward]):
         """From the files of the runs."""
         self._runs, self._rewards = runs, rewards
-        self._train = load_arrays(runs[0] / "demonstrations.npz")["train"]
+        self._train = _demonstrations(task, runs[0])
         self._distances = distances_of(task, self._train)
 
     def log_prob(self, x: Any) -> Any:
@@ -183,6 +184,15 @@ class DensityInference:
         new = f"{series[-1]:.4f} for the new policy (best {min(series):.4f})"
         sentence = f"KL to the target: {new}, {trained:.4f} for the training policy"
         return {"i_projection": distances}, sentence
+
+
+def _demonstrations(task: Task, run: Path) -> np.ndarray:
+    """What a run was trained on; where its folder has them no more, drawn again."""
+    if (run / "demonstrations.npz").is_file():
+        return load_arrays(run / "demonstrations.npz")["train"]
+    config = RunFolder(run).config
+    n = config["num_train"] + config["num_test"]
+    return task.demonstrations(n, config["seed"])[: config["num_train"]]
 
 
 def _worst_after_best(series: pd.Series) -> float:

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from experiments.figures.style import open_frame, save
+from experiments.figures.style import explain, open_frame, save
 from experiments.result_files import bootstrap_interval
 
 COLOURS = {"published": "0.35", "found": "C0"}
@@ -50,4 +50,9 @@ def draw_comparison(values: pd.DataFrame, importances: pd.DataFrame, out: Path) 
         right.text(0.5, 0.5, few, ha="center", va="center", color="0.4")
     for axes in (left, right):
         open_frame(axes)
+    explain(
+        figure,
+        "Published against found hyperparameters",
+        "dots: a seed each; diamonds: means; lines, from 5 seeds on: 95 % intervals",
+    )
     save(figure, out / "compare")

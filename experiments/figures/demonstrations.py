@@ -10,7 +10,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from experiments.figures.style import Look, crosses, ellipses, heat_map, open_frame, read, save
+from experiments.figures.style import (
+    Look,
+    crosses,
+    ellipses,
+    explain,
+    heat_map,
+    open_frame,
+    read,
+    save,
+)
 
 MOST_COLUMNS = 6  # of a corner plot
 DOTS: Look = {"s": 2, "linewidths": 0, "rasterized": True}  # of a corner plot
@@ -135,10 +144,10 @@ def draw_training(folder: Path, history: pd.DataFrame) -> None:
     """training.png and .pdf: loss of each discriminator on held-out points, effective sample size
     of the weights.
     """
-    figure, (loss, size) = plt.subplots(1, 2, figsize=(8.0, 2.8), layout="constrained")
+    figure, (loss, size) = plt.subplots(1, 2, figsize=(8.0, 3.3), layout="constrained")
     t = history["t"]
-    loss.plot(t, history["validation_loss"], "o-", markersize=3, label="held out")
-    loss.plot(t, history["train_loss"], "s-", markersize=3, label="training")
+    loss.plot(t, history["validation_loss"], "o-", markersize=3, label="on held-out points")
+    loss.plot(t, history["train_loss"], "s-", markersize=3, label="on points trained on")
     best: Look = {"color": "0.5", "linewidth": 0.8, "label": "best constant: nothing to learn"}
     loss.plot(t, history["chance_loss"], "_:", **best)
     loss.set_ylabel("loss of the discriminator")
@@ -152,4 +161,10 @@ def draw_training(folder: Path, history: pd.DataFrame) -> None:
         axes.set_xlim(t.min() - 0.5, t.max() + 0.5)
         axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True, min_n_ticks=1))
         open_frame(axes)
+    explain(
+        figure,
+        "Did the discriminators learn, and do their weights carry?",
+        "a discriminator below the dotted line found something; the last ones should be at it; "
+        "above a tenth of the draws the weights are fine",
+    )
     save(figure, folder / "training")

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from experiments.figures.published import lay_published, read_published
-from experiments.figures.style import COLOURS, LABELS, Look, open_frame, save
+from experiments.figures.style import COLOURS, LABELS, Look, explain, open_frame, save
 from experiments.references import LABELS as REFERENCES
 from experiments.result_files import read_results, select
 
@@ -25,6 +25,7 @@ DASHES: dict[str, Any] = {
 }
 
 
+BANDS = "lines: means over seeds; bands: one standard deviation; lower is better"
 CURVES = [("training", method, components) for method in LABELS for components in (1, 10)]
 
 
@@ -37,7 +38,7 @@ def draw_figure_2b(
     """
     points = None if published is None else read_published(published, CURVES)
     results = read_results(sweeps, "gaussians", pool)
-    figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
     for method, label in LABELS.items():
         for components, style, marker in ((1, "--", "s"), (10, "-", "o")):
             chosen = select(results, ("training", method, components))
@@ -47,6 +48,12 @@ def draw_figure_2b(
     if points is not None:
         lay_published(axes, points, CURVES)
     finish(axes, results, ("training",))
+    explain(
+        figure,
+        "Recovered rewards against the number of the expert's modes",
+        f"1c, 10c: components of the training policy; {BANDS}; grey: densities of the same "
+        "demonstrations without a reward, and the best that a policy could be",
+    )
     save(figure, out / "figure_2b")
 
 

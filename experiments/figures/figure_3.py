@@ -57,11 +57,11 @@ def draw_figure_3(runs: list[Path], out: Path) -> None:
 
 def stages(run: Path) -> dict[str, dict[str, np.ndarray]]:
     """walks.npz of the training policy, and of the policies inferred on the run's reward."""
-    found = {"training": read(run, "walks.npz")}
+    found = {"training policy": read(run, "walks.npz")}
     for folder in (run / "inference", run / "inference_search"):
         if (folder / "walks.npz").is_file():
             kind = "search" if RunFolder(folder).config.get("search") else "fixed set"
-            found[f"inference, {kind}"] = read(folder, "walks.npz")
+            found[f"new policy, {kind}"] = read(folder, "walks.npz")
     if len(found) == 1:
         command = infer_command([run], "--components 25", "inference")
         raise InputError(f"no inference result in {run / 'inference'}; make it with: {command}")

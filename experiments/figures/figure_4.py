@@ -5,15 +5,15 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from experiments.figures.figure_2b import curve, finish, reference
+from experiments.figures.figure_2b import BANDS, curve, finish, reference
 from experiments.figures.published import lay_published, read_published
-from experiments.figures.style import COLOURS, LABELS, save
+from experiments.figures.style import COLOURS, LABELS, explain, save
 from experiments.result_files import read_results, select
 
 CURVES = (
-    ("training_policy", "--s", "training"),
-    ("inference", "-o", "inference, fixed set"),
-    ("inference_search", "-.^", "inference, search"),
+    ("training_policy", "--s", "training policy"),
+    ("inference", "-o", "new policy, fixed set"),
+    ("inference_search", "-.^", "new policy, search"),
 )
 
 
@@ -32,7 +32,7 @@ def draw_figure_4(
     """
     points = None if published is None else read_published(published, OF_THE_PAPER)
     results = read_results(sweeps, "gaussians", pool)
-    figure, axes = plt.subplots(figsize=(6.0, 3.6), layout="constrained")
+    figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
     for method in ("virl", "geim"):
         for stage, style, label in CURVES:
             chosen = select(results, (stage, method, 10))
@@ -45,4 +45,10 @@ def draw_figure_4(
     stages = tuple(stage for stage, *_ in CURVES)
     shown = results["components"].isin([0, 10]) & (results["method"] != "eim")
     finish(axes, results[shown], stages)
+    explain(
+        figure,
+        "New policies on the recovered rewards, and the policies of the training",
+        "training policy: 10 components; new policy: as many as the expert has modes, a fixed set "
+        f"or by search; {BANDS}",
+    )
     save(figure, out / "figure_4")

@@ -1,4 +1,4 @@
-"""Figure 5: sampling policy, recovered reward and inference policy of V-IRL on one task."""
+"""Figure 5: training policy, recovered reward and inference policy of V-IRL on one task."""
 
 from pathlib import Path
 
@@ -9,14 +9,22 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments.figures import infer_command
-from experiments.figures.style import crosses, ellipses, heat_map, read, save, task_mixture
+from experiments.figures.style import (
+    crosses,
+    ellipses,
+    explain,
+    heat_map,
+    read,
+    save,
+    task_mixture,
+)
 from experiments.result_files import check_same_task
 
 
 def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
     """Draw the three panels as contour plots over heat maps.
 
-    (a) log density of the first run's sampling policy, (b) the average reward of all runs, (c) log
+    (a) log density of the first run's training policy, (b) the average reward of all runs, (c) log
     density of the policy that `infer` fitted to that average; the target's 95 % ellipses, if it is
     known, and 500 demonstrations in each.
 
@@ -36,19 +44,25 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
     rewards = [read(run, "grid.npz")["reward"] for run in runs]
     average = np.mean([reward - reward.max() for reward in rewards], axis=0)
     panels = {
-        "a) sampling policy": first["log_policy"],
+        "a) training policy": first["log_policy"],
         f"b) recovered reward, {len(runs)} run{'s' if len(runs) > 1 else ''}": average,
-        "c) inference policy": inferred["log_policy"],
+        "c) new policy on b)": inferred["log_policy"],
     }
     x = read(runs[0], "demonstrations.npz")["train"]
     target = task_mixture(runs[0])
-    figure, row = plt.subplots(1, 3, figsize=(9.6, 3.4), layout="constrained")
+    figure, row = plt.subplots(1, 3, figsize=(9.6, 3.9), layout="constrained")
     for axes, (title, log_density) in zip(row, panels.items(), strict=True):
         image = heat_map(axes, first["axes"], log_density, contours=True)
         crosses(axes, x)
         ellipses(axes, target)
         axes.set_title(title)
     figure.colorbar(image, ax=row, label="nats below the maximum", shrink=0.85)
+    known = "" if target is None else "; ellipses: 95 % of the expert's components"
+    explain(
+        figure,
+        "A policy, the reward it helped to recover, and a new policy on that reward",
+        f"colours: log density or reward, a line every 2 nats; crosses: demonstrations{known}",
+    )
     save(figure, out / "figure_5")
 
 

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from experiments.evaluation.contrast import normalised_rewards
 from experiments.figures import own, walks
-from experiments.figures.style import COLOURS, LABELS, open_frame, read, save
+from experiments.figures.style import COLOURS, LABELS, explain, open_frame, read, save
 from experiments.result_files import check_poolable, check_same_preset
 from experiments.tasks import descriptions
 
@@ -38,7 +38,7 @@ def draw_figure_7(folder: Path, out: Path, pool: bool = False) -> None:
     if not pool:
         check_same_preset(every)
         check_poolable("task sizes", {run: {str(length)} for run, length in steps.items()})
-    figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7.2, 4.0), layout="constrained")
     position, ticks, labels = 1.0, [], []
     for method, runs in trials.items():
         for i, run in enumerate(runs, start=1):
@@ -49,11 +49,12 @@ def draw_figure_7(folder: Path, out: Path, pool: bool = False) -> None:
         position += GAP
     axes.set_xticks(ticks, labels)
     axes.tick_params(axis="x", length=0)
-    axes.set_xlabel("trial")
+    axes.set_xlabel("trial, a seed each")
     axes.set_ylabel(f"normalised recovered reward, d = {max(steps.values())}")
     open_frame(axes)
     handles = [entry for method in MODE for entry in entries(method)]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    explain(figure, "Do recovered rewards know modes that the training policy never explored?")
     save(figure, out / "figure_7")
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from experiments.ablation_tables import table_of
 from experiments.figures import own
-from experiments.figures.style import Look, log_ticks, open_frame, save
+from experiments.figures.style import Look, explain, log_ticks, open_frame, save
 from experiments.references import LABELS
 from experiments.result_files import (
     COLUMNS,
@@ -69,6 +69,13 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
                 ]
                 columns[f"{title}: {label}"] = cells
         panel[0].set_title(title)
+    explain(
+        figure,
+        f"The preset {base!r} without each of its parts, and references",
+        "dots: seeds; bars: means, from 5 seeds on with 95 % intervals; dashed: the first row's "
+        "mean; grey: densities of the same demonstrations without a reward; lower is better, of "
+        "correlations higher",
+    )
     save(figure, out / "figure_ablations")
     write_text(out / "ablations.md", to_markdown(pd.DataFrame(columns)))
     Console().print(f"wrote {out / 'ablations.md'}")

@@ -7,14 +7,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from experiments.figures.style import Look, read, save
+from experiments.figures.style import Look, explain, read, save
 
 
 def draw_figure_robot(results: Path, out: Path) -> None:
     """Left the mean of every component, as opaque as it is heavy; right draws; crosses: goals."""
     arrays = read(results, "robot.npz")
     options: Look = {"layout": "constrained", "sharex": True, "sharey": True}
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.0, 4.2), **options)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.0, 4.7), **options)
     weights = arrays["weights"] / arrays["weights"].max()
     used = weights > 1e-3
     arms(left, arrays["means"][used], list(0.15 + 0.85 * weights[used]), 1.2)
@@ -27,6 +27,14 @@ def draw_figure_robot(results: Path, out: Path) -> None:
         axes.set_aspect("equal")
         axes.set_xlim(-8.5, 8.5)
         axes.set_ylim(-8.5, 8.5)
+        axes.set_xlabel("x, link lengths")
+    left.set_ylabel("y, link lengths")
+    explain(
+        figure,
+        "Planar robot: arms of a policy fitted to reach one of four goals",
+        "square: where the arm is fixed; crosses: goals of its tip; left, the heavier a component "
+        "the darker its arm",
+    )
     save(figure, out / "figure_robot")
 
 

@@ -15,6 +15,7 @@ from experiments.figures.style import (
     Look,
     crosses,
     ellipses,
+    explain,
     heat_map,
     open_frame,
     read,
@@ -39,7 +40,7 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
         return
     grid = read(run, "grid.npz")
     target = task_mixture(run)
-    figure = plt.figure(figsize=(14.5, 3.6), layout="constrained")
+    figure = plt.figure(figsize=(14.5, 4.0), layout="constrained")
     maps, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[3.1, 1.2], wspace=0.03)[0]
     axes = maps.subplots(1, 3)
     titles, keys = ("expert", "recovered reward", "policy"), ("log_p", "reward", "log_policy")
@@ -49,6 +50,13 @@ def draw_overview(run: Path, references: dict[str, float]) -> None:
         ellipses(panel, mixture)
         panel.set_title(title)
     crosses(axes[0], read(run, "demonstrations.npz")["train"])
+    explain(
+        figure,
+        "",
+        "crosses: demonstrations; ellipses: 95 % of the components of the expert, and on the "
+        "right map of the policy; curves: distance to the expert, lower is better; grey: "
+        "densities of the same demonstrations without a reward",
+    )
     maps.colorbar(image, ax=axes, label="nats below the maximum", shrink=0.85)
     curves(right.subplots(), history, references)
     save(figure, run / "overview")
@@ -71,7 +79,7 @@ def curves(
     axes.set_yscale("log")
     # An estimate from draws may be below 0.
     references = {label: value for label, value in references.items() if value > 0.0}
-    for value in references.values():
+    for value in sorted(references.values()):  # a lowest line drawn later has no margin
         axes.axhline(value, color="0.5", linewidth=0.7, zorder=0)
     low, high = np.log(axes.get_ylim())
     heights = [(np.log(value) - low) / (high - low) for value in references.values()]
@@ -79,6 +87,7 @@ def curves(
         look: Look = {"fontsize": 7, "va": "center", "color": "0.35"}
         axes.annotate(name, (1.01, height), xycoords="axes fraction", **look)
     axes.set_xlabel("iterations")
+    axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_ylabel(label)
     axes.legend(fontsize=7, loc="best", framealpha=1.0, edgecolor="none")
     open_frame(axes)

@@ -13,6 +13,11 @@ from experiments.result_files import Curve, select
 
 KEYS = ["stage", "method", "components", "modes"]
 COLUMNS = [*KEYS, "value"]
+STAGES = {
+    "training": "reward",
+    "training_policy": "training policy",
+    "inference": "new policy",
+}
 MARKERS = {1: "s", 10: "o"}  # by components, as our curves
 
 
@@ -69,5 +74,5 @@ def lay_published(axes: Axes, points: pd.DataFrame, curves: list[Curve]) -> None
         marker = "D" if stage == "training_policy" else MARKERS.get(components, "^")
         look: Look = {"color": COLOURS[method], "linewidth": 0.7, "linestyle": ":", "zorder": 4}
         face: Look = {"markerfacecolor": "white", "markersize": 5}
-        label = f"{LABELS[method]} {components}c, the paper ({stage.replace('_', ' ')})"
+        label = f"{LABELS[method]} {components}c, the paper's {STAGES[stage]}"
         axes.plot(chosen["modes"], chosen["value"], marker=marker, label=label, **look, **face)

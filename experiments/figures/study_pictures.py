@@ -104,7 +104,7 @@ def draw_slices(complete: Sequence[FrozenTrial], names: Sequence[str], out: Path
     _objective_axis(grid[0, 0], values)
     for axes in grid.flat[len(names) :]:
         axes.set_visible(False)
-    title(grid[0, 0], f"{len(complete)} complete trials")
+    title(grid[0, 0], f"{len(complete)} complete trials; lower is better")
     for row in grid:
         row[0].set_ylabel("objective")
     bar = figure.colorbar(points, ax=grid, label="trial", pad=0.01)

@@ -1,6 +1,7 @@
 """What all figures share: heat maps of log densities, ellipses, demonstrations, files."""
 
 import io
+import textwrap
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ DEPTH = 12.0
 MOVING_DPI, FRAME_MS = 80, 200  # of a moving picture
 # sqrt of the 95 % quantile of chi-square with 2 degrees of freedom: -2 log 0.05.
 RADIUS_95 = float(np.sqrt(-2.0 * np.log(0.05)))
+SMALL = 0.055  # inches of a letter of what stands below a figure
 
 plt.rcParams.update({"font.size": 9, "axes.titlesize": 9, "image.cmap": "viridis"})
 plt.rcParams.update({"figure.dpi": 100, "savefig.dpi": 150})
@@ -94,6 +96,13 @@ def crosses(axes: Axes, x: np.ndarray, n: int = 500) -> None:
 def open_frame(axes: Axes) -> None:
     """Without the lines above and on the right."""
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def explain(figure: Figure, title: str, key: str = "") -> None:
+    """What a figure shows, above it; below, in small letters, how to read it."""
+    figure.suptitle(title, fontsize=10)
+    lines = textwrap.fill(key, int(figure.get_figwidth() / SMALL))
+    figure.supxlabel(lines, fontsize=7, color="0.3")
 
 
 def log_ticks(axis: Axis, values: Any, subs: Sequence[float], numticks: int | None = None) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from experiments.figures.style import Look, open_frame, read, save
+from experiments.figures.style import Look, explain, open_frame, read, save
 
 MOST_COLUMNS = 7
 MOST_LINES = 100  # of a panel
@@ -107,14 +107,19 @@ def _draw_along(folder: Path, found: dict[str, np.ndarray]) -> None:
     """A line for each of the heaviest components."""
     weights = found["weights"]
     order = np.argsort(-weights)[: len(found["losses"])]
-    figure, axes = plt.subplots(figsize=(5.2, 3.0), layout="constrained")
+    figure, axes = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
     for rank, (o, losses) in enumerate(zip(order, found["losses"], strict=True)):
         colour, width = COLOURS[rank % len(COLOURS)], 0.5 + 4.0 * np.sqrt(weights[o])
         finite = np.where(np.isfinite(losses), losses, np.nan)
         label = f"weight {weights[o]:.2f}"
         axes.plot(found["pushes"], finite, color=colour, linewidth=width, label=label)
-    axes.set_xlabel("phase of a component's mean path")
-    axes.set_ylabel("nats that a push aside costs")
+    axes.set_xlabel("phase of the path, 0 at its start, 1 at its end")
+    axes.set_ylabel("reward lost, nats")
     axes.legend(frameon=False, fontsize=7, ncols=2)
     open_frame(axes)
+    explain(
+        figure,
+        "What a push aside costs along each component's mean path",
+        "a push of one standard deviation of the demonstrations there; high: the reward is strict",
+    )
     save(figure, folder / "along")

@@ -17,6 +17,7 @@ import optuna
 import pandas as pd
 from rich.console import Console
 
+from experiments.expected_time import sentence, times_of_units
 from experiments.result_files import sign_flip_test, to_markdown, with_interval
 from experiments.specification import column_name, parse_integers, published_column, tuned_file
 from experiments.sweep import Workers, execute_sweep, records_of
@@ -81,6 +82,50 @@ def compare(
     """
     console, task = Console(), studies.task
     number = workers.local
+    columns, units, out = _planned(studies, seeds, out, budget)
+    out.mkdir(parents=True, exist_ok=True)
+    console.print(_size_line(columns, units, out), highlight=False, soft_wrap=True)
+    failures = execute_sweep(units, out, workers.scheduler, number, console)
+    records = records_of(units, out)
+    finished = [unit for unit in units if unit.name in records]
+    outcomes = [_outcome(unit, records[unit.name].summaries["."]) for unit in finished]
+    write_report(columns, pd.DataFrame(outcomes), out)
+    if write:
+        path = write_tuned(task, columns)
+        console.print(f"wrote {path}; use it with --hparams tuned")
+    console.print((out / "compare.md").read_text(), markup=False, highlight=False)
+    if failures:
+        first = last_line(next(iter(failures.values())))
+        raise InputError(f"{len(failures)} runs failed, the first with: {first}")
+
+
+def preview(
+    studies: Studies,
+    seeds: str | None,
+    workers: Workers,
+    out: Path | None,
+    budget: str | None = None,
+) -> None:
+    """Say how many runs there are, how many are finished, and how long the rest will take.
+
+    Nothing is done or written.
+
+    Raises:
+        InputError: as `compare`.
+    """
+    console, number = Console(highlight=False, soft_wrap=True), workers.local
+    columns, units, out = _planned(studies, seeds, out, budget)
+    finished = records_of(units, out)
+    left = [unit for unit in units if unit.name not in finished]
+    done = f"{len(units) - len(left)} done already, {len(left)} to do"
+    console.print(f"{_size_line(columns, units, out)}: {done}")
+    console.print(sentence(times_of_units(left), number))
+
+
+def _planned(
+    studies: Studies, seeds: str | None, out: Path | None, budget: str | None
+) -> tuple[list[Column], list[CandidateUnit], Path]:
+    """The columns, their runs, and the folder. Raises InputError as `compare`."""
     fresh = parse_integers("--seeds", seeds) or [100, 101, 102]
     columns = find_columns(studies)
     for column in columns:
@@ -88,8 +133,8 @@ def compare(
         if seen:
             text = f"tuning of {column.name} saw these seeds; give fresh ones."
             raise InputError(f"--seeds {seen}: {text}")
-    preset = check_choice("--budget", budget or columns[0].spec.preset, describe(task).grids)
-    out = out or Path("comparisons") / f"{task}-{preset}"
+    preset = budget or columns[0].spec.preset
+    check_choice("--budget", preset, describe(studies.task).grids)
     runs = {column.name: dataclasses.replace(column.spec, preset=preset) for column in columns}
     units = [
         CandidateUnit(
@@ -103,21 +148,13 @@ def compare(
         for candidate in column.candidates
         for seed in fresh
     ]
-    out.mkdir(parents=True, exist_ok=True)
-    text = f"{len(units)} runs of {len(columns)} published columns and what was found for them"
-    console.print(f"{text}, in {out}", highlight=False, soft_wrap=True)
-    failures = execute_sweep(units, out, workers.scheduler, number, console)
-    records = records_of(units, out)
-    finished = [unit for unit in units if unit.name in records]
-    outcomes = [_outcome(unit, records[unit.name].summaries["."]) for unit in finished]
-    write_report(columns, pd.DataFrame(outcomes), out)
-    if write:
-        path = write_tuned(task, columns)
-        console.print(f"wrote {path}; use it with --hparams tuned")
-    console.print((out / "compare.md").read_text(), markup=False, highlight=False)
-    if failures:
-        first = last_line(next(iter(failures.values())))
-        raise InputError(f"{len(failures)} runs failed, the first with: {first}")
+    return columns, units, out or Path("comparisons") / f"{studies.task}-{preset}"
+
+
+def _size_line(columns: Sequence[Column], units: Sequence[CandidateUnit], out: Path) -> str:
+    plural = "s" if len(columns) > 1 else ""
+    names = ", ".join(column.name for column in columns)
+    return f"{len(units)} runs of the published column{plural} {names} and what was found, in {out}"
 
 
 def _outcome(unit: CandidateUnit, summary: Mapping[str, Any]) -> dict[str, Any]:

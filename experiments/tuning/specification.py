@@ -114,18 +114,19 @@ class Studies(NamedTuple):
         command = self.command(columns[0])
         raise InputError(f"no study of {self.task} in {files}; make one with: {command}")
 
-    def command(self, column: Column) -> str:
-        """That makes the study of a column, with the options that were given for these studies."""
+    def command(self, column: Column, name: str = "tune") -> str:
+        """That makes the study of a column, or does `name` with it, with the options that were
+        given for these studies.
+        """
         given = {
-            "method": column[0],
-            "components": column[1],
+            **({} if name == "compare" else {"method": column[0], "components": column[1]}),
             "preset": self.preset,
             "modes": self.modes,
             "steps": self.steps,
             "storage": self.storage,
         }
         options = "".join(f" --{key} {v}" for key, v in given.items() if v is not None)
-        return f"python -m experiments tune {self.task}{options}"
+        return f"python -m experiments {name} {self.task}{options}"
 
 
 def check_compared(task: str) -> Sequence[Column]:

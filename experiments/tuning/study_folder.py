@@ -25,7 +25,7 @@ def check_folder(out: Path, spec: StudySpecification, url: str) -> None:
         return
     try:
         found = json.loads((out / FILE).read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{out / FILE} is damaged ({error}). {ELSEWHERE}") from error
     other = differences(found, _identity(out, spec, url))
     if other:

@@ -18,8 +18,16 @@ from rich.table import Table
 
 from experiments.expected_time import expected_time, sentence
 from experiments.sweep import Workers, cluster, submit
+from experiments.tasks import describe as task_description
+from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES
 from experiments.tuning.space import written
-from experiments.tuning.specification import FOLDER, StudySpecification, TuneRequest
+from experiments.tuning.specification import (
+    FOLDER,
+    Column,
+    Studies,
+    StudySpecification,
+    TuneRequest,
+)
 from experiments.tuning.study import (
     ENDED,
     NOT_NEEDED,
@@ -36,20 +44,25 @@ from experiments.tuning.study import (
 from experiments.tuning.study_folder import check_folder, claim_folder
 
 
-def tune(request: TuneRequest, workers: Workers, out: Path | None) -> None:
+def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
     """Do trials until as many as asked for are complete or pruned, then print and write them.
+
+    Args:
+        place: the study's folder; None: that of its name.
 
     Raises:
         InputError: bad arguments, a storage that cannot be used, another study of this name, or
             trials that only fail.
     """
     console, trials = Console(), request.trials
-    spec, out, url = _study_of(request, workers, out)
+    spec, out, url = _study_of(request, workers, place)
     study = open_study(spec, open_storage(url))
     claim_folder(out, spec, url, study)
     try:
         if count(study, *ENDED) < trials:
-            console.print(f"[bold]{spec.name}[/bold] in {url}; runs in {out}", highlight=False)
+            console.print(
+                f"[bold]{spec.name}[/bold] in {url}; runs in {out}", highlight=False, soft_wrap=True
+            )
             arguments = (spec, url, trials, (out / "trials").absolute())
             _work_together(study, arguments, workers, console)
     except optuna.exceptions.StorageInternalError as error:
@@ -58,12 +71,26 @@ def tune(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "trials.csv", study.trials_dataframe(attrs=COLUMNS).to_csv(index=False))
     console.print(board(study, trials))
-    console.print(f"trials: {out / 'trials.csv'}   database: {url}", highlight=False)
+    where = f"trials: {out / 'trials.csv'}   database: {url}"
+    console.print(where, highlight=False, soft_wrap=True)
+    # A study in a folder of its own is found by its database alone.
+    studies = request.studies if place is None else request.studies._replace(storage=url)
+    column = (request.method, request.components)
+    for command in next_commands(studies, column, count(study, TrialState.COMPLETE)):
+        console.print(f"next: {command}", markup=False, highlight=False, soft_wrap=True)
     if count(study, *ENDED) < trials:
         text = "the study was given up after too many failed trials in a row"
         failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
         last = [outcome(trial) for trial in failed if "traceback" in trial.user_attrs][-1:]
         raise InputError(f"{text}; the last {last[0] if last else 'did not run'}")
+
+
+def next_commands(studies: Studies, column: Column, complete: int) -> list[str]:
+    """What can be done with a study of so many complete trials."""
+    names = ["study-plots"] if complete >= FEWEST_FOR_IMPORTANCES else []
+    if complete and column in task_description(studies.task).compared:
+        names.append("compare")
+    return [studies.command(column, name) for name in names]
 
 
 def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
