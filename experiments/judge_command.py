@@ -27,7 +27,7 @@ from experiments.demonstration_files import Demonstrations
 from experiments.evaluation.judged import (
     COLUMNS,
     EM_BIC,
-    PEOPLE,
+    KEPT_BACK,
     POLICY,
     REWARD,
     Measure,
@@ -125,7 +125,7 @@ def judge(
     rows = _contexts_first(_dithered(rows, fitted))
     task = Judge(fitted, request, rows, encoding, out, progress, console)
     splits = [_split(task, number) for number in range(request.splits)]
-    _measure(task, splits[0]).people()  # whether the user's function can be used
+    _measure(task, splits[0]).kept_back()  # whether the user's function can be used
     folder = RunFolder.open(out, _identity(task, splits[0]))
     console.print(_size_line(task, splits[0]), highlight=False, soft_wrap=True)
     if not flow_is_installed():
@@ -234,7 +234,7 @@ def _judge_split(task: Judge, split: Split) -> None:
         share = f"split {split.number}: {100.0 * reward.effective_share:.2g} % of the draws behind"
         what = "the reward's likelihood and outcome are effective: neither is worth much."
         _warn(task, f"{share} {what}")
-    table = [measure.people()]
+    table = [measure.kept_back()]
     table += [measure.row(name, density, reward) for name, density in found.items()]
     if not (task.out / "judge.npz").is_file():
         _save_draws(task, measure, found)
@@ -313,12 +313,12 @@ def _warn(task: Judge, text: str) -> None:
 
 
 def _save_draws(task: Judge, measure: Measure, found: Mapping[str, Density]) -> None:
-    """judge.npz: all people, and as many draws of reward, first policy and EM."""
-    people = measure.as_seen(task.rows.x)
+    """judge.npz: all demonstrations, and as many draws of reward, first policy and EM."""
+    shown = measure.as_seen(task.rows.x)
     policy = next(name for name in found if name.startswith(POLICY))
-    most = SHOWN[people.ndim]
-    chosen = np.random.default_rng(0).permutation(len(people))[:most]
-    arrays: dict[str, Any] = {PEOPLE: people[chosen]}
+    most = SHOWN[shown.ndim]
+    chosen = np.random.default_rng(0).permutation(len(shown))[:most]
+    arrays: dict[str, Any] = {"demonstrations": shown[chosen]}
     for title, name in (("reward's draws", REWARD), (POLICY, policy), (EM_BIC, EM_BIC)):
         arrays[title] = measure.draws(name, found[name])[: len(chosen)]
     columns = task.rows.columns
@@ -368,8 +368,9 @@ def _print_table(table: pd.DataFrame, task: Judge) -> None:
     splits, names = table["split"].nunique(), table["density"].unique()
     title = f"kept-back rows, nats each: mean of {splits} split(s) ± standard error"
     columns = ("log_likelihood", "reward_ahead")
-    cells = [[_written(means.loc[n, c], errors.loc[n, c]) for c in columns] for n in names]
-    task.console.print(_shown(title, ("log likelihood", "reward ahead"), names, cells))
+    fitted = [name for name in names if name != KEPT_BACK]
+    cells = [[_written(means.loc[n, c], errors.loc[n, c]) for c in columns] for n in fitted]
+    task.console.print(_shown(title, ("log likelihood", "reward ahead"), fitted, cells))
     outcomes = list(table.columns[len(COLUMNS) :])
     if outcomes:
         cells = [[f"{means.loc[n, c]:.3g}" for c in outcomes] for n in names]

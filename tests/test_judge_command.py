@@ -86,7 +86,7 @@ def test_the_table_has_a_row_per_split_and_density(finished):
     _, out, shown = finished
     table = pd.read_csv(out / "judge.csv")
     assert list(table.columns) == [*judged.COLUMNS, "reach", "inside", "axes"]
-    densities = ["people", "reward", "policy, 2", *REFERENCES]
+    densities = ["kept back", "reward", "policy, 2", *REFERENCES]
     assert list(table["density"]) == 2 * densities
     assert list(table["split"]) == [0] * len(densities) + [1] * len(densities)
     assert (table["rows"] == 10).all()  # of 16 the one person who fits
@@ -129,7 +129,7 @@ def test_the_reward_is_normalised(finished):
 def test_outcomes_are_of_the_people_and_of_draws(finished):
     folder, out, _ = finished
     test, _ = kept_and_train(folder, out)
-    people = row_of(out, "people")
+    people = row_of(out, "kept back")
     found = (people["reach"], people["inside"], people["axes"])
     assert found == (np.abs(test).max(), 1.0, 2.0)
     assert np.isnan(people["log_likelihood"])
@@ -144,7 +144,7 @@ def test_the_picture_shows_people_and_draws(finished):
     assert len(np.unique(picture, axis=0)) > 50
     with np.load(out / "judge.npz") as arrays:
         shown = {name: arrays[name].shape for name in arrays.files}
-    titles = ["people", "reward's draws", "policy", "EM by BIC"]
+    titles = ["demonstrations", "reward's draws", "policy", "EM by BIC"]
     assert shown == {**dict.fromkeys(titles, (80, 2)), "columns": (2,)}
 
 
@@ -156,7 +156,7 @@ def test_a_size_that_is_chosen_is_in_no_name(call, tmp_path):
     assert status == 0, error
     table = pd.read_csv(tmp_path / "out" / "judge.csv")
     assert list(table.columns) == judged.COLUMNS  # no outcome was asked for
-    names = ["people", "reward", "policy", "EM by BIC", "EM", "EM tied", "KDE"]
+    names = ["kept back", "reward", "policy", "EM by BIC", "EM", "EM tied", "KDE"]
     assert list(table["density"])[:7] == names
     assert "of 1 splits" in shown
 
@@ -291,7 +291,7 @@ def test_paths_are_measured_and_drawn_as_paths(call, tmp_path):
     assert (tmp_path / "out" / "split-0" / "policy-3.npz").is_file()
     assert virl_tf.load_encoding(tmp_path / "out" / "encoding.npz").num_steps == 15
     with np.load(tmp_path / "out" / "judge.npz") as arrays:
-        assert arrays["people"].shape == arrays["reward's draws"].shape == (60, 15, 2)
+        assert arrays["demonstrations"].shape == arrays["reward's draws"].shape == (60, 15, 2)
         np.testing.assert_array_equal(arrays["columns"], ["x0", "x1"])
     assert (tmp_path / "out" / "judge.png").is_file()
     assert "1 of 1 splits" in shown or "0 of 1 splits" in shown
@@ -316,9 +316,9 @@ def test_columns_can_be_contexts(call, tmp_path):
     assert status == 0, error
     assert "120 demonstrations of dimension 1 given goal from" in shown
     table = pd.read_csv(tmp_path / "out" / "judge.csv").set_index("density")
-    names = ["people", "reward", "policy, 1", "policy, 2", "EM by BIC", "EM, 1", "EM tied, 1"]
+    names = ["kept back", "reward", "policy, 1", "policy, 2", "EM by BIC", "EM, 1", "EM tied, 1"]
     assert {*names, "EM, 2", "EM tied, 2", "KDE"} <= set(table.index)
-    assert (table["goals"] == table.loc["people", "goals"]).all()
+    assert (table["goals"] == table.loc["kept back", "goals"]).all()
     result = virl_tf.load(tmp_path / "out" / "split-0")
     assert result.reward.num_contexts == 1
     assert virl_tf.load_policy(tmp_path / "out/split-0/policy-2.npz").num_contexts == 1
@@ -335,7 +335,7 @@ def test_columns_can_be_contexts(call, tmp_path):
         found = table.loc[name, "log_likelihood"]
         assert found == pytest.approx(np.mean(values), abs=1e-9 if name != "reward" else 0.05)
     # Linear in the context: draws follow it.
-    assert table.loc["EM, 1", "follow"] == pytest.approx(table.loc["people", "follow"], abs=0.1)
+    assert table.loc["EM, 1", "follow"] == pytest.approx(table.loc["kept back", "follow"], abs=0.1)
     with np.load(tmp_path / "out" / "judge.npz") as arrays:
         assert list(arrays["columns"]) == ["goal", "speed"]
         assert np.isin(arrays["reward's draws"][:, 0], test[:, 0]).all()
@@ -425,7 +425,7 @@ def table_of(ahead):
     rows = []
     for split, by in enumerate(ahead):
         row = {"split": split, "rows": 10, "standard_error": 0.1, "ahead_error": 0.1}
-        rows.append({**row, "density": "people", "works": 1.0})
+        rows.append({**row, "density": "kept back", "works": 1.0})
         rows.append({**row, "density": "reward", "log_likelihood": 2.0, "works": 0.9})
         rows.append({**row, "density": "policy, 2", "log_likelihood": 9.0, "works": 0.8})
         for name, further in (("EM, 2", 0.0), ("KDE", 1.0)):

@@ -28,7 +28,7 @@ import tensorflow as tf
 from experiments.evaluation.trajectories import reward_draws
 from experiments.flow import fit_flow, flow_is_installed
 
-PEOPLE, REWARD, POLICY, EM_BIC, FLOW = "people", "reward", "policy", "EM by BIC", "flow"
+KEPT_BACK, REWARD, POLICY, EM_BIC, FLOW = "kept back", "reward", "policy", "EM by BIC", "flow"
 DRAWS = 4000  # of each density, for its outcome
 CANDIDATES = 50  # of a draw of a reward with contexts
 FOLDS, RIDGES = 5, (1e-6, 1e-3, 3e-3, 1e-2)  # of EM with one covariance
@@ -165,10 +165,10 @@ class Measure(NamedTuple):
         size = self.num_contexts
         return tf.constant(self.test[:, :size], DENSITY) if size else None
 
-    def people(self) -> dict[str, Any]:
+    def kept_back(self) -> dict[str, Any]:
         """The row of the kept-back rows themselves. Raises InputError, as `outcome_of`."""
         kept_back = self.as_seen(self.test)
-        found = {"density": PEOPLE, "rows": len(self.test)}
+        found = {"density": KEPT_BACK, "rows": len(self.test)}
         return {**found, **outcome_of(self.outcome, kept_back, kept_back)}
 
     def row(self, name: str, density: Density, reward: Density) -> dict[str, Any]:
@@ -252,4 +252,4 @@ def verdict(table: pd.DataFrame) -> str:
 
 
 def _is_own(name: str) -> bool:
-    return name in (PEOPLE, REWARD) or name.startswith(POLICY)
+    return name in (KEPT_BACK, REWARD) or name.startswith(POLICY)

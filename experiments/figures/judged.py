@@ -13,7 +13,7 @@ from experiments.figures.style import Look, open_frame, read, save
 MOST_ROWS = 3  # of panels: pairs of columns, or columns over time
 OTHER = -1  # what is on an axis is no column: time, or a density
 BINS = 40
-MARGIN = 0.05  # of the range that people are in
+MARGIN = 0.05  # of the range that demonstrations are in
 SIZES = 2000.0  # of all dots of a panel
 DOTS: Look = {"linewidths": 0, "alpha": 0.6, "color": "C0", "rasterized": True}
 LINES: Look = {"linewidths": 0.6, "alpha": 0.5, "colors": "C0"}
@@ -32,9 +32,9 @@ def draw_judged(folder: Path) -> None:
     size = (2.9 * len(shown), 0.5 + 2.7 * len(pairs))
     options: Look = {"sharex": "row", "sharey": "row", "layout": "constrained", "squeeze": False}
     figure, grid = plt.subplots(len(pairs), len(shown), figsize=size, **options)
-    people = next(iter(shown.values()))
+    demonstrated = next(iter(shown.values()))
     for row, pair in enumerate(pairs):
-        _set_limits(grid[row], people[row], equal=len(times) > 0 and OTHER not in pair)
+        _set_limits(grid[row], demonstrated[row], equal=len(times) > 0 and OTHER not in pair)
         grid[row, 0].set_ylabel(names[pair[1]])
     for column, (title, panels) in enumerate(shown.items()):
         grid[0, column].set_title(title)
@@ -74,12 +74,12 @@ def _draw(axes: Axes, points: np.ndarray) -> None:
         axes.scatter(x, y, s=np.clip(SIZES / len(points), 4.0, 16.0), **DOTS)
 
 
-def _set_limits(row: np.ndarray, people: np.ndarray, equal: bool) -> None:
-    """For a row of panels: where people are, and a margin; `equal` units if they fit.
+def _set_limits(row: np.ndarray, demonstrated: np.ndarray, equal: bool) -> None:
+    """For a row of panels: where demonstrations are, and a margin; `equal` units if they fit.
 
     Of paths alone: other columns may have any units.
     """
-    flat = people.reshape(-1, people.shape[-1])
+    flat = demonstrated.reshape(-1, demonstrated.shape[-1])
     spans = np.ptp(flat, axis=0)
     low, high = flat.min(axis=0) - MARGIN * spans, flat.max(axis=0) + MARGIN * spans
     row[0].set_xlim(low[0], high[0])
