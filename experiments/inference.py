@@ -96,9 +96,7 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
         return
 
     start = time.process_time()
-    rewards_of = str(runs[0]) if len(runs) == 1 else f"{len(runs)} runs, averaged"
-    what = f"a policy of {request.components} components on the reward of {rewards_of}"
-    console.print(f"{what}; half a minute as a rule", highlight=False, soft_wrap=True)
+    console.print(_what_is_fitted(runs, request), highlight=False, soft_wrap=True)
     with console.status("fitting"):
         fitted, evaluations = _fit(inference, rewards[0], given, config)
     seconds = time.process_time() - start
@@ -114,6 +112,12 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     console.print(f"{sentence}; in {out}", highlight=False, soft_wrap=True)
     _print_found(found, console)
     _print_how_to_read(out, console)
+
+
+def _what_is_fitted(runs: list[Path], request: InferenceRequest) -> str:
+    rewards_of = str(runs[0]) if len(runs) == 1 else f"{len(runs)} runs, averaged"
+    what = f"a policy of {request.components} components on the reward of {rewards_of}"
+    return f"{what}; half a minute as a rule"
 
 
 def _outside(support: Support, inference: Inference, new: Any, trained: Any) -> dict[str, float]:
