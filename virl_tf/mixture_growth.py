@@ -7,7 +7,6 @@ Each covariance is shrunk towards what all components have in common,
 S_o the scatter of the N_o rows of component o: as if nu more rows of the pooled covariance W had
 been seen (Friedman, 1989, with one parameter). So a mode of a handful of rows is a component of its
 own, where EM with free covariances lays one component over two modes (docs/decisions.md, growth).
-At the end of EM they become those of a further row: see `of_further_rows`.
 
 EM's optima are local and rows are few, so where the mean of several mixtures' densities, a mixture
 of all their components, describes held-out rows better than the best of them, it counts, and more
@@ -75,17 +74,23 @@ class Grown(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What has grown, of columns shifted by `shift` [D] and divided by `scale` [D]."""
+    """What has grown, of columns shifted by `shift` [D] and divided by `scale` [D].
+
+    Attributes:
+        few: rows are so few that covariances have to be those of further rows.
+    """
 
     grown: list[Grown]
     shift: Float64[Array, " D"]
     scale: Float64[Array, " D"]
+    few: bool = False
 
     def mixture(self, x: np.ndarray) -> Mixture:
         """The mean of the densities after EM on x [N, D]."""
         z = (looked_at(x) - self.shift) / self.scale
         with one_thread():
-            mixtures = [fitted(z, one.gaussians, one.pseudo_rows, one.ridge) for one in self.grown]
+            fit = fitted if self.few else maximise
+            mixtures = [fit(z, one.gaussians, one.pseudo_rows, one.ridge) for one in self.grown]
             found = mean_density(mixtures)
         return Mixture(
             tf.constant(np.log(found.weights), DENSITY),
@@ -185,11 +190,11 @@ def _grow(
     train: np.ndarray, test: np.ndarray, start: int, nu: float, seed: int, known: Halves
 ) -> Grown:
     """From so many components, all that can be split in each round."""
-    gaussians = fitted(train, from_clusters(train, start, seed), nu)
+    gaussians = maximise(train, from_clusters(train, start, seed), nu)
     best = Grown(score(test, gaussians), nu, gaussians)
     rounds = 0
     while rounds < PATIENCE and (halved := split(train, gaussians, seed, known)) is not None:
-        gaussians = without_empty(fitted(train, halved, nu), len(train))
+        gaussians = without_empty(maximise(train, halved, nu), len(train))
         rounds += 1
         found = Grown(score(test, gaussians), nu, gaussians)
         if found.score > best.score + TOLERANCE:
@@ -255,9 +260,7 @@ def from_labels(z: np.ndarray, labels: Int64[Array, " N"]) -> Gaussians:
 
 def fitted(z: np.ndarray, start: Gaussians, nu: float, ridge: float = RIDGE) -> Gaussians:
     """EM from `start`, with `nu` pseudo-rows, and the covariances of further rows."""
-    found = maximise(z, start, nu, ridge)
-    # A mixture by BIC goes on without pseudo-rows: its components have many rows each.
-    return found if nu == 0.0 else of_further_rows(z, found, nu, ridge)
+    return of_further_rows(z, maximise(z, start, nu, ridge), nu, ridge)
 
 
 def maximise(

@@ -2,7 +2,8 @@
 cross-validation; then the mean of the densities that several starts of good choices end in.
 
 A held-out fifth of few rows is too few to stop growth by, and what EM ends in depends on its start
-more than on anything else. The likelihood of few rows hardly tells many narrow components from few
+more than on anything else. Its covariances are too narrow for rows that it has not seen, and end as
+those of further rows. The likelihood of few rows hardly tells many narrow components from few
 wide ones, though these bridge modes: so beside the likeliest choice the narrowest of those count
 that are as likely (docs/decisions.md, few-rows).
 """
@@ -71,7 +72,7 @@ def mean_of_starts(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None =
         better = not as_good(by_columns[0].of_rows - usual[0].of_rows)
         best, rows = by_columns if better else usual, _Rows(z, seed)
         grown = [one for found in best for one in rows.mixtures(found.choice, STARTS)]
-    return Growth(grown, shift, scale)
+    return Growth(grown, shift, scale, few=True)
 
 
 class _Rows:
