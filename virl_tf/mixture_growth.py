@@ -334,8 +334,8 @@ def _m_step(
     first, other, _ = pair_indices(d)
     second[:, first, other] = second[:, other, first] = shares.T @ products
     scatter = second - counts[:, None, None] * means[:, :, None] * means[:, None, :]
-    pooled = scatter.sum(axis=0) / np.maximum(n - np.sum(spent), 1.0)
-    shrunk = (scatter + nu * pooled) / (counts - spent + nu)[:, None, None]
+    free = np.maximum(n - np.sum(spent), 1.0)
+    shrunk = (scatter + nu * scatter.sum(axis=0) / free) / (counts - spent + nu)[:, None, None]
     wide = (1.0 + spent / counts)[:, None, None] * shrunk
     return Gaussians(counts / counts.sum(), means, wide + ridge * np.eye(d))
 
