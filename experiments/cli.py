@@ -410,6 +410,55 @@ def judge_command(
     judge(fitted, request, found, out or Path("judged") / demonstrations.stem, not quiet)
 
 
+@app.command("play")
+@_interruptible()
+def play_command(
+    demonstrations: DataFile,
+    world: Annotated[
+        str,
+        _given(
+            "FILE.py",
+            "Your Python file with World(n, seed): .positions [n, D], .move(targets [n, D]) for "
+            "one sample, .outcome() -> {name: number}.",
+        ),
+    ],
+    episode: Episode = None,
+    time: Time = None,
+    move_steps: Annotated[
+        int | None, Option(help="Samples until a new move is chosen; default: episode / 9.")
+    ] = None,
+    runs: Annotated[int, Option(help="How many are played.")] = 500,
+    candidates: Annotated[
+        int, Option(help="Moves of which the reward chooses; fewer keep more ways.")
+    ] = 4,
+    method: Method = "virl",
+    components: Annotated[int | None, Option(help="Of the policy; default: chosen.")] = None,
+    seed: Annotated[int, Option(help="Of the fit, and of all that is played.")] = 0,
+    array: ArrayName = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
+    hparams: HparamsFile = None,
+    set_: Set = None,
+    out: Annotated[Path | None, _folder("Default: played/ and the file's name.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Do moves learnt from trajectories reach the goal in closed loop, in your own world?
+
+    Fits a reward to what is done next given what was done last. Plays its best of a few moves, its
+    policy, kernels, EM and behaviour cloning. Writes play.csv, play.png and the fit.
+    """
+    no = {"encoding": "auto", "encoding_size": None, "via": None, "phase": None, "tolerance": None}
+    no |= {"contexts": None, "group": None, "periodic": None, "lower": None, "upper": None}
+    given = {**no, **locals(), "trajectories": True, "held_out": 0.1, "dither": False}
+    from experiments.play_request import PlayRequest
+
+    request = PlayRequest.of(world, move_steps, runs, candidates)
+    fitted, (episodes, _) = _data_of(given)
+    from experiments.play_command import play_file
+
+    play_file(fitted, request, episodes, out or Path("played") / demonstrations.stem, not quiet)
+
+
 @app.command("infer")
 def infer_command(
     runs: Annotated[list[Path], Argument(metavar="RUN...", help="Folders of finished runs.")],

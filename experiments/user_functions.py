@@ -28,6 +28,12 @@ def load_outcome(text: str) -> NamedFunction:
     return load_function("--outcome", text, "outcome", kind)
 
 
+def load_world(text: str) -> NamedFunction:
+    """`load_function` of a number of runs and a seed; `World` if `text` names none."""
+    kind = "a number n and a seed that gives an object with positions, move and outcome"
+    return load_function("--world", text, "World", kind)
+
+
 def load_function(option: str, text: str, default: str, kind: str) -> NamedFunction:
     """The function that `FILE.py`, `FILE.py:name` or `module:name` names.
 

@@ -42,6 +42,8 @@ WRONG = [
     (["judge", "DATA/rows.npy", "--components", "4,x"], "--components must be integers"),
     (["judge", "DATA/rows.npy", "--outcome", "missing.py"], "--outcome missing.py cannot be read"),
     (["judge", "DATA/rows.npy", "--columns", "q"], "rows.npy 'q': Allowed: x0, x1"),
+    (["play", "DATA/paths.npy", "--world", "missing.py"], "--world missing.py cannot be read"),
+    (["play", "DATA/paths.npy", "--world", "os:getcwd", "--runs", "0"], "--runs must be"),
     (["infer", "missing", "--components", "3"], "no folder missing"),
     (["fit", "setup.csv", "--held-out", "2"], "no file setup.csv"),
     (["fit", "DATA/ids.csv"], "column 'id' counts the rows"),

@@ -22,13 +22,13 @@ FLOORS = [
     [
         *("mixture", "conditional", "network_stack"),
         *("trajectories.options", "trajectories.episodes", "trajectories.encoding"),
-        "trajectories.bases",
+        *("trajectories.bases", "trajectories.moves"),
         *("trajectories.choice", "trajectories"),
     ],
     ["em", "em_by_bic", "mixture_growth", "mixture_of_few", "mixture_choice", "demonstrations"],
     [
         *("kde", "conditional_kde", "fusion", "importance", "features", "reward"),
-        "metrics",
+        *("metrics", "best_of"),
         *("tasks.base", "tasks.slice_sampling"),
     ],
     [
@@ -87,6 +87,7 @@ EXPERIMENT_FLOORS = [
             "demonstration_files",
         ),
         *("user_functions", "trajectory_files", "fit_request", "judge_request", "tracking"),
+        "play_request",
         "doc_tables",
         *("docs_notation", "docs_pages", "docs_command"),
     ],
@@ -117,6 +118,7 @@ EXPERIMENT_FLOORS = [
         "evaluation.walks",
         "evaluation.trajectories",
         "evaluation.judged",
+        "evaluation.closed_loop",
         "evaluation.own_demonstrations",
         "evaluation.known_truth",
         "evaluation.contextual",
@@ -127,7 +129,7 @@ EXPERIMENT_FLOORS = [
         *("tasks.obstacle_field", "tasks.hall"),
         *("tasks.experts", "tasks.waving_experts", "tasks.obstacles"),
     ],
-    ["runs", "inference", "fit_command", "judge_command"],
+    ["runs", "inference", "fit_command", "judge_command", "play_command"],
     ["units", "expected_time", "sweep", "sweep_command", "ablations", "ablation_command"],
     [
         *("tuning", "tuning.space", "tuning.specification", "tuning.study", "tuning.compare"),

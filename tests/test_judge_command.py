@@ -245,7 +245,7 @@ def test_a_damaged_table_is_refused(call, finished):
         (["--outcome", "DIR/wrong.py:listed"], "must return {name: number}, got [1.0]"),
         (["--outcome", "DIR/wrong.py:text"], "'reach' is 'far'"),
         (["--outcome", "DIR/wrong.py:array"], "'reach' is an array of shape (2,)"),
-        (["--outcome", "DIR/wrong.py:taken"], "other names than those of judge.csv; got 'rows'"),
+        (["--outcome", "DIR/wrong.py:taken"], "other names than the table's own; got 'rows'"),
         (["--outcome", "DIR/wrong.py:nothing"], "got {}"),
         (["--seed", "-1"], "seed must be"),
     ],

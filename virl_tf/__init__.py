@@ -20,6 +20,7 @@ from virl_tf.version import VERSION
 
 if TYPE_CHECKING:
     from virl_tf import export, tasks
+    from virl_tf.best_of import BestOf
     from virl_tf.conditional import ConditionalMixture
     from virl_tf.fit import Result, fit, load
     from virl_tf.fit_policy import PolicyResult, fit_policy
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from virl_tf.summary import FitWarning
     from virl_tf.trajectories.choice import fit_encoding
     from virl_tf.trajectories.encoding import Encoding
+    from virl_tf.trajectories.moves import Moves
     from virl_tf.validation import InputError
 
 METHODS: "dict[str, Method]"
@@ -46,12 +48,14 @@ __version__ = VERSION
 # files and hyperparameters need no TensorFlow, which takes seconds to load.
 _HOMES = {
     "METHODS": "methods",
+    "BestOf": "best_of",
     "ConditionalMixture": "conditional",
     "Encoding": "trajectories.encoding",
     "FitWarning": "summary",
     "Hparams": "hparams",
     "InputError": "validation",
     "Mixture": "mixture",
+    "Moves": "trajectories.moves",
     "PolicyResult": "fit_policy",
     "Result": "fit",
     "Reward": "reward",
@@ -69,12 +73,14 @@ _HOMES = {
 
 __all__ = [
     "METHODS",
+    "BestOf",
     "ConditionalMixture",
     "Encoding",
     "FitWarning",
     "Hparams",
     "InputError",
     "Mixture",
+    "Moves",
     "PolicyResult",
     "Result",
     "Reward",

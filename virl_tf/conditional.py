@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.contexts import checked, checked_context, rows_of
+from virl_tf.contexts import by_blocks, checked, checked_context, rows_of
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, LOG_2PI, sampling_seed
 from virl_tf.shapes import Array, Float64
@@ -95,11 +95,14 @@ class ConditionalMixture(NamedTuple):
     def log_prob(self, x: Any, c: Any = None) -> tf.Tensor:
         """Log q(x | c): x [..., D] and c [..., C] -> [...]; or rows [c, x] [N, C + D] alone."""
         if c is None:
-            log_gate = self.log_gate(tf.convert_to_tensor(x, DENSITY)[:, : self.num_contexts])
-            return tf.reduce_logsumexp(log_gate + self.component_log_prob(x), axis=-1)
+            return by_blocks(self._log_prob, tf.convert_to_tensor(x, DENSITY))
         rows = rows_of(x, c, self.num_contexts, self.dim)
         flat = self.log_prob(tf.reshape(rows, [-1, rows.shape[-1]]))
         return tf.reshape(flat, tf.shape(rows)[:-1])
+
+    def _log_prob(self, rows: Float64[Array, "N C+D"]) -> Float64[Array, " N"]:
+        log_gate = self.log_gate(rows[:, : self.num_contexts])
+        return tf.reduce_logsumexp(log_gate + self.component_log_prob(rows), axis=-1)
 
     def sample(self, c: Any, seed: Any = None) -> tf.Tensor:
         """A draw for each context: c [N, C] -> [N, D]. `seed` as of `Mixture.sample`."""

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.conditional import ConditionalMixture, Policy
-from virl_tf.contexts import checked_context, rows_of
+from virl_tf.contexts import by_blocks, checked_context, rows_of
 from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.features import Features, in_context
 from virl_tf.mixture import Mixture
@@ -225,7 +225,8 @@ def evaluate(reward: Reward, x: tf.Tensor) -> tf.Tensor:
     """R(x), compiled once per shape of reward, whatever the numbers of networks and of points:
     float64 [N, D] -> [N].
     """
-    return compiled_log_prob(specs_of(reward))(reward, x)
+    log_prob = functools.partial(compiled_log_prob(specs_of(reward)), reward)
+    return by_blocks(log_prob, x) if reward.num_contexts else log_prob(x)
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 and by what draws do.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -206,14 +206,26 @@ def outcome_of(outcome: Outcome | None, x: np.ndarray, kept_back: np.ndarray) ->
     """
     if outcome is None:
         return {}
-    found = outcome(x, kept_back)
-    wanted = "--outcome: the function must return {name: number}"
+    return numbers_by_name("--outcome: the function", outcome(x, kept_back), COLUMNS)
+
+
+def numbers_by_name(what: str, found: Any, taken: Collection[str]) -> dict[str, float]:
+    """What a user's function returned, checked.
+
+    Args:
+        what: the function, for messages.
+        taken: names that a table has for something else.
+
+    Raises:
+        InputError: no names and numbers, or such a name.
+    """
+    wanted = f"{what} must return {{name: number}}"
     if not isinstance(found, Mapping) or not found:
         raise InputError(f"{wanted}, got {told(found)}.")
     numbers = {}
     for name, value in found.items():
-        if not isinstance(name, str) or name in COLUMNS:
-            raise InputError(f"{wanted}, with other names than those of judge.csv; got {name!r}.")
+        if not isinstance(name, str) or name in taken:
+            raise InputError(f"{wanted}, with other names than the table's own; got {name!r}.")
         if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
             raise InputError(f"{wanted}; {name!r} is {told(value)}.")
         numbers[name] = float(value)

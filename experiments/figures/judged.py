@@ -1,5 +1,6 @@
 """People beside draws of reward, policy and EM, on the same axes, from the folder of `judge`."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,18 @@ def draw_judged(folder: Path) -> None:
     Rows are pairs of the first columns; of paths one in the plane, or each column over time.
     """
     found = read(folder, "judge.npz")
-    names = [*map(str, found.pop("columns")), "time" if "times" in found else "density"]
-    times = found.pop("times", np.zeros(0))
+    columns, times = list(map(str, found.pop("columns"))), found.pop("times", np.zeros(0))
+    draw_paths(folder / "judge", found, columns, times)
+
+
+def draw_paths(
+    path: Path, found: Mapping[str, np.ndarray], columns: Sequence[str], times: np.ndarray
+) -> None:
+    """`path`.png and .pdf of points [N, D] without `times`, or of paths [N, T, D] with times [T].
+
+    The first of `found` sets the limits of all.
+    """
+    names = [*columns, "time" if len(times) else "density"]
     pairs = _pairs(len(names) - 1, len(times) > 0)
     shown = {title: [_in_plane(x, times, pair) for pair in pairs] for title, x in found.items()}
     size = (2.9 * len(shown), 0.5 + 2.7 * len(pairs))
@@ -42,7 +53,7 @@ def draw_judged(folder: Path) -> None:
             _draw(axes, points)
             axes.set_xlabel(names[pair[0]])
             open_frame(axes)
-    save(figure, folder / "judge")
+    save(figure, path)
 
 
 def _pairs(width: int, paths: bool) -> list[tuple[int, int]]:

@@ -1,0 +1,210 @@
+"""`python -m experiments play`: policies over moves in closed loop, in a user's own world."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import virl_tf
+from virl_tf.demonstrations import DataOptions, prepare
+from virl_tf.numerics import numpy_seed
+from virl_tf.persistence.files import load_arrays, save_arrays, write_text
+from virl_tf.persistence.run_folder import RunFolder
+from virl_tf.trajectories.episodes import Episodes
+from virl_tf.trajectories.moves import MoveRows, Moves
+from virl_tf.validation import InputError, reason, told
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from experiments.evaluation.closed_loop import (
+    CHOSEN,
+    EM_BIC,
+    POLICY,
+    REPLAYED,
+    World,
+    movers,
+    padded,
+    play,
+    replay,
+)
+from experiments.evaluation.judged import numbers_by_name
+from experiments.figures.judged import draw_paths
+from experiments.fit_request import FitRequest
+from experiments.play_request import PlayRequest
+
+SHOWN = 150  # paths of each picture
+LONGER = 1.5  # than the longest demonstration is what is given time
+
+
+class Game(NamedTuple):
+    """What a command is to do.
+
+    Attributes:
+        fitted, request: its options.
+        episodes, moves, rows: what was demonstrated.
+        out: the folder.
+        console: for all but fits.
+    """
+
+    fitted: FitRequest
+    request: PlayRequest
+    episodes: Episodes
+    moves: Moves
+    rows: MoveRows
+    out: Path
+    console: Console
+
+    @property
+    def samples(self) -> int:
+        """That a run may take."""
+        return int(LONGER * self.episodes.lengths.max())
+
+    def world(self) -> World:
+        """The same starts and noise for all. Raises InputError for what is none."""
+        runs, columns = self.request.runs, self.moves.columns
+        found = self.request.world.function(runs, numpy_seed(self.fitted.seed, 0, "world"))
+        positions = np.asarray(getattr(found, "positions", None))
+        if positions.shape != (runs, len(columns)) or positions.dtype.kind not in "iuf":
+            raise InputError(
+                f"--world: World({runs}, seed).positions must be numbers [{runs}, {len(columns)}], "
+                f"of the columns {', '.join(columns)}; got {told(positions)}."
+            )
+        for name in ("move", "outcome"):
+            if not callable(getattr(found, name, None)):
+                raise InputError(f"--world: the world has no method {name!r}.")
+        return found
+
+
+def play_file(
+    fitted: FitRequest, request: PlayRequest, episodes: Episodes, out: Path, progress: bool = True
+) -> None:
+    """Fit to moves, play what is not in `out`/play.csv yet; then table and picture.
+
+    Raises:
+        InputError: data, options or a world that cannot be used, or an `out` of something else.
+    """
+    moves, console = Moves.of(episodes, request.steps), Console()
+    rows = moves.rows(episodes, numpy_seed(fitted.seed, 0, "moves"))
+    game = Game(fitted, request, episodes, moves, rows, out, console)
+    numbers_by_name("--world: outcome()", game.world().outcome(), ("mover",))
+    folder = RunFolder.open(out, _identity(game))
+    text = f"{len(rows.x)} moves of {len(episodes.values)} episodes, a new one every {moves.steps}"
+    console.print(f"{text} samples; {out}", highlight=False, soft_wrap=True)
+    with folder.locked():
+        result = _fit(game, progress)
+        for name, paths_of in _players(game, result).items():
+            if name not in set(_finished(out)["mover"]):
+                with console.status(f"playing: {name}"):
+                    _play_one(game, name, paths_of)
+        if not (out / "play.png").is_file():
+            _draw(game)
+    _print_table(game)
+
+
+def _identity(game: Game) -> dict[str, Any]:
+    """What tells this command from others."""
+    fitted, request = game.fitted, game.request
+    return {
+        "played": _prepared(game).identity,
+        "steps": game.moves.steps,
+        "method": fitted.method,
+        "components": fitted.components,
+        "seed": fitted.seed,
+        "runs": request.runs,
+        "candidates": request.candidates,
+        "world": request.world.identity,
+        "hparams": fitted.hparams.to_dict(),
+    }
+
+
+def _prepared(game: Game) -> Any:
+    options = DataOptions(0.0, game.rows.groups, None, None, contexts=game.rows.contexts)
+    return prepare(game.rows.x, options, game.fitted.seed)
+
+
+def _fit(game: Game, progress: bool) -> virl_tf.Result:
+    fitted, rows, folder = game.fitted, game.rows, game.out / "fit"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", virl_tf.FitWarning)  # they are printed below
+        result = virl_tf.fit(
+            rows.x,
+            fitted.method,
+            fitted.components,
+            contexts=rows.contexts,
+            held_out=fitted.held_out,
+            groups=rows.groups,
+            seed=fitted.seed,
+            hparams=fitted.hparams,
+            directory=folder,
+            progress=progress,
+        )
+    for text in result.warnings:
+        game.console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
+    return result
+
+
+def _players(game: Game, result: virl_tf.Result) -> dict[str, Callable[[World], np.ndarray]]:
+    """Name -> what moves all in a world, and returns their targets [T, N, D]."""
+
+    def player(make: Callable[[], Any]) -> Callable[[World], np.ndarray]:
+        return lambda world: play(world, game.moves, make(), game.samples, game.fitted.seed)
+
+    found: dict[str, Callable[[World], np.ndarray]] = {
+        REPLAYED: lambda world: replay(world, game.episodes, game.samples)
+    }
+    made = movers(result, _prepared(game).train, game.request.candidates, game.fitted.seed)
+    return found | {name: player(make) for name, make in made.items()}
+
+
+def _play_one(game: Game, name: str, paths_of: Callable[[World], np.ndarray]) -> None:
+    """Play, keep some paths, and add a row to play.csv, whose bytes stay as they are."""
+    world = game.world()
+    paths = np.moveaxis(paths_of(world), 0, 1)
+    found = numbers_by_name("--world: outcome()", world.outcome(), ("mover",))
+    if name in (POLICY, EM_BIC) or name.startswith(CHOSEN):
+        save_arrays(game.out / f"{name.partition(',')[0]}.npz", {"paths": paths[:SHOWN]})
+    path = game.out / "play.csv"
+    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    frame = pd.DataFrame([{"mover": name, **found}])
+    write_text(path, before + frame.to_csv(index=False, header=not before, lineterminator="\n"))
+
+
+def _finished(out: Path) -> pd.DataFrame:
+    """play.csv, without rows if there is none yet. Raises InputError if it is damaged."""
+    path = out / "play.csv"
+    if not path.is_file():
+        return pd.DataFrame(columns=["mover"])
+    try:
+        table = pd.read_csv(path, float_precision="round_trip")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {reason(error)}.") from error
+    if list(table.columns[:1]) != ["mover"]:
+        raise InputError(f"{path} is not a table of play; remove it, and it is made anew.")
+    return table
+
+
+def _draw(game: Game) -> None:
+    """play.png: demonstrations, and targets that were played, on the same axes."""
+    samples = game.samples + 1
+    demonstrated = np.moveaxis(padded(game.episodes, samples), 0, 1)
+    arrays: dict[str, Any] = {"demonstrations": demonstrated[:SHOWN]}
+    for name in (CHOSEN, POLICY, EM_BIC):
+        file = f"{name.partition(',')[0]}.npz"
+        arrays[name.partition(",")[0]] = load_arrays(game.out / file)["paths"][:, :samples]
+    draw_paths(game.out / "play", arrays, list(game.moves.columns), np.arange(float(samples)))
+
+
+def _print_table(game: Game) -> None:
+    table = _finished(game.out)
+    shown = Table(title=f"{game.request.runs} runs each, in closed loop")
+    shown.add_column("")
+    for name in table.columns[1:]:
+        shown.add_column(name, justify="right")
+    for row in table.itertuples(index=False):
+        shown.add_row(row[0], *(f"{value:.3g}" for value in row[1:]))
+    game.console.print(shown)
+    files = f"{game.out / 'play.csv'}; picture: {game.out / 'play.png'}"
+    game.console.print(f"numbers: {files}", highlight=False, soft_wrap=True)

@@ -1,0 +1,189 @@
+"""`python -m experiments play`: moves in closed loop past two obstacles, where the way is open."""
+
+from virl_tf import BestOf
+from virl_tf.conditional import conditioned
+from virl_tf.contexts import Places, drawn
+from virl_tf.reward import evaluate
+from virl_tf.tasks.obstacle_field import ObstacleField
+from virl_tf.trajectories.episodes import check_episodes
+from virl_tf.trajectories.moves import Moves
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from experiments.evaluation.closed_loop import padded, play, replay
+from tests import tiny
+from tests.conftest import make_mixture, make_reward
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+TINY = tiny.set_words("network.num_layers=2", "network.layer_size=8", "training.num_epochs=2")
+TINY += tiny.set_words("loop.num_iterations=2", "loop.num_negatives=500", "kde.bandwidth=0.3")
+TINY += tiny.set_words("policy.update_steps=2", "policy.start=samples", "loop.min_gain=null")
+MOVERS = ["demonstrations, replayed", "reward, best of 3", "policy", "kernels", "EM by BIC"]
+MOVERS += ["behaviour cloning"]
+WORLD = """
+import numpy as np
+
+class World:
+    def __init__(self, n, seed):
+        self.positions = np.random.default_rng(seed).normal(0.0, 0.01, (n, 2))
+        self.real = [self.positions]
+
+    def move(self, targets):
+        assert targets.shape == self.real[0].shape
+        self.real.append(self.real[-1] + 0.5 * (targets - self.real[-1]))
+
+    def outcome(self):
+        return {"reach": np.stack(self.real)[:, :, 0].max(), "moves": len(self.real) - 1}
+
+class Elsewhere(World):
+    def __init__(self, n, seed):
+        self.positions = np.zeros((n, 3))
+
+class Stuck(World):
+    move = None
+
+class Silent(World):
+    def outcome(self):
+        return "well"
+
+class Taken(World):
+    def outcome(self):
+        return {"mover": 1.0}
+"""
+
+
+def demonstrated(n=12):
+    """Paths past two obstacles in n ways, [n, 20, 2]."""
+    field = ObstacleField(2, 0)
+    at = np.linspace(0.0, 2.0, 20)
+    heights = np.hstack([np.zeros((n, 1)), field.demonstrations(n, 0)])
+    return np.stack([np.stack([at, np.interp(at, range(3), row)], axis=1) for row in heights])
+
+
+def command(folder, *options):
+    words = ["play", folder / "mine.npy", "--components", "2", "--runs", "20", *TINY]
+    return [*words, "--candidates", "3", *options]
+
+
+@pytest.fixture(scope="module")
+def finished(call, tmp_path_factory):
+    """(folder of the files, what was shown)."""
+    folder = tmp_path_factory.mktemp("play")
+    np.save(folder / "mine.npy", demonstrated())
+    (folder / "world.py").write_text(WORLD)
+    words = ("--world", folder / "world.py", "--out", folder / "out")
+    status, shown, error = call(*command(folder, *words))
+    assert status == 0, error
+    return folder, shown
+
+
+def test_every_mover_has_a_row_and_the_same_time(finished):
+    folder, shown = finished
+    table = pd.read_csv(folder / "out" / "play.csv")
+    assert list(table["mover"]) == MOVERS
+    assert table["moves"].between(30, 31).all()  # one and a half demonstrations, whole moves
+    assert all(name in shown for name in [*MOVERS, "20 runs each"])
+    with Image.open(folder / "out" / "play.png") as picture:
+        assert len(np.unique(np.asarray(picture))) > 10
+
+
+def test_a_replay_reaches_what_was_demonstrated(finished):
+    table = pd.read_csv(finished[0] / "out" / "play.csv").set_index("mover")
+    assert table.loc[MOVERS[0], "reach"] == pytest.approx(2.0, abs=0.1)
+
+
+def test_a_stopped_command_goes_on_to_the_same_bytes(finished, call, monkeypatch):
+    folder, _ = finished
+    files = [folder / "out" / name for name in ("play.csv", "play.png", "policy.npz")]
+    before = [path.read_bytes() for path in files]
+    lines = before[0].splitlines(keepends=True)
+    files[0].write_bytes(b"".join(lines[:3]))
+    for path in files[1:]:
+        path.unlink()
+    words = ("--world", folder / "world.py", "--out", folder / "out")
+    assert call(*command(folder, *words))[0] == 0
+    assert [path.read_bytes() for path in files] == before
+
+
+@pytest.mark.parametrize(
+    ("world", "text"),
+    [
+        ("Elsewhere", r"positions must be numbers [20, 2], of the columns x0, x1"),
+        ("Stuck", "the world has no method 'move'"),
+        ("Silent", "outcome() must return {name: number}"),
+        ("Taken", "other names than the table's own; got 'mover'"),
+        ("Nowhere", "has no function 'Nowhere'"),
+    ],
+)
+def test_a_world_that_is_none_is_refused_before_the_fit(finished, call, tmp_path, world, text):
+    folder, _ = finished
+    place = ("--world", f"{folder / 'world.py'}:{world}", "--out", tmp_path / "out")
+    status, _, error = call(*command(folder, *place))
+    assert status == 2
+    assert text in " ".join(error.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_long_a_move_is_refused(finished, call, tmp_path):
+    folder, _ = finished
+    words = ("--world", folder / "world.py", "--out", tmp_path / "out", "--move-steps", "20")
+    status, _, error = call(*command(folder, *words))
+    assert status == 2
+    assert "steps must be an integer from 1 to 19" in " ".join(error.split())
+
+
+class Straight:
+    """Two steps to the right, whatever the context; keeps those it has seen."""
+
+    def __init__(self):
+        self.seen = []
+
+    def sample(self, c, seed=None):
+        self.seen.append(np.asarray(c))
+        return np.tile([2.0, 0.0, 4.0, 0.0, 6.0, 0.0], (len(c), 1))
+
+
+class Open:
+    """No obstacle, no lag."""
+
+    def __init__(self):
+        self.positions, self.targets = np.zeros((3, 2)), []
+
+    def move(self, targets):
+        self.targets.append(targets)
+
+
+def test_a_move_is_chosen_where_the_last_one_ended():
+    world, mover = Open(), Straight()
+    found = play(world, Moves(("a", "b"), 2), mover, 5, 0)
+    np.testing.assert_allclose(found[:, 0], [[t, 0.0] for t in range(7)])
+    np.testing.assert_array_equal(found[1:], world.targets)
+    np.testing.assert_allclose(mover.seen[2][0], [4.0, 0.0, 2.0, 0.0, 4.0, 0.0])
+
+
+def test_a_replay_repeats_the_demonstrations_in_turn_from_each_start():
+    episodes = check_episodes([np.arange(8.0).reshape(4, 2) ** k for k in (1, 2)])
+    world = Open()
+    world.positions = np.ones((3, 2))
+    found = replay(world, episodes, 5)
+    assert found.shape == (6, 3, 2)
+    np.testing.assert_array_equal(found[:, 2], found[:, 0])
+    np.testing.assert_array_equal(found[:4, 1], 1.0 + episodes.values[1] - episodes.values[1][0])
+    np.testing.assert_array_equal(padded(episodes, 6)[5], padded(episodes, 6)[3])
+
+
+def test_the_best_is_the_one_that_the_reward_likes_best():
+    """Against each candidate's reward, one by one."""
+    proposal = conditioned(make_mixture(dim=3), 1)
+    reward = make_reward([], dim=3, base=proposal)
+    best = BestOf(reward, proposal, 5)
+    c = np.linspace(-1.0, 1.0, 7)[:, None]
+    rows = np.asarray(drawn(proposal, Places(c, 5), np.array([3, 4], np.int32)))
+    for i, x in enumerate(np.asarray(best.sample(c, np.array([3, 4], np.int32)))):
+        own = rows[i::7]
+        values = [evaluate(reward, row[None]).numpy()[0] for row in own]
+        np.testing.assert_array_equal(x, own[int(np.argmax(values)), 1:])
