@@ -35,6 +35,7 @@ from experiments.figures.judged import draw_paths
 from experiments.fit_request import FitRequest
 from experiments.play_request import PlayRequest
 
+COLUMNS = ["seed", "mover"]
 SHOWN = 150  # paths of each picture
 LONGER = 1.5  # than the longest demonstration is what is given time
 
@@ -89,7 +90,7 @@ def play_file(
     moves, console = Moves.of(episodes, request.steps), Console()
     rows = moves.rows(episodes, numpy_seed(fitted.seed, 0, "moves"))
     game = Game(fitted, request, episodes, moves, rows, out, console)
-    numbers_by_name("--world: outcome()", game.world().outcome(), ("mover",))
+    numbers_by_name("--world: outcome()", game.world().outcome(), COLUMNS)
     folder = RunFolder.open(out, _identity(game))
     text = f"{len(rows.x)} moves of {len(episodes.values)} episodes, a new one every {moves.steps}"
     console.print(f"{text} samples; {out}", highlight=False, soft_wrap=True)
@@ -163,12 +164,12 @@ def _play_one(game: Game, name: str, paths_of: Callable[[World], np.ndarray]) ->
     """Play, keep some paths, and add a row to play.csv, whose bytes stay as they are."""
     world = game.world()
     paths = np.moveaxis(paths_of(world), 0, 1)
-    found = numbers_by_name("--world: outcome()", world.outcome(), ("mover",))
+    found = numbers_by_name("--world: outcome()", world.outcome(), COLUMNS)
     if name in (POLICY, EM_BIC) or name.startswith(CHOSEN):
         save_arrays(game.out / f"{name.partition(',')[0]}.npz", {"paths": paths[:SHOWN]})
     path = game.out / "play.csv"
     before = path.read_text(encoding="utf-8") if path.is_file() else ""
-    frame = pd.DataFrame([{"mover": name, **found}])
+    frame = pd.DataFrame([{"seed": game.fitted.seed, "mover": name, **found}])
     write_text(path, before + frame.to_csv(index=False, header=not before, lineterminator="\n"))
 
 
@@ -176,12 +177,12 @@ def _finished(out: Path) -> pd.DataFrame:
     """play.csv, without rows if there is none yet. Raises InputError if it is damaged."""
     path = out / "play.csv"
     if not path.is_file():
-        return pd.DataFrame(columns=["mover"])
+        return pd.DataFrame(columns=COLUMNS)
     try:
         table = pd.read_csv(path, float_precision="round_trip")
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {reason(error)}.") from error
-    if list(table.columns[:1]) != ["mover"]:
+    if list(table.columns[:2]) != COLUMNS:
         raise InputError(f"{path} is not a table of play; remove it, and it is made anew.")
     return table
 
@@ -201,10 +202,10 @@ def _print_table(game: Game) -> None:
     table = _finished(game.out)
     shown = Table(title=f"{game.request.runs} runs each, in closed loop")
     shown.add_column("")
-    for name in table.columns[1:]:
+    for name in table.columns[2:]:
         shown.add_column(name, justify="right")
     for row in table.itertuples(index=False):
-        shown.add_row(row[0], *(f"{value:.3g}" for value in row[1:]))
+        shown.add_row(row[1], *(f"{value:.3g}" for value in row[2:]))
     game.console.print(shown)
     files = f"{game.out / 'play.csv'}; picture: {game.out / 'play.png'}"
     game.console.print(f"numbers: {files}", highlight=False, soft_wrap=True)

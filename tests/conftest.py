@@ -45,6 +45,7 @@ import pytest
 import tensorflow as tf
 
 from experiments import specification
+from experiments.evaluation import situations
 
 from . import postgres as postgresql
 
@@ -175,6 +176,7 @@ def light_runs(request):
             patch.setattr(vips, "compiled", plain)
             patch.setattr(conditional, "compiled", plain)
             patch.setattr(discriminator_fit, "pays_to_fuse", lambda network: False)
+        patch.setattr(situations, "FRAMES", 4)
         yield
         if xla:
             vips._compiled_improve.cache_clear()

@@ -50,7 +50,7 @@ def nearest(c: np.ndarray, one: np.ndarray) -> np.ndarray:
     return np.argsort(distances, kind="stable")[:number]
 
 
-def between(c: np.ndarray, number: int = FRAMES) -> np.ndarray:
+def between(c: np.ndarray, number: int) -> np.ndarray:
     """Contexts [number, C] on the line from the first of `some_contexts` to the last."""
     first, *_, last = some_contexts(c)
     return np.linspace(first, last, number)
@@ -82,7 +82,7 @@ def write_situations(
     functions = {**densities, "log_policy": policy.log_prob}
     for name, contexts, resolution in (
         ("situations", some_contexts(c), RESOLUTION),
-        ("moving", between(c), COARSE),
+        ("moving", between(c, FRAMES), COARSE),
     ):
         arrays = _in_contexts(contexts, policy, rows, encoding)
         arrays["columns"] = np.array(names)
