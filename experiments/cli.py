@@ -429,8 +429,8 @@ def play_command(
     ] = None,
     runs: Annotated[int, Option(help="How many are played.")] = 500,
     candidates: Annotated[
-        int, Option(help="Moves of which the reward chooses; fewer keep more ways.")
-    ] = 4,
+        int, Option(help="Proposed moves, of which the reward refuses what it does not like.")
+    ] = 8,
     method: Method = "virl",
     components: Annotated[int | None, Option(help="Of the policy; default: chosen.")] = None,
     seed: Annotated[int, Option(help="Of the fit, and of all that is played.")] = 0,
@@ -444,8 +444,8 @@ def play_command(
 ) -> None:
     """Do moves learnt from trajectories reach the goal in closed loop, in your own world?
 
-    Fits a reward to what is done next given what was done last. Plays its best of a few moves, its
-    policy, kernels, EM and behaviour cloning. Writes play.csv, play.png and the fit.
+    Fits a reward to what is done next given what was done last. Plays proposals that it does not
+    refuse, its policy, kernels, EM and behaviour cloning. Writes play.csv, play.png and the fit.
     """
     no = {"encoding": "auto", "encoding_size": None, "via": None, "phase": None, "tolerance": None}
     no |= {"contexts": None, "group": None, "periodic": None, "lower": None, "upper": None}

@@ -14,13 +14,13 @@ class PlayRequest(NamedTuple):
         world: the user's `World`: (n, seed) -> n that stand at their starts.
         steps: samples until a new move is chosen; None: a ninth of an episode.
         runs: how many are played.
-        candidates: of the reward.
+        candidates: that are proposed to the reward.
     """
 
     world: NamedFunction
     steps: int | None = None
     runs: int = 500
-    candidates: int = 4
+    candidates: int = 8
 
     @classmethod
     def of(cls, world: str, steps: int | None, runs: int, candidates: int) -> "PlayRequest":

@@ -28,7 +28,7 @@ FLOORS = [
     ["em", "em_by_bic", "mixture_growth", "mixture_of_few", "mixture_choice", "demonstrations"],
     [
         *("kde", "conditional_kde", "fusion", "importance", "features", "reward"),
-        *("metrics", "best_of"),
+        *("metrics", "among_best"),
         *("tasks.base", "tasks.slice_sampling"),
     ],
     [

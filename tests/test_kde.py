@@ -179,7 +179,7 @@ def test_held_out_follows_the_units(scale):
     np.testing.assert_allclose(large.bandwidth, 1000.0 * small.bandwidth, rtol=1e-9)
 
 
-def test_held_out_is_the_best_of_its_neighbours():
+def test_held_out_is_the_among_best_its_neighbours():
     train, test = normal(300), normal(3000, seed=1)
     bandwidth = fit_kde(train, "held_out").bandwidth.numpy()
     best = np.mean(make_kde(train, bandwidth).log_prob(test))

@@ -20,7 +20,7 @@ from virl_tf.version import VERSION
 
 if TYPE_CHECKING:
     from virl_tf import export, tasks
-    from virl_tf.best_of import BestOf
+    from virl_tf.among_best import AmongBest
     from virl_tf.conditional import ConditionalMixture
     from virl_tf.fit import Result, fit, load
     from virl_tf.fit_policy import PolicyResult, fit_policy
@@ -48,7 +48,7 @@ __version__ = VERSION
 # files and hyperparameters need no TensorFlow, which takes seconds to load.
 _HOMES = {
     "METHODS": "methods",
-    "BestOf": "best_of",
+    "AmongBest": "among_best",
     "ConditionalMixture": "conditional",
     "Encoding": "trajectories.encoding",
     "FitWarning": "summary",
@@ -73,7 +73,7 @@ _HOMES = {
 
 __all__ = [
     "METHODS",
-    "BestOf",
+    "AmongBest",
     "ConditionalMixture",
     "Encoding",
     "FitWarning",

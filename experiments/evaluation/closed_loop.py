@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from virl_tf.best_of import BestOf
+from virl_tf.among_best import AmongBest
 from virl_tf.conditional import conditioned
 from virl_tf.conditional_kde import conditional_kernels
 from virl_tf.demonstrations import Data
@@ -21,11 +21,11 @@ import tensorflow as tf
 
 from experiments.evaluation.judged import kernels
 
-REPLAYED, CHOSEN, NEAREST = "demonstrations, replayed", "reward, best of", "kernels"
+REPLAYED, CHOSEN, NEAREST = "demonstrations, replayed", "reward, among", "kernels"
 POLICY, EM_BIC, CLONED = "policy", "EM by BIC", "behaviour cloning"
 # Of the bandwidth under which held-out moves are likeliest: as wide, kernels leave the ways that
 # they are of. Compared in docs/decisions-policies.md (closed-loop).
-NARROWED = 0.25
+NARROWED = 0.125
 UNITS, EPOCHS, BATCH = 256, 200, 128  # of the network that clones
 
 
@@ -97,7 +97,7 @@ def movers(
         return conditioned(mixture, data.num_contexts)
 
     return {
-        f"{CHOSEN} {candidates}": lambda: BestOf(result.reward, nearest(), candidates),
+        f"{CHOSEN} {candidates}": lambda: AmongBest(result.reward, nearest(), candidates),
         POLICY: lambda: result.policy,
         NEAREST: nearest,
         EM_BIC: em,

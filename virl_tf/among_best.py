@@ -1,4 +1,4 @@
-"""What a reward R(c, x) likes best among a few proposals: a policy that needs no fit."""
+"""Proposals without those that a reward R(c, x) refuses: a policy that needs no fit."""
 
 from typing import Any, NamedTuple
 
@@ -10,25 +10,30 @@ from virl_tf.numerics import sampling_seed
 from virl_tf.reward import Reward, evaluate
 
 
-class BestOf(NamedTuple):
-    """x = argmax_i R(c, x_i), with x_i ~ p(x | c), i = 1 ... n.
+class AmongBest(NamedTuple):
+    """The first x_i ~ p(x | c) of n with R(c, x_i) >= max_j R(c, x_j) - tolerance.
 
-    The larger n, the fewer modes are left where several are open.
+    With a tolerance of 0 it is the best one, for which all modes but one are given up; an infinite
+    one takes what is proposed.
 
     Attributes:
         reward: of rows [c, x].
         proposal: p, a density that samples in contexts.
         candidates: n.
+        tolerance: in nats.
     """
 
     reward: Reward
     proposal: Density
-    candidates: int = 4
+    candidates: int = 8
+    tolerance: float = 6.0
 
     def sample(self, c: Any, seed: Any = None) -> tf.Tensor:
-        """The best for each context: c [N, C] -> [N, D]. `seed` as of `Mixture.sample`."""
+        """One for each context: c [N, C] -> [N, D]. `seed` as of `Mixture.sample`."""
         c = checked("c", c, self.reward.num_contexts)
         rows = drawn(self.proposal, Places(c, self.candidates), sampling_seed(seed))
         values = tf.reshape(evaluate(self.reward, rows), [self.candidates, -1])
+        good = values >= tf.reduce_max(values, axis=0) - self.tolerance
+        first = tf.argmax(tf.cast(good, tf.int32), axis=0)
         x = tf.reshape(rows[:, c.shape[1] :], [self.candidates, len(c), -1])
-        return tf.gather(tf.transpose(x, [1, 0, 2]), tf.argmax(values, axis=0), batch_dims=1)
+        return tf.gather(tf.transpose(x, [1, 0, 2]), first, batch_dims=1)
