@@ -61,6 +61,11 @@ NOT_COMPILED = "log_prob could not be compiled by XLA; pass jit_compile=False. X
 # Of a fixed set of components, as in the paper.
 FIXED = StepDefaults(300)
 
+# In contexts a component's share is extrapolated to those in which it hardly acts: with the bound of
+# other weights a gate wanders, and now and then breaks (docs/decisions-policies.md,
+# contexts-policy).
+CONDITIONAL = StepDefaults(300, weight_kl_bound=0.002)
+
 # After a search the modes are found and what is left is the noise of the surrogate: few steps,
 # small ones, of more samples. Larger ones with fewer samples end at a higher KL.
 AFTER_SEARCH = StepDefaults(30, 4, 8, kl_bound=0.005)
@@ -180,7 +185,8 @@ def fit_policy(
     c = None if contexts is None else _checked_contexts(contexts, search, gradients)
     num_contexts = 0 if c is None else c.shape[1]
     mixture = _mixture_of(log_prob) if initial_policy is None else None
-    defaults = FIXED if search is False or c is not None else AFTER_SEARCH
+    defaults = FIXED if search is False else AFTER_SEARCH
+    defaults = defaults if c is None else CONDITIONAL
     if mixture is not None and support is not None and search is None:
         defaults = CONSTRAINED
     own: Any = None if search is True else search
