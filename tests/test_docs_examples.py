@@ -68,6 +68,7 @@ SMALL = {
     "run obstacle_field": ["--preset", "smoke", "--steps", "2", *TINY, *NETWORK],
     "run hall": ["--preset", "smoke", "--modes", "3", *TINY, *NETWORK],
     "fit": [],
+    "play": ["--runs", "20", *TINY, *NETWORK],
     "judge": ["--splits", "1", *TINY, *NETWORK],
     "infer": ["--fixed", "--steps", "5", "--samples", "30"],
     "sweep gaussians": [*ONE, "--modes", "5", *TINY, *NETWORK],
