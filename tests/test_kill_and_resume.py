@@ -49,6 +49,19 @@ TARGETS = {
 FIT = ["--components", "2", *tiny.set_words(*TINY, "loop.num_iterations=3")]
 INFER = ["--components", "2", "--steps", "20"]
 SUPPORT = "def support(x):\n    return x[:, 0] < 2.5\n"
+WORLD = """
+import numpy as np
+
+class World:
+    def __init__(self, n, seed):
+        self.positions = np.random.default_rng(seed).normal(0.0, 0.01, (n, 2))
+
+    def move(self, targets):
+        self.positions = self.positions + 0.5 * (targets - self.positions)
+
+    def outcome(self):
+        return {"reach": self.positions.max()}
+"""
 UNITS = ["--workers", "1", *tiny.set_words(*TINY, "loop.num_iterations=3")]
 
 
@@ -103,6 +116,12 @@ KINDS = {
     "fit trajectories contexts": fit_of("paths.csv", "--contexts", "goal", *PATHS),
     "judge rows": judged("rows.csv"),
     "judge trajectories": judged("paths.csv", "--columns", "a,b", *PATHS),
+    "play": Kind(
+        lambda site: (
+            ["play", site / "paths.csv", "--columns", "a,b", "--runs", "20", *FIT]
+            + ["--world", site / "world.py"]
+        )
+    ),
     "infer search": inference("fit rows"),
     "infer fixed": inference("fit rows", "--fixed", "--samples", "20"),
     "infer support": inference("fit rows", "--support", "inside.py"),
@@ -298,6 +317,7 @@ def site(tmp_path_factory) -> Path:
     frame = frame.assign(episode=np.repeat(np.arange(60), 12))
     frame.assign(goal=np.sin(frame["episode"])).to_csv(folder / "paths.csv", index=False)
     (folder / "inside.py").write_text(SUPPORT)
+    (folder / "world.py").write_text(WORLD)
     return folder
 
 

@@ -61,8 +61,8 @@ NOT_COMPILED = "log_prob could not be compiled by XLA; pass jit_compile=False. X
 # Of a fixed set of components, as in the paper.
 FIXED = StepDefaults(300)
 
-# In contexts a component's share is extrapolated to those in which it hardly acts: with the bound of
-# other weights a gate wanders, and now and then breaks (docs/decisions-policies.md,
+# In contexts a component's share is extrapolated to those in which it hardly acts: with the bound
+# of other weights a gate wanders, and now and then breaks (docs/decisions-policies.md:
 # contexts-policy).
 CONDITIONAL = StepDefaults(300, weight_kl_bound=0.002)
 
