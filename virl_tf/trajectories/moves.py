@@ -1,7 +1,7 @@
 """Trajectories as moves: what is done next, given what was done last. For policies in closed loop.
 
-A whole path has to be demonstrated in each of its ways. Moves are put together: of two gates, then
-three, then four, each row of gates needs its own demonstrations, not each of the 24 ways.
+A whole path is drawn at once and has to be right everywhere. A move is chosen where the last one
+ended, by what is done there.
 """
 
 from typing import Any, NamedTuple
