@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from experiments.evaluation import closed_loop
 from experiments.evaluation.closed_loop import padded, play, replay
 from tests import tiny
 from tests.conftest import make_mixture, make_network, make_reward
@@ -76,9 +77,11 @@ def finished(call, tmp_path_factory):
     np.save(folder / "mine.npy", demonstrated())
     (folder / "world.py").write_text(WORLD)
     words = ("--world", folder / "world.py", "--out", folder / "out")
-    status, shown, error = call(*command(folder, *words))
-    assert status == 0, error
-    return folder, shown
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(closed_loop, "EPOCHS", 5)
+        status, shown, error = call(*command(folder, *words))
+        assert status == 0, error
+        yield folder, shown
 
 
 def test_every_mover_has_a_row_and_the_same_time(finished):

@@ -98,7 +98,7 @@ class Moves(NamedTuple):
     def targets(
         self, position: Float64[Array, "N D"], x: Float64[Array, "N 3*D"]
     ) -> Float64[Array, "steps N D"]:
-        """Positions of the next `steps` samples, on a line to the first knot of each move x."""
+        """Of the next `steps` samples, on a line from `position` to the first knot of each move x."""
         first = x[:, : len(self.columns)]
         shares = np.arange(1, self.steps + 1) / self.steps
         return position + shares[:, None, None] * first
