@@ -98,7 +98,9 @@ class Moves(NamedTuple):
     def targets(
         self, position: Float64[Array, "N D"], x: Float64[Array, "N 3*D"]
     ) -> Float64[Array, "steps N D"]:
-        """Of the next `steps` samples, on a line from `position` to the first knot of each move x."""
+        """Of the next `steps` samples, on a line from `position` to the first knot of each move x:
+        [N, D], [N, 3 D] -> [steps, N, D].
+        """
         first = x[:, : len(self.columns)]
         shares = np.arange(1, self.steps + 1) / self.steps
         return position + shares[:, None, None] * first
