@@ -220,7 +220,7 @@ def test_table_has_means_and_intervals_over_seeds():
     assert row["reported"].startswith("0.2 [0.1")
 
 
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("threads", "quick")
 def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(ablated, "DRAWS", 200)
     monkeypatch.setattr(ablated, "BURN_IN", 20)
