@@ -75,7 +75,9 @@ def test_noise_is_one_percent_and_no_value_is_there_twice(exact, monkeypatch):
 
 def test_the_default_is_a_ninth_of_an_episode():
     paths = [np.cumsum(np.ones((n, 1)), axis=0) * n for n in (50, 90, 91)]
-    assert Moves.of(check_episodes(paths)).steps == 10
+    assert Moves.of(paths).steps == 10
+    paths[0] = paths[0][:5]
+    assert Moves.of(paths).steps == 4
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from virl_tf.shapes import Array, Float64, Int64
-from virl_tf.trajectories.episodes import Episodes, check_episodes
+from virl_tf.trajectories.episodes import check_episodes
 from virl_tf.validation import InputError, check_integer
 
 AHEAD, BACK = 3, 2  # knots of a move, and of what is remembered
@@ -48,15 +48,18 @@ class Moves(NamedTuple):
     steps: int
 
     @classmethod
-    def of(cls, episodes: Episodes, steps: int | None = None) -> "Moves":
-        """For demonstrations; None: a ninth of their median length.
+    def of(cls, trajectories: Any, steps: int | None = None) -> "Moves":
+        """For demonstrations, as `rows` takes them; None: a ninth of their median length, or the
+        shortest one.
 
         Raises:
             InputError: `steps` is less than 1, or more than the shortest episode has.
         """
+        episodes = check_episodes(trajectories)
+        shortest = int(episodes.lengths.min()) - 1
         if steps is None:
             steps = max(1, int(np.median(episodes.lengths)) // MOVES_OF_AN_EPISODE)
-        shortest = int(episodes.lengths.min()) - 1
+            steps = min(steps, shortest)
         return cls(episodes.columns, check_integer("steps", steps, 1, shortest))
 
     def rows(self, trajectories: Any, seed: int = 0) -> MoveRows:
