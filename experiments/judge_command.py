@@ -16,7 +16,7 @@ from virl_tf.persistence.policy_file import save_policy
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.splitting import random_rows, row_groups
 from virl_tf.summary import FEW_EFFECTIVE
-from virl_tf.validation import InputError, check_integer, reason
+from virl_tf.validation import InputError, check_integer
 
 import numpy as np
 import pandas as pd
@@ -41,6 +41,7 @@ from experiments.fit_command import encoded, print_encoding
 from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
 from experiments.flow import MISSING, flow_is_installed
 from experiments.judge_request import JudgeRequest
+from experiments.result_files import table_so_far
 
 LARGE = 1e4  # numbers whose powers of ten are shown
 SHOWN = {2: 1000, 3: 150}  # points [N, D], paths [N, T, D] of each picture
@@ -342,21 +343,7 @@ def _append(out: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _finished(out: Path) -> pd.DataFrame:
-    """judge.csv, without rows if there is none yet. Raises InputError if it is damaged."""
-    path = out / "judge.csv"
-    if not path.is_file():
-        return pd.DataFrame(columns=COLUMNS)
-    try:
-        table = pd.read_csv(path, float_precision="round_trip")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {reason(error)}.") from error
-    numbers = table.drop(columns="density", errors="ignore").select_dtypes("number")
-    if (
-        list(table.columns[: len(COLUMNS)]) != COLUMNS
-        or len(numbers.columns) < len(table.columns) - 1
-    ):
-        raise InputError(f"{path} is not a table of judge; remove it, and it is made anew.")
-    return table
+    return table_so_far(out / "judge.csv", COLUMNS, "density")
 
 
 # --- the screen -----------------------------------------------------------------------------------

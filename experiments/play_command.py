@@ -12,7 +12,7 @@ from virl_tf.persistence.files import load_arrays, save_arrays, write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.trajectories.episodes import Episodes
 from virl_tf.trajectories.moves import MoveRows, Moves
-from virl_tf.validation import InputError, reason, told
+from virl_tf.validation import InputError, told
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ from experiments.evaluation.judged import numbers_by_name
 from experiments.figures.judged import draw_paths
 from experiments.fit_request import FitRequest
 from experiments.play_request import PlayRequest
+from experiments.result_files import table_so_far
 
 COLUMNS = ["seed", "mover"]
 SHOWN = 150  # paths of each picture
@@ -174,17 +175,7 @@ def _play_one(game: Game, name: str, paths_of: Callable[[World], np.ndarray]) ->
 
 
 def _finished(out: Path) -> pd.DataFrame:
-    """play.csv, without rows if there is none yet. Raises InputError if it is damaged."""
-    path = out / "play.csv"
-    if not path.is_file():
-        return pd.DataFrame(columns=COLUMNS)
-    try:
-        table = pd.read_csv(path, float_precision="round_trip")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {reason(error)}.") from error
-    if list(table.columns[:2]) != COLUMNS:
-        raise InputError(f"{path} is not a table of play; remove it, and it is made anew.")
-    return table
+    return table_so_far(out / "play.csv", COLUMNS, "mover")
 
 
 def _draw(game: Game) -> None:

@@ -29,6 +29,30 @@ def columns_of(task: str) -> list[str]:
     return [*COLUMNS, *describe(task).columns]
 
 
+def table_so_far(path: Path, columns: list[str], label: str) -> pd.DataFrame:
+    """A table that a command adds rows to, without any if it is not there yet.
+
+    Args:
+        path: its stem is the command's name.
+        columns: the first ones.
+        label: the one of them that holds text.
+
+    Raises:
+        InputError: it is damaged, or another table.
+    """
+    if not path.is_file():
+        return pd.DataFrame(columns=columns)
+    try:
+        table = pd.read_csv(path, float_precision="round_trip")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {reason(error)}.") from error
+    numbers = table.drop(columns=label, errors="ignore").select_dtypes("number")
+    same = list(table.columns[: len(columns)]) == columns
+    if not same or len(numbers.columns) < len(table.columns) - 1:
+        raise InputError(f"{path} is not a table of {path.stem}; remove it, and it is made anew.")
+    return table
+
+
 def read_summary(folder: Path) -> dict[str, Any]:
     """A folder's summary.json. Raises InputError if it is missing or damaged."""
     path = folder / "summary.json"

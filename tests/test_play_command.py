@@ -131,6 +131,18 @@ def test_a_world_that_is_none_is_refused_before_the_fit(finished, call, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+def test_a_damaged_table_is_refused(finished, call):
+    folder, _ = finished
+    path = folder / "out" / "play.csv"
+    before = path.read_text()
+    path.write_text(before.replace(",policy,", ",policy,far", 1))
+    words = ("--world", folder / "world.py", "--out", folder / "out")
+    status, _, error = call(*command(folder, *words))
+    path.write_text(before)
+    assert status == 2
+    assert "is not a table of play" in " ".join(error.split())
+
+
 def test_too_long_a_move_is_refused(finished, call, tmp_path):
     folder, _ = finished
     words = ("--world", folder / "world.py", "--out", tmp_path / "out", "--move-steps", "20")
