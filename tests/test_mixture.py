@@ -276,6 +276,17 @@ def test_of_a_mode_that_is_there_twice_one_component_is_chosen(dim):
     assert sorted(found % 4) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("k", [2, 4, 7])
+def test_a_component_wider_than_all_rows_is_no_mode(k):
+    modes = make_mixture(4, 5)
+    around = gaussian(np.zeros(5), 4.0 * moments(modes.sample(2000, [0, 1]).numpy()).covariances[0])
+    light = modes._replace(log_weights=modes.log_weights + np.log(0.8))
+    around = around._replace(log_weights=around.log_weights + np.log(0.2))
+    both = Mixture(*(tf.concat(arrays, axis=0) for arrays in zip(light, around, strict=True)))
+    for found, expected in zip(resized(both, k), resized(modes, k), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("k", [5, 6, 12])
 def test_a_mixture_of_more_components_keeps_its_moments(k):
     mixture, found = make_mixture(5, 3), resized(make_mixture(5, 3), k)

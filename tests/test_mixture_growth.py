@@ -2,6 +2,7 @@
 
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.mixture_growth import (
+    BACKGROUND,
     BETTER,
     FOLDS,
     PATIENCE,
@@ -9,6 +10,7 @@ from virl_tf.mixture_growth import (
     RIDGE,
     SHARED,
     STARTS,
+    WIDER,
     Gaussians,
     fitted,
     from_clusters,
@@ -24,6 +26,7 @@ from virl_tf.mixture_growth import (
     pairs,
     score,
     split,
+    with_background,
     without_empty,
 )
 from virl_tf.tasks import RandomGaussians
@@ -262,6 +265,36 @@ def test_several_mixtures_grow_with_other_rows_held_out_where_their_mean_is_bett
     mixture = grown_mixture(x, 0)
     assert mixture.num_components == sum(len(one.gaussians.weights) for one in grown)
     np.testing.assert_allclose(np.exp(mixture.log_weights).sum(), 1.0)
+
+
+def test_a_background_has_its_share_of_the_density():
+    z, _ = blobs(60)
+    three = maximise(z, from_clusters(z, 3, 0), 1.0)
+    own = np.exp(log_joint(z, pairs(z), three)).sum(axis=1)
+    covariance = WIDER * (np.cov(z.T, bias=True) + RIDGE * np.eye(2))
+    wide = multivariate_normal.pdf(z, z.mean(axis=0), covariance)
+    found = np.exp(log_joint(z, pairs(z), with_background(three, z, 0.1))).sum(axis=1)
+    np.testing.assert_allclose(found, 0.9 * own + 0.1 * wide, rtol=1e-9)
+    assert with_background(three, z, 0.0) is three
+
+
+def test_rows_unlike_all_others_get_a_background_and_only_they():
+    """Modes with the tails of Student's t: without a background fresh rows are ever so unlikely."""
+    rng = np.random.default_rng(12)
+    centres = 5.0 * rng.standard_normal((8, 6))
+
+    def rows(n, freedom):
+        tails = np.sqrt(freedom / rng.chisquare(freedom, (n, 1)))
+        return centres[rng.integers(0, 8, n)] + 0.2 * tails * rng.standard_normal((n, 6))
+
+    x, fresh = rows(400, 1.0), rows(4000, 1.0)
+    growth = grow(x, 0)
+    assert growth.background == BACKGROUND
+    assert grow(rows(400, 1e6), 0).background == 0.0
+    plain = growth._replace(background=0.0)
+    gain = growth.mixture(x).log_prob(fresh) - plain.mixture(x).log_prob(fresh)
+    assert float(tf.reduce_mean(gain)) > 0.5  # nats per row
+    assert float(tf.reduce_min(gain)) > 1.01 * np.log(1.0 - BACKGROUND)
 
 
 def test_what_has_grown_goes_on_with_further_rows():

@@ -108,6 +108,17 @@ def test_odd_rows_have_a_finite_density(x):
     assert np.isfinite(mean_of_starts(x, 0).mixture(x).log_prob(x)).all()
 
 
+def test_of_few_rows_too_a_stray_one_asks_for_a_background():
+    rng = np.random.default_rng(13)
+    x = rng.standard_normal((60, 4))
+    assert mean_of_starts(x, 0).background == 0.0
+    x[:2] = 30.0 * rng.standard_normal((2, 4))
+    growth = mean_of_starts(x, 0)
+    assert growth.background > 0.0
+    mixture, plain = growth.mixture(x), growth._replace(background=0.0).mixture(x)
+    assert mixture.num_components == plain.num_components + 1
+
+
 def test_shared_covariances_are_one_choice():
     """Two ways that differ in one of 16 columns: what they vary by is the same for both."""
     rng = np.random.default_rng(9)

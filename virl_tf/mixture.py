@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from virl_tf.numerics import DENSITY, LOG_2PI, sampling_seed
-from virl_tf.shapes import Array, Float64, Int64
+from virl_tf.shapes import Array, Bool, Float64, Int64
 from virl_tf.validation import InputError
 
 tfd = tfp.distributions
@@ -252,17 +252,29 @@ def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
     the share 1 - b^(2/D) of its weight, b = integral sqrt(N_o N_i) its overlap with each chosen
     one; the root, because in many dimensions two estimates of one mode hardly overlap.
 
-    A mean of several mixtures' densities has each mode several times (`virl_tf.mixture_growth`).
+    A mean of several mixtures' densities has each mode several times, and may have a component
+    wider than all rows, which is no mode (`virl_tf.mixture_growth`).
     """
     means, covariances = mixture.means.numpy(), mixture.covariances.numpy()
     power = min(1.0, 2.0 / means.shape[1])
-    left, chosen = mixture.log_weights.numpy(), []
-    for _ in range(min(number, len(left))):
+    left, chosen = np.where(_wider_than_all(mixture), -np.inf, mixture.log_weights.numpy()), []
+    for _ in range(min(number, int(np.isfinite(left).sum()))):
         chosen.append(int(left.argmax()))
         overlaps = _overlaps(means, covariances, chosen[-1]) ** power
         left = left + np.log1p(-overlaps)
         left[chosen] = -np.inf
     return np.array(chosen)
+
+
+def _wider_than_all(mixture: Mixture) -> Bool[Array, " K"]:
+    """Which components have more than twice the variance of the whole mixture, in the geometric
+    mean over directions: noise around the others, whatever its weight.
+    """
+    weights, means = np.exp(mixture.log_weights.numpy()), mixture.means.numpy()
+    covariances, away = mixture.covariances.numpy(), means - weights @ means
+    whole = np.einsum("k,kij->ij", weights, covariances) + (weights * away.T) @ away
+    log_ratios = np.linalg.slogdet(covariances)[1] - np.linalg.slogdet(whole)[1]
+    return log_ratios > means.shape[1] * np.log(2.0)
 
 
 def _overlaps(means: np.ndarray, covariances: np.ndarray, o: int) -> Float64[Array, " K"]:

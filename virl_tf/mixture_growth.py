@@ -11,6 +11,10 @@ own, where EM with free covariances lays one component over two modes (docs/deci
 EM's optima are local and rows are few, so where the mean of several mixtures' densities, a mixture
 of all their components, describes held-out rows better than the best of them, it counts, and more
 grow with other rows held out (bagging; Breiman, 1996; stacking: Smyth and Wolpert, 1999).
+
+Of people some do what nobody else does. Where held-out rows say so, one more component, wider than
+all rows, has a small share: the noise component of Banfield and Raftery (1993), a Gaussian here
+(docs/decisions.md, background).
 """
 
 import functools
@@ -32,7 +36,11 @@ SHARED = 1e9  # pseudo-rows with which all covariances are W
 # many are, and in other local optima.
 STARTS = (1, 3, 10)
 FOLDS = 5  # one of which is held out; another one for each of the mixtures that are averaged
+SHARING = BETTER + len(STARTS) - 1  # mixtures that leave out the first of them
 WORTH = 0.05  # nats that a mean of several must gain: it has several times as many components
+# The component for rows unlike all others: its share, its covariance in units of that of all rows,
+# and the nats that it must gain on a held-out row in the mean.
+BACKGROUND, WIDER, NEEDED = 0.01, 4.0, 0.1
 PATIENCE = 2  # rounds of splits without gain
 # Rows that are looked at, fewer where their D^2 products are more numbers than that.
 MOST_ROWS, MOST_NUMBERS = 20_000, 40_000_000
@@ -77,12 +85,14 @@ class Growth(NamedTuple):
     """What has grown, of columns shifted by `shift` [D] and divided by `scale` [D].
 
     Attributes:
+        background: the share of rows that are unlike all others.
         few: rows are so few that covariances have to be those of further rows.
     """
 
     grown: list[Grown]
     shift: Float64[Array, " D"]
     scale: Float64[Array, " D"]
+    background: float = 0.0
     few: bool = False
 
     def mixture(self, x: np.ndarray) -> Mixture:
@@ -91,7 +101,7 @@ class Growth(NamedTuple):
         with one_thread():
             fit = fitted if self.few else maximise
             mixtures = [fit(z, one.gaussians, one.pseudo_rows, one.ridge) for one in self.grown]
-            found = mean_density(mixtures)
+            found = with_background(mean_density(mixtures), z, self.background)
         return Mixture(
             tf.constant(np.log(found.weights), DENSITY),
             tf.constant(self.shift + self.scale * found.means, DENSITY),
@@ -105,7 +115,10 @@ def grow(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> 
     groups = None if groups is None else looked_at(groups)
     parts = folds(len(z), FOLDS, numpy_seed(seed, 0, "held out"), groups)
     with one_thread():
-        return Growth(grown_on(z, parts, seed), shift, scale)
+        grown = grown_on(z, parts, seed)
+        unseen = np.concatenate([z[part] for part in parts])
+        background = share_of_background(z, unseen, of_unseen(z, parts, grown))
+        return Growth(grown, shift, scale, background)
 
 
 def grow_once(x: np.ndarray, seed: int) -> Mixture:
@@ -158,6 +171,54 @@ def grown_on(z: np.ndarray, parts: list[np.ndarray], seed: int) -> list[Grown]:
     return grown
 
 
+def of_unseen(z: np.ndarray, parts: list[np.ndarray], grown: list[Grown]) -> Float64[Array, " N"]:
+    """Log density of the rows of each part of z [N, D], one part after the other, under what has
+    grown without them (`grown_on`); a single mixture for all parts goes on without each.
+    """
+    without = [mean_density([one.gaussians for one in grown[:SHARING]])]
+    if len(grown) == 1:
+        (one,) = grown
+        others = (np.delete(z, part, axis=0) for part in parts[1:])
+        without += [maximise(rows, one.gaussians, one.pseudo_rows) for rows in others]
+    else:
+        without += [one.gaussians for one in grown[SHARING:]]
+    pairs_of = zip(parts, without, strict=True)
+    return np.concatenate([log_density(z[part], found) for part, found in pairs_of])
+
+
+def share_of_background(z: np.ndarray, unseen: np.ndarray, log_q: Float64[Array, " M"]) -> float:
+    """`BACKGROUND`, or 0 where it gains too little.
+
+    Args:
+        z: all rows [N, D].
+        unseen, log_q: rows [M, D] and their log density under a mixture that did not see them.
+    """
+    wide = log_density(unseen, wider_than_all(z))
+    both = np.logaddexp(np.log1p(-BACKGROUND) + log_q, np.log(BACKGROUND) + wide)
+    return BACKGROUND if np.mean(both - log_q) >= NEEDED else 0.0
+
+
+def with_background(gaussians: Gaussians, z: np.ndarray, share: float) -> Gaussians:
+    """Such a share of the density is that of `wider_than_all`; 0: none."""
+    if share == 0.0:
+        return gaussians
+    parts = gaussians, wider_than_all(z)
+    shares = 1.0 - share, share
+    return joined(
+        [
+            part._replace(weights=weight * part.weights)
+            for part, weight in zip(parts, shares, strict=True)
+        ]
+    )
+
+
+def wider_than_all(z: np.ndarray) -> Gaussians:
+    """One Gaussian, with `WIDER` times the covariance of z [N, D]."""
+    d = z.shape[1]
+    covariance = np.cov(z, rowvar=False, bias=True).reshape(d, d) + RIDGE * np.eye(d)
+    return Gaussians(np.ones(1), z.mean(axis=0)[None], WIDER * covariance[None])
+
+
 def by_score(grown: list[Grown]) -> list[Grown]:
     """The best first."""
     return sorted(grown, key=lambda one: -one.score)
@@ -167,11 +228,7 @@ def mean_is_no_better(mixtures: list[Gaussians], one: Gaussians, z: np.ndarray) 
     """Whether the mean of the mixtures' densities is not worth its size: on z [N, D] it is not
     likelier by `WORTH` and more than chance.
     """
-    products = pairs(z)
-    of_mean, of_one = (
-        log_sum(log_joint(z, products, density)) for density in (mean_density(mixtures), one)
-    )
-    gain = of_mean - of_one
+    gain = log_density(z, mean_density(mixtures)) - log_density(z, one)
     return bool(gain.mean() < WORTH) or as_good(gain)
 
 
@@ -367,7 +424,12 @@ def pair_indices(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def score(z: np.ndarray, gaussians: Gaussians) -> float:
     """Mean log-likelihood of z [N, D]."""
-    return float(log_sum(log_joint(z, pairs(z), gaussians)).mean())
+    return float(log_density(z, gaussians).mean())
+
+
+def log_density(z: np.ndarray, gaussians: Gaussians) -> Float64[Array, " N"]:
+    """Of each row of z [N, D]."""
+    return log_sum(log_joint(z, pairs(z), gaussians))
 
 
 def log_sum(joint: np.ndarray) -> Float64[Array, " N"]:

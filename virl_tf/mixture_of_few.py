@@ -22,11 +22,10 @@ from virl_tf.mixture_growth import (
     fitted,
     from_clusters,
     from_labels,
-    log_joint,
-    log_sum,
+    log_density,
     mean_density,
-    pairs,
     score,
+    share_of_background,
 )
 from virl_tf.numerics import numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
@@ -72,7 +71,9 @@ def mean_of_starts(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None =
         better = not as_good(by_columns[0].of_rows - usual[0].of_rows)
         best, rows = by_columns if better else usual, _Rows(z, seed)
         grown = [one for found in best for one in rows.mixtures(found.choice, STARTS)]
-    return Growth(grown, shift, scale, few=True)
+        of_rows = np.logaddexp.reduce([found.of_rows for found in best]) - np.log(len(best))
+        background = share_of_background(z, z, of_rows)
+    return Growth(grown, shift, scale, background, few=True)
 
 
 class _Rows:
@@ -146,7 +147,7 @@ def _judged(z: np.ndarray, parts: list[np.ndarray], others: list[_Rows], choice:
     for part, rows in zip(parts, others, strict=True):
         found = rows.mixtures(choice, STARTS_IN_FOLDS)
         mean = mean_density([one.gaussians for one in found])
-        of_rows[part] = log_sum(log_joint(z[part], pairs(z[part]), mean))
+        of_rows[part] = log_density(z[part], mean)
         of_seen += [one.score for one in found]
     return _Judged(choice, of_rows, float(np.mean(of_seen)))
 
