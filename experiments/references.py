@@ -2,8 +2,9 @@
 discriminator, and the best policies of a given size.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +57,18 @@ class Demonstrated:
     task: Task
     components: int = SWEEP_COMPONENTS
     run_density: Density | None = None
-    _mixtures: dict[int, Mixture] = field(default_factory=dict)
 
-    def em(self, components: int) -> Mixture:
-        """The EM mixture of a size, fitted once."""
-        if components not in self._mixtures:
-            em_seed = numpy_seed(self.seed, 0, "EM")
-            self._mixtures[components] = em_mixture(self.x, components, em_seed)
-        return self._mixtures[components]
+    def once(self, fit: Callable[..., Density], *how: Any, purpose: str = "EM") -> Density:
+        """What `fit`, called with x, `how` and a seed, gives: done once in a process, because the
+        runs of a sweep or a study share demonstrations.
+        """
+        seed = numpy_seed(self.seed, 0, purpose)
+        return _fitted(fit, self.x.shape, self.x.tobytes(), *how, seed)
+
+
+@functools.lru_cache(maxsize=32)
+def _fitted(fit: Callable[..., Density], shape: tuple[int, ...], x: bytes, *how: Any) -> Density:
+    return fit(np.frombuffer(x).reshape(shape), *how)
 
 
 def _of_the_run(of: Demonstrated) -> Density:
@@ -71,14 +76,18 @@ def _of_the_run(of: Demonstrated) -> Density:
     return of.run_density
 
 
+def _held_out_kde(x: np.ndarray, seed: int) -> Density:
+    return fit_kde(x, "held_out", seed=seed)
+
+
 FITS: dict[str, Callable[[Demonstrated], Density]] = {
     "kde": _of_the_run,
     "kde_silverman": lambda of: fit_kde(of.x, "silverman"),
-    "kde_held_out": lambda of: fit_kde(of.x, "held_out", seed=numpy_seed(of.seed, 0, "bandwidth")),
-    "em_policy": lambda of: of.em(of.components),
-    "em_bic": lambda of: bic_mixture(of.x, numpy_seed(of.seed, 0, "EM")),
-    "em_grown": lambda of: describe_density(of.x, numpy_seed(of.seed, 0, "EM")),
-    "em_target": lambda of: of.em(min(len(of.task.mode_centers), len(of.x))),
+    "kde_held_out": lambda of: of.once(_held_out_kde, purpose="bandwidth"),
+    "em_policy": lambda of: of.once(em_mixture, of.components),
+    "em_bic": lambda of: of.once(bic_mixture),
+    "em_grown": lambda of: of.once(describe_density),
+    "em_target": lambda of: of.once(em_mixture, min(len(of.task.mode_centers), len(of.x))),
     "best_1c": lambda of: best_possible(of.task, of.x, 1, of.seed),
     "best_10c": lambda of: best_possible(of.task, of.x, 10, of.seed),
 }
@@ -116,8 +125,6 @@ def execute_references(spec: Specification, identity: Mapping[str, Any], folder:
     RunFolder.open(folder, identity)
     if (folder / "summary.json").is_file():
         return
-    experiment = experiment_of(config)
-    rows = experiment.task.demonstrations(spec.num_train + spec.num_test, spec.seed)
-    found = experiment.references(rows[: spec.num_train])
+    found = experiment_of(config).references(spec.demonstrations()[: spec.num_train])
     key = {name: config[name] for name in ("task", "modes", "seed", "preset")}
     write_json(folder / "summary.json", {**key, **found})

@@ -120,9 +120,8 @@ def demonstrations(
     """Training and test demonstrations, drawn once and kept in the folder."""
     path = out / "demonstrations.npz"
     if not path.is_file():
-        n = spec.num_train + spec.num_test
-        with console.status(f"drawing {n} demonstrations"):
-            x = experiment.task.demonstrations(n, spec.seed)
+        with console.status(f"drawing {spec.num_train + spec.num_test} demonstrations"):
+            x = spec.demonstrations()
         save_arrays(path, {"train": x[: spec.num_train], "test": x[spec.num_train :]})
     arrays = load_arrays(path)
     train, test = arrays["train"], arrays["test"]

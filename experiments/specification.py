@@ -1,6 +1,7 @@
 """What identifies one run: task, method, hyperparameters, checked before anything is computed."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from experiments.tasks import describe, names_where
 from experiments.tasks.description import TaskDescription
 
 MAX_ROWS = 10_000_000
+OF_METHOD = ("method", "components", "preset", "hparams")  # of a run's configuration
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,23 @@ class Specification:
     def to_config(self) -> dict[str, Any]:
         """All of it as plain values, as stored in config.yaml."""
         return dataclasses.asdict(self)
+
+    def demonstrations(self) -> Any:
+        """Training and test demonstrations [num_train + num_test, D].
+
+        Drawn once in a process: runs of a sweep or a study share them, and slice sampling takes
+        seconds.
+        """
+        config = self.to_config()
+        of_target = tuple((key, value) for key, value in config.items() if key not in OF_METHOD)
+        return _drawn(of_target)
+
+
+@functools.lru_cache(maxsize=8)
+def _drawn(of_target: tuple[tuple[str, Any], ...]) -> Any:
+    config = dict(of_target)
+    target = describe(config["task"]).target(config)
+    return target.demonstrations(config["num_train"] + config["num_test"], config["seed"])
 
 
 @dataclass(frozen=True)
