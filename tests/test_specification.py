@@ -8,8 +8,10 @@ from virl_tf.hparams import default_hparams, published
 from virl_tf.methods import METHODS
 from virl_tf.validation import InputError
 
+import numpy as np
 import pytest
 
+from experiments.references import Demonstrated
 from experiments.specification import RunRequest
 from experiments.tasks import names
 
@@ -241,3 +243,43 @@ def test_names_tell_runs_apart():
 )
 def test_names_are_the_documented_ones(options, name):
     assert RunRequest(**options).specification().name == name
+
+
+# --- demonstrations -------------------------------------------------------------------------------
+
+
+def gaussians(**given):
+    return RunRequest("gaussians", modes=3, preset="smoke", rows=50, **given).specification()
+
+
+def test_runs_of_one_target_and_seed_share_demonstrations_whatever_their_method():
+    first = gaussians(seed=1)
+    others = (
+        gaussians(seed=1, method="eim", components=1),
+        gaussians(seed=1, assignments=["training.num_epochs=3"]),
+    )
+    assert all(other.demonstrations() is first.demonstrations() for other in others)
+    target = first.description.target(first.to_config())
+    drawn = target.demonstrations(first.num_train + first.num_test, first.seed)
+    np.testing.assert_array_equal(first.demonstrations(), drawn)
+
+
+@pytest.mark.parametrize("given", [{"seed": 2}, {"task_seed": 2}, {"dim": 3}])
+def test_another_target_or_seed_has_other_demonstrations(given):
+    first, other = gaussians(seed=1), gaussians(**{"seed": 1, **given})
+    assert not np.array_equal(first.demonstrations(), other.demonstrations())
+
+
+def test_references_are_fitted_once_for_the_same_rows_and_seed():
+    x = np.random.default_rng(0).standard_normal((40, 2))
+    fitted = []
+
+    def fit(x, *how):
+        fitted.append(how)
+        return x.copy()
+
+    for rows, seed in ((x, 0), (x.copy(), 0), (x + 1.0, 0), (x, 1)):
+        of = Demonstrated(rows, seed, task=None)
+        np.testing.assert_array_equal(of.once(fit, 5), rows)
+    assert len(fitted) == 3
+    assert {components for components, _ in fitted} == {5}
