@@ -96,8 +96,8 @@ class Specification:
 @functools.lru_cache(maxsize=8)
 def _drawn(of_target: tuple[tuple[str, Any], ...]) -> Any:
     config = dict(of_target)
-    target = describe(config["task"]).target(config)
-    return target.demonstrations(config["num_train"] + config["num_test"], config["seed"])
+    task = describe(config["task"]).experiment(config).task
+    return task.demonstrations(config["num_train"] + config["num_test"], config["seed"])
 
 
 @dataclass(frozen=True)

@@ -264,6 +264,12 @@ def test_runs_of_one_target_and_seed_share_demonstrations_whatever_their_method(
     np.testing.assert_array_equal(first.demonstrations(), drawn)
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_has_rows_to_train_and_to_test_on(task):
+    spec = RunRequest(task, preset="smoke", rows=60).specification()
+    assert spec.demonstrations().shape == (60 + spec.num_test, spec.dim)
+
+
 @pytest.mark.parametrize("given", [{"seed": 2}, {"task_seed": 2}, {"dim": 3}])
 def test_another_target_or_seed_has_other_demonstrations(given):
     first, other = gaussians(seed=1), gaussians(**{"seed": 1, **given})
