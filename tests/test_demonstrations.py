@@ -30,7 +30,7 @@ def test_rows_are_held_out_at_random_and_each_is_used_once():
 
 @pytest.mark.parametrize(
     ("rows", "share", "held_out"),
-    [(49, 0.1, 0), (50, 0.1, 10), (100, 0.1, 10), (500, 0.1, 50), (60, 0.4, 24), (60, 0.0, 0)],
+    [(99, 0.1, 0), (50, 0.2, 10), (100, 0.1, 10), (500, 0.1, 50), (60, 0.4, 24), (60, 0.0, 0)],
 )
 def test_as_many_are_held_out_as_tell_something(rows, share, held_out):
     assert len(prepared(normal(rows), held_out=share).test) == held_out

@@ -32,6 +32,7 @@ def tiny_fit(method="virl", x=X, **arguments):
             "method": method,
             "num_components": 2,
             "seed": 0,
+            "held_out": 0.2,
             "hparams": tiny.overrides(),
             **arguments,
         },
@@ -179,9 +180,9 @@ def test_the_score_is_that_of_held_out_rows(fitted):
     method, folder, result = fitted
     with np.load(folder / "demonstrations.npz") as arrays:
         train, test = arrays["train"], arrays["test"]
-    assert (len(train), len(test)) == (50, 10)
+    assert (len(train), len(test)) == (48, 12)
     score = result.score
-    assert score.rows == 10
+    assert score.rows == 12
     assert list(score.log_likelihood) == ["recovered reward", "policy", "KDE", "EM"]
     of_policy = result.policy.log_prob(test).numpy()
     assert score.log_likelihood["policy"]["mean"] == pytest.approx(of_policy.mean())

@@ -25,7 +25,15 @@ FLOORS = [
         *("trajectories.bases", "trajectories.moves"),
         *("trajectories.choice", "trajectories"),
     ],
-    ["em", "em_by_bic", "mixture_growth", "mixture_of_few", "mixture_choice", "demonstrations"],
+    [
+        "em",
+        "em_by_bic",
+        "merging",
+        "mixture_growth",
+        "mixture_of_few",
+        "mixture_choice",
+        "demonstrations",
+    ],
     [
         *("kde", "conditional_kde", "fusion", "importance", "features", "reward"),
         *("metrics", "among_best"),

@@ -20,7 +20,7 @@ from virl_tf.validation import (
 )
 
 FEWEST_HELD_OUT = 10  # rows, for a score to tell anything
-LARGEST_SHARE = 0.2  # of the rows that so few may be
+LARGEST_SHARE = 0.1  # of the rows that so few may be: of less than a hundred all count
 
 
 class DataOptions(NamedTuple):

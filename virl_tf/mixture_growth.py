@@ -18,6 +18,7 @@ all rows, has a small share: the noise component of Banfield and Raftery (1993),
 """
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -202,14 +203,7 @@ def with_background(gaussians: Gaussians, z: np.ndarray, share: float) -> Gaussi
     """Such a share of the density is that of `wider_than_all`; 0: none."""
     if share == 0.0:
         return gaussians
-    parts = gaussians, wider_than_all(z)
-    shares = 1.0 - share, share
-    return joined(
-        [
-            part._replace(weights=weight * part.weights)
-            for part, weight in zip(parts, shares, strict=True)
-        ]
-    )
+    return weighted([gaussians, wider_than_all(z)], [1.0 - share, share])
 
 
 def wider_than_all(z: np.ndarray) -> Gaussians:
@@ -239,8 +233,13 @@ def as_good(lack: Float64[Array, " N"], errors: float = 1.0) -> bool:
 
 def mean_density(mixtures: list[Gaussians]) -> Gaussians:
     """The mixture of all their components whose density is the mean of theirs."""
-    everything = joined(mixtures)
-    return everything._replace(weights=everything.weights / len(mixtures))
+    return weighted(mixtures, [1.0 / len(mixtures)] * len(mixtures))
+
+
+def weighted(mixtures: list[Gaussians], shares: Sequence[float]) -> Gaussians:
+    """The mixture of all their components in which each of them has its share."""
+    pairs_of = zip(mixtures, shares, strict=True)
+    return joined([one._replace(weights=share * one.weights) for one, share in pairs_of])
 
 
 def _grow(

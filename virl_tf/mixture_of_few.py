@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from virl_tf.em import cluster_by_columns, one_thread, standardised
+from virl_tf.merging import clusters, merges_of, numbers_of_clusters
 from virl_tf.mixture_growth import (
     SHARED,
     Gaussians,
@@ -42,13 +43,14 @@ FOLDS = 10  # with fewer, modes of few rows have none left
 STARTS, STARTS_IN_FOLDS = 3, 2
 AVERAGED = 4  # choices: which is best is a matter of chance
 AS_LIKELY = 2.0  # standard errors of what a choice lacks against the likeliest
+MERGED = 4  # numbers of components that merging suggests
 FALLEN = 3.0  # nats below the best of its shrinkage, from where more components are not tried
 
 
 class Choice(NamedTuple):
     """What cross-validation chooses."""
 
-    by_columns: bool  # starts are clusters in columns weighted by `cluster_by_columns`
+    start: str  # where clusters are from, of `_Rows.STARTS`
     components: int
     pseudo_rows: float
     ridge: float = RIDGES[0]
@@ -59,11 +61,17 @@ def mean_of_starts(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None =
     z, shift, scale = standardised(x)
     parts = folds(len(z), FOLDS, numpy_seed(seed, 0, "held out"), groups)
     usual_choices = [
-        [Choice(False, count, nu, ridge) for count in COMPONENTS]
+        [Choice("k-means", count, nu, ridge) for count in COMPONENTS]
         for nu in PSEUDO_ROWS
         for ridge in RIDGES
     ]
-    column_choices = [[Choice(True, count, SHARED) for count in COLUMNS_COMPONENTS]]
+    column_choices = [[Choice("columns", count, SHARED) for count in COLUMNS_COMPONENTS]]
+    numbers = sorted(numbers_of_clusters(merges_of(z), len(z) // 2, MERGED))
+    usual_choices += [
+        [Choice("merging", count, nu, ridge) for count in numbers]
+        for nu in PSEUDO_ROWS
+        for ridge in RIDGES
+    ]
     with one_thread():
         others = [_Rows(np.delete(z, part, axis=0), seed) for part in parts]
         usual = _best(z, parts, others, usual_choices)
@@ -81,27 +89,29 @@ class _Rows:
 
     def __init__(self, z: np.ndarray, seed: int):
         self._z, self._seed = z, seed
-        self._starts: dict[tuple[bool, int, int], Gaussians] = {}
+        self._merges = [merges_of(z, rounds=i + 2) for i in range(STARTS)]
+        self._starts: dict[tuple[str, int, int], Gaussians] = {}
 
     def mixtures(self, choice: Choice, number: int) -> list[Grown]:
         """What EM from so many starts ends in; one Gaussian has one."""
         grown = []
         for i in range(number if choice.components > 1 else 1):
-            start = self._start(choice.by_columns, choice.components, i)
+            start = self._start(choice.start, choice.components, i)
             mixture = fitted(self._z, start, choice.pseudo_rows, choice.ridge)
             of_rows = score(self._z, mixture)
             grown.append(Grown(of_rows, choice.pseudo_rows, mixture, choice.ridge))
         return grown
 
-    def _start(self, by_columns: bool, components: int, i: int) -> Gaussians:
-        key = by_columns, components, i
+    def _start(self, kind: str, components: int, i: int) -> Gaussians:
+        key = kind, components, i
         if key not in self._starts:
-            seed = self._seed + i
-            self._starts[key] = (
-                from_labels(self._z, cluster_by_columns(self._z, components, seed))
-                if by_columns
-                else from_clusters(self._z, components, seed)
-            )
+            z, seed = self._z, self._seed + i
+            if kind == "k-means":
+                self._starts[key] = from_clusters(z, components, seed)
+            elif kind == "columns":
+                self._starts[key] = from_labels(z, cluster_by_columns(z, components, seed))
+            else:
+                self._starts[key] = from_labels(z, clusters(self._merges[i], components))
         return self._starts[key]
 
 
