@@ -128,14 +128,14 @@ def test_another_file_is_refused_and_nothing_changes(call, finished):
 
 
 def test_columns_can_be_contexts(call, tmp_path):
-    x = clusters(80, 3)
+    x = clusters(120, 3)
     frame = pd.DataFrame(x, columns=["goal", "speed", "distance"]).assign(other=x[:, 0] + 1.0)
     frame.to_csv(tmp_path / "mine.csv", index=False)
     arguments = ["fit", tmp_path / "mine.csv", "--contexts", "goal", "--exclude", "other"]
     arguments += [*TINY, "--components", "2", "--out", tmp_path / "out"]
     status, shown, error = call(*arguments)
     assert status == 0, error
-    assert "80 demonstrations of dimension 2, each in a context of dimension 1, from" in shown
+    assert "120 demonstrations of dimension 2, each in a context of dimension 1, from" in shown
     result = virl_tf.load(tmp_path / "out")
     assert (result.reward.num_contexts, result.reward.dim) == (1, 2)
     columns = [column["name"] for column in result.summary["columns"]]
