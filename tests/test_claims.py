@@ -18,6 +18,7 @@ from experiments.claims import (
     GAUSSIANS,
     GRID_WALKER,
     HOLDS,
+    MOSTLY,
     PATH_PLANNING,
     TOO_FEW,
     print_claims,
@@ -218,6 +219,38 @@ def test_other_numbers_of_components_do_not_count(claim):
     assert claim.check(frame.assign(components=5)).verdict == TOO_FEW
     more = pd.concat([frame, frame.assign(components=5, **PAPERS_WORLD["inference", "geim"])])
     assert claim.check(more) == claim.check(frame)
+
+
+def test_one_run_that_diverged_is_an_outlier_and_said_to_be_one():
+    values = np.full(12, 12.0)
+    values[0] = -1e3
+    frame = results(both("inference", "new_modes", values, 1.0), seeds=12)
+    finding = UNEXPLORED.check(frame)
+    assert finding.verdict == MOSTLY
+    assert "(of ranks " in finding.numbers
+    assert verdict(UNEXPLORED, both("inference", "new_modes", -values, 1.0), seeds=12) != MOSTLY
+
+
+def spreads(of_virl, of_others, modes, seeds):
+    """Recovered rewards of the Gaussians whose standard deviations over seeds are these."""
+    methods = itertools.product(("virl", "geim", "eim"), range(modes), range(seeds))
+    rows = [
+        {"stage": "training", "method": method, "components": 10, "modes": m, "seed": seed}
+        | {"reported": seed * (of_virl if method == "virl" else of_others)[m]}
+        for method, m, seed in methods
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_stable_is_decided_by_all_numbers_of_modes_and_seeds_of_the_paper():
+    stable, small, alike = GAUSSIANS[2], np.full(10, 0.1), np.tile([0.1, 0.3], 5)
+    assert stable.check(spreads(small, 3.0 * small, 10, 5)).verdict == HOLDS
+    assert stable.check(spreads(3.0 * small, small, 10, 5)).verdict == FAILS
+    assert stable.check(spreads(alike, alike[::-1], 10, 5)).verdict == FAILS
+    for modes, seeds in ((9, 5), (10, 4)):
+        undecided = stable.check(spreads(alike, alike[::-1], modes, seeds))
+        assert undecided.verdict == TOO_FEW
+        assert f"{modes} numbers of modes, {seeds} seeds; 10 and 5 decide" in undecided.need
 
 
 def test_findings_tell_the_means():
