@@ -261,7 +261,7 @@ class Stop:
 
 def run(method="virl", folder=None, stop=None, **loop):
     hparams = tiny.overrides(loop={**tiny.SECTIONS["loop"], **POOLED, **loop})
-    options = {"num_components": 2, "hparams": hparams, "directory": folder}
+    options = {"num_components": 2, "hparams": hparams, "directory": folder, "held_out": 0.2}
     return virl_tf.fit(X, method=method, evaluate=stop or Stop(), **options)
 
 
@@ -299,7 +299,7 @@ def test_the_pooling_is_a_row_after_the_iterations():
 @pytest.mark.usefixtures("real_improve")
 def test_rows_held_out_for_the_score_join_the_mixture_after_it(monkeypatch):
     result = run(prior="mixture")
-    data = prepare(X, DataOptions(), 0)
+    data = prepare(X, DataOptions(held_out=0.2), 0)
     problem = make_problem(data.train, tiny.hparams(loop={**POOLED, "prior": "mixture"}), 0)
     expected = problem.describe(np.concatenate([problem.demonstrations, data.test]))
     np.testing.assert_array_equal(result.reward.mixture.means, expected.means)
