@@ -101,8 +101,9 @@ def test_units_do_not_matter(unit):
         np.random.default_rng(7).standard_normal((12, 2)) * [1.0, 0.0],
         np.random.default_rng(8).standard_normal((20, 30)),
         np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]),
+        np.array([[0.0], [1.0], [1.5]]),
     ],
-    ids=["three different rows", "a constant column", "more columns than rows", "four rows"],
+    ids=["three different rows", "a constant column", "more columns than rows", "four", "three"],
 )
 def test_odd_rows_have_a_finite_density(x):
     assert np.isfinite(mean_of_starts(x, 0).mixture(x).log_prob(x)).all()
@@ -147,6 +148,16 @@ def test_the_narrowest_of_those_as_likely_come_first():
     narrow, unlikely = judged(0.9 * rows - 0.45, 3.0), judged(rows + 1.0, 9.0)
     ranked = sorted([unlikely, wide, narrow], key=lambda one: _rank(one, likeliest))
     assert [one.of_seen for one in ranked] == [3.0, 2.0, 9.0]
+
+
+def test_ways_among_columns_of_noise_are_components_of_their_own():
+    """Twenty ways of four rows, which four of eight columns tell apart."""
+    rng = np.random.default_rng(14)
+    centres = np.hstack([rng.uniform(-3.0, 3.0, (20, 4)), np.zeros((20, 4))])
+    x = np.repeat(centres, 4, axis=0) + np.repeat([0.1, 1.0], 4) * rng.standard_normal((80, 8))
+    draws = mean_of_starts(x, 0).mixture(x).sample(2000, tf.constant([1, 2])).numpy()
+    away = np.abs(draws[:, None, :4] - centres[:, :4]).max(axis=2).min(axis=1)
+    assert np.mean(away > 0.6) < 0.1
 
 
 def test_narrow_ways_of_few_rows_are_kept_apart():

@@ -50,7 +50,7 @@ FALLEN = 3.0  # nats below the best of its shrinkage, from where more components
 class Choice(NamedTuple):
     """What cross-validation chooses."""
 
-    start: str  # where clusters are from, of `_Rows.STARTS`
+    start: str  # where clusters are from: "k-means", "columns" or "merging"
     components: int
     pseudo_rows: float
     ridge: float = RIDGES[0]
@@ -66,6 +66,7 @@ def mean_of_starts(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None =
         for ridge in RIDGES
     ]
     column_choices = [[Choice("columns", count, SHARED) for count in COLUMNS_COMPONENTS]]
+    # Merging finds modes of few rows, and tells how many there are, where they are apart.
     numbers = sorted(numbers_of_clusters(merges_of(z), len(z) // 2, MERGED))
     usual_choices += [
         [Choice("merging", count, nu, ridge) for count in numbers]
@@ -89,7 +90,6 @@ class _Rows:
 
     def __init__(self, z: np.ndarray, seed: int):
         self._z, self._seed = z, seed
-        self._merges = [merges_of(z, rounds=i + 2) for i in range(STARTS)]
         self._starts: dict[tuple[str, int, int], Gaussians] = {}
 
     def mixtures(self, choice: Choice, number: int) -> list[Grown]:
@@ -111,7 +111,8 @@ class _Rows:
             elif kind == "columns":
                 self._starts[key] = from_labels(z, cluster_by_columns(z, components, seed))
             else:
-                self._starts[key] = from_labels(z, clusters(self._merges[i], components))
+                merges = merges_of(z, rounds=i + 2)
+                self._starts[key] = from_labels(z, clusters(merges, components))
         return self._starts[key]
 
 
