@@ -92,6 +92,12 @@ def _paper_methods() -> Iterable[str]:
     return [method.name for method in PAPER_METHODS]
 
 
+def _forms() -> Iterable[str]:
+    from experiments.originals import FORMS
+
+    return FORMS
+
+
 def _preset(text: str, metavar: str | None = None, best: bool = True) -> Any:
     values = PRESETS if best else PRESETS[:-1]
     return Option(metavar=metavar, help=text, autocompletion=_completion(lambda: values))
@@ -340,6 +346,32 @@ def _data_of(given: Mapping[str, Any]) -> Any:
         dither=given["dither"],
     )
     return request, read(request)
+
+
+@app.command("convert")
+def convert_command(
+    form: Annotated[
+        str,
+        Argument(
+            autocompletion=_completion(_forms),
+            help="grand-central: OpenTraj's folder datasets/GC. obsmat: a file of ETH or UCY. "
+            "trajnet: a file of TrajNet. edinburgh: a day of the Edinburgh forum. avoiding: the "
+            "folder of D3IL's pickles, of which only arrays are read.",
+        ),
+    ],
+    sources: Annotated[
+        list[Path], Argument(metavar="SOURCE...", help="The publisher's files or folders.")
+    ],
+    out: Annotated[Path, _given("FILE", "An .npz with an array [T, 2] for each path.")],
+    apart: Annotated[
+        float, Option(min=0.0, help="Leave out paths whose ends are nearer than this.")
+    ] = 0.0,
+    quiet: Quiet = False,
+) -> None:
+    """Published demonstrations of people, for fit and judge --trajectories."""
+    from experiments.originals import convert
+
+    print(convert(form, sources, out, apart))
 
 
 @app.command("judge")

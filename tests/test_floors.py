@@ -95,7 +95,7 @@ EXPERIMENT_FLOORS = [
             "demonstration_files",
         ),
         *("user_functions", "trajectory_files", "fit_request", "judge_request", "tracking"),
-        "play_request",
+        *("play_request", "originals"),
         "doc_tables",
         *("docs_notation", "docs_pages", "docs_command"),
     ],

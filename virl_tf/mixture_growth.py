@@ -12,8 +12,9 @@ EM's optima are local and rows are few, so where the mean of several mixtures' d
 of all their components, describes held-out rows better than the best of them, it counts, and more
 grow with other rows held out (bagging; Breiman, 1996; stacking: Smyth and Wolpert, 1999).
 
-Of people some do what nobody else does. Where held-out rows say so, one more component, wider than
-all rows, has a small share: the noise component of Banfield and Raftery (1993), a Gaussian here
+Of people some do what nobody else does. Where held-out rows say so, mixtures grow anew beside one
+more component, wider than all rows, whose share is small and fixed: the noise component of Banfield
+and Raftery (1993), a Gaussian here. What it explains widens no other component
 (docs/decisions.md, background).
 """
 
@@ -60,11 +61,23 @@ class Gaussians(NamedTuple):
         weights: [K].
         means: [K, D].
         covariances: [K, D, D].
+        background: one more, which EM leaves as it is; the weights add up to what it leaves.
     """
 
     weights: Float64[Array, " K"]
     means: Float64[Array, "K D"]
     covariances: Float64[Array, "K D D"]
+    background: "Gaussians | None" = None
+
+    @property
+    def left(self) -> float:
+        """What the weights add up to."""
+        return 1.0 if self.background is None else 1.0 - float(self.background.weights[0])
+
+    @property
+    def all(self) -> "Gaussians":
+        """With the background as a component like the others."""
+        return self if self.background is None else joined([self, self.background])
 
 
 Halves = dict[bytes, Gaussians | None]
@@ -101,8 +114,12 @@ class Growth(NamedTuple):
         z = (looked_at(x) - self.shift) / self.scale
         with one_thread():
             fit = fitted if self.few else maximise
-            mixtures = [fit(z, one.gaussians, one.pseudo_rows, one.ridge) for one in self.grown]
-            found = with_background(mean_density(mixtures), z, self.background)
+            wide = wider_than_all(z, self.background) if self.background > 0.0 else None
+            mixtures = [
+                fit(z, beside(one.gaussians, wide), one.pseudo_rows, one.ridge)
+                for one in self.grown
+            ]
+            found = mean_density(mixtures).all
         return Mixture(
             tf.constant(np.log(found.weights), DENSITY),
             tf.constant(self.shift + self.scale * found.means, DENSITY),
@@ -118,8 +135,10 @@ def grow(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> 
     with one_thread():
         grown = grown_on(z, parts, seed)
         unseen = np.concatenate([z[part] for part in parts])
-        background = share_of_background(z, unseen, of_unseen(z, parts, grown))
-        return Growth(grown, shift, scale, background)
+        share = share_of_background(z, unseen, of_unseen(z, parts, grown))
+        if share > 0.0:
+            grown = grown_on(z, parts, seed, wider_than_all(z, share))
+        return Growth(grown, shift, scale, share)
 
 
 def grow_once(x: np.ndarray, seed: int) -> Mixture:
@@ -137,10 +156,9 @@ def go_on(mixture: Mixture, x: np.ndarray) -> Mixture:
     _, shift, scale = standardised(x)
     start = Gaussians(
         np.exp(mixture.log_weights),
-        (mixture.means - shift) / scale,
-        mixture.covariances / (scale[:, None] * scale),
+        np.asarray((mixture.means - shift) / scale),
+        np.asarray(mixture.covariances / (scale[:, None] * scale)),
     )
-    start = Gaussians(*map(np.asarray, start))
     return Growth([Grown(score=np.nan, pseudo_rows=0.0, gaussians=start)], shift, scale).mixture(x)
 
 
@@ -150,25 +168,27 @@ def looked_at(x: np.ndarray) -> np.ndarray:
     return x if len(x) <= most else x[np.random.default_rng(0).permutation(len(x))[:most]]
 
 
-def grown_on(z: np.ndarray, parts: list[np.ndarray], seed: int) -> list[Grown]:
+def grown_on(
+    z: np.ndarray, parts: list[np.ndarray], seed: int, background: Gaussians | None = None
+) -> list[Grown]:
     """The best mixture of those that leave out the first part; where the mean of several is better
     there, these and one more for each other part.
     """
     first = parts[0]
     train, test = np.delete(z, first, axis=0), z[first]
     known: Halves = {}
-    grown = [_grow(train, test, STARTS[0], nu, seed, known) for nu in PSEUDO_ROWS]
+    grown = [_grow(train, test, STARTS[0], nu, seed, known, background) for nu in PSEUDO_ROWS]
     grown = by_score(grown)[:BETTER]
     better = [one.pseudo_rows for one in grown]
     for start, nu in zip(STARTS[1:], better, strict=True):
-        grown.append(_grow(train, test, start, nu, seed, known))
+        grown.append(_grow(train, test, start, nu, seed, known, background))
     best = by_score(grown)[0]
     if mean_is_no_better([one.gaussians for one in grown], best.gaussians, test):
         return [best]
     for i, part in enumerate(parts[1:]):
         train, test = np.delete(z, part, axis=0), z[part]
         start, nu = STARTS[i % len(STARTS)], better[i % BETTER]
-        grown.append(_grow(train, test, start, nu, seed + i + 1, {}))
+        grown.append(_grow(train, test, start, nu, seed + i + 1, {}, background))
     return grown
 
 
@@ -194,23 +214,22 @@ def share_of_background(z: np.ndarray, unseen: np.ndarray, log_q: Float64[Array,
         z: all rows [N, D].
         unseen, log_q: rows [M, D] and their log density under a mixture that did not see them.
     """
-    wide = log_density(unseen, wider_than_all(z))
-    both = np.logaddexp(np.log1p(-BACKGROUND) + log_q, np.log(BACKGROUND) + wide)
+    wide = log_density(unseen, wider_than_all(z, BACKGROUND))
+    both = np.logaddexp(np.log1p(-BACKGROUND) + log_q, wide)
     return BACKGROUND if np.mean(both - log_q) >= NEEDED else 0.0
 
 
-def with_background(gaussians: Gaussians, z: np.ndarray, share: float) -> Gaussians:
-    """Such a share of the density is that of `wider_than_all`; 0: none."""
-    if share == 0.0:
-        return gaussians
-    return weighted([gaussians, wider_than_all(z)], [1.0 - share, share])
-
-
-def wider_than_all(z: np.ndarray) -> Gaussians:
-    """One Gaussian, with `WIDER` times the covariance of z [N, D]."""
+def wider_than_all(z: np.ndarray, share: float) -> Gaussians:
+    """One Gaussian of such a weight, with `WIDER` times the covariance of z [N, D]."""
     d = z.shape[1]
     covariance = np.cov(z, rowvar=False, bias=True).reshape(d, d) + RIDGE * np.eye(d)
-    return Gaussians(np.ones(1), z.mean(axis=0)[None], WIDER * covariance[None])
+    return Gaussians(np.array([share]), z.mean(axis=0)[None], WIDER * covariance[None])
+
+
+def beside(gaussians: Gaussians, background: Gaussians | None) -> Gaussians:
+    """The same components with another background, or none."""
+    other = gaussians._replace(background=background)
+    return other._replace(weights=other.left / gaussians.left * gaussians.weights)
 
 
 def by_score(grown: list[Grown]) -> list[Grown]:
@@ -237,16 +256,25 @@ def mean_density(mixtures: list[Gaussians]) -> Gaussians:
 
 
 def weighted(mixtures: list[Gaussians], shares: Sequence[float]) -> Gaussians:
-    """The mixture of all their components in which each of them has its share."""
+    """The mixture of all their components in which each of them has its share, beside the
+    background of the first.
+    """
     pairs_of = zip(mixtures, shares, strict=True)
-    return joined([one._replace(weights=share * one.weights) for one, share in pairs_of])
+    parts = [one._replace(weights=share * one.weights) for one, share in pairs_of]
+    return joined(parts)._replace(background=mixtures[0].background)
 
 
 def _grow(
-    train: np.ndarray, test: np.ndarray, start: int, nu: float, seed: int, known: Halves
+    train: np.ndarray,
+    test: np.ndarray,
+    start: int,
+    nu: float,
+    seed: int,
+    known: Halves,
+    background: Gaussians | None = None,
 ) -> Grown:
     """From so many components, all that can be split in each round."""
-    gaussians = maximise(train, from_clusters(train, start, seed), nu)
+    gaussians = maximise(train, beside(from_clusters(train, start, seed), background), nu)
     best = Grown(score(test, gaussians), nu, gaussians)
     rounds = 0
     while rounds < PATIENCE and (halved := split(train, gaussians, seed, known)) is not None:
@@ -261,38 +289,47 @@ def _grow(
 def split(z: np.ndarray, gaussians: Gaussians, seed: int, known: Halves) -> Gaussians | None:
     """Every component that `halves` splits by its own rows is replaced by its two halves. None:
     there is none.
+
+    Rows of the background are some component's, too: `halves` sees what is unlike it.
     """
-    own = log_joint(z, pairs(z), gaussians).argmax(axis=1)
+    own = log_joint(z, pairs(z), beside(gaussians, None)).argmax(axis=1)
     parts = []
     for o, weight in enumerate(gaussians.weights):
         rows = np.packbits(own == o).tobytes()
         if rows not in known:
-            known[rows] = halves(z[own == o], seed)
+            known[rows] = halves(z[own == o], seed, gaussians.background)
         two = known[rows]
-        one = Gaussians(*(array[o : o + 1] for array in gaussians))
+        one = Gaussians(*(array[o : o + 1] for array in gaussians[:3]))
         parts.append(one if two is None else two._replace(weights=weight * two.weights))
     if len(parts) == sum(len(part.weights) for part in parts):
         return None
-    return joined(parts)
+    return joined(parts)._replace(background=gaussians.background)
 
 
 def joined(parts: list[Gaussians]) -> Gaussians:
-    """All their components, with the weights they have."""
-    return Gaussians(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    """All their components, with the weights they have, and without a background."""
+    return Gaussians(
+        np.concatenate([part.weights for part in parts]),
+        np.concatenate([part.means for part in parts]),
+        np.concatenate([part.covariances for part in parts]),
+    )
 
 
-def halves(z: np.ndarray, seed: int) -> Gaussians | None:
+def halves(z: np.ndarray, seed: int, background: Gaussians | None = None) -> Gaussians | None:
     """Two Gaussians of one covariance for z [N, D], if their Bayesian information criterion is
-    below that of one Gaussian.
+    below that of one Gaussian, each beside the background.
     """
     n, d = z.shape
     if n < d + 2:
         return None
     starts = (from_clusters(z, 2, seed), from_labels(z, cluster_by_columns(z, 2, seed)))
-    found = [maximise(z, start, SHARED, RIDGE_OF_HALVES, TOLERANCE_OF_HALVES) for start in starts]
+    found = [
+        maximise(z, beside(start, background), SHARED, RIDGE_OF_HALVES, TOLERANCE_OF_HALVES)
+        for start in starts
+    ]
     scores = [score(z, two) for two in found]
-    gain = max(scores) - score(z, from_clusters(z, 1, seed))
-    two = found[int(np.argmax(scores))]
+    gain = max(scores) - score(z, beside(from_clusters(z, 1, seed), background))
+    two = beside(found[int(np.argmax(scores))], None)
     own = np.bincount(log_joint(z, pairs(z), two).argmax(axis=1), minlength=2)
     return two if n * gain > 0.5 * (d + 1) * np.log(n) and own.min() >= 2 else None
 
@@ -335,7 +372,7 @@ def maximise(
         if step > 1 and mean - last < tolerance:
             break
         last = mean
-        found = _m_step(z, products, shares, nu, ridge)
+        found = _m_step(z, products, shares, nu, ridge, found.background)
     return found
 
 
@@ -353,25 +390,27 @@ def of_further_rows(z: np.ndarray, gaussians: Gaussians, nu: float, ridge: float
     products = pairs(z)
     _, shares = _e_step(z, products, gaussians)
     spent = (shares**2).sum(axis=0) / np.maximum(shares.sum(axis=0), LEAST_SHARE)
-    return _m_step(z, products, shares, nu, ridge, spent)
+    return _m_step(z, products, shares, nu, ridge, gaussians.background, spent)
 
 
 def without_empty(gaussians: Gaussians, n: int) -> Gaussians:
     """The components that have rows, of n."""
     kept = gaussians.weights * n >= LEAST_ROWS
-    weights, means, covariances = (array[kept] for array in gaussians)
-    return Gaussians(weights / weights.sum(), means, covariances)
+    weights, means, covariances = (array[kept] for array in gaussians[:3])
+    weights = gaussians.left * weights / weights.sum()
+    return Gaussians(weights, means, covariances, gaussians.background)
 
 
 def _e_step(
     z: np.ndarray, products: np.ndarray, gaussians: Gaussians
 ) -> tuple[float, Float64[Array, "N K"]]:
-    """The mean log-likelihood, and responsibilities."""
+    """The mean log-likelihood, and the components' responsibilities."""
     joint = log_joint(z, products, gaussians)
     highest = joint.max(axis=1)
     shares = np.exp(joint - highest[:, None])
     sums = shares.sum(axis=1)
-    return float((highest + np.log(sums)).mean()), shares / sums[:, None]
+    mean = float((highest + np.log(sums)).mean())
+    return mean, (shares / sums[:, None])[:, : len(gaussians.weights)]
 
 
 def _m_step(
@@ -380,11 +419,14 @@ def _m_step(
     shares: np.ndarray,
     nu: float,
     ridge: float,
+    background: Gaussians | None = None,
     spent: Float64[Array, " K"] | float = 0.0,
 ) -> Gaussians:
     """Of responsibilities `shares` [N, K]; `spent`: e_o of `of_further_rows`."""
     n, d = z.shape
     counts = np.maximum(shares.sum(axis=0), LEAST_SHARE)
+    if background is not None:
+        n = counts.sum()  # the others are its rows
     means = shares.T @ z / counts[:, None]
     second = np.empty((len(counts), d, d))
     first, other, _ = pair_indices(d)
@@ -393,12 +435,15 @@ def _m_step(
     free = np.maximum(n - np.sum(spent), 1.0)
     shrunk = (scatter + nu * scatter.sum(axis=0) / free) / (counts - spent + nu)[:, None, None]
     wide = (1.0 + spent / counts)[:, None, None] * shrunk
-    return Gaussians(counts / counts.sum(), means, wide + ridge * np.eye(d))
+    found = Gaussians(counts / counts.sum(), means, wide + ridge * np.eye(d))
+    return beside(found, background)
 
 
 def log_joint(z: np.ndarray, products: np.ndarray, gaussians: Gaussians) -> Float64[Array, "N K"]:
-    """Log of weight times density: two products of matrices, whatever the number of components."""
-    weights, means, covariances = gaussians
+    """Log of weight times density, that of the background last: two products of matrices, whatever
+    the number of components.
+    """
+    weights, means, covariances, _ = gaussians.all
     precisions = np.linalg.inv(covariances)
     linear = np.einsum("kij,kj->ki", precisions, means)
     constant = np.einsum("ki,ki->k", linear, means) + np.linalg.slogdet(covariances)[1]
