@@ -109,7 +109,15 @@ def read_csv(path: Path) -> pd.DataFrame:
         if len(names) != frame.shape[1]:
             names = [f"x{i}" for i in range(frame.shape[1])]
         frame.columns = pd.Index(names)
-    return frame
+    return _without_index(frame)
+
+
+def _without_index(frame: pd.DataFrame) -> pd.DataFrame:
+    """Without a first column that has no name and counts the rows: pandas writes its index so."""
+    if len(frame.columns) < 2 or not str(frame.columns[0]).startswith("Unnamed:"):
+        return frame
+    counts = (frame.iloc[:, 0] == range(len(frame))).all()
+    return frame.iloc[:, 1:] if counts else frame
 
 
 def _first_lines(path: Path) -> tuple[str, str]:
@@ -180,12 +188,6 @@ def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
         raise InputError(f"{path}: several columns are called {repeated[0]!r}.")
     if not len(frame) or not names:
         raise InputError(f"{path} holds no rows of numbers: its shape is {frame.shape}.")
-    if names[0].startswith("Unnamed:") and (frame.iloc[:, 0] == range(len(frame))).all():
-        # As pandas writes its index.
-        raise InputError(
-            f"{path}: the first column has no name and counts the rows; "
-            f"drop it (--exclude '{names[0]}')."
-        )
     held = {name: held_instead(frame[name]) for name in names}
     _check_kinds(frame, held, path)
     check_number_columns(str(path), held)

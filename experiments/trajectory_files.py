@@ -286,11 +286,6 @@ def _split(
 
 def _values(frame: pd.DataFrame, file: TrajectoryFile) -> pd.DataFrame:
     """The columns that a trajectory is made of."""
-    if frame.columns[0].startswith("Unnamed:"):
-        raise InputError(
-            "the first column has no name, as pandas writes its index; "
-            "write the table with index=False."
-        )
     if file.columns is None and "frame_index" in frame:
         frame = frame.drop(columns=[name for name in LEROBOT if name in frame])
         file = file._replace(columns=[name for name in LEROBOT_VALUES if name in frame][:1] or None)

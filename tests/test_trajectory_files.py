@@ -291,10 +291,14 @@ def test_bad_tables(tmp_path, change, options, message):
     assert "all.csv" in str(error.value)
 
 
-def test_an_index_that_pandas_wrote_is_refused(tmp_path):
+def test_an_index_that_pandas_wrote_is_left_out(tmp_path):
     table().to_csv(tmp_path / "all.csv")
-    with pytest.raises(InputError, match="index=False"):
-        load(tmp_path / "all.csv")
+    (tmp_path / "folder").mkdir()
+    for name, episode in table().groupby("episode"):
+        file = tmp_path / "folder" / f"{name}.csv"
+        episode.drop(columns="episode").reset_index(drop=True).to_csv(file)
+    for place in ("all.csv", "folder"):
+        assert load(tmp_path / place).columns == ("x", "y")
 
 
 @pytest.mark.parametrize(
