@@ -148,9 +148,9 @@ def _extent(numbers: np.ndarray, written: Callable[[float], str]) -> str:
 
 
 def _range(numbers: np.ndarray, written: Callable[[float], str]) -> str:
-    """Mean (lowest - highest)."""
+    """Mean (lowest - highest); of one number that alone."""
     low, high = written(numbers.min()), written(numbers.max())
-    return f"{written(numbers.mean())} ({low} - {high})"
+    return low if len(numbers) == 1 else f"{written(numbers.mean())} ({low} - {high})"
 
 
 def _compared(settings: Settings, name: str) -> pd.DataFrame:

@@ -221,3 +221,10 @@ def test_the_command_names_the_first_table_that_differs(call, checkout, monkeypa
     assert status == 2
     assert "README.md, no table 'headline'" in error
     assert len(error.splitlines()) == 1
+
+
+def test_the_range_of_one_number_is_that_number(checkout):
+    options = {"file": "results.csv", "value": "value", "show": "range"}
+    rows = {"one": {"where": {"method": "a", "seed": 2}}, "three": {"where": {"method": "a"}}}
+    cells = shown(rows, {"spread": {"digits": 0}}, **options)
+    assert [row[-1] for row in cells[-2:]] == ["6", "3 (1 - 6)"]
