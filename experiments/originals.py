@@ -23,6 +23,11 @@ ARRAYS |= {
         *(("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
     ]
 }
+# What files of another form, and pickles that are damaged, end in.
+_DAMAGED = (
+    *(ValueError, LookupError, TypeError, AttributeError, EOFError, ArithmeticError),
+    *(ImportError, MemoryError, SystemError, pickle.UnpicklingError),
+)
 TRACK = re.compile(r"TRACK\.R(\d+)=\s*\[(\[.*?\])\s*\]", re.DOTALL)
 
 
@@ -54,7 +59,8 @@ def convert(form: str, sources: Sequence[Path], out: Path, apart: float) -> str:
         raise InputError(f"none of {len(paths)} paths has ends {apart:g} {read.unit} apart.")
     out.parent.mkdir(parents=True, exist_ok=True)
     save_arrays(out, kept)
-    return f"{len(kept)} of {len(paths)} paths, ends at least {apart:g} {read.unit} apart: {out}"
+    said = f"{len(kept)} of {len(paths)} paths, ends at least {apart:g} {read.unit} apart: {out}"
+    return f"{said}\nnext: python -m experiments judge {out} --trajectories"
 
 
 def _paths_of(source: Path, form: str) -> list[tuple[str, np.ndarray]]:
@@ -66,7 +72,7 @@ def _paths_of(source: Path, form: str) -> list[tuple[str, np.ndarray]]:
         paths = list(read.paths(source))
         if not paths:
             raise ValueError("it holds no path")
-    except (ValueError, LookupError, TypeError, pickle.UnpicklingError, EOFError) as error:
+    except _DAMAGED as error:
         text = f"{source} is not in the form {form} ({read.source}): {reason(error)}"
         raise InputError(text) from error
     return paths

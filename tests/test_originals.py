@@ -1,5 +1,6 @@
 """Files in the forms in which people's demonstrations are published, read as paths."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -190,3 +191,31 @@ def test_bad_arguments_are_refused(tmp_path):
     (folder / "H.json").write_text('{"homog": [1, 2]}')
     with pytest.raises(InputError, match="not 3 x 3"):
         convert("grand-central", [folder], tmp_path / "paths.npz", 0.0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_files_with_wrong_bytes_are_read_or_refused(form, tmp_path):
+    source, rng = WRITERS[form](tmp_path), np.random.default_rng(0)
+    files = [source] if source.is_file() else [p for p in source.rglob("*") if p.is_file()]
+    for file in files:
+        whole = file.read_bytes()
+        for _ in range(100):
+            damaged = bytearray(whole)
+            for i in rng.integers(0, len(whole), rng.integers(1, 4)):
+                damaged[i] = rng.integers(256)
+            file.write_bytes(damaged)
+            with contextlib.suppress(InputError):
+                convert(form, [source], tmp_path / "paths.npz", apart=0.0)
+        file.write_bytes(whole)
+
+
+def test_the_command_says_what_comes_next(call, tmp_path):
+    file, out = write_obsmat(tmp_path), tmp_path / "paths.npz"
+    status, shown, _ = call("convert", "obsmat", file, "--apart", "2", "--out", out)
+    assert status == 0
+    assert "1 of 2 paths, ends at least 2 m apart" in shown
+    assert f"judge {out} --trajectories" in shown
+    status, shown, error = call("convert", "obsmat", tmp_path / "none.txt", "--out", out)
+    assert status == 2
+    assert error.startswith("error: no file")
+    assert error.count("\n") == 1
