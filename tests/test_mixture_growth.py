@@ -303,6 +303,17 @@ def test_rows_unlike_all_others_widen_no_component():
     assert np.mean(variances[1]) < 1.25 < 1.5 < np.mean(variances[0])
 
 
+def test_a_narrowed_mixture_has_the_background_that_it_had():
+    x, _ = blobs(60)
+    growth = grow(x, 0)._replace(background=BACKGROUND)
+    wide, narrow = growth.mixture(x), growth._replace(width=0.5).mixture(x)
+    np.testing.assert_array_equal(narrow.means, wide.means)
+    np.testing.assert_array_equal(narrow.log_weights, wide.log_weights)
+    ratios = narrow.covariances / wide.covariances
+    np.testing.assert_allclose(ratios[:-1], 0.5, rtol=1e-10)
+    np.testing.assert_allclose(ratios[-1], 1.0, rtol=1e-10)
+
+
 def test_rows_unlike_all_others_get_a_background_and_only_they(monkeypatch):
     """Modes with the tails of Student's t: without a background fresh rows are ever so unlikely."""
     rng = np.random.default_rng(12)

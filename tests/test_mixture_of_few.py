@@ -4,6 +4,7 @@ from virl_tf.em import Covariances, em_mixture
 from virl_tf.mixture_growth import SHARED
 from virl_tf.mixture_of_few import AVERAGED, RIDGES, STARTS, Choice, _Judged, _rank, mean_of_starts
 from virl_tf.tasks import RandomGaussians
+from virl_tf.tasks.hall import Hall
 
 import numpy as np
 import pytest
@@ -56,6 +57,21 @@ def test_each_choice_counts_with_all_of_its_starts():
     mixture = growth.mixture(x)
     assert mixture.num_components == sum(len(one.gaussians.weights) for one in growth.grown)
     np.testing.assert_allclose(np.exp(mixture.log_weights).sum(), 1.0)
+
+
+def test_where_modes_are_of_few_rows_the_mean_is_narrowed_and_fresh_rows_are_likelier():
+    """A hall's 40 pairs of gates, 80 rows. That one Gaussian is not: see below."""
+    hall = Hall(40, 0)
+    x, fresh = hall.demonstrations(80, 1), hall.demonstrations(4000, 9)
+    growth = mean_of_starts(x, 0)
+    assert growth.width < 1.0
+    found, wide = growth.mixture(x), growth._replace(width=1.0).mixture(x)
+    assert likelihood(found, fresh) > likelihood(wide, fresh) + 0.1
+    ends = [
+        hall.outcome(mixture.sample(4000, tf.constant([0, 1])).numpy())["gate_to_gate"]
+        for mixture in (found, wide)
+    ]
+    assert ends[0] > ends[1]
 
 
 def test_the_same_rows_give_the_same_bytes():

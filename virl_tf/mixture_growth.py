@@ -101,6 +101,8 @@ class Growth(NamedTuple):
     Attributes:
         background: the share of rows that are unlike all others.
         few: rows are so few that covariances have to be those of further rows.
+        width: what the covariances are multiplied by at the end: the mean of several densities is
+            wider than each.
     """
 
     grown: list[Grown]
@@ -108,6 +110,7 @@ class Growth(NamedTuple):
     scale: Float64[Array, " D"]
     background: float = 0.0
     few: bool = False
+    width: float = 1.0
 
     def mixture(self, x: np.ndarray) -> Mixture:
         """The mean of the densities after EM on x [N, D]."""
@@ -119,7 +122,7 @@ class Growth(NamedTuple):
                 fit(z, beside(one.gaussians, wide), one.pseudo_rows, one.ridge)
                 for one in self.grown
             ]
-            found = mean_density(mixtures).all
+            found = narrowed(mean_density(mixtures), self.width).all
         return Mixture(
             tf.constant(np.log(found.weights), DENSITY),
             tf.constant(self.shift + self.scale * found.means, DENSITY),
@@ -262,6 +265,11 @@ def weighted(mixtures: list[Gaussians], shares: Sequence[float]) -> Gaussians:
     pairs_of = zip(mixtures, shares, strict=True)
     parts = [one._replace(weights=share * one.weights) for one, share in pairs_of]
     return joined(parts)._replace(background=mixtures[0].background)
+
+
+def narrowed(gaussians: Gaussians, width: float) -> Gaussians:
+    """With so many times the covariances, but that of the background."""
+    return gaussians._replace(covariances=width * gaussians.covariances)
 
 
 def _grow(

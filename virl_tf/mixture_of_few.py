@@ -25,6 +25,7 @@ from virl_tf.mixture_growth import (
     from_labels,
     log_density,
     mean_density,
+    narrowed,
     score,
     share_of_background,
 )
@@ -42,6 +43,9 @@ MOST_PER_ROW = 2 / 3  # components
 FOLDS = 10  # with fewer, modes of few rows have none left
 STARTS, STARTS_IN_FOLDS = 3, 2
 AVERAGED = 4  # choices: which is best is a matter of chance
+# Of covariances in the mean of all these densities, whose differences tell of rows not seen, too.
+WIDTHS = (1.0, 0.85, 0.7, 0.5, 0.35)
+STARTS_FOR_WIDTH = 6  # in folds: of fewer densities the mean is less wide than in the end
 AS_LIKELY = 2.0  # standard errors of what a choice lacks against the likeliest
 MERGED = 4  # numbers of components that merging suggests
 FALLEN = 3.0  # nats below the best of its shrinkage, from where more components are not tried
@@ -79,10 +83,10 @@ def mean_of_starts(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None =
         by_columns = _best(z, parts, others, column_choices)
         better = not as_good(by_columns[0].of_rows - usual[0].of_rows)
         best, rows = by_columns if better else usual, _Rows(z, seed)
+        width, of_rows = _width(z, parts, others, best)
         grown = [one for found in best for one in rows.mixtures(found.choice, STARTS)]
-        of_rows = np.logaddexp.reduce([found.of_rows for found in best]) - np.log(len(best))
         background = share_of_background(z, z, of_rows)
-    return Growth(grown, shift, scale, background, few=True)
+    return Growth(grown, shift, scale, background, few=True, width=width)
 
 
 class _Rows:
@@ -151,6 +155,25 @@ def _best(
                 break
     likeliest, *rest = sorted(judged, key=lambda one: -one.of_rows.mean())
     return [likeliest, *sorted(rest, key=lambda one: _rank(one, likeliest))][:AVERAGED]
+
+
+def _width(
+    z: np.ndarray, parts: list[np.ndarray], others: list["_Rows"], best: list["_Judged"]
+) -> tuple[float, Float64[Array, " N"]]:
+    """The narrowest of `WIDTHS` with which the mean of all densities is as likely as with the best,
+    within one standard error (Breiman et al. 1984), and held-out rows' log density then.
+
+    What a fold leaves out is missing in modes of few rows, so that they ask for too wide ones.
+    """
+    of_rows = np.zeros((len(WIDTHS), len(z)))
+    for part, rows in zip(parts, others, strict=True):
+        found = [one for judged in best for one in rows.mixtures(judged.choice, STARTS_FOR_WIDTH)]
+        mean = mean_density([one.gaussians for one in found])
+        for i, width in enumerate(WIDTHS):
+            of_rows[i, part] = log_density(z[part], narrowed(mean, width))
+    likeliest = of_rows[of_rows.mean(axis=1).argmax()]
+    narrowest = max(i for i, one in enumerate(of_rows) if as_good(likeliest - one))
+    return WIDTHS[narrowest], of_rows[narrowest]
 
 
 def _judged(z: np.ndarray, parts: list[np.ndarray], others: list[_Rows], choice: Choice) -> _Judged:
