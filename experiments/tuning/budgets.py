@@ -23,8 +23,9 @@ from experiments.records import Record
 from experiments.result_files import to_markdown
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line
+from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest
-from experiments.tuning.specification import PRESETS, StudySpecification
+from experiments.tuning.specification import StudySpecification
 from experiments.tuning.study import objective_value
 from experiments.units import RunUnit
 
@@ -57,7 +58,7 @@ def rank_budgets(
     if len(presets) < 2:
         raise InputError("--presets needs two or more, the one last that counts: quick,paper.")
     for preset in presets:
-        check_choice("preset", preset, PRESETS)
+        check_choice("preset", preset, describe(study.task).grids)
     console, number = Console(soft_wrap=True), workers.local
     chosen = random_points(study, points)
     units = [

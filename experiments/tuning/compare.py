@@ -24,7 +24,7 @@ from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line
 from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest, to_parameters, written
-from experiments.tuning.specification import PRESETS, Studies, StudySpecification
+from experiments.tuning.specification import Studies, StudySpecification
 from experiments.tuning.study import ENDED, best_trial, count, objective_value, open_storage
 from experiments.units import RunUnit
 
@@ -134,7 +134,7 @@ def _planned(
             text = f"tuning of {column.name} saw these seeds; give fresh ones."
             raise InputError(f"--seeds {seen}: {text}")
     preset = budget or columns[0].spec.preset
-    check_choice("--budget", preset, PRESETS)
+    check_choice("--budget", preset, describe(studies.task).grids)
     runs = {column.name: dataclasses.replace(column.spec, preset=preset) for column in columns}
     units = [
         CandidateUnit(

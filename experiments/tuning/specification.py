@@ -17,7 +17,7 @@ from experiments.tuning.space import searched
 
 Column = tuple[str, int]  # method and components
 FOLDER = Path("studies")
-PRESETS = ("smoke", "study", "quick", "paper")
+PRESETS = ("smoke", "quick", "paper")
 
 
 @dataclass(frozen=True)
