@@ -195,17 +195,3 @@ def test_it_has_not_seen_the_held_out_demonstrations():
     np.testing.assert_array_equal(found, mixture_log_prob(expected, X))
     of_all = mixture_log_prob(describe_density(problem.demonstrations.numpy(), seed), X)
     assert np.abs(found - of_all).max() > 1e-2
-
-
-def test_few_demonstrations_choose_it_anew_once_none_is_held_out():
-    """Many are described by what the training demonstrations chose."""
-    problem = problem_of(loop={"mixture_average": True})
-    x = problem.demonstrations.numpy()
-    expected = describe_density(x, numpy_seed(0, 0, "mixture"))
-    np.testing.assert_array_equal(problem.describe(x).means, expected.means)
-
-    many = np.concatenate([X + shift for shift in np.random.default_rng(0).normal(size=(5, 1, 2))])
-    problem = problem_of(many, loop={"mixture_average": True})
-    found = problem.describe(problem.demonstrations.numpy())
-    assert found.num_components == problem.mixture.num_components
-    assert np.abs(found.means - problem.mixture.means).max() > 1e-6

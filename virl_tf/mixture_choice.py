@@ -99,11 +99,6 @@ def density_fit(
     return mean_of_starts(x, seed, groups).mixture
 
 
-def is_chosen_anew(n: int) -> bool:
-    """Whether so few rows are described that further ones may well change the choice."""
-    return n < FEWEST_TO_GROW
-
-
 def _by_held_out_rows(x: np.ndarray, held_out: np.ndarray, seed: int) -> MixtureChoice:
     test, train = x[held_out], np.delete(x, held_out, axis=0)
     most = most_components(len(train), x.shape[1], FULL)

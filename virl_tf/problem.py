@@ -1,6 +1,5 @@
 """What does not change during a run: demonstrations, what is fitted to them once, and the seed."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -27,7 +26,7 @@ from virl_tf.hparams import Hparams, known, rows_per_batch
 from virl_tf.importance import effective_sample_size
 from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture, empty_mixture, moments
-from virl_tf.mixture_choice import density_fit, is_chosen_anew
+from virl_tf.mixture_choice import density_fit
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.shapes import Array, Float64
 from virl_tf.splitting import held_out_rows
@@ -69,7 +68,7 @@ class Problem(NamedTuple):
         prior: an EM mixture or a Gaussian that q*_0 may be.
         mixture: by EM, of `train`, for pooling; without components where nothing is pooled.
         describe: rows [N, D] -> the same mixture after EM on them, for when none are held out any
-            more; of few demonstrations it is chosen anew, from all of them.
+            more.
         from_mixture: q*_0 is that mixture, in the place where a reward is pooled with it.
         joint: the same of whole rows [c, x], for the policy's start, if anything needs it.
         features: what the networks see of a point.
@@ -125,7 +124,6 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
 
     kernels = kernel_estimate(data, hparams, seed)
     fit_mixture = _mixture_fit(train, hparams, seed)
-    refit_mixture = _refit(fit_mixture, len(train.rows), shuffled, hparams, seed)
     mixture, gaussian = fit_mixture(train.rows), moments(x)
     estimate, prior = _estimate_and_prior(kernels, mixture, gaussian, num_contexts, hparams, seed)
     from_mixture = prior is mixture
@@ -148,7 +146,7 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
         estimate=estimate,
         prior=conditioned(prior, num_contexts),
         mixture=pooled,
-        describe=lambda rows: conditioned(refit_mixture(rows), num_contexts),
+        describe=lambda rows: conditioned(fit_mixture(rows), num_contexts),
         from_mixture=from_mixture,
         joint=mixture,
         features=features,
@@ -210,16 +208,6 @@ def _mixture_fit(train: Data, hparams: Hparams, seed: int) -> Callable[[np.ndarr
     if not needed:
         return lambda rows: empty_mixture(rows.shape[1])
     return density_fit(train.rows, numpy_seed(seed, 0, "mixture"), train.groups)
-
-
-def _refit(
-    fit: Callable[[np.ndarray], Mixture], n: int, data: Data, hparams: Hparams, seed: int
-) -> Callable[[np.ndarray], Mixture]:
-    """`fit`, which n rows chose; where these are few, what all of `data` choose, once needed."""
-    if not is_chosen_anew(n):
-        return fit
-    of_all = functools.cache(lambda: _mixture_fit(data, hparams, seed))
-    return lambda rows: of_all()(rows)
 
 
 def _estimate_and_prior(
