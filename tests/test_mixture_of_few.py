@@ -60,7 +60,7 @@ def test_each_choice_counts_with_all_of_its_starts():
 
 
 def test_where_modes_are_of_few_rows_the_mean_is_narrowed_and_fresh_rows_are_likelier():
-    """A hall's 40 pairs of gates, 80 rows. That one Gaussian is not: see below."""
+    """A hall's 40 pairs of gates, 80 rows."""
     hall = Hall(40, 0)
     x, fresh = hall.demonstrations(80, 1), hall.demonstrations(4000, 9)
     growth = mean_of_starts(x, 0)

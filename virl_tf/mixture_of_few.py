@@ -158,7 +158,7 @@ def _best(
 
 
 def _width(
-    z: np.ndarray, parts: list[np.ndarray], others: list["_Rows"], best: list["_Judged"]
+    z: np.ndarray, parts: list[np.ndarray], others: list[_Rows], best: list[_Judged]
 ) -> tuple[float, Float64[Array, " N"]]:
     """The narrowest of `WIDTHS` with which the mean of all densities is as likely as with the best,
     within one standard error (Breiman et al. 1984), and held-out rows' log density then.
