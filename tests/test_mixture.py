@@ -276,6 +276,18 @@ def test_of_a_mode_that_is_there_twice_one_component_is_chosen(dim):
     assert sorted(found % 4) == [0, 1, 2, 3]
 
 
+def test_of_components_with_one_mean_the_heaviest_is_chosen():
+    modes = make_mixture(4, 5)
+    shares = np.log([0.3, 0.6, 0.1])
+    widths = [2.0, 1.0, 0.6]
+    both = Mixture(
+        tf.concat([modes.log_weights + share for share in shares], axis=0),
+        tf.concat([modes.means] * 3, axis=0),
+        tf.concat([width * modes.scale_trils for width in widths], axis=0),
+    )
+    assert sorted(distinct(both, 9)) == [4, 5, 6, 7]
+
+
 @pytest.mark.parametrize("k", [2, 4, 7])
 def test_a_component_wider_than_all_rows_is_no_mode(k):
     modes = make_mixture(4, 5)

@@ -5,12 +5,14 @@ from virl_tf.mixture_growth import (
     BACKGROUND,
     BETTER,
     FOLDS,
+    ONE_WIDTH,
     PATIENCE,
     PSEUDO_ROWS,
     RIDGE,
     SHARED,
     STARTS,
     WIDER,
+    WIDTHS,
     Gaussians,
     beside,
     fitted,
@@ -19,6 +21,8 @@ from virl_tf.mixture_growth import (
     go_on,
     grow,
     halves,
+    in_widths,
+    log_densities,
     log_joint,
     maximise,
     mean_density,
@@ -26,7 +30,9 @@ from virl_tf.mixture_growth import (
     of_further_rows,
     pairs,
     score,
+    shares_of_widths,
     split,
+    stacked,
     wider_than_all,
     without_empty,
 )
@@ -303,15 +309,63 @@ def test_rows_unlike_all_others_widen_no_component():
     assert np.mean(variances[1]) < 1.25 < 1.5 < np.mean(variances[0])
 
 
-def test_a_narrowed_mixture_has_the_background_that_it_had():
+def test_widths_share_a_component_and_leave_the_background():
     x, _ = blobs(60)
     growth = grow(x, 0)._replace(background=BACKGROUND)
-    wide, narrow = growth.mixture(x), growth._replace(width=0.5).mixture(x)
-    np.testing.assert_array_equal(narrow.means, wide.means)
-    np.testing.assert_array_equal(narrow.log_weights, wide.log_weights)
-    ratios = narrow.covariances / wide.covariances
-    np.testing.assert_allclose(ratios[:-1], 0.5, rtol=1e-10)
-    np.testing.assert_allclose(ratios[-1], 1.0, rtol=1e-10)
+    one, several = growth.mixture(x), growth._replace(shares=(0.2, 0.5, 0.3)).mixture(x)
+    k = one.num_components - 1
+    assert several.num_components == 3 * k + 1
+    weights, found = np.exp(one.log_weights), np.exp(several.log_weights)
+    for i, (share, width) in enumerate(zip((0.2, 0.5, 0.3), WIDTHS, strict=True)):
+        part = slice(i * k, (i + 1) * k)
+        np.testing.assert_array_equal(several.means[part], one.means[:k])
+        np.testing.assert_allclose(found[part], share * weights[:k], rtol=1e-10)
+        ratios = several.covariances[part] / one.covariances[:k]
+        np.testing.assert_allclose(ratios, width, rtol=1e-9)
+    np.testing.assert_allclose(several.covariances[-1], one.covariances[-1], rtol=1e-10)
+    np.testing.assert_allclose(found[-1], weights[-1], rtol=1e-10)
+
+
+def test_shares_of_widths_are_those_that_rows_are_of():
+    """Rows of three widths in D = 6: their shares within four standard errors; no other shares on a
+    grid are likelier.
+    """
+    rng = np.random.default_rng(20)
+    n, true = 4000, (0.2, 0.5, 0.3)
+    widths = np.array(WIDTHS)[rng.choice(3, n, p=true)]
+    z = np.sqrt(widths)[:, None] * rng.standard_normal((n, 6))
+    log_q = log_densities(z, in_widths(Gaussians(np.ones(1), np.zeros((1, 6)), np.eye(6)[None])))
+    found = shares_of_widths(log_q)
+    np.testing.assert_allclose(found, true, atol=4 * 1.5 * np.sqrt(0.25 / n))
+    best = stacked(log_q, found).mean()
+    grid = [(a, b, 1.0 - a - b) for a in np.arange(0, 1, 0.1) for b in np.arange(0, 1.0 - a, 0.1)]
+    assert best >= max(stacked(log_q, shares).mean() for shares in grid)
+
+
+@pytest.mark.parametrize("widths", [(1.0,), (4.0, 1.0), (1.0, 0.35)])
+def test_without_both_a_wide_and_a_narrow_one_there_is_one_width(widths):
+    """Wide Gaussians alone say that rows are few."""
+    rng = np.random.default_rng(21)
+    z = np.sqrt(rng.choice(widths, 3000))[:, None] * rng.standard_normal((3000, 6))
+    log_q = log_densities(z, in_widths(Gaussians(np.ones(1), np.zeros((1, 6)), np.eye(6)[None])))
+    assert shares_of_widths(log_q) == ONE_WIDTH
+
+
+def test_modes_with_tails_have_widths_and_fresh_rows_are_likelier():
+    """Student's t with three degrees of freedom; of Gaussians there is one width."""
+    rng = np.random.default_rng(22)
+    centres = 5.0 * rng.standard_normal((8, 6))
+
+    def rows(n, freedom):
+        tails = np.sqrt(freedom / rng.chisquare(freedom, (n, 1)))
+        return centres[rng.integers(0, 8, n)] + 0.2 * tails * rng.standard_normal((n, 6))
+
+    x, fresh = rows(600, 3.0), rows(4000, 3.0)
+    growth = grow(x, 0)
+    one = growth._replace(shares=ONE_WIDTH).mixture(x).log_prob(fresh).numpy()
+    gain = growth.mixture(x).log_prob(fresh).numpy() - one
+    assert gain.mean() > 0.1
+    assert grow(rows(600, 1e6), 0).shares == ONE_WIDTH
 
 
 def test_rows_unlike_all_others_get_a_background_and_only_they(monkeypatch):

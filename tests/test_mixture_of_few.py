@@ -1,7 +1,7 @@
 """EM of few rows: what cross-validation chooses, and the mean of several starts."""
 
 from virl_tf.em import Covariances, em_mixture
-from virl_tf.mixture_growth import SHARED
+from virl_tf.mixture_growth import ONE_WIDTH, SHARED, WIDTHS
 from virl_tf.mixture_of_few import AVERAGED, RIDGES, STARTS, Choice, _Judged, _rank, mean_of_starts
 from virl_tf.tasks import RandomGaussians
 from virl_tf.tasks.hall import Hall
@@ -55,17 +55,17 @@ def test_each_choice_counts_with_all_of_its_starts():
     assert len(growth.grown) <= AVERAGED * STARTS
     assert {one.ridge for one in growth.grown} <= set(RIDGES)
     mixture = growth.mixture(x)
+    assert growth.shares == ONE_WIDTH
     assert mixture.num_components == sum(len(one.gaussians.weights) for one in growth.grown)
     np.testing.assert_allclose(np.exp(mixture.log_weights).sum(), 1.0)
 
 
-def test_where_modes_are_of_few_rows_the_mean_is_narrowed_and_fresh_rows_are_likelier():
+def test_where_modes_are_of_few_rows_several_widths_are_likelier():
     """A hall's 40 pairs of gates, 80 rows."""
     hall = Hall(40, 0)
     x, fresh = hall.demonstrations(80, 1), hall.demonstrations(4000, 9)
     growth = mean_of_starts(x, 0)
-    assert growth.width < 1.0
-    found, wide = growth.mixture(x), growth._replace(width=1.0).mixture(x)
+    found, wide = growth.mixture(x), growth._replace(shares=ONE_WIDTH).mixture(x)
     assert likelihood(found, fresh) > likelihood(wide, fresh) + 0.1
     ends = [
         hall.outcome(mixture.sample(4000, tf.constant([0, 1])).numpy())["gate_to_gate"]
@@ -145,13 +145,14 @@ def test_shared_covariances_are_one_choice():
 
 
 def test_the_ridge_stays_when_em_goes_on():
-    """A column that varies by a millionth within its two values has the ridge's width, narrowed."""
+    """A column that varies by a millionth within its two values has the ridge's width."""
     x = np.random.default_rng(10).standard_normal((40, 2))
     x[:, 1] = np.where(np.arange(40) < 20, -1.0, 1.0) + 1e-6 * x[:, 1]
     growth = mean_of_starts(x, 0)
+    width = min(w for w, share in zip(WIDTHS, growth.shares, strict=True) if share > 0.0)
     trils = growth.mixture(x).scale_trils
     variances = np.asarray(tf.matmul(trils, trils, transpose_b=True))[:, 1, 1]
-    assert variances.min() > 0.9 * growth.width * RIDGES[0] * x[:, 1].var()
+    assert variances.min() > 0.9 * width * RIDGES[0] * x[:, 1].var()
 
 
 def test_the_narrowest_of_those_as_likely_come_first():

@@ -84,18 +84,21 @@ class Mixture(NamedTuple):
         return tf.transpose(-0.5 * tf.reduce_sum(z * z, axis=1) - self.log_normalisers()[:, None])
 
     def _many_log_prob(self, x: tf.Tensor) -> tf.Tensor:
-        """The same, its squares from products of the columns: one matmul for all components."""
+        """The same, linear in 1, the columns and their products: one matmul for all components."""
+        d = self.dim
         centre = tf.reduce_mean(self.means, axis=0)  # squares of what is far from 0 would cancel
         x, means = x - centre, self.means - centre
-        inverses = tf.linalg.triangular_solve(self.scale_trils, tf.eye(self.dim, dtype=DENSITY))
+        inverses = tf.linalg.triangular_solve(self.scale_trils, tf.eye(d, dtype=DENSITY))
         precisions = tf.matmul(inverses, inverses, transpose_a=True)
         linear = tf.linalg.matvec(precisions, means)
-        products = tf.reshape(x[:, :, None] * x[:, None, :], [-1, self.dim**2])
-        flat = tf.reshape(precisions, [-1, self.dim**2])
-        squares = tf.matmul(products, flat, transpose_b=True)
-        squares -= 2.0 * tf.matmul(x, linear, transpose_b=True)
-        squares += tf.reduce_sum(linear * means, axis=-1)
-        return -0.5 * squares - self.log_normalisers()
+        constant = -0.5 * tf.reduce_sum(linear * means, axis=-1) - self.log_normalisers()
+        first, other = np.triu_indices(d)
+        quadratic = tf.gather(tf.reshape(precisions, [-1, d * d]), first * d + other, axis=1)
+        quadratic *= np.where(first == other, -0.5, -1.0)  # each pair is in the square twice
+        one = np.eye(d)  # columns by matmul: the gradient of `gather` is slow
+        terms = [tf.ones_like(x[:, :1]), x, (x @ one[:, first]) * (x @ one[:, other])]
+        factors = tf.concat([constant[:, None], linear, quadratic], axis=1)
+        return tf.matmul(tf.concat(terms, axis=1), factors, transpose_b=True)
 
     def log_normalisers(self) -> tf.Tensor:
         """[K]: log of (2 pi)^{D/2} det(Sigma_o)^{1/2}."""
@@ -252,8 +255,9 @@ def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
     the share 1 - b^(2/D) of its weight, b = integral sqrt(N_o N_i) its overlap with each chosen
     one; the root, because in many dimensions two estimates of one mode hardly overlap.
 
-    A mean of several mixtures' densities has each mode several times, and may have a component
-    wider than all rows, which is no mode (`virl_tf.mixture_growth`).
+    A mean of several mixtures' densities has each mode several times, may have components in
+    several widths, of which one is a mode, and one wider than all rows, which is none
+    (`virl_tf.mixture_growth`).
     """
     means, covariances = mixture.means.numpy(), mixture.covariances.numpy()
     power = min(1.0, 2.0 / means.shape[1])
@@ -262,7 +266,7 @@ def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
         chosen.append(int(left.argmax()))
         overlaps = _overlaps(means, covariances, chosen[-1]) ** power
         left = left + np.log1p(-overlaps)
-        left[chosen] = -np.inf
+        left[(means == means[chosen[-1]]).all(axis=1)] = -np.inf
     return np.array(chosen)
 
 

@@ -16,6 +16,11 @@ Of people some do what nobody else does. Where held-out rows say so, mixtures gr
 more component, wider than all rows, whose share is small and fixed: the noise component of Banfield
 and Raftery (1993), a Gaussian here. What it explains widens no other component
 (docs/decisions.md, background).
+
+People do most things alike and some not, so a Gaussian is too wide for most rows of a component and
+too narrow for others. Where held-out rows say so, each component ends as Gaussians of one mean and
+several widths, whose shares, the same for all components, are those with which held-out rows are
+likeliest (stacking; docs/decisions.md, widths).
 """
 
 import functools
@@ -43,6 +48,10 @@ WORTH = 0.05  # nats that a mean of several must gain: it has several times as m
 # The component for rows unlike all others: its share, its covariance in units of that of all rows,
 # and the nats that it must gain on a held-out row in the mean.
 BACKGROUND, WIDER, NEEDED = 0.01, 4.0, 0.1
+# What covariances are multiplied by in the end, where several widths gain that much, too.
+WIDTHS = (4.0, 1.0, 0.35)
+ONE_WIDTH = (0.0, 1.0, 0.0)  # shares of them
+LEAST_SHARE_OF_WIDTH, STACKING_STEPS = 0.05, 300
 PATIENCE = 2  # rounds of splits without gain
 # Rows that are looked at, fewer where their D^2 products are more numbers than that.
 MOST_ROWS, MOST_NUMBERS = 20_000, 40_000_000
@@ -101,8 +110,7 @@ class Growth(NamedTuple):
     Attributes:
         background: the share of rows that are unlike all others.
         few: rows are so few that covariances have to be those of further rows.
-        width: what the covariances are multiplied by at the end: the mean of several densities is
-            wider than each.
+        shares: of `WIDTHS`.
     """
 
     grown: list[Grown]
@@ -110,7 +118,7 @@ class Growth(NamedTuple):
     scale: Float64[Array, " D"]
     background: float = 0.0
     few: bool = False
-    width: float = 1.0
+    shares: tuple[float, ...] = ONE_WIDTH
 
     def mixture(self, x: np.ndarray) -> Mixture:
         """The mean of the densities after EM on x [N, D]."""
@@ -122,7 +130,7 @@ class Growth(NamedTuple):
                 fit(z, beside(one.gaussians, wide), one.pseudo_rows, one.ridge)
                 for one in self.grown
             ]
-            found = narrowed(mean_density(mixtures), self.width).all
+            found = weighted(in_widths(mean_density(mixtures)), self.shares).all
         return Mixture(
             tf.constant(np.log(found.weights), DENSITY),
             tf.constant(self.shift + self.scale * found.means, DENSITY),
@@ -138,10 +146,12 @@ def grow(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> 
     with one_thread():
         grown = grown_on(z, parts, seed)
         unseen = np.concatenate([z[part] for part in parts])
-        share = share_of_background(z, unseen, of_unseen(z, parts, grown))
+        of_widths = of_unseen(z, parts, grown)
+        share = share_of_background(z, unseen, of_widths[WIDTHS.index(1.0)])
         if share > 0.0:
             grown = grown_on(z, parts, seed, wider_than_all(z, share))
-        return Growth(grown, shift, scale, share)
+            of_widths = of_unseen(z, parts, grown)
+        return Growth(grown, shift, scale, share, shares=shares_of_widths(of_widths))
 
 
 def grow_once(x: np.ndarray, seed: int) -> Mixture:
@@ -195,9 +205,10 @@ def grown_on(
     return grown
 
 
-def of_unseen(z: np.ndarray, parts: list[np.ndarray], grown: list[Grown]) -> Float64[Array, " N"]:
+def of_unseen(z: np.ndarray, parts: list[np.ndarray], grown: list[Grown]) -> Float64[Array, "W N"]:
     """Log density of the rows of each part of z [N, D], one part after the other, under what has
-    grown without them (`grown_on`); a single mixture for all parts goes on without each.
+    grown without them (`grown_on`), in all `WIDTHS`; a single mixture for all parts goes on
+    without each.
     """
     without = [mean_density([one.gaussians for one in grown[:SHARING]])]
     if len(grown) == 1:
@@ -207,7 +218,7 @@ def of_unseen(z: np.ndarray, parts: list[np.ndarray], grown: list[Grown]) -> Flo
     else:
         without += [one.gaussians for one in grown[SHARING:]]
     pairs_of = zip(parts, without, strict=True)
-    return np.concatenate([log_density(z[part], found) for part, found in pairs_of])
+    return np.hstack([log_densities(z[part], in_widths(found)) for part, found in pairs_of])
 
 
 def share_of_background(z: np.ndarray, unseen: np.ndarray, log_q: Float64[Array, " M"]) -> float:
@@ -263,13 +274,37 @@ def weighted(mixtures: list[Gaussians], shares: Sequence[float]) -> Gaussians:
     background of the first.
     """
     pairs_of = zip(mixtures, shares, strict=True)
-    parts = [one._replace(weights=share * one.weights) for one, share in pairs_of]
+    parts = [one._replace(weights=share * one.weights) for one, share in pairs_of if share > 0.0]
     return joined(parts)._replace(background=mixtures[0].background)
 
 
-def narrowed(gaussians: Gaussians, width: float) -> Gaussians:
-    """With so many times the covariances, but that of the background."""
-    return gaussians._replace(covariances=width * gaussians.covariances)
+def in_widths(gaussians: Gaussians) -> list[Gaussians]:
+    """The same with each of `WIDTHS` times the covariances, but that of the background."""
+    return [gaussians._replace(covariances=w * gaussians.covariances) for w in WIDTHS]
+
+
+def shares_of_widths(log_q: Float64[Array, "W N"]) -> tuple[float, ...]:
+    """With which the rows are likeliest; `ONE_WIDTH` where that gains too little, or one of them
+    hardly counts: that wide Gaussians help but no narrow ones says that rows are few, and draws
+    would be worse.
+
+    Args:
+        log_q: log density of rows under mixtures in `WIDTHS` that did not see them.
+    """
+    likelihoods = np.exp(log_q - log_q.max(axis=0))
+    shares = np.full(len(log_q), 1.0 / len(log_q))
+    for _ in range(STACKING_STEPS):  # EM, which cannot end in another optimum: it is concave
+        joint = shares[:, None] * likelihoods
+        shares = (joint / joint.sum(axis=0)).mean(axis=1)
+    gain = stacked(log_q, shares) - log_q[WIDTHS.index(1.0)]
+    pays = gain.mean() >= NEEDED and shares.min() >= LEAST_SHARE_OF_WIDTH
+    return tuple(map(float, shares)) if pays else ONE_WIDTH
+
+
+def stacked(log_q: Float64[Array, "W N"], shares: Sequence[float]) -> Float64[Array, " N"]:
+    """Log of the sum of densities that each have their share."""
+    with np.errstate(divide="ignore"):  # a share of zero
+        return log_sum((log_q + np.log(shares)[:, None]).T)
 
 
 def _grow(
@@ -482,6 +517,11 @@ def score(z: np.ndarray, gaussians: Gaussians) -> float:
 def log_density(z: np.ndarray, gaussians: Gaussians) -> Float64[Array, " N"]:
     """Of each row of z [N, D]."""
     return log_sum(log_joint(z, pairs(z), gaussians))
+
+
+def log_densities(z: np.ndarray, mixtures: list[Gaussians]) -> Float64[Array, "W N"]:
+    """Of each row of z [N, D] under each mixture."""
+    return np.stack([log_density(z, one) for one in mixtures])
 
 
 def log_sum(joint: np.ndarray) -> Float64[Array, " N"]:

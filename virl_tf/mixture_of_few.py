@@ -16,6 +16,7 @@ from virl_tf.em import cluster_by_columns, one_thread, standardised
 from virl_tf.merging import clusters, merges_of, numbers_of_clusters
 from virl_tf.mixture_growth import (
     SHARED,
+    WIDTHS,
     Gaussians,
     Grown,
     Growth,
@@ -23,11 +24,14 @@ from virl_tf.mixture_growth import (
     fitted,
     from_clusters,
     from_labels,
+    in_widths,
+    log_densities,
     log_density,
     mean_density,
-    narrowed,
     score,
     share_of_background,
+    shares_of_widths,
+    stacked,
 )
 from virl_tf.numerics import numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
@@ -43,9 +47,6 @@ MOST_PER_ROW = 2 / 3  # components
 FOLDS = 10  # with fewer, modes of few rows have none left
 STARTS, STARTS_IN_FOLDS = 3, 2
 AVERAGED = 4  # choices: which is best is a matter of chance
-# Of covariances in the mean of all these densities, whose differences tell of rows not seen, too.
-WIDTHS = (1.0, 0.85, 0.7, 0.5, 0.35)
-STARTS_FOR_WIDTH = 6  # in folds: of fewer densities the mean is less wide than in the end
 AS_LIKELY = 2.0  # standard errors of what a choice lacks against the likeliest
 MERGED = 4  # numbers of components that merging suggests
 FALLEN = 3.0  # nats below the best of its shrinkage, from where more components are not tried
@@ -83,10 +84,11 @@ def mean_of_starts(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None =
         by_columns = _best(z, parts, others, column_choices)
         better = not as_good(by_columns[0].of_rows - usual[0].of_rows)
         best, rows = by_columns if better else usual, _Rows(z, seed)
-        width, of_rows = _width(z, parts, others, best)
+        of_widths = _in_widths(z, parts, others, best)
+        shares = shares_of_widths(of_widths)
         grown = [one for found in best for one in rows.mixtures(found.choice, STARTS)]
-        background = share_of_background(z, z, of_rows)
-    return Growth(grown, shift, scale, background, few=True, width=width)
+        background = share_of_background(z, z, stacked(of_widths, shares))
+    return Growth(grown, shift, scale, background, few=True, shares=shares)
 
 
 class _Rows:
@@ -157,23 +159,16 @@ def _best(
     return [likeliest, *sorted(rest, key=lambda one: _rank(one, likeliest))][:AVERAGED]
 
 
-def _width(
+def _in_widths(
     z: np.ndarray, parts: list[np.ndarray], others: list[_Rows], best: list[_Judged]
-) -> tuple[float, Float64[Array, " N"]]:
-    """The narrowest of `WIDTHS` with which the mean of all densities is as likely as with the best,
-    within one standard error (Breiman et al. 1984), and held-out rows' log density then.
-
-    What a fold leaves out is missing in modes of few rows, so that they ask for too wide ones.
-    """
-    of_rows = np.zeros((len(WIDTHS), len(z)))
+) -> Float64[Array, "W N"]:
+    """Held-out rows' log density under the mean of all densities, in `WIDTHS`."""
+    of_widths = np.zeros((len(WIDTHS), len(z)))
     for part, rows in zip(parts, others, strict=True):
-        found = [one for judged in best for one in rows.mixtures(judged.choice, STARTS_FOR_WIDTH)]
+        found = [one for judged in best for one in rows.mixtures(judged.choice, STARTS)]
         mean = mean_density([one.gaussians for one in found])
-        for i, width in enumerate(WIDTHS):
-            of_rows[i, part] = log_density(z[part], narrowed(mean, width))
-    likeliest = of_rows[of_rows.mean(axis=1).argmax()]
-    narrowest = max(i for i, one in enumerate(of_rows) if as_good(likeliest - one))
-    return WIDTHS[narrowest], of_rows[narrowest]
+        of_widths[:, part] = log_densities(z[part], in_widths(mean))
+    return of_widths
 
 
 def _judged(z: np.ndarray, parts: list[np.ndarray], others: list[_Rows], choice: Choice) -> _Judged:
