@@ -261,12 +261,17 @@ def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
     """
     means, covariances = mixture.means.numpy(), mixture.covariances.numpy()
     power = min(1.0, 2.0 / means.shape[1])
-    left, chosen = np.where(_wider_than_all(mixture), -np.inf, mixture.log_weights.numpy()), []
+    log_weights = mixture.log_weights.numpy()
+    heaviest = np.argsort(-log_weights)  # of each mean the first counts
+    of_means = heaviest[np.unique(means[heaviest], axis=0, return_index=True)[1]]
+    left, chosen = np.full(len(means), -np.inf), []
+    left[of_means] = log_weights[of_means]
+    left[_wider_than_all(mixture)] = -np.inf
     for _ in range(min(number, int(np.isfinite(left).sum()))):
         chosen.append(int(left.argmax()))
         overlaps = _overlaps(means, covariances, chosen[-1]) ** power
         left = left + np.log1p(-overlaps)
-        left[(means == means[chosen[-1]]).all(axis=1)] = -np.inf
+        left[chosen] = -np.inf
     return np.array(chosen)
 
 
