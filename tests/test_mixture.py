@@ -276,16 +276,18 @@ def test_of_a_mode_that_is_there_twice_one_component_is_chosen(dim):
     assert sorted(found % 4) == [0, 1, 2, 3]
 
 
-def test_of_components_with_one_mean_the_heaviest_is_chosen():
+def test_components_with_one_mean_start_a_policy_as_one():
+    """In three widths whose mean is one: the start is that of the mixture in one width."""
     modes = make_mixture(4, 5)
-    shares = np.log([0.3, 0.6, 0.1])
-    widths = [2.0, 1.0, 0.6]
+    shares, widths = (0.2, 0.5, 0.3), (2.0, 1.0, 1.0 / 3.0)  # of variances
     both = Mixture(
-        tf.concat([modes.log_weights + share for share in shares], axis=0),
+        tf.concat([modes.log_weights + np.log(share) for share in shares], axis=0),
         tf.concat([modes.means] * 3, axis=0),
-        tf.concat([width * modes.scale_trils for width in widths], axis=0),
+        tf.concat([np.sqrt(width) * modes.scale_trils for width in widths], axis=0),
     )
-    assert sorted(distinct(both, 9)) == [4, 5, 6, 7]
+    for k in (2, 4, 7):
+        for found, expected in zip(resized(both, k), resized(modes, k), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("k", [2, 4, 7])

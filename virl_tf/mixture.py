@@ -232,6 +232,7 @@ def resized(mixture: Mixture, num_components: int) -> Mixture:
     to the best policy of K than EM with K, which lays some over several modes
     (docs/decisions-policies.md, policy-start).
     """
+    mixture = in_one_width(mixture)
     log_weights = mixture.log_weights.numpy()
     order = distinct(mixture, num_components)
     weights = list(np.exp(log_weights[order] - log_weights.max()))
@@ -250,23 +251,32 @@ def resized(mixture: Mixture, num_components: int) -> Mixture:
     return found._replace(log_weights=tf.constant(log_shares, DENSITY))
 
 
+def in_one_width(mixture: Mixture) -> Mixture:
+    """Components that have a mean in common (`virl_tf.mixture_growth`) as one Gaussian, of their
+    weight and covariance together.
+    """
+    means, of = np.unique(mixture.means.numpy(), axis=0, return_inverse=True)
+    if len(means) == mixture.num_components:
+        return mixture
+    weights = np.exp(mixture.log_weights.numpy())
+    sums = np.bincount(of, weights)
+    covariances = np.zeros((len(means), mixture.dim, mixture.dim))
+    np.add.at(covariances, of, (weights / sums[of])[:, None, None] * mixture.covariances.numpy())
+    found = _uniform(means, covariances)
+    return found._replace(log_weights=tf.constant(np.log(sums), DENSITY))
+
+
 def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
     """Indices of so many components, or all: the heaviest one, then again and again the heaviest by
     the share 1 - b^(2/D) of its weight, b = integral sqrt(N_o N_i) its overlap with each chosen
     one; the root, because in many dimensions two estimates of one mode hardly overlap.
 
-    A mean of several mixtures' densities has each mode several times, may have components in
-    several widths, of which one is a mode, and one wider than all rows, which is none
-    (`virl_tf.mixture_growth`).
+    A mean of several mixtures' densities has each mode several times, and may have a component
+    wider than all rows, which is no mode (`virl_tf.mixture_growth`).
     """
     means, covariances = mixture.means.numpy(), mixture.covariances.numpy()
     power = min(1.0, 2.0 / means.shape[1])
-    log_weights = mixture.log_weights.numpy()
-    heaviest = np.argsort(-log_weights)  # of each mean the first counts
-    of_means = heaviest[np.unique(means[heaviest], axis=0, return_index=True)[1]]
-    left, chosen = np.full(len(means), -np.inf), []
-    left[of_means] = log_weights[of_means]
-    left[_wider_than_all(mixture)] = -np.inf
+    left, chosen = np.where(_wider_than_all(mixture), -np.inf, mixture.log_weights.numpy()), []
     for _ in range(min(number, int(np.isfinite(left).sum()))):
         chosen.append(int(left.argmax()))
         overlaps = _overlaps(means, covariances, chosen[-1]) ** power
