@@ -18,9 +18,9 @@ and Raftery (1993), a Gaussian here. What it explains widens no other component
 (docs/decisions.md, background).
 
 People do most things alike and some not, so a Gaussian is too wide for most rows of a component and
-too narrow for others. Where held-out rows say so, each component ends as Gaussians of one mean and
-several widths, whose shares, the same for all components, are those with which held-out rows are
-likeliest (stacking; docs/decisions.md, widths).
+too narrow for others. Where held-out rows say so, each component ends as two Gaussians of one mean,
+a wide and a narrow one, whose shares, the same for all components, are those with which held-out
+rows are likeliest (stacking; docs/decisions.md, widths).
 """
 
 import functools
@@ -48,10 +48,11 @@ WORTH = 0.05  # nats that a mean of several must gain: it has several times as m
 # The component for rows unlike all others: its share, its covariance in units of that of all rows,
 # and the nats that it must gain on a held-out row in the mean.
 BACKGROUND, WIDER, NEEDED = 0.01, 4.0, 0.1
-# What covariances are multiplied by in the end, where several widths gain that much, too.
-WIDTHS = (4.0, 1.0, 0.35)
-ONE_WIDTH = (0.0, 1.0, 0.0)  # shares of them
-LEAST_SHARE_OF_WIDTH, STACKING_STEPS = 0.05, 300
+# What covariances are multiplied by: the first, or the others where these gain that much, too.
+WIDTHS = (1.0, 2.0, 0.5)
+ONE_WIDTH = (1.0, 0.0, 0.0)  # shares of them
+# With fewer narrow ones a wide one alone would do, which says that rows are few.
+LEAST_NARROW, STACKING_STEPS = 0.25, 300
 PATIENCE = 2  # rounds of splits without gain
 # Rows that are looked at, fewer where their D^2 products are more numbers than that.
 MOST_ROWS, MOST_NUMBERS = 20_000, 40_000_000
@@ -147,7 +148,7 @@ def grow(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> 
         grown = grown_on(z, parts, seed)
         unseen = np.concatenate([z[part] for part in parts])
         of_widths = of_unseen(z, parts, grown)
-        share = share_of_background(z, unseen, of_widths[WIDTHS.index(1.0)])
+        share = share_of_background(z, unseen, of_widths[0])
         if share > 0.0:
             grown = grown_on(z, parts, seed, wider_than_all(z, share))
             of_widths = of_unseen(z, parts, grown)
@@ -284,21 +285,22 @@ def in_widths(gaussians: Gaussians) -> list[Gaussians]:
 
 
 def shares_of_widths(log_q: Float64[Array, "W N"]) -> tuple[float, ...]:
-    """With which the rows are likeliest; `ONE_WIDTH` where that gains too little, or one of them
-    hardly counts: that wide Gaussians help but no narrow ones says that rows are few, and draws
-    would be worse.
+    """Of the wide and the narrow width, those with which the rows are likeliest; `ONE_WIDTH` where
+    they gain too little, or hardly any is narrow.
 
     Args:
         log_q: log density of rows under mixtures in `WIDTHS` that did not see them.
     """
-    likelihoods = np.exp(log_q - log_q.max(axis=0))
-    shares = np.full(len(log_q), 1.0 / len(log_q))
-    for _ in range(STACKING_STEPS):  # EM, which cannot end in another optimum: it is concave
+    two = log_q[1:]
+    likelihoods = np.exp(two - two.max(axis=0))
+    shares = np.full(len(two), 1.0 / len(two))
+    for _ in range(STACKING_STEPS):  # EM, which has no other optimum here
         joint = shares[:, None] * likelihoods
         shares = (joint / joint.sum(axis=0)).mean(axis=1)
-    gain = stacked(log_q, shares) - log_q[WIDTHS.index(1.0)]
-    pays = gain.mean() >= NEEDED and shares.min() >= LEAST_SHARE_OF_WIDTH
-    return tuple(map(float, shares)) if pays else ONE_WIDTH
+    found = (0.0, *map(float, shares))
+    gain = stacked(log_q, found) - log_q[0]
+    pays = gain.mean() >= NEEDED and shares[-1] >= LEAST_NARROW
+    return found if pays else ONE_WIDTH
 
 
 def stacked(log_q: Float64[Array, "W N"], shares: Sequence[float]) -> Float64[Array, " N"]:

@@ -46,6 +46,7 @@ RIDGES = (1e-3, 1e-2, 3e-2)  # in units of the columns' variances
 MOST_PER_ROW = 2 / 3  # components
 FOLDS = 10  # with fewer, modes of few rows have none left
 STARTS, STARTS_IN_FOLDS = 3, 2
+STARTS_FOR_WIDTHS = 6  # in folds: of fewer densities the mean is narrower than in the end
 AVERAGED = 4  # choices: which is best is a matter of chance
 AS_LIKELY = 2.0  # standard errors of what a choice lacks against the likeliest
 MERGED = 4  # numbers of components that merging suggests
@@ -165,7 +166,7 @@ def _in_widths(
     """Held-out rows' log density under the mean of all densities, in `WIDTHS`."""
     of_widths = np.zeros((len(WIDTHS), len(z)))
     for part, rows in zip(parts, others, strict=True):
-        found = [one for judged in best for one in rows.mixtures(judged.choice, STARTS)]
+        found = [one for judged in best for one in rows.mixtures(judged.choice, STARTS_FOR_WIDTHS)]
         mean = mean_density([one.gaussians for one in found])
         of_widths[:, part] = log_densities(z[part], in_widths(mean))
     return of_widths
