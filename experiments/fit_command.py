@@ -155,6 +155,8 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
         discriminators = f"{1.0 - exponent:.2f} x the sum of discriminators"
         mixture = f"{exponent:.2f} x the log density of an EM mixture"
         console.print(f"the reward: {discriminators} + {mixture}", soft_wrap=True)
+        if found := summary.get("mixture"):  # fits before 1.0.8 do not say
+            console.print(_mixture(**found), soft_wrap=True)
     score, rows = from_plain(summary["score"]), summary["rows"]
     if score is None:
         console.print(f"no rows were held out ({rows['train']} in all), so there is no score")
@@ -162,6 +164,16 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
         console.print(repr(score), highlight=False, soft_wrap=True)
     for text in summary["warnings"]:
         console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
+
+
+def _mixture(components: int, means: int, background: float) -> str:
+    """What EM found, in words."""
+    said = f"{components} Gaussians"
+    if means < components:
+        said += ", a wide and a narrow one at each mean"
+    if background:
+        said += f", {background:.0%} of them wider than all: some demonstrations are like no other"
+    return f"EM mixture: {said}"
 
 
 def _data_table(summary: dict[str, Any]) -> Table:

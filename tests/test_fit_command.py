@@ -262,6 +262,18 @@ def test_it_says_what_the_reward_is_made_of(finished):
     assert ("found nothing more" in shown) != gained
 
 
+def test_it_says_what_em_found(finished, capsys):
+    summary = json.loads((finished[0] / "summary.json").read_text())
+    mixture = {"components": 41, "means": 21, "background": 0.01}
+    said = {**summary, "mixture_exponent": 0.5, "mixture": mixture}
+    fit_command.print_summary(said, Console(width=200))
+    shown = capsys.readouterr().out
+    assert "EM mixture: 41 Gaussians, a wide and a narrow one at each mean, 1% of them" in shown
+    plain = {"components": 21, "means": 21, "background": 0.0}
+    fit_command.print_summary({**said, "mixture": plain}, Console(width=200))
+    assert "EM mixture: 21 Gaussians\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("loss", "exponent"), [(1.0, 0.0), (1.5, 0.25), (1.3, 0.0)])
 def test_the_last_discriminator_is_called_useless_only_where_it_is(
     finished, capsys, loss, exponent

@@ -276,7 +276,7 @@ def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
     """
     means, covariances = mixture.means.numpy(), mixture.covariances.numpy()
     power = min(1.0, 2.0 / means.shape[1])
-    left, chosen = np.where(_wider_than_all(mixture), -np.inf, mixture.log_weights.numpy()), []
+    left, chosen = np.where(wider_than_all(mixture), -np.inf, mixture.log_weights.numpy()), []
     for _ in range(min(number, int(np.isfinite(left).sum()))):
         chosen.append(int(left.argmax()))
         overlaps = _overlaps(means, covariances, chosen[-1]) ** power
@@ -285,7 +285,7 @@ def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
     return np.array(chosen)
 
 
-def _wider_than_all(mixture: Mixture) -> Bool[Array, " K"]:
+def wider_than_all(mixture: Mixture) -> Bool[Array, " K"]:
     """Which components have more than twice the variance of the whole mixture, in the geometric
     mean over directions: noise around the others, whatever its weight.
     """

@@ -13,6 +13,7 @@ from virl_tf.domain import Domain
 from virl_tf.em import em_mixture
 from virl_tf.hparams import Hparams
 from virl_tf.methods import Method
+from virl_tf.mixture import Mixture, in_one_width, wider_than_all
 from virl_tf.mixture_choice import MixtureChoice
 from virl_tf.numerics import numpy_seed
 from virl_tf.problem import kernel_estimate
@@ -68,6 +69,7 @@ def summarise(
         "validation_loss": float(last["validation_loss"]),
         "chance_loss": float(last["chance_loss"]),
         "mixture_exponent": float(history["mixture_exponent"].iloc[-1]),
+        "mixture": _mixture(reward.mixture),
         "effective_sample_size": size,
         "warnings": [
             *prepared.warnings,
@@ -75,6 +77,21 @@ def summarise(
             *training_warnings(trained, gaussian_prior),
             *_of_score(found),
         ],
+    }
+
+
+def _mixture(mixture: Policy) -> dict[str, Any] | None:
+    """What EM found: components; how many means they have; the share of what is wider than all rows
+    (`virl_tf.mixture_growth`). None: no mixture, or one given a context.
+    """
+    if not isinstance(mixture, Mixture) or not mixture.num_components:
+        return None
+    modes = in_one_width(mixture)
+    around = np.exp(modes.log_weights.numpy())[wider_than_all(modes)]
+    return {
+        "components": mixture.num_components,
+        "means": modes.num_components,
+        "background": float(around.sum()),
     }
 
 
