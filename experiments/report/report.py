@@ -15,7 +15,7 @@ import pandas as pd
 from rich.console import Console
 
 from experiments import doc_tables
-from experiments.claims import FAILS, HOLDS, TOO_FEW, Finding
+from experiments.claims import FAILS, HOLDS, MOSTLY, TOO_FEW, Finding
 from experiments.report import items, sources
 from experiments.report.markup import (
     Markup,
@@ -32,7 +32,7 @@ from experiments.report.markup import (
 from experiments.report.results import Results, mean_with_interval, not_run
 from experiments.tasks import describe, descriptions
 
-LOOKS = {HOLDS: "holds", FAILS: "fails", TOO_FEW: "open"}
+LOOKS = {HOLDS: "holds", MOSTLY: "holds", FAILS: "fails", TOO_FEW: "open"}
 WRITTEN_TABLES = ("table.md", "ablations.md", "benchmark.md")  # of commands, beside their results
 MOST_ROWS = 20  # of such a table that are shown without being asked for
 KNOWN_PICTURES = {f"figure_{figure.number}.png" for figure in items.FIGURES}
