@@ -7,6 +7,7 @@ from virl_tf.merging import (
     _whitening,
     _within_neighbours,
     clusters,
+    folds_across,
     merges_of,
     numbers_of_clusters,
 )
@@ -91,3 +92,23 @@ def test_odd_rows_are_merged(z):
         assert labels.shape == (len(z),)
         assert set(labels) == set(range(labels.max() + 1))
         assert labels.max() < number
+
+
+def test_folds_across_lose_one_row_of_a_mode_at_most():
+    rng = np.random.default_rng(8)
+    centres = 10.0 * rng.standard_normal((24, 5))
+    order = rng.permutation(72)
+    labels = np.repeat(np.arange(24), 3)[order]
+    z = centres[labels] + 0.1 * rng.standard_normal((72, 5))
+    parts = folds_across(merges_of(z), 10, 24, 0)
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(72))
+    assert {len(part) for part in parts} == {7, 8}
+    assert all(len(set(labels[part])) == len(part) for part in parts)
+
+
+@pytest.mark.parametrize("n", [2, 3, 9])
+def test_of_fewer_rows_than_folds_each_is_a_fold(n):
+    z = np.random.default_rng(9).standard_normal((n, 2))
+    parts = folds_across(merges_of(z), 10, 2, 0)
+    assert sorted(int(row) for part in parts for row in part) == list(range(n))
+    assert len(parts) == n

@@ -50,6 +50,18 @@ def numbers_of_clusters(merges: Merges, most: int, tried: int) -> list[int]:
     return [int(number) for number in numbers[np.argsort(-ratios)[:tried]]]
 
 
+def folds_across(
+    merges: Merges, number: int, components: int, seed: int
+) -> list[Int64[Array, " M"]]:
+    """The rows of each fold of a cross-validation that is stratified by so many clusters: one of
+    few rows never loses two of them at once.
+    """
+    labels = clusters(merges, components)
+    rows = np.random.default_rng(seed).permutation(len(labels))
+    order = rows[np.argsort(labels[rows], kind="stable")]
+    return [order[i::number] for i in range(min(number, len(order)))]
+
+
 def _within_neighbours(
     z: Float64[Array, "N D"], whitened: Float64[Array, "N D"]
 ) -> Float64[Array, "D D"]:

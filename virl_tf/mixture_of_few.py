@@ -13,7 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from virl_tf.em import cluster_by_columns, one_thread, standardised
-from virl_tf.merging import clusters, merges_of, numbers_of_clusters
+from virl_tf.merging import (
+    Merges,
+    clusters,
+    folds_across,
+    merges_of,
+    numbers_of_clusters,
+)
 from virl_tf.mixture_growth import (
     SHARED,
     WIDTHS,
@@ -65,17 +71,18 @@ class Choice(NamedTuple):
 def mean_of_starts(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Growth:
     """Mixtures of x [N, D] from several starts; `groups` are held out together."""
     z, shift, scale = standardised(x)
-    parts = folds(len(z), FOLDS, numpy_seed(seed, 0, "held out"), groups)
+    merges = merges_of(z)
+    # Merging finds modes of few rows, and tells how many there are, where they are apart.
+    numbers = numbers_of_clusters(merges, len(z) // 2, MERGED)
+    parts = _folds(merges, numbers, numpy_seed(seed, 0, "held out"), groups)
     usual_choices = [
         [Choice("k-means", count, nu, ridge) for count in COMPONENTS]
         for nu in PSEUDO_ROWS
         for ridge in RIDGES
     ]
     column_choices = [[Choice("columns", count, SHARED) for count in COLUMNS_COMPONENTS]]
-    # Merging finds modes of few rows, and tells how many there are, where they are apart.
-    numbers = sorted(numbers_of_clusters(merges_of(z), len(z) // 2, MERGED))
     usual_choices += [
-        [Choice("merging", count, nu, ridge) for count in numbers]
+        [Choice("merging", count, nu, ridge) for count in sorted(numbers)]
         for nu in PSEUDO_ROWS
         for ridge in RIDGES
     ]
@@ -90,6 +97,18 @@ def mean_of_starts(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None =
         grown = [one for found in best for one in rows.mixtures(found.choice, STARTS)]
         background = share_of_background(z, z, stacked(of_widths, shares))
     return Growth(grown, shift, scale, background, few=True, shares=shares)
+
+
+def _folds(
+    merges: Merges, numbers: list[int], seed: int, groups: Int64[Array, " N"] | None
+) -> list[np.ndarray]:
+    """Stratified where modes have fewer rows than there are folds: what is likelier would else be a
+    matter of which ones lose two rows at once (docs/decisions.md, few-rows).
+    """
+    n = len(merges) + 1
+    if groups is None and numbers and n < FOLDS * numbers[0]:
+        return folds_across(merges, FOLDS, numbers[0], seed)
+    return folds(n, FOLDS, seed, groups)
 
 
 class _Rows:
