@@ -258,7 +258,7 @@ def in_one_width(mixture: Mixture) -> Mixture:
     means, of = np.unique(mixture.means.numpy(), axis=0, return_inverse=True)
     if len(means) == mixture.num_components:
         return mixture
-    weights = np.exp(mixture.log_weights.numpy())
+    of, weights = of.ravel(), np.exp(mixture.log_weights.numpy())
     sums = np.bincount(of, weights)
     covariances = np.zeros((len(means), mixture.dim, mixture.dim))
     np.add.at(covariances, of, (weights / sums[of])[:, None, None] * mixture.covariances.numpy())
