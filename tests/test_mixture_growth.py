@@ -351,15 +351,21 @@ def test_what_is_nearly_gaussian_has_one_width(widths):
     assert shares_of_widths(log_q) == ONE_WIDTH
 
 
-def test_modes_with_tails_have_widths_and_fresh_rows_are_likelier():
-    """Student's t with three degrees of freedom; of Gaussians there is one width."""
-    rng = np.random.default_rng(22)
+def modes_with_tails(seed):
+    """(n, freedom) -> rows of eight modes of Student's t in D = 6."""
+    rng = np.random.default_rng(seed)
     centres = 5.0 * rng.standard_normal((8, 6))
 
     def rows(n, freedom):
         tails = np.sqrt(freedom / rng.chisquare(freedom, (n, 1)))
         return centres[rng.integers(0, 8, n)] + 0.2 * tails * rng.standard_normal((n, 6))
 
+    return rows
+
+
+def test_modes_with_tails_have_widths_and_fresh_rows_are_likelier():
+    """Student's t with three degrees of freedom; of Gaussians there is one width."""
+    rows = modes_with_tails(22)
     x, fresh = rows(600, 3.0), rows(4000, 3.0)
     growth = grow(x, 0)
     one = growth._replace(shares=ONE_WIDTH).mixture(x).log_prob(fresh).numpy()
@@ -370,13 +376,7 @@ def test_modes_with_tails_have_widths_and_fresh_rows_are_likelier():
 
 def test_rows_unlike_all_others_get_a_background_and_only_they(monkeypatch):
     """Modes with the tails of Student's t: without a background fresh rows are ever so unlikely."""
-    rng = np.random.default_rng(12)
-    centres = 5.0 * rng.standard_normal((8, 6))
-
-    def rows(n, freedom):
-        tails = np.sqrt(freedom / rng.chisquare(freedom, (n, 1)))
-        return centres[rng.integers(0, 8, n)] + 0.2 * tails * rng.standard_normal((n, 6))
-
+    rows = modes_with_tails(12)
     x, fresh = rows(400, 1.0), rows(4000, 1.0)
     growth = grow(x, 0)
     assert growth.background == BACKGROUND
