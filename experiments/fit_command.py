@@ -170,7 +170,7 @@ def _mixture(components: int, means: int, background: float) -> str:
     """What EM found, in words."""
     said = f"{components} Gaussians"
     if means < components:
-        said += f" at {means} means, in several widths"
+        said += f" at {means} means"
     if background:
         said += f", {background:.0%} of them wider than all: some demonstrations are like no other"
     return f"EM mixture: {said}"

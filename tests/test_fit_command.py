@@ -268,7 +268,7 @@ def test_it_says_what_em_found(finished, capsys):
     said = {**summary, "mixture_exponent": 0.5, "mixture": mixture}
     fit_command.print_summary(said, Console(width=200))
     shown = capsys.readouterr().out
-    assert "EM mixture: 41 Gaussians at 21 means, in several widths, 1% of them" in shown
+    assert "EM mixture: 41 Gaussians at 21 means, 1% of them wider" in shown
     plain = {"components": 21, "means": 21, "background": 0.0}
     fit_command.print_summary({**said, "mixture": plain}, Console(width=200))
     assert "EM mixture: 21 Gaussians\n" in capsys.readouterr().out
