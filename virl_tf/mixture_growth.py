@@ -57,6 +57,7 @@ PATIENCE = 2  # rounds of splits without gain
 # Rows that are looked at, fewer where their D^2 products are more numbers than that.
 MOST_ROWS, MOST_NUMBERS = 20_000, 40_000_000
 MAX_STEPS, TOLERANCE = 200, 1e-4  # of EM; in nats per row, with which it has converged
+TOLERANCE_OF_ROUNDS = 3e-3  # ... enough before the next splits
 LEAST_SHARE = 1e-10  # of rows, for which a component without any counts in a division
 LEAST_ROWS = 0.5  # of a component: one that EM has emptied would be split anew in every round
 TOLERANCE_OF_HALVES = 1e-3  # ... enough to see whether two are better than one
@@ -319,15 +320,17 @@ def _grow(
     background: Gaussians | None = None,
 ) -> Grown:
     """From so many components, all that can be split in each round."""
-    gaussians = maximise(train, beside(from_clusters(train, start, seed), background), nu)
+    first = beside(from_clusters(train, start, seed), background)
+    gaussians = maximise(train, first, nu, tolerance=TOLERANCE_OF_ROUNDS)
     best = Grown(score(test, gaussians), nu, gaussians)
     rounds = 0
     while rounds < PATIENCE and (halved := split(train, gaussians, seed, known)) is not None:
-        gaussians = without_empty(maximise(train, halved, nu), len(train))
+        found = maximise(train, halved, nu, tolerance=TOLERANCE_OF_ROUNDS)
+        gaussians = without_empty(found, len(train))
         rounds += 1
-        found = Grown(score(test, gaussians), nu, gaussians)
-        if found.score > best.score + TOLERANCE:
-            best, rounds = found, 0
+        grown = Grown(score(test, gaussians), nu, gaussians)
+        if grown.score > best.score + TOLERANCE:
+            best, rounds = grown, 0
     return best
 
 
