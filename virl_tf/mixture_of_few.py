@@ -13,13 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from virl_tf.em import cluster_by_columns, one_thread, standardised
-from virl_tf.merging import (
-    Merges,
-    clusters,
-    folds_across,
-    merges_of,
-    numbers_of_clusters,
-)
+from virl_tf.merging import Merges, clusters, folds_across, merges_of, numbers_of_clusters
 from virl_tf.mixture_growth import (
     SHARED,
     WIDTHS,
