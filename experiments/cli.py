@@ -571,6 +571,7 @@ def sweep_command(
     modes: Annotated[str | None, _given("M,M,...", _size_help("modes", INSTEAD))] = None,
     steps: Annotated[str | None, _given("D,D,...", _size_help("steps", INSTEAD))] = None,
     seeds: Annotated[str | None, _seeds("Seeds instead of the preset's.")] = None,
+    methods: Annotated[str | None, _given("NAME,...", "Methods instead of all the task's.")] = None,
     dim: Dim = None,
     rows: Rows = None,
     scheduler: Scheduler = None,
@@ -594,7 +595,7 @@ def sweep_command(
     from experiments.sweep import Workers
     from experiments.units import SweepRequest
 
-    target = (modes, steps, seeds, search, set_ or [], dim, rows)
+    target = (modes, steps, seeds, search, set_ or [], dim, rows, methods)
     request = SweepRequest(task, preset, *target)
     request.units()
     from experiments.sweep_command import preview, sweep

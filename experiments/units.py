@@ -132,6 +132,7 @@ class SweepRequest(NamedTuple):
         modes, steps, seeds: integers with commas between them.
         search: infer also with components that come and go; a finished sweep is completed by it.
         dim, rows: as of a run.
+        methods: names with commas between them; None: all of the task's.
     """
 
     task: str
@@ -143,6 +144,7 @@ class SweepRequest(NamedTuple):
     assignments: list[str]
     dim: int | None = None
     rows: int | None = None
+    methods: str | None = None
 
     @property
     def chosen_preset(self) -> str:
@@ -157,7 +159,7 @@ class SweepRequest(NamedTuple):
         return Path("sweeps") / "-".join([self.task, *parts, self.chosen_preset])
 
     def to_config(self) -> dict[str, Any]:
-        """What identifies it, as stored in config.yaml; sizes and seeds may differ."""
+        """What identifies it, as stored in config.yaml; sizes, seeds and methods may differ."""
         preset, overrides = self.chosen_preset, self.assignments
         config = {"sweep": self.task, "preset": preset, "overrides": overrides}
         given = {"dim": self.dim, "rows": self.rows}
@@ -169,8 +171,14 @@ class SweepRequest(NamedTuple):
         option = f"--{description.size_option}"
         sizes = parse_integers(option, own_size_option(description, self.modes, self.steps))
         seeds = parse_integers("--seeds", self.seeds)
+        methods = None if self.methods is None else _names(self.methods)
         what = (self.task, self.chosen_preset, self.assignments)
-        return units_of(*what, sizes, seeds, self.search, dim=self.dim, rows=self.rows)
+        target = {"dim": self.dim, "rows": self.rows}
+        return units_of(*what, sizes, seeds, self.search, methods, **target)
+
+
+def _names(text: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def units_of(
@@ -180,6 +188,7 @@ def units_of(
     sizes: Sequence[int] | None = None,
     seeds: Sequence[int] | None = None,
     search: bool = False,
+    methods: Sequence[str] | None = None,
     **target: Any,
 ) -> list[Unit]:
     """The units of a task's sweep: methods x components x sizes x seeds, references per target.
@@ -187,12 +196,15 @@ def units_of(
     Args:
         sizes: of the targets; with `seeds`, instead of the preset's.
         search: infer also with components that come and go.
+        methods: of the task's, instead of all.
         target: what else `RunRequest` takes of it.
     """
     description = describe(task)
     read_preset(preset)
     check_choice(f"preset of a sweep of {task}", preset, description.grids)
     grid = description.grids[preset]
+    for method in methods or ():
+        check_choice(f"method of a sweep of {task}", method, description.sweep_methods)
     searches = (False, True) if search else (False,)
     searches = (True,) if preset == "best" else searches
     if not description.has_search:
@@ -205,7 +217,7 @@ def units_of(
         RunRequest(task, method, components, **description.sized(size), seed=seed, **of_all)
         for seed in seeds or grid.seeds
         for size in sizes or grid.sizes
-        for method in description.sweep_methods
+        for method in methods or description.sweep_methods
         for components in description.sweep_components
     ]
     specs = [request.specification() for request in requests]

@@ -59,6 +59,8 @@ WRONG = [
     (["infer", "tests", "--components", "3"], "tests is not a run folder"),
     (["sweep", "gaussians", "--preset", "fast"], "unknown preset 'fast'"),
     (["sweep", "gaussians", "--seeds", "a"], "--seeds must be integers"),
+    (["sweep", "gaussians", "--methods", "geim,vril"], "did you mean 'virl'"),
+    (["sweep", "obstacle_field", "--methods", "eim"], "Allowed: virl"),
     (["ablate", "gaussians", "--only", "nothing"], "unknown ablation 'nothing'"),
     (["tune", "gaussians", "--trials", "0"], "--trials must be"),
     (["tune", "gaussians", "--steps", "3"], "the size of a gaussians target is --modes"),
@@ -238,6 +240,8 @@ def test_a_dry_sweep_counts_and_writes_nothing(call, tmp_path):
     assert f"7 units in {out}: 0 done already, 7 to do" in shown
     assert "of CPU time" in shown
     assert "1 units of references are not in this time" in shown
+    status, shown, _ = call("sweep", "gaussians", *options, "--methods", "virl,geim", "--dry-run")
+    assert f"5 units in {out}" in shown  # two methods, two numbers of components, references
     assert not out.exists()
 
     request = SweepRequest("gaussians", "quick", "5", None, "0", False, [])
