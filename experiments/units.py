@@ -173,8 +173,9 @@ class SweepRequest(NamedTuple):
         seeds = parse_integers("--seeds", self.seeds)
         methods = None if self.methods is None else _names(self.methods)
         what = (self.task, self.chosen_preset, self.assignments)
-        target = {"dim": self.dim, "rows": self.rows}
-        return units_of(*what, sizes, seeds, self.search, methods, **target)
+        return units_of(
+            *what, sizes, seeds, self.search, methods=methods, dim=self.dim, rows=self.rows
+        )
 
 
 def _names(text: str) -> list[str]:

@@ -16,6 +16,7 @@ from experiments.figures import study_pictures
 from experiments.sweep import Workers
 from experiments.tuning import compare as comparing
 from experiments.tuning.compare import UNBEATEN, compare, find_columns, preview, same_parameters
+from experiments.tuning.importances import importances_of
 from experiments.tuning.specification import Studies
 from experiments.tuning.study import open_storage, open_study, published_parameters
 from experiments.tuning.study_plots import study_plots
@@ -142,6 +143,25 @@ def test_what_beats_published_is_run_beside_it(studies, runs, tmp_path):
     assert row.count("[") == 2, "five seeds have intervals"
 
 
+def test_importances_find_what_matters_and_say_how_sure_they_are(studies):
+    _, make = studies
+    rng = np.random.default_rng(0)
+    study = make(3.0)
+    first = study.trials[-1]
+    for _ in range(30):  # the objective is the dropout's, and noise
+        dropout = float(rng.uniform(1e-9, 1.0))
+        params = {**first.params, "network.dropout": dropout}
+        params["policy.update_steps"] = int(rng.integers(500))
+        parts = {"params": params, "distributions": first.distributions}
+        study.add_trial(create_trial(value=dropout + 0.01 * rng.normal(), **parts))
+    found = importances_of(study)
+    assert found.index[0] == "network.dropout"
+    assert found["importance"].sum() == pytest.approx(1.0)
+    assert found["importance"].iloc[0] > 0.8
+    assert (found["deviation"] >= 0.0).all()
+    assert found.equals(importances_of(study)), "the same each time"
+
+
 # --- pictures -------------------------------------------------------------------------------------
 
 
@@ -174,7 +194,7 @@ def test_the_history_is_logarithmic_with_the_published_and_pruned_trials(
     study.add_trial(pruned)
     study.add_trial(create_trial(state=TrialState.PRUNED, **parts))  # gave up before a value
     shown = drawn(monkeypatch, study)
-    study_pictures.draw_study(study, tmp_path)
+    study_pictures.draw_study(study, importances_of(study), tmp_path)
     assert set(shown) == {"history", "importances", "slices", "pair"}
     (axes,) = shown["history"].axes
     assert axes.get_yscale() == "log"
@@ -188,7 +208,7 @@ def test_objectives_below_zero_have_a_linear_axis(studies, monkeypatch, tmp_path
     _, make = studies
     study = make(*np.linspace(-4.0, 1.0, 8))
     shown = drawn(monkeypatch, study)
-    study_pictures.draw_study(study, tmp_path)
+    study_pictures.draw_study(study, importances_of(study), tmp_path)
     assert shown["history"].axes[0].get_yscale() == "linear"
 
 
@@ -196,7 +216,7 @@ def test_whole_numbers_have_whole_ticks_and_no_field_between(studies, monkeypatc
     _, make = studies
     study = make(*np.linspace(0.1, 1.0, 9))
     shown = drawn(monkeypatch, study)
-    study_pictures.draw_study(study, tmp_path)
+    study_pictures.draw_study(study, importances_of(study), tmp_path)
     slices = [axes for axes in shown["slices"].axes if axes.get_xlabel() == "network.num_layers"]
     ticks = slices[0].get_xticks()
     np.testing.assert_array_equal(ticks, ticks.round())
@@ -209,7 +229,7 @@ def test_slices_fill_their_figure_and_their_ticks_do_not_overlap(studies, monkey
     _, make = studies
     study = make(*np.linspace(0.1, 1.0, 9))
     shown = drawn(monkeypatch, study)
-    study_pictures.draw_study(study, tmp_path)
+    study_pictures.draw_study(study, importances_of(study), tmp_path)
     figure = shown["slices"]
     figure.canvas.draw()
     right = max(axes.get_tightbbox().x1 for axes in figure.axes if axes.get_visible())

@@ -140,8 +140,9 @@ EXPERIMENT_FLOORS = [
     ["runs", "inference", "fit_command", "judge_command", "play_command"],
     ["units", "expected_time", "sweep", "sweep_command", "ablations", "ablation_command"],
     [
-        *("tuning", "tuning.space", "tuning.specification", "tuning.study", "tuning.compare"),
-        *("tuning.study_folder", "tuning.tune_command", "tuning.study_plots", "tuning.budgets"),
+        *("tuning", "tuning.space", "tuning.specification", "tuning.study"),
+        *("tuning.importances", "tuning.compare", "tuning.study_folder"),
+        *("tuning.tune_command", "tuning.study_plots", "tuning.budgets"),
         *("benchmark.whole_run", "benchmark.command"),
         *("report", "report.markup", "report.sources", "report.results"),
         *("report.items", "report.report"),

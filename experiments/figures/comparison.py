@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from experiments.figures.style import explain, open_frame, save
+from experiments.figures.style import Look, explain, open_frame, save
 from experiments.result_files import bootstrap_interval
 
 COLOURS = {"published": "0.35", "found": "C0"}
@@ -39,9 +39,11 @@ def draw_comparison(values: pd.DataFrame, importances: pd.DataFrame, out: Path) 
     left.set_xlabel("objective on fresh seeds (lower is better)")
     left.legend(frameon=False, fontsize=8)
     if len(importances):
-        table = importances.pivot_table("importance", index="hyperparameter", columns="column")
-        table = table.loc[table.mean(axis=1).sort_values().index]
-        table.plot.barh(ax=right, width=0.8, legend=len(table.columns) > 1)
+        both = importances.pivot(index="hyperparameter", columns="column")
+        table, deviation = both["importance"], both["deviation"]
+        order = table.mean(axis=1).sort_values().index
+        bars: Look = {"width": 0.8, "legend": len(table.columns) > 1, "xerr": deviation.loc[order]}
+        table.loc[order].plot.barh(ax=right, **bars)
         right.set_ylabel("")
         right.set_xlabel("importance in the study")
     else:

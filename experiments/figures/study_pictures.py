@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import optuna
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import MaxNLocator, NullFormatter
@@ -20,17 +21,21 @@ MOST_PER_ROW = 4
 WHOLE: Look = {"integer": True, "min_n_ticks": 2}
 
 
-def draw_study(study: optuna.Study, out: Path) -> None:
-    """history, importances, slices and pair, each as .png and .pdf, into `out`."""
+def draw_study(study: optuna.Study, importances: pd.DataFrame, out: Path) -> None:
+    """history, importances, slices and pair, each as .png and .pdf, into `out`.
+
+    Args:
+        importances: `importance` and `deviation` of each hyperparameter, the most important first.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    importances = optuna.importance.get_param_importances(study)
+    names = list(importances.index)
     trials = study.get_trials(deepcopy=False)
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     draw_history(trials, out)
     draw_importances(importances, out, len(complete))
-    draw_slices(complete, list(importances), out)
-    if len(importances) > 1:
-        draw_pair(complete, list(importances)[:2], out)
+    draw_slices(complete, names, out)
+    if len(names) > 1:
+        draw_pair(complete, names[:2], out)
 
 
 def draw_history(trials: Sequence[FrozenTrial], out: Path) -> None:
@@ -75,12 +80,13 @@ def _objective_axis(axes: Axes, values: Sequence[float]) -> None:
     log_ticks(axes.yaxis, values, (1.0, 2.0, 5.0))
 
 
-def draw_importances(importances: dict[str, float], out: Path, trials: int) -> None:
+def draw_importances(importances: pd.DataFrame, out: Path, trials: int) -> None:
     """A bar for each hyperparameter, the most important on top; of few trials they say little."""
     size = (6.4, 0.8 + 0.32 * len(importances))
     figure, axes = plt.subplots(figsize=size, layout="constrained")
-    names = list(importances)[::-1]
-    axes.barh(names, [importances[name] for name in names], color="C0")
+    rows = importances[::-1]
+    bars: Look = {"color": "C0", "xerr": rows["deviation"], "ecolor": "0.3"}
+    axes.barh(rows.index, rows["importance"], **bars)
     axes.set_xlabel("share of the objective's variance")
     title(axes, f"estimated from {trials} complete trials")
     open_frame(axes)

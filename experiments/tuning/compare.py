@@ -23,6 +23,7 @@ from experiments.specification import column_name, parse_integers, published_col
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line
 from experiments.tasks import describe
+from experiments.tuning.importances import SEEDS, importances_of
 from experiments.tuning.space import searched, suggest, to_parameters, written
 from experiments.tuning.specification import Studies, StudySpecification
 from experiments.tuning.study import ENDED, best_trial, count, objective_value, open_storage
@@ -34,7 +35,10 @@ SCORES = (
     "Objective on fresh seeds: mean, from 5 seeds on with its 95 % bootstrap interval; lower is "
     "better"
 )
-IMPORTANCES = "Importance of each hyperparameter in its study (Optuna's default estimate)"
+IMPORTANCES = (
+    "Share of each hyperparameter in the objective's variance in its study (fANOVA), mean and "
+    f"standard deviation over {len(SEEDS)} forests"
+)
 FEWEST_FOR_IMPORTANCES = 8  # complete trials
 
 
@@ -289,11 +293,8 @@ def _importances(column: Column) -> list[dict[str, Any]]:
     complete = column.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     if len(complete) < FEWEST_FOR_IMPORTANCES or np.ptp([trial.value for trial in complete]) == 0.0:
         return []
-    return [
-        {"column": column.name, "hyperparameter": name, "importance": float(value)}
-        for name, value in optuna.importance.get_param_importances(column.study).items()
-        if math.isfinite(value)
-    ]
+    found = importances_of(column.study).dropna(subset="importance").reset_index()
+    return [{"column": column.name, **row} for row in found.to_dict("records")]
 
 
 def write_tuned(task: str, columns: Sequence[Column]) -> Path:

@@ -6,6 +6,7 @@ from virl_tf.validation import InputError
 
 from experiments.figures.study_pictures import draw_study
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES, find_study
+from experiments.tuning.importances import importances_of
 from experiments.tuning.specification import Studies
 from experiments.tuning.study import best_trial, count
 
@@ -31,4 +32,4 @@ def study_plots(studies: Studies, method: str, components: int, out: Path | None
     if complete < FEWEST_TO_RELY_ON:
         text = f"warning: {complete} complete trials; importances say little below"
         print(f"{text} {FEWEST_TO_RELY_ON} and may be others after the next trials")
-    draw_study(study, out or Path("studies") / study.study_name / "plots")
+    draw_study(study, importances_of(study), out or Path("studies") / study.study_name / "plots")
