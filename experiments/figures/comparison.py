@@ -15,7 +15,7 @@ COLOURS = {"published": "0.35", "found": "C0"}
 def draw_comparison(values: pd.DataFrame, importances: pd.DataFrame, out: Path) -> None:
     """Left: each fresh seed's objective as a dot, means, from 5 seeds on with 95 % intervals.
 
-    Right: importances of the hyperparameters.
+    Right: importances of the hyperparameters, with one standard deviation.
     """
     columns = list(values["column"].unique())
     size = (9.6, 1.6 + 0.9 * max(2, len(columns)))
@@ -45,7 +45,7 @@ def draw_comparison(values: pd.DataFrame, importances: pd.DataFrame, out: Path) 
         bars: Look = {"width": 0.8, "legend": len(table.columns) > 1, "xerr": deviation.loc[order]}
         table.loc[order].plot.barh(ax=right, **bars)
         right.set_ylabel("")
-        right.set_xlabel("importance in the study")
+        right.set_xlabel("share of the objective's variance in the study")
     else:
         right.set_axis_off()
         few = "too few complete trials for importances"
@@ -55,6 +55,7 @@ def draw_comparison(values: pd.DataFrame, importances: pd.DataFrame, out: Path) 
     explain(
         figure,
         "Published against found hyperparameters",
-        "dots: a seed each; diamonds: means; lines, from 5 seeds on: 95 % intervals",
+        "left: dots: a seed each; diamonds: means; lines, from 5 seeds on: 95 % intervals; "
+        "right: fANOVA, lines: a standard deviation over its forests",
     )
     save(figure, out / "compare")
