@@ -17,7 +17,7 @@ def study_plots(studies: Studies, method: str, components: int, out: Path | None
     """Draw history, importances, slices and the two most important parameters of one study.
 
     Raises:
-        InputError: no such study, or too few complete trials for importances.
+        InputError: no such study, or complete trials that are too few for importances or all alike.
     """
     from optuna.trial import TrialState
 
@@ -29,6 +29,9 @@ def study_plots(studies: Studies, method: str, components: int, out: Path | None
     if best_trial(study) is None or complete < FEWEST_FOR_IMPORTANCES:
         need = f"plots need at least {FEWEST_FOR_IMPORTANCES}."
         raise InputError(f"{study.study_name} has {complete} complete trials; {need}")
+    if len({trial.value for trial in study.get_trials(False, (TrialState.COMPLETE,))}) == 1:
+        alike = f"all {complete} complete trials of {study.study_name} have the same value"
+        raise InputError(f"{alike}; there is nothing to draw.")
     if complete < FEWEST_TO_RELY_ON:
         text = f"warning: {complete} complete trials; importances say little below"
         print(f"{text} {FEWEST_TO_RELY_ON} and may be others after the next trials")
