@@ -177,7 +177,7 @@ def test_a_study_of_few_complete_trials_has_no_plots_and_no_command(studies, tmp
 def test_a_study_whose_trials_are_all_alike_has_no_plots(studies, tmp_path):
     found, make = studies
     make(*[1.0] * 9)
-    with pytest.raises(InputError, match="all 9 complete trials .* have the same value"):
+    with pytest.raises(InputError, match=r"all 9 complete trials .* have the same value"):
         study_plots(found, *COLUMN, tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
 
