@@ -312,15 +312,15 @@ def _data_of(given: Mapping[str, Any]) -> Any:
     from experiments.fit_request import (
         FitRequest,
         TrajectoryRequest,
-        parse_columns,
         parse_numbers,
         parse_support,
         read,
     )
+    from experiments.specification import parse_names
     from experiments.trajectory_files import TrajectoryFile
 
     path, trajectories = given["demonstrations"], given["trajectories"]
-    encoding = (given["encoding"], given["encoding_size"], parse_columns(given["via"]))
+    encoding = (given["encoding"], given["encoding_size"], parse_names(given["via"]))
     how = TrajectoryRequest(*encoding, given["phase"], given["tolerance"])
     of_samples = {"episode": given["episode"], "time": given["time"]}
     check_trajectory_options(trajectories, {**how._asdict(), **of_samples})
@@ -330,10 +330,10 @@ def _data_of(given: Mapping[str, Any]) -> Any:
     file = TrajectoryFile(
         path,
         given["array"],
-        parse_columns(given["columns"]),
-        parse_columns(given["exclude"]) or [],
+        parse_names(given["columns"]),
+        parse_names(given["exclude"]) or [],
         **of_samples,
-        contexts=parse_columns(given["contexts"]) or [],
+        contexts=parse_names(given["contexts"]) or [],
     )
     request = FitRequest(
         file=file,
@@ -643,10 +643,10 @@ def ablate_command(
     What is finished is skipped.
     """
     from experiments.ablations import ablation_units
-    from experiments.specification import parse_integers
+    from experiments.specification import parse_integers, parse_names
     from experiments.sweep import Workers
 
-    labels = None if only is None else [name.strip() for name in only.split(",")]
+    labels = parse_names(only)
     chosen = parse_integers("--seeds", seeds) or []
     target = {"modes": modes, "steps": steps, "dim": dim, "rows": rows, "assignments": set_ or []}
     units = ablation_units(task, labels, chosen, rewards_only, table, **target)

@@ -90,11 +90,6 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
     return rows._replace(contexts=contexts)
 
 
-def parse_columns(text: str | None) -> list[str] | None:
-    """A,B -> [A, B]."""
-    return None if text is None else [name.strip() for name in text.split(",")]
-
-
 def parse_numbers(
     option: str, text: str | None, default: float | None = None
 ) -> dict[str, float] | None:

@@ -187,6 +187,11 @@ def target_size(description: TaskDescription, modes: int | None, steps: int | No
     return size
 
 
+def parse_names(text: str | None) -> list[str] | None:
+    """'a,b' -> ['a', 'b']; None stays None."""
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
 def parse_integers(name: str, text: str | None) -> list[int] | None:
     """'5,20' -> [5, 20]; None stays None."""
     if text is None:

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 from virl_tf.hparams import read_preset
 from virl_tf.validation import InputError, check_choice
 
-from experiments.specification import RunRequest, Specification, own_size_option, parse_integers
+from experiments.specification import (
+    RunRequest,
+    Specification,
+    own_size_option,
+    parse_integers,
+    parse_names,
+)
 from experiments.tasks import describe
 
 INFERRED_COMPONENTS = 10  # of the runs that a sweep infers policies on, as in the paper's figures
@@ -171,15 +177,11 @@ class SweepRequest(NamedTuple):
         option = f"--{description.size_option}"
         sizes = parse_integers(option, own_size_option(description, self.modes, self.steps))
         seeds = parse_integers("--seeds", self.seeds)
-        methods = None if self.methods is None else _names(self.methods)
+        methods = parse_names(self.methods)
         what = (self.task, self.chosen_preset, self.assignments)
         return units_of(
             *what, sizes, seeds, self.search, methods=methods, dim=self.dim, rows=self.rows
         )
-
-
-def _names(text: str) -> list[str]:
-    return list(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def units_of(
@@ -218,7 +220,7 @@ def units_of(
         RunRequest(task, method, components, **description.sized(size), seed=seed, **of_all)
         for seed in seeds or grid.seeds
         for size in sizes or grid.sizes
-        for method in methods or description.sweep_methods
+        for method in dict.fromkeys(methods or description.sweep_methods)
         for components in description.sweep_components
     ]
     specs = [request.specification() for request in requests]
