@@ -730,10 +730,11 @@ def rank_budgets_command(
 
     What is finished is skipped.
     """
+    from experiments.specification import parse_names
     from experiments.sweep import Workers
     from experiments.tuning.specification import Studies, TuneRequest
 
-    chosen = [name.strip() for name in presets.split(",")]
+    chosen = parse_names(presets) or []
     studies = Studies(task, chosen[-1], modes, steps, None)
     study = TuneRequest(studies, method, components, points, seeds, set_ or []).specification()
     from experiments.tuning.budgets import rank_budgets

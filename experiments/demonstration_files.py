@@ -1,5 +1,8 @@
 """A user's demonstrations from .npy, .npz, .csv or .parquet, or one sentence on what is wrong."""
 
+import csv
+import io
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +25,7 @@ from experiments.early_checks import check_demonstration_file
 
 _WRONG_DESCRIPTION = LookupError, TypeError, AttributeError
 MOST_NAMED = 5  # rows that an error names
+_COMMENT = re.compile(r"(^|\s+)#.*$")  # not within a name, such as "joint#1"
 
 
 class Demonstrations(NamedTuple):
@@ -89,51 +93,91 @@ def _read_npz(path: Path, array: str | None) -> np.ndarray:
 def read_csv(path: Path) -> pd.DataFrame:
     """A .csv file with or without a line of names. Raises InputError."""
     try:
-        comment, first = _first_lines(path)
+        comment, first, place = _first_lines(path)
+        if not first:
+            raise InputError(f"{path} is not a .csv file of numbers: it holds no line of them.")
         separator = max((",", ";", "\t"), key=first.count)
         separator = separator if separator in first else r"\s+"
-        header = None if _is_data(_cells(first, separator)) else 0
+        cells = _cells(first, separator)
+        named = not _is_data(cells)
         frame = pd.read_csv(
-            path,
+            _without_comments(path),
             sep=separator,
-            header=header,
-            comment="#",
+            header=None,
+            skiprows=place + 1 if named else place,
             encoding="utf-8-sig",
             skipinitialspace=True,
             float_precision="round_trip",  # the default of pandas 3.1
         )
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+    except pd.errors.EmptyDataError:
+        frame = pd.DataFrame(columns=range(len(cells)))
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError) as error:
         raise InputError(f"{path} is not a .csv file of numbers: {reason(error)}.") from error
-    if header is None:
+    width = frame.shape[1]
+    if named:
+        frame, names = _with_names(frame, cells, path)
+    else:
         names = _cells(comment, separator)  # np.savetxt puts a "#" before the line of names
-        if len(names) != frame.shape[1]:
-            names = [f"x{i}" for i in range(frame.shape[1])]
-        frame.columns = pd.Index(names)
-    return _without_index(frame)
+        names = names if len(names) == width else [f"x{i}" for i in range(width)]
+    check_names(names, path)
+    return frame.set_axis(names, axis=1)
 
 
-def _without_index(frame: pd.DataFrame) -> pd.DataFrame:
-    """Without a first column that has no name and counts the rows: pandas writes its index so."""
-    if len(frame.columns) < 2 or not str(frame.columns[0]).startswith("Unnamed:"):
-        return frame
-    counts = (frame.iloc[:, 0] == range(len(frame))).all()
-    return frame.iloc[:, 1:] if counts else frame
+def _with_names(
+    frame: pd.DataFrame, names: list[str], path: Path
+) -> tuple[pd.DataFrame, list[str]]:
+    """Both without a first column that only counts the rows: pandas writes its index with an empty
+    name, R without one.
+    """
+    width, unnamed = frame.shape[1], len(names) > 1 and not names[0]
+    if len(names) not in (width, width - 1):
+        raise InputError(f"{path}: {len(names)} names stand above {width} columns.")
+    if unnamed or len(names) < width:
+        number = pd.to_numeric(frame.iloc[:, 0], errors="coerce").to_numpy()
+        counts = len(frame) > 0 and any((number == np.arange(len(frame)) + i).all() for i in (0, 1))
+        if counts:
+            return frame.iloc[:, 1:], names[1:] if unnamed else names
+        if not unnamed:
+            raise InputError(
+                f"{path}: {len(names)} names stand above {width} columns, of which the first does "
+                "not count the rows."
+            )
+    return frame, [name or f"column {i}" for i, name in enumerate(names)]
 
 
-def _first_lines(path: Path) -> tuple[str, str]:
-    """(the last comment before, the first line that is no comment), "" where there is none."""
-    comment = ""
+def check_names(names: Sequence[str], path: Path) -> None:
+    """Raises InputError for a name that several columns have."""
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InputError(f"{path}: several columns are called {repeated[0]!r}.")
+
+
+def _first_lines(path: Path) -> tuple[str, str, int]:
+    """(the last comment before, the first line that is no comment, its place); "" and the end where
+    there is none.
+    """
+    comment, place = "", 0
     with path.open(encoding="utf-8-sig") as file:
-        for line in map(str.strip, file):
+        for place, line in enumerate(map(str.strip, file)):
             if line and not line.startswith("#"):
-                return comment, line
+                return comment, _COMMENT.sub("", line), place
             comment = line.lstrip("# ") or comment
-    return comment, ""
+    return comment, "", place + 1
+
+
+def _without_comments(path: Path) -> Path | io.StringIO:
+    """The file, or its text where there are comments."""
+    with path.open(encoding="utf-8-sig") as file:
+        if not any("#" in line for line in file):
+            return path
+        file.seek(0)
+        return io.StringIO("".join(f"{_COMMENT.sub('', line.rstrip())}\n" for line in file))
 
 
 def _cells(line: str, separator: str) -> list[str]:
-    parts = line.split() if separator == r"\s+" else line.split(separator)
-    return [part.strip() for part in parts]
+    delimiter = " " if separator == r"\s+" else separator
+    rows = csv.reader([line.strip(" ")], delimiter=delimiter, skipinitialspace=True)
+    return [cell.strip() for cell in next(rows, [])]
 
 
 def _is_data(cells: list[str]) -> bool:
@@ -183,9 +227,7 @@ def chosen_columns(
 
 def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
     names = [str(name) for name in frame.columns]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise InputError(f"{path}: several columns are called {repeated[0]!r}.")
+    check_names(names, path)
     if not len(frame) or not names:
         raise InputError(f"{path} holds no rows of numbers: its shape is {frame.shape}.")
     held = {name: held_instead(frame[name]) for name in names}

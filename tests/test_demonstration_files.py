@@ -112,6 +112,32 @@ def test_columns_are_left_out_by_name(tmp_path):
         load_demonstrations(path, columns=["a"], exclude=["a"])
 
 
+def test_names_keep_what_is_a_comment_elsewhere(tmp_path):
+    text = (
+        "# mine\njoint#1, joint#2,who # three names\n1,2,me#1\n # a comment\n3,5,me#2 # another\n"
+    )
+    path = written(tmp_path / "x.csv", text + "4,4,me#1\n9,1,me#2\n")
+    found = load_demonstrations(path, group="who")
+    assert found.columns == ["joint#1", "joint#2"]
+    assert list(found.groups) == ["me#1", "me#2", "me#1", "me#2"]
+    np.testing.assert_array_equal(found.x, [[1, 2], [3, 5], [4, 4], [9, 1]])
+
+
+def test_quoted_names_may_hold_the_separator(tmp_path):
+    path = written(tmp_path / "x.csv", csv(header='"a, left",b'))
+    assert load_demonstrations(path).columns == ["a, left", "b"]
+
+
+def test_row_names_that_r_wrote_are_left_out(tmp_path):
+    lines = [f'"{i}" {line.replace(",", " ")}' for i, line in enumerate(LINES, 1)]
+    path = written(tmp_path / "x.csv", "\n".join(['"a" "b"', *lines]))
+    found = load_demonstrations(path)
+    assert found.columns == ["a", "b"]
+    np.testing.assert_array_equal(
+        found.x, load_demonstrations(written(tmp_path / "y.csv", csv())).x
+    )
+
+
 def test_an_index_that_pandas_wrote_is_left_out(tmp_path):
     frame = pd.DataFrame(X, columns=["a", "b"])
     found = load_demonstrations(written(tmp_path / "x.csv", frame.to_csv()))
@@ -152,6 +178,13 @@ def csv(*lines, header="a,b"):
         ("x.npy", b"", "x.npy is empty"),
         ("x.csv", "", "x.csv is empty"),
         ("x.csv", "\n\n", "not a .csv file of numbers"),
+        ("x.csv", csv(header="a,a"), "x.csv: several columns are called 'a'"),
+        (
+            "x.csv",
+            "a,b\n" + 9 * "1,2,3\n",
+            "2 names stand above 3 columns, of which the first does",
+        ),
+        ("x.csv", csv(header="a,b,c,d"), "x.csv: 4 names stand above 2 columns"),
         ("x.csv", "a,b\n", r"holds no rows of numbers: its shape is \(0, 2\)"),
         ("x.csv", b"\xff\xfe\x00\x01", "not a .csv file of numbers"),
         ("x.csv", csv("1,2,3"), "not a .csv file of numbers.*line 32"),
@@ -227,11 +260,6 @@ def csv(*lines, header="a,b"):
 def test_what_is_refused(tmp_path, name, content, message):
     with pytest.raises(InputError, match=message):
         load_demonstrations(written(tmp_path / name, content))
-
-
-def test_repeated_names_in_a_parquet_or_a_csv_get_an_answer(tmp_path):
-    found = load_demonstrations(written(tmp_path / "x.csv", csv(header="a,a")))
-    assert found.columns == ["a", "a.1"]
 
 
 @pytest.mark.parametrize("name", ["missing.csv", "folder.npy"])

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 KILLS = int(os.environ.get("VIRL_TF_KILLS", "3"))  # of each kind
 MOST_IN_A_ROW = 5  # kills of one run, before it may end
-AFTER_A_FILE = 0.1  # seconds: so soon after a file is there many kills come
+AFTER_A_FILE = 0.1  # seconds at most between a file and the kill that waited for it
 LONGEST = 600.0  # seconds of one process
 
 TINY = ["network.layer_size=8", "training.num_epochs=2", "policy.update_steps=2"]
@@ -129,7 +129,10 @@ KINDS = {
     "infer one context": inference("fit contexts", "--context", "goal=0.3", "--fixed"),
     "infer trajectories": inference("fit trajectories", "--fixed"),
     "infer obstacles": inference("run path_planning virl", "--obstacles", "0.3", "--fixed"),
-    "sweep": units("sweep", "gaussians", "--preset", "smoke", "--modes", "3", "--seeds", "0"),
+    "sweep": units(
+        *("sweep", "gaussians", "--preset", "smoke", "--modes", "3", "--seeds", "0"),
+        *("--methods", "virl"),
+    ),
     "ablate": units("ablate", "gaussians", "--only", "best", "--modes", "3", "--seeds", "100"),
     "rank-budgets": units(
         *("rank-budgets", "gaussians", "--presets", "smoke,quick", "--modes", "3"),
@@ -216,6 +219,9 @@ def _forks() -> Any:
     imported = ["virl_tf.fit", "virl_tf.persistence.run_folder", "experiments.cli"]
     imported += ["experiments.fit_command", "matplotlib.pyplot"]
     context.set_forkserver_preload(imported)
+    first = context.Process(target=int)  # at its end once all of them are imported
+    first.start()
+    first.join()
     return context
 
 
@@ -330,7 +336,10 @@ def whole(tmp_path_factory, site):
         if kind.of is not None:
             words = ["infer", run(kind.of).out, *words]
         out = tmp_path_factory.mktemp("whole") / name.replace(" ", "-")
-        start, forked = time.monotonic(), not kind.workers
+        forked = not kind.workers
+        if forked:
+            _forks()
+        start = time.monotonic()
         running = Running(words, out, forked=forked)
         running.wait_until(out.exists)
         first = time.monotonic() - start
@@ -344,15 +353,14 @@ def whole(tmp_path_factory, site):
 
 
 def random_moment(running: Running, rng: np.random.Generator, whole: Whole) -> None:
-    """Right after one of the files that are not there yet came, or any time from the first one to
-    the end.
-    """
+    """Soon after one of the files that are not there yet came, or at any time of what is left."""
     missing = [name for name in whole.names if not (running.out / name).exists()]
     if missing and rng.uniform() < 0.7:
         running.wait_until((running.out / missing[rng.integers(len(missing))]).exists)
-        running.sleep(rng.uniform(0.0, AFTER_A_FILE))
+        running.sleep(AFTER_A_FILE * rng.uniform() ** 3)  # the last files come close together
     else:
-        running.sleep(rng.uniform(whole.first, whole.duration))
+        left = (whole.duration - whole.first) * len(missing) / len(whole.names)
+        running.sleep(whole.first + rng.uniform(0.0, left))
 
 
 @pytest.mark.parametrize("name", KINDS)
