@@ -83,14 +83,14 @@ def cell(settings: Settings) -> str:
         raise InputError(f"a cell needs {' and '.join(missing)}.")
     frame = _frame(settings)
     rows = chosen(frame, settings.get("where", {}), settings["file"])
+    diverged = int((rows["status"] == DIVERGED).sum()) if "status" in rows else 0
     rows, column = _with_values(rows, settings["value"])
     if rows.empty:
-        return ""
+        return f"{diverged} diverged" if diverged else ""
     name = settings.get("show", "mean")
     if name not in SHOWS:
         raise InputError(f"show: {name!r} is none of {', '.join(SHOWS)}.")
     text = SHOWS[name](rows, column, settings)
-    diverged = int((rows["status"] == DIVERGED).sum()) if "status" in rows else 0
     return f"{text}, {diverged} diverged" if diverged else text
 
 

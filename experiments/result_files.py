@@ -312,22 +312,46 @@ def select(results: pd.DataFrame, curve: Curve) -> pd.DataFrame:
 def paired(
     results: pd.DataFrame, first: Curve, second: Curve, column: str = "reported"
 ) -> pd.DataFrame:
-    """A column of two curves on the same targets and seeds: columns modes, seed, first, second."""
-    first_rows, second_rows = (
-        select(results, curve)[["modes", "seed", column]].rename(columns={column: name})
-        for name, curve in (("first", first), ("second", second))
-    )
-    return first_rows.merge(second_rows, on=["modes", "seed"])
+    """A column of two curves on the same targets and seeds, of one preset: columns preset, modes,
+    seed, first, second. Not a number: a run that was lost; what has no such value else is left out.
+    """
+    keys = ["preset", "modes", "seed"]
+
+    def values(curve: Curve, name: str) -> pd.DataFrame:
+        rows = select(results, curve)
+        told = rows[column].notna() | (rows["status"] == "diverged")
+        return rows.loc[told, [*keys, column]].rename(columns={column: name})
+
+    return values(first, "first").merge(values(second, "second"), on=keys)
 
 
-def sign_flip_test(differences: np.ndarray, draws: int = 20_000) -> float:
-    """One-sided p value of "the mean difference is below zero" under random signs.
+def differences(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """First - second [n], of values of which lower ones are better: infinite, against its side,
+    where one is lost (not finite), and zero where both are.
+    """
+    lost, other_lost = ~np.isfinite(first), ~np.isfinite(second)
+    with np.errstate(invalid="ignore"):
+        found = np.where(lost | other_lost, 0.0, first - second)
+    return np.where(lost & ~other_lost, np.inf, np.where(other_lost & ~lost, -np.inf, found))
+
+
+def bounded(d: np.ndarray) -> np.ndarray:
+    """`differences` with the largest finite one (1 if there is none) for infinite ones."""
+    largest = float(np.abs(d[np.isfinite(d)]).max(initial=0.0)) or 1.0
+    return np.clip(d, -largest, largest)
+
+
+def sign_flip_test(d: np.ndarray, draws: int = 20_000) -> float:
+    """One-sided p value of "the mean of d is below zero" under random signs; d: `differences`.
 
     Exact up to 2^14 sign patterns.
-    With n pairs p is at least 2^-n, so fewer than 5 pairs can never be significant at 0.05. A
-    difference that is not a number (a lost run) counts as the largest one against the claim.
+    With n pairs p is at least 2^-n, so fewer than 5 pairs can never be significant at 0.05. With a
+    run lost on the first's side no mean is below zero; one of the other side wins, but by no more
+    than the largest finite difference.
     """
-    d = np.where(np.isfinite(differences), differences, np.nanmax(np.abs(differences)))
+    if np.isposinf(d).any():
+        return 1.0
+    d = bounded(d)
     signs: np.ndarray
     if len(d) <= 14:
         signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * len(d))).reshape(len(d), -1).T

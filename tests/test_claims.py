@@ -26,7 +26,7 @@ from experiments.claims import (
 from experiments.result_files import columns_of, read_results, table
 from experiments.tasks import describe, names
 
-VERSATILE, LIMITED, UNEXPLORED, BOTH, PREFERS = GRID_WALKER
+VERSATILE, LIMITED, UNEXPLORED, BOTH, PREFERS, ALIKE = GRID_WALKER
 (OBSTRUCTED,) = PATH_PLANNING
 # What the paper describes: (stage, method) -> columns.
 PAPERS_WORLD = {
@@ -44,7 +44,7 @@ PAPERS_WORLD = {
             "modes_covered": 8,
             "good_fraction": 0.95,
             "unexplored_above_random": 0.1,
-            "unexplored_random_auc": 0.6,
+            "unexplored_random_auc": 0.5,
         },
         "explored_unexplored_auc": 0.97,
     },
@@ -146,6 +146,14 @@ def test_mostly_limited_is_a_small_share_of_new_modes(new, expected):
     assert verdict(LIMITED, {("inference", "geim"): {"new_modes": new}}) == expected
 
 
+@pytest.mark.parametrize(
+    ("auc", "expected"),
+    [(0.5, HOLDS), ([0.4, 0.6, 0.4, 0.7, 0.5, 0.6], HOLDS), (0.45, HOLDS), (0.9, FAILS)],
+)
+def test_alike_is_an_interval_that_reaches_one_half(auc, expected):
+    assert verdict(ALIKE, {("training", "geim"): {"unexplored_random_auc": auc}}) == expected
+
+
 def test_mostly_limited_takes_five_runs_of_geim_and_none_of_virl():
     assert verdict(LIMITED, seeds=5) == HOLDS
     assert verdict(LIMITED, seeds=4) == TOO_FEW
@@ -204,6 +212,39 @@ def test_pairs_without_a_number_do_not_count(claim, stage, column, virl, geim):
     assert verdict(claim, both(stage, column, missing, geim), seeds=7) == HOLDS
 
 
+def lose(frame, method, seeds):
+    """Runs whose numbers are lost."""
+    lost = frame.copy()
+    rows = (lost["method"] == method) & lost["seed"].isin(seeds)
+    lost.loc[rows, ["reported", *columns_of("grid_walker")[12:]]] = np.nan
+    lost.loc[rows, "status"] = "diverged"
+    return lost
+
+
+@comparisons
+def test_lost_runs_count_against_their_method(claim, stage, column, virl, geim):
+    frame = results(both(stage, column, virl, geim), seeds=12)
+    assert claim.check(lose(frame, "virl", range(12))).verdict == FAILS
+    assert claim.check(lose(frame, "virl", range(6))).verdict not in (HOLDS, MOSTLY)
+    one = claim.check(lose(frame, "virl", [3]))
+    assert one.verdict == MOSTLY
+    assert "(1 lost)" in one.numbers
+    assert claim.check(lose(frame, "geim", range(8))).verdict == HOLDS
+    assert claim.check(lose(lose(frame, "geim", [1]), "virl", [1])).verdict == HOLDS
+
+
+def test_lost_runs_have_no_spread_and_no_slope():
+    small = np.full(10, 0.1)
+    frame = spreads(small, 3.0 * small, 10, 5)
+    frame.loc[(frame["method"] == "virl") & (frame["seed"] > 1), "reported"] = np.nan
+    finding = GAUSSIANS[2].check(frame)
+    assert finding.verdict == FAILS
+    assert "none (10 lost) against 0.4" in finding.numbers
+    graceful = GAUSSIANS[1].check(frame)
+    assert graceful.verdict == FAILS
+    assert "V-IRL +inf" in graceful.numbers
+
+
 @comparisons
 def test_runs_of_one_method_are_no_pairs(claim, stage, column, virl, geim):
     frame = results()
@@ -236,6 +277,7 @@ def spreads(of_virl, of_others, modes, seeds):
     methods = itertools.product(("virl", "geim", "eim"), range(modes), range(seeds))
     rows = [
         {"stage": "training", "method": method, "components": 10, "modes": m, "seed": seed}
+        | {"preset": "paper", "status": "finished"}
         | {"reported": seed * (of_virl if method == "virl" else of_others)[m]}
         for method, m, seed in methods
     ]

@@ -97,7 +97,7 @@ def test_tables_are_written_and_then_agree(checkout):
         "| method | mean | spread |\n"
         "| --- | --- | --- |\n"
         "| first | 3.0 | 3 (1 - 6) |\n"
-        "| second | 3.0 | 3 (3 - 3) |\n"
+        "| second | 3.0, 1 diverged | 3 (3 - 3), 1 diverged |\n"
         "<!-- end -->\n\nText.\n"
     )
     assert update(True, checkout) == []
@@ -146,13 +146,13 @@ def test_numbers_in_tables_outside_of_blocks_are_found(checkout, row, stray):
         ({}, "3.000"),
         ({"show": "median"}, "2.000"),
         ({"show": "extent", "digits": 0}, "1 - 6"),
-        ({"show": "extent", "where": {"method": "b"}, "digits": 0}, "3"),
+        ({"show": "extent", "where": {"method": "b"}, "digits": 0}, "3, 1 diverged"),
         ({"show": "count"}, "3"),
         ({"times": 100, "digits": 0, "unit": " %"}, "300 %"),
         ({"value": ["missing", "value"]}, "3.000"),
         ({"show": "below", "than": {"method": "b"}}, "1 of 2"),
         ({"show": "ratio", "of": {"method": "b"}, "digits": 2}, "1.00"),
-        ({"where": {"method": "{name}"}, "name": "b"}, "3.000"),
+        ({"where": {"method": "{name}"}, "name": "b"}, "3.000, 1 diverged"),
         ({"file": "benchmark.json", "where": {"who": "other"}, "value": "cpu"}, "1,234.500"),
     ],
 )
@@ -187,7 +187,7 @@ def test_rows_of_each_value_and_empty_cells(checkout):
     }
     table = {"file": "results.csv", "digits": 0}
     cells = shown({"each": "method"}, columns, **table)
-    assert cells[2:] == [["`a`", "3", "1"], ["`b`", "3", ""]]
+    assert cells[2:] == [["`a`", "3", "1"], ["`b`", "3, 1 diverged", "1 diverged"]]
 
 
 @pytest.mark.parametrize(

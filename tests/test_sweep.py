@@ -28,6 +28,7 @@ from experiments.result_files import (
     COLUMNS,
     RUN,
     bootstrap_interval,
+    differences,
     paired,
     read_results,
     sign_flip_test,
@@ -531,10 +532,16 @@ def test_sign_flip_test_against_enumeration():
     assert sign_flip_test(d) == np.mean([total <= d.sum() + 1e-12 for total in sums])
     assert sign_flip_test(-np.arange(1.0, 6.0)) == 2.0**-5
     assert sign_flip_test(np.arange(1.0, 6.0)) == 1.0
-    assert (
-        sign_flip_test(np.array([-1.0] * 9 + [np.nan])) > 2.0**-10
-    )  # a lost run counts against the claim
+    assert sign_flip_test(np.array([-1.0] * 9 + [np.inf])) == 1.0  # one that the first lost
+    assert sign_flip_test(np.array([-1.0] * 9 + [-np.inf])) == 2.0**-10  # a win, no more
+    assert sign_flip_test(np.full(5, np.inf)) == 1.0
     assert sign_flip_test(-np.ones(40)) < 1e-4
+
+
+def test_differences_of_lost_runs_are_infinite():
+    nan, inf = np.nan, np.inf
+    first, second = np.array([1.0, nan, 2.0, inf, 0.0]), np.array([3.0, 1.0, nan, nan, -inf])
+    np.testing.assert_array_equal(differences(first, second), [-2.0, inf, -inf, 0.0, -inf])
 
 
 def test_sign_flip_test_keeps_its_level():
@@ -557,7 +564,10 @@ def test_bootstrap_interval():
 
 def test_table_and_pairs():
     frame = results({("training", "virl", 10): 0.1, ("training", "eim", 10): 0.5}, seeds=5)
-    assert len(paired(frame, ("training", "virl", 10), ("training", "eim", 10))) == 15
+    curves = ("training", "virl", 10), ("training", "eim", 10)
+    assert len(paired(frame, *curves)) == 15
+    pooled = pd.concat([frame, frame.assign(preset="quick")])
+    assert len(paired(pooled, *curves)) == 30  # no pair of two presets
     summary = table(frame)
     assert list(summary["seeds"]) == [5] * 6
     assert ((summary["low"] <= summary["mean"]) & (summary["mean"] <= summary["high"])).all()

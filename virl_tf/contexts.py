@@ -40,8 +40,9 @@ class Places(NamedTuple):
 
     @property
     def groups(self) -> Int64[Array, " S*M"]:
-        """Which context each draw has: draws of one are held out together."""
-        return np.tile(np.arange(len(self.contexts)), self.num_draws)
+        """Which context each draw has, of equal ones the same: its draws are held out together."""
+        _, equal = np.unique(self.contexts, axis=0, return_inverse=True)
+        return np.tile(equal.ravel(), self.num_draws)
 
 
 Where = int | Places

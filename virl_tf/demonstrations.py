@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from virl_tf.data_checks import dither, examine
 from virl_tf.domain import EVERYWHERE, Domain, make_domain
@@ -21,6 +22,7 @@ from virl_tf.validation import (
 
 FEWEST_HELD_OUT = 10  # rows, for a score to tell anything
 LARGEST_SHARE = 0.1  # of the rows that so few may be: of less than a hundred all count
+FEWEST_GROUPS = 3  # for one to be scored, one held out in training, and one trained on
 
 
 class DataOptions(NamedTuple):
@@ -148,6 +150,9 @@ def _check_labels(labels: Any, n: int) -> np.ndarray | None:
     found = np.asarray(labels)
     if found.shape != (n,):
         raise InputError(f"groups must hold a label per demonstration, [{n}]; got {found.shape}.")
+    missing = np.flatnonzero(pd.isna(found))
+    if len(missing):
+        raise InputError(f"groups: demonstration {missing[0]} has no label ({found[missing[0]]}).")
     return found.astype(str)
 
 
@@ -157,6 +162,7 @@ def _held_out(n: int, share: float, seed: int, groups: np.ndarray | None) -> np.
     At least `FEWEST_HELD_OUT`, but not where they were more than `LARGEST_SHARE` of the rows.
     """
     count = max(int(share * n), FEWEST_HELD_OUT)
-    if share == 0.0 or count > max(share, LARGEST_SHARE) * n:
+    few_groups = groups is not None and len(np.unique(groups)) < FEWEST_GROUPS
+    if share == 0.0 or count > max(share, LARGEST_SHARE) * n or few_groups:
         return np.zeros(n, bool)
     return random_rows(n, count, numpy_seed(seed, 0, "held-out demonstrations"), groups)

@@ -102,7 +102,9 @@ def make_domain(
 
 
 def column_index(column: Any, names: Sequence[str]) -> int:
-    """The number of a column that is given by its name or its number. Raises InputError."""
+    """The number of a column that is given by its name, or else its number. Raises InputError."""
+    if str(column) in names:  # of a frame a name may be a number
+        return list(names).index(str(column))
     if isinstance(column, (int, np.integer)) and not isinstance(column, bool):
         if not 0 <= column < len(names):
             raise InputError(f"no column {column}: there are {len(names)}, from 0 on.")

@@ -164,10 +164,10 @@ def fit_policy(
             -inf. A recovered reward knows the bounds that `fit` was given, and no others. On one
             that is pooled with an EM mixture, without `search` and `initial_policy`, the start is
             EM on its draws inside, and no weight changes: what the constraint leaves open keeps
-            its share.
+            its share. Where hardly a draw is inside, a search is made.
         jit_compile: compile with XLA, which takes 15 seconds and pays from thousands of steps on.
         callback: called as callback(steps_done, policy) after the search and then after every
-            `callback_every` steps; the result is the same without it.
+            `callback_every` steps and the last; the result is the same without it.
         progress: show a progress bar.
 
     Warns:
@@ -189,19 +189,25 @@ def fit_policy(
     defaults = defaults if c is None else CONDITIONAL
     if mixture is not None and support is not None and search is None:
         defaults = CONSTRAINED
+    given = (samples_per_component, kl_bound, weight_kl_bound, ridge)
     own: Any = None if search is True else search
     searched = search_hparams(own) if defaults is AFTER_SEARCH else None
-    hparams = step_hparams(defaults, samples_per_component, kl_bound, weight_kl_bound, ridge)
-    num_steps = defaults.num_steps if num_steps is None else num_steps
-    num_steps = check_integer("num_steps", num_steps, 1)
-    interval = num_steps if callback is None else _interval(num_steps, callback_every)
+    hparams = step_hparams(defaults, *given)
+    if num_steps is not None:
+        check_integer("num_steps", num_steps, 1)
+    check_integer("callback_every", callback_every, 1)
 
     start = _start(log_prob, dim, num_components, seed, initial_policy, c)
     num_points = min(defaults.samples(num_contexts + dim) * num_components, rows_at_once(dim))
     points = drawn(start, _where(c, num_points, seed), split_seed(seed, 0, "check"))
     target = checked_target(log_prob, support, points)
     if mixture is not None and defaults is CONSTRAINED:
-        start = constrained_start(mixture, target, num_components, seed) or start
+        inside = constrained_start(mixture, target, num_components, seed)
+        if inside is None:  # then modes inside have to be looked for
+            defaults, searched = AFTER_SEARCH, search_hparams(None)
+            hparams = step_hparams(defaults, *given)
+        start = inside or start
+    num_steps = defaults.num_steps if num_steps is None else num_steps
     if gradients is None:
         unbounded = support is None and _has_no_bounds(log_prob)
         gradients = searched is not None and unbounded and slopes_say_all(target, points)
@@ -210,7 +216,8 @@ def fit_policy(
 
     options = step_options(hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
     steps = Steps(target, seed, options, num_samples, gradients, jit_compile, c)
-    watch = Watch(start, callback, interval, None if c is None else tf.reduce_mean(c, axis=0))
+    middle = None if c is None else tf.reduce_mean(c, axis=0)
+    watch = Watch(start, callback, callback_every, middle)
     budget = None
     if searched is not None:
         at_modes = mixture is not None and support is None
@@ -246,16 +253,6 @@ def step_hparams(
     }
     known = {name: value for name, value in given.items() if value is not None}
     return default_hparams().override({"policy": known}, "fit_policy").policy
-
-
-def _interval(num_steps: int, callback_every: Any) -> int:
-    """Of how many steps each the callback is told, or InputError unless the last is among them."""
-    interval = min(check_integer("callback_every", callback_every, 1), num_steps)
-    if num_steps % interval:
-        raise InputError(
-            f"num_steps must be a multiple of callback_every ({callback_every}), got {num_steps}."
-        )
-    return interval
 
 
 def _mixture_of(log_prob: Any) -> Mixture | None:
@@ -346,6 +343,7 @@ def _of_sizes(policy: Policy, k: int, dim: int, num_contexts: int) -> Policy:
 
 # Draws that the start and the policy are compared by, and steps whose mean ELBO is.
 COMPARED, LATEST = 2000, 10
+FEW_INSIDE = 0.5  # of its draws, below which a policy is not one for the support
 
 
 def _result(
@@ -368,6 +366,8 @@ def _result(
     if not lines and of_start.beats(found):
         lines = (_worse(found.elbo, of_start.elbo),)
         policy, found = start, of_start
+    if not lines and found.inside < FEW_INSIDE:
+        lines = (_outside(found.inside),)
     for line in lines:
         warnings.warn(line, stacklevel=3)
     history = watch.history
@@ -408,6 +408,14 @@ def _rises(elbo: np.ndarray) -> bool:
         return False
     error = np.hypot(last.std(ddof=1), before.std(ddof=1)) / np.sqrt(LATEST)
     return bool(last.mean() - before.mean() > 3.0 * error)
+
+
+def _outside(inside: float) -> str:
+    return (
+        f"only {inside:.0%} of the policy's draws are where log_prob is finite and support holds: "
+        "refuse the others, or give more num_components, more num_steps, or an initial_policy "
+        "inside."
+    )
 
 
 def _worse(elbo: float, of_start: float) -> str:

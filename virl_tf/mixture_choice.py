@@ -88,9 +88,12 @@ def density_fit(
     """How EM describes x [N, D], as a function that does it with x or with further rows, too.
 
     Of many rows by BIC; where rows are few for a covariance of every component, mixtures that grow
-    with shrunk covariances; of fewer still the mean of several starts.
+    with shrunk covariances; of fewer still the mean of several starts. Groups that are one alone
+    cannot be held out.
     """
     n, d = x.shape
+    if groups is not None and len(np.unique(groups)) < 2:
+        groups = None
     if n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2):
         found = bic_mixture(x, seed)
         return lambda rows: found if rows is x else go_on(found, rows)

@@ -142,8 +142,9 @@ class Growth(NamedTuple):
 
 def grow(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Growth:
     """Mixtures of x [N, D] as large as held-out rows want them; `groups` are held out together."""
-    z, shift, scale = standardised(looked_at(x))
-    groups = None if groups is None else looked_at(groups)
+    rows = rows_looked_at(*x.shape)
+    z, shift, scale = standardised(x[rows])
+    groups = None if groups is None else groups[rows]
     parts = folds(len(z), FOLDS, numpy_seed(seed, 0, "held out"), groups)
     with one_thread():
         grown = grown_on(z, parts, seed)
@@ -178,9 +179,14 @@ def go_on(mixture: Mixture, x: np.ndarray) -> Mixture:
 
 
 def looked_at(x: np.ndarray) -> np.ndarray:
-    """All rows of x [N, ...], or so many that their products are `MOST_NUMBERS`."""
-    most = max(1, min(MOST_ROWS, MOST_NUMBERS // max(1, x[0].size) ** 2))
-    return x if len(x) <= most else x[np.random.default_rng(0).permutation(len(x))[:most]]
+    """Those rows of x [N, D]."""
+    return x[rows_looked_at(*x.shape)]
+
+
+def rows_looked_at(n: int, d: int) -> Int64[Array, " M"]:
+    """All of n, or so many that their products are `MOST_NUMBERS`."""
+    most = max(1, min(MOST_ROWS, MOST_NUMBERS // max(1, d) ** 2))
+    return np.arange(n) if n <= most else np.random.default_rng(0).permutation(n)[:most]
 
 
 def grown_on(

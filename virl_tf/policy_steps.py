@@ -62,7 +62,7 @@ class Steps:
             policy, history = step(policy, tf.constant(i))
             watch.histories.append(history)
             watch.step(policy, history.elbo)
-            if watch.is_due(i + 1):
+            if watch.is_due(i + 1, num_steps):
                 watch.call(policy)
             if watch.stopped:
                 break

@@ -85,9 +85,10 @@ class Watch:
         if self._callback is not None:
             self._callback(self._steps, policy)
 
-    def is_due(self, steps_done: int) -> bool:
-        """Whether the user is to be told after so many steps of the K components."""
-        return self._callback is not None and steps_done % self._callback_every == 0
+    def is_due(self, steps_done: int, num_steps: int) -> bool:
+        """Whether the user is to be told after so many of the K components' steps."""
+        due = steps_done % self._callback_every == 0 or steps_done == num_steps
+        return self._callback is not None and due
 
 
 def _centre_and_widths(policy: Mixture) -> tuple[np.ndarray, np.ndarray]:

@@ -22,6 +22,8 @@ CLEAR = 2.0  # standard errors by which a difference counts
 class Score(NamedTuple):
     """Mean log-likelihoods of held-out demonstrations: nats per demonstration, in their own units.
 
+    Where the reward has bounds the other densities are those inside of them, too.
+
     Attributes:
         rows: how many were held out.
         log_likelihood: density -> {"mean", "standard_error"}.
@@ -81,17 +83,12 @@ def score(
     alone.
     """
     points, size = tf.constant(test, DENSITY), reward.num_contexts
-    if size:
-        where: Where = Places(points[:, :size], DRAWS_OF_CONTEXT)
-        log_z, share = log_normaliser(reward, Fusion(policy, em), where, seed)
-    else:
-        log_z, share = log_normaliser(reward, Fusion(policy, kde), NORMALISER_DRAWS, seed)
-    values = {
-        "recovered reward": evaluate(reward, points).numpy() - log_z,
-        "policy": policy.log_prob(points).numpy(),
-        "KDE": kde.log_prob(points).numpy(),
-        "EM": em.log_prob(points).numpy(),
-    }
+    where: Where = Places(points[:, :size], DRAWS_OF_CONTEXT) if size else NORMALISER_DRAWS
+    log_z, share = log_normaliser(reward, Fusion(policy, em if size else kde), where, seed)
+    values = {"recovered reward": evaluate(reward, points).numpy() - log_z}
+    for name, density in {"policy": policy, "KDE": kde, "EM": em}.items():
+        inside = _log_inside(density, reward, where, seed)
+        values[name] = density.log_prob(points).numpy() - inside
     return Score(
         rows=len(test),
         log_likelihood={name: _mean(value) for name, value in values.items()},
@@ -109,20 +106,40 @@ def log_normaliser(
     """Log of the integral of exp(R), by importance sampling, and the effective share of its draws.
 
     Returns:
-        [1], or of each context [M]; the share is the mean of theirs.
+        [1], or of each context [M], nan where no draw has a weight; the share is the mean of
+        theirs.
     """
     x = drawn(proposal, where, split_seed(seed, 0, "normaliser"))
-    log_w = evaluate(reward, x) - proposal.log_prob(x)
-    number = where if isinstance(where, int) else where.num_draws
-    of_each = tf.transpose(tf.reshape(log_w, [number, -1]))
+    of_each = _of_each(evaluate(reward, x) - proposal.log_prob(x), where)
+    number = of_each.shape[1]
     log_mean = tf.reduce_logsumexp(of_each, axis=1).numpy() - np.log(number)
-    effective = [float(effective_sample_size(row)) for row in of_each]
+    effective = np.nan_to_num([float(effective_sample_size(row)) for row in of_each])
+    log_mean = np.where(np.isfinite(log_mean), log_mean, np.nan)
     return log_mean, float(np.mean(effective)) / number
 
 
+def _log_inside(density: Density, reward: Reward, where: Where, seed: int) -> Any:
+    """Log of the share of the density that is inside of the reward's bounds, [1] or [M]."""
+    if reward.domain.everywhere:
+        return 0.0
+    x = drawn(density, where, split_seed(seed, 0, "inside"))
+    inside = np.isfinite(_of_each(evaluate(reward, x), where).numpy())
+    return np.log(np.maximum(inside.sum(axis=1), 1) / inside.shape[1])
+
+
+def _of_each(values: tf.Tensor, where: Where) -> tf.Tensor:
+    """[1, n], or by contexts [M, S]."""
+    number = where if isinstance(where, int) else where.num_draws
+    return tf.transpose(tf.reshape(values, [number, -1]))
+
+
 def _mean(values: np.ndarray) -> dict[str, float]:
-    error = values.std() / np.sqrt(len(values))
-    return {"mean": float(values.mean()), "standard_error": float(error)}
+    """Of rows whose normaliser is known."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return {"mean": float("nan"), "standard_error": float("nan")}
+    error = known.std() / np.sqrt(len(known))
+    return {"mean": float(known.mean()), "standard_error": float(error)}
 
 
 def from_plain(value: Mapping[str, Any] | None) -> Score | None:

@@ -13,17 +13,30 @@ def held_out_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which of n rows are held out, and the others.
 
-    Evenly spaced groups, in the order of their first rows, and at least one; where every row is a
-    group of its own (`groups` is None), evenly spaced rows.
+    Evenly spaced groups, in the order of their first rows, and others, as many as fit (`fitting`);
+    where every row is a group of its own (`groups` is None), evenly spaced rows.
     """
     if groups is None:
         rows = np.linspace(0, n, max(1, int(fraction * n)), endpoint=False).astype(int)
         return rows, np.delete(np.arange(n), rows)
-    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
-    in_order = np.argsort(first)
-    chosen, _ = held_out_rows(len(first), fraction)
-    held_out = np.isin(group, in_order[chosen])
+    _, first, group, sizes = np.unique(
+        groups, return_index=True, return_inverse=True, return_counts=True
+    )
+    order = np.argsort(first)[np.concatenate(held_out_rows(len(first), fraction))]
+    held_out = np.isin(group, fitting(order, sizes, int(fraction * n)))
     return np.flatnonzero(held_out), np.flatnonzero(~held_out)
+
+
+def fitting(order: np.ndarray, sizes: np.ndarray, count: int) -> list[int]:
+    """Groups, one after the other in this order, but those with which they were more than `count`
+    rows; the smallest, if none fits: so a large group is never held out for small ones.
+    """
+    chosen, left = [], count
+    for group in order:
+        if sizes[group] <= left:
+            chosen.append(int(group))
+            left -= sizes[group]
+    return chosen or [int(np.argmin(sizes))]
 
 
 def row_groups(x: np.ndarray, labels: Any = None) -> Int64[Array, " N"] | None:
@@ -59,22 +72,18 @@ def folds(
         return np.array_split(rng.permutation(n), min(number, n))
     names, group = np.unique(groups, return_inverse=True)
     parts = np.array_split(rng.permutation(len(names)), min(number, len(names)))
-    return [np.flatnonzero(np.isin(group, part)) for part in parts]
+    return [rng.permutation(np.flatnonzero(np.isin(group, part))) for part in parts]
 
 
 def random_rows(
     n: int, count: int, seed: int, groups: Int64[Array, " N"] | None = None
 ) -> np.ndarray:
-    """Which rows [n] bool are held out: `count` random ones.
-
-    Of groups as many as have together at most so many rows, but at least one.
-    """
+    """Which rows [n] bool are held out: `count` random ones, or random groups that fit."""
     names, group, sizes = np.unique(
         np.arange(n) if groups is None else groups, return_inverse=True, return_counts=True
     )
     order = np.random.default_rng(seed).permutation(len(names))
-    whole = np.cumsum(sizes[order]) <= count
-    return np.isin(group, order[whole] if whole.any() else order[:1])
+    return np.isin(group, fitting(order, sizes, count))
 
 
 def split(

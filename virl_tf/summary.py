@@ -128,7 +128,7 @@ def training_warnings(trained: pd.DataFrame, gaussian_prior: bool) -> list[str]:
     The last iteration's weights count: later networks correct what was learned from bad ones.
     """
     found = []
-    few = trained["effective_sample_size"] < FEW_EFFECTIVE * trained["num_negatives"]
+    few = ~(trained["effective_sample_size"] >= FEW_EFFECTIVE * trained["num_negatives"])
     if few.iloc[-1]:
         last = trained.iloc[-1]
         cure = "loop.prior" if gaussian_prior and few.iloc[0] else "kde.estimator"
@@ -172,7 +172,7 @@ def _of_score(found: Score | None) -> list[str]:
             "nats each: it misses some of them. Fit one with more components to the reward "
             f"({how})."
         )
-    if found.effective_share < FEW_EFFECTIVE:
+    if not found.effective_share >= FEW_EFFECTIVE:
         warned.append(
             "the reward's normaliser rests on few draws: its held-out likelihood is a rough one."
         )

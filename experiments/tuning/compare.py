@@ -18,7 +18,7 @@ import pandas as pd
 from rich.console import Console
 
 from experiments.expected_time import sentence, times_of_units
-from experiments.result_files import sign_flip_test, to_markdown, with_interval
+from experiments.result_files import differences, sign_flip_test, to_markdown, with_interval
 from experiments.specification import column_name, parse_integers, published_column, tuned_file
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line
@@ -90,6 +90,8 @@ def compare(
     out.mkdir(parents=True, exist_ok=True)
     console.print(_size_line(columns, units, out), highlight=False, soft_wrap=True)
     failures = execute_sweep(units, out, workers.scheduler, number, console)
+    if len(failures) == len(units):
+        raise _failed(failures)
     records = records_of(units, out)
     finished = [unit for unit in units if unit.name in records]
     outcomes = [_outcome(unit, records[unit.name].summaries["."]) for unit in finished]
@@ -99,8 +101,12 @@ def compare(
         console.print(f"wrote {path}; use it with --hparams tuned")
     console.print((out / "compare.md").read_text(), markup=False, highlight=False)
     if failures:
-        first = last_line(next(iter(failures.values())))
-        raise InputError(f"{len(failures)} runs failed, the first with: {first}")
+        raise _failed(failures)
+
+
+def _failed(failures: Mapping[str, str]) -> InputError:
+    first = last_line(next(iter(failures.values())))
+    return InputError(f"{len(failures)} runs failed, the first with: {first}")
 
 
 def preview(
@@ -280,8 +286,9 @@ def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
         row |= {"found": UNBEATEN, "found diverged": "-", "found lower in": "-", "p": "-"}
     else:
         both = pd.concat(parts, axis=1, join="inner").to_numpy(float)
-        row["found lower in"] = f"{int((both[:, 1] < both[:, 0]).sum())} of {len(both)}"
-        row["p"] = f"{sign_flip_test(both[:, 1] - both[:, 0]):.2g}" if len(both) else "-"
+        d = differences(both[:, 1], both[:, 0])
+        row["found lower in"] = f"{int((d < 0.0).sum())} of {len(d)}"
+        row["p"] = f"{sign_flip_test(d):.2g}" if len(d) else "-"
     row["trials"] = str(count(column.study, *ENDED))
     best = best_trial(column.study)
     value = None if best is None else best.value
