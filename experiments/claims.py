@@ -19,6 +19,7 @@ from experiments.result_files import (
     bootstrap_interval,
     bounded,
     check_poolable,
+    check_task,
     differences,
     paired,
     read_results,
@@ -367,11 +368,7 @@ def print_claims(task: str, results: Path | Sequence[Path], pool: bool = False) 
     description = describe(task)
     claims = description.claims()
     frame = read_results(results, task, pool)
-    found = sorted(frame["task"].unique())
-    if found != [task]:
-        where = ", ".join(map(str, [results] if isinstance(results, Path) else results))
-        held = ", ".join(found) or "no task"
-        raise InputError(f"{where} holds results of {held}, not of {task}.")
+    check_task(frame, task, results)
     if not claims:
         raise InputError(f"the paper says nothing of {task}: there is no claim to test.")
     if not (pool or description.over_sizes):

@@ -809,14 +809,18 @@ def study_plots_command(
 def claims_command(
     task: Task,
     results: Annotated[
-        list[Path], Argument(metavar="SWEEP...", help="Sweeps, by folder or results.csv.")
-    ],
+        list[Path] | None,
+        Argument(
+            metavar="[SWEEP]...",
+            help="Sweeps, by folder or results.csv. Default: the committed results.",
+        ),
+    ] = None,
     pool: Pool = False,
 ) -> None:
     """What the paper says about a task's results, the numbers that speak to it, and a verdict."""
     from experiments.claims import print_claims
 
-    print_claims(task, results, pool)
+    print_claims(task, results or [RESULTS / task], pool)
 
 
 @app.command("benchmark")

@@ -20,6 +20,7 @@ from experiments.evaluation.own_demonstrations import draw_missing
 from experiments.evaluation.trajectories import some_demonstrations, write_trajectories
 from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
 from experiments.result_files import read_summary, reading
+from experiments.trajectory_files import EPISODE_COLUMNS
 
 
 def fit_file(
@@ -40,6 +41,7 @@ def fit_file(
     console = Console()
     if isinstance(read, Demonstrations):
         data, paths = read, None
+        _warn_of_episodes(data.columns, console)
     else:
         data, paths = encoded(*read, request.trajectories or TrajectoryRequest())
     if request.components is not None:
@@ -83,6 +85,17 @@ def fit_file(
     with reading(out / "summary.json"):
         print_summary(result.summary, console)
     _print_files(out, console)
+
+
+def _warn_of_episodes(columns: list[str], console: Console) -> None:
+    found = [name for name in EPISODE_COLUMNS if name in columns]
+    if found:
+        console.print(
+            f"[yellow]warning:[/yellow] column {found[0]!r}: if rows are samples of episodes, stop "
+            "this and give --trajectories; each row counts as a demonstration here.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def encoded(

@@ -168,6 +168,8 @@ def _context(run: Path, reward: Reward, given: Mapping[str, float] | None) -> np
         return None
     if reward.num_contexts == 0:
         raise InputError(f"--context is for rewards with contexts; that of {run} has none.")
+    if "task" in RunFolder(run).config:
+        raise InputError(f"--context is for fits to your own demonstrations; {run} is of a task.")
     names = column_names(read_summary(run))[: reward.num_contexts]
     for name in given:
         check_choice("column of --context", name, names)

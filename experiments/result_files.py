@@ -107,7 +107,7 @@ def _target_of(run: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     """What is equal for runs on one target, or for fits to the same demonstrations."""
     if "task" in summary:
         keys = ("task", *describe(summary["task"]).same_target)
-        return {key: summary[key] for key in keys}
+        return {key: summary.get(key) for key in keys}
     found = value_at(summary, "demonstrations.sha256")
     if found is None:
         raise InputError(f"{run / 'summary.json'} is neither a run's nor a fit's.")
@@ -224,7 +224,8 @@ def read_results(
     """
     paths = [paths] if isinstance(paths, Path) else paths
     made_by: dict[Path, dict[str, str]] = {}
-    frames = [_read_table(path, task, made_by) for path in paths]
+    made_with: dict[Path, str] = {}
+    frames = [_read_table(path, task, made_by, made_with) for path in paths]
     frame = pd.concat(frames, ignore_index=True)
     repeated = frame[frame.duplicated(RUN)]
     if len(repeated):
@@ -234,18 +235,33 @@ def read_results(
     if not pool:
         presets = [set(map(str, one["preset"])) for one in frames]
         check_poolable("presets", dict(zip(paths, presets, strict=True)))
+        check_poolable("settings", {where: {given} for where, given in made_with.items()})
         check_numerics(made_by)
     return frame
 
 
-def _read_table(path: Path, task: str, made_by: dict[Path, dict[str, str]]) -> pd.DataFrame:
-    """One of them; `made_by` is told the versions that made it."""
+def check_task(results: pd.DataFrame, task: str, paths: Path | Sequence[Path]) -> None:
+    """Raises InputError unless results that were read from these paths are of the task."""
+    found = sorted(results["task"].unique())
+    if found != [task]:
+        where = ", ".join(map(str, [paths] if isinstance(paths, Path) else paths))
+        held = ", ".join(found) or "no task"
+        raise InputError(f"{where} holds results of {held}, not of {task}.")
+
+
+def _read_table(
+    path: Path, task: str, made_by: dict[Path, dict[str, str]], made_with: dict[Path, str]
+) -> pd.DataFrame:
+    """One of them; `made_by` is told the versions that made it, `made_with` what was given beside
+    the preset.
+    """
     file = results_file(path, task)
     if file.is_dir():
         records = [read_record(found) for found in find_records(file)]
         for record in records:
             stage = record.stages["."]
             made_by[record.path] = numerics(stage.versions, stage.config.get("preset"))
+            made_with[record.path] = _given_of_unit(stage.summary)
         return table_of(records)
     frame = read_table(file)
     if list(frame.columns) not in [columns_of(name) for name in names()]:
@@ -255,7 +271,23 @@ def _read_table(path: Path, task: str, made_by: dict[Path, dict[str, str]]) -> p
         )
     preset = frame["preset"].iloc[0] if len(frame) else None
     made_by[file.parent] = numerics_in(file.parent, preset)
+    made_with[file.parent] = _given_of_sweep(file.parent / "config.yaml")
     return frame
+
+
+def _given_of_unit(summary: Mapping[str, Any]) -> str:
+    description = describe(summary["task"])
+    size = summary.get(description.size_option, summary["modes"])
+    dim = summary.get("dim")
+    usual = not description.largest_dim or dim in (None, description.default_dim(size))
+    return "none" if usual else f"dim={dim}"
+
+
+def _given_of_sweep(file: Path) -> str:
+    config = value_at(read_yaml(file) if file.is_file() else None, "config") or {}
+    given = [str(assignment) for assignment in config.get("overrides") or ()]
+    given += [f"{name}={config[name]}" for name in ("dim", "rows") if name in config]
+    return ", ".join(given) or "none"
 
 
 TEXT = ("ablation", "task", "method", "preset", "stage", "status")  # all other columns hold numbers

@@ -252,6 +252,7 @@ def _of_table(frame: pd.DataFrame, file: TrajectoryFile) -> Episodes:
             )
         name = known[0]
     labels = frame.pop(check_choice("column", name, frame.columns))
+    file = file._replace(exclude=[other for other in file.exclude if other != name])
     if labels.isna().any():
         row = int(labels.isna().to_numpy().argmax())
         raise InputError(f"column {name!r} has no label in row {row}.")
@@ -271,10 +272,17 @@ def _split(
     order = np.argsort(episode, kind="stable")
     ends = np.cumsum(np.bincount(episode, minlength=len(names)))[:-1]
     frame = frame.rename(columns=str)
-    times, wanted = None, file.columns or ()
-    clock = next((name for name in TIME_COLUMNS if name in frame and name not in wanted), None)
+    times, named = None, [*(file.columns or ()), *file.exclude]
+    clocks = [name for name in TIME_COLUMNS if name in frame and name not in named]
     if file.time is not None:
-        clock = check_choice("column", file.time, frame.columns)
+        clocks = [check_choice("column", file.time, frame.columns)]
+        file = file._replace(exclude=[name for name in file.exclude if name != file.time])
+    if len(clocks) > 1:
+        raise InputError(
+            f"it has columns {' and '.join(clocks)}; say which tells times with --time, and leave "
+            "the other out with --exclude."
+        )
+    clock = clocks[0] if clocks else None
     if clock is not None:
         check_number_columns("times", {clock: held_instead(frame[clock])})
         times = np.split(frame.pop(clock).to_numpy(np.float64, na_value=np.nan)[order], ends)

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,16 +53,18 @@ def load_function(option: str, text: str, default: str, kind: str) -> NamedFunct
     path = Path(place)
     try:
         if path.suffix == ".py":
-            module_spec = importlib.util.spec_from_file_location(path.stem, path)
+            module_spec = importlib.util.spec_from_file_location(f"_user_{path.stem}", path)
             assert module_spec is not None
             assert module_spec.loader is not None
             module = importlib.util.module_from_spec(module_spec)
+            sys.modules[module_spec.name] = module  # dataclasses look their module up
             module_spec.loader.exec_module(module)
             identity = f"{name}, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
         else:
             module, identity = importlib.import_module(place), text
-    except (ImportError, OSError, SyntaxError) as error:
-        raise InputError(f"{option} {text} cannot be read: {error}.") from error
+    except Exception as error:  # the user's program may raise anything
+        what = str(error) if isinstance(error, (ImportError, OSError, SyntaxError)) else repr(error)
+        raise InputError(f"{option} {text} cannot be read: {what}.") from error
     function = getattr(module, name, None)
     if not callable(function):
         raise InputError(

@@ -44,6 +44,28 @@ def test_columns_have_the_names_of_a_frame():
     np.testing.assert_array_equal(prepared(frame).train.rows, prepared(x).train.rows)
 
 
+def test_nothing_is_scored_where_a_group_would_be_missing():
+    x = normal(400)
+    found = prepared(x, groups=np.repeat(["a", "b"], [360, 40]))
+    assert (len(found.train.rows), len(found.test)) == (400, 0)
+    three = prepared(x, groups=np.repeat(["a", "b", "c"], [320, 20, 60]))
+    assert (len(three.train.rows), len(three.test)) == (380, 20)
+
+
+@pytest.mark.parametrize("missing", [np.nan, None])
+def test_a_missing_label_is_refused(missing):
+    labels = np.array(["a"] * 60, dtype=object)
+    labels[7] = missing
+    with pytest.raises(InputError, match="groups: demonstration 7 has no label"):
+        prepared(normal(60), groups=labels)
+
+
+def test_a_column_is_known_by_its_name_before_its_number():
+    frame = pd.DataFrame(np.abs(normal(60)), columns=[1, 0])
+    domain = prepared(frame, support=({1: 0.0}, None)).train.domain
+    np.testing.assert_array_equal(domain.lower, [0.0, -np.inf])
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_equal_rows_are_on_one_side(seed):
     x = normal(150)

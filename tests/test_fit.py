@@ -2,8 +2,10 @@ from importlib import import_module
 
 import virl_tf
 from virl_tf import FitWarning, InputError, fit, load
+from virl_tf.domain import Domain
 from virl_tf.irl import Info
 from virl_tf.reward import CumulativeValues
+from virl_tf.score import score
 from virl_tf.summary import training_warnings
 
 import numpy as np
@@ -13,6 +15,7 @@ import tensorflow as tf
 import yaml
 
 from tests import tiny
+from tests.conftest import make_mixture, make_reward
 
 X = tiny.demonstrations()
 METHODS = ["virl", "geim", "eim"]
@@ -194,6 +197,30 @@ def test_the_score_is_that_of_held_out_rows(fitted):
     assert "data:image/png" in result._repr_html_()
     difference = score.log_likelihood["policy"]["mean"] - score.log_likelihood["EM"]["mean"]
     assert score.over_em["policy"]["mean"] == pytest.approx(difference)
+
+
+def test_bounds_count_for_all_densities():
+    """A reward that is EM inside of bounds is no better than EM."""
+    em = make_mixture(3)
+    no_bound = tf.constant([np.inf, np.inf], tf.float64)
+    domain = Domain(tf.constant([0.0, -np.inf], tf.float64), no_bound, 0.0 * em.means[0])
+    reward = make_reward([], base=em)._replace(domain=domain)
+    test = em.sample(4000, 1).numpy()
+    test = test[test[:, 0] >= 0.0]
+    assert 0.1 < len(test) / 4000 < 0.9
+    found = score(test, reward, em, em, em, seed=0)
+    assert abs(found.over_em["recovered reward"]["mean"]) < 0.05
+    assert found.over_em["policy"] == {"mean": 0.0, "standard_error": 0.0}
+
+
+@pytest.mark.parametrize("sizes", [(360, 40), (320, 20, 60)])
+@pytest.mark.parametrize("method", ["virl", "eim"])
+def test_few_groups_are_enough(sizes, method):
+    x = tiny.demonstrations(sum(sizes))
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    result = virl_tf.fit(x, method, 2, groups=labels, seed=0, hparams=tiny.overrides())
+    assert (result.score is None) == (len(sizes) < 3)
+    assert np.isfinite(result.reward(x)).all()
 
 
 @pytest.mark.parametrize(

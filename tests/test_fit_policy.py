@@ -203,10 +203,16 @@ def test_callback_sees_the_policy_on_its_way_and_changes_nothing():
     np.testing.assert_array_equal(seen[1][1].means, halfway.means)
 
 
-@pytest.mark.parametrize("every", [0, -1, 1.5, 4])
+@pytest.mark.parametrize("every", [0, -1, 1.5])
 def test_bad_callback_intervals_are_refused(every):
     with pytest.raises(InputError, match="callback_every"):
         quick(num_steps=6, callback=lambda *_: None, callback_every=every)
+
+
+def test_the_last_step_is_told_whatever_the_interval():
+    seen = []
+    quick(num_steps=6, callback=lambda done, _: seen.append(done), callback_every=4)
+    assert seen == [4, 6]
 
 
 def test_operations_without_xla():
@@ -576,3 +582,27 @@ def test_few_draws_inside_leave_the_start_as_it_is(ways):
         return tf.where(x[:, 0] > far, ways.log_prob(x), -np.inf)
 
     assert constrained_start(ways.mixture, target, 4, seed=0) is None
+
+
+def test_where_hardly_a_draw_is_inside_there_is_a_search(ways, monkeypatch):
+    monkeypatch.setattr("virl_tf.policy_start.FEWEST_EFFECTIVE", 1e9)
+    seen = []
+    fitted = fit_policy(ways, 2, 4, support=beyond, callback=lambda done, _: seen.append(done))
+    assert len(fitted.history) > 60  # of a search and the steps after it
+    assert seen[-1] == len(fitted.history)
+    assert np.mean(beyond(fitted.policy.sample(2000, 0))) > 0.5
+
+
+def test_few_draws_inside_are_told():
+    start = gaussian(np.zeros(2), np.eye(2))
+    with pytest.warns(UserWarning, match=r"only \d+% of the policy's draws"):
+        fit_policy(
+            normal,
+            2,
+            1,
+            initial_policy=start,
+            search=False,
+            num_steps=1,
+            kl_bound=1e-9,
+            support=lambda x: x[:, 0] > 1.5,
+        )

@@ -82,3 +82,14 @@ def test_self_normalised_mean_of_a_gaussian_from_a_wider_proposal():
     )  # of the ratio estimate, by the delta method
     assert abs(np.mean(w * x) - mean) < 4.4 * error  # 99.999 %
     assert error < 0.02
+
+
+def test_contexts_without_any_weight_count_nothing():
+    log_w = random_log_weights(40).reshape(4, 10)  # four draws of ten contexts
+    log_w[:, [2, 7]] = -np.inf
+    log_w[1, 3] = -np.inf
+    found = np.exp(normalise(tf.constant(log_w.ravel()), 4)).reshape(4, 10)
+    assert (found[:, [2, 7]] == 0.0).all()
+    np.testing.assert_allclose(np.delete(found, [2, 7], axis=1).mean(axis=0), 1.25)
+    np.testing.assert_allclose(found.mean(), 1.0)
+    assert 1.0 <= effective_sample_size(tf.constant(np.log(found + 1e-300).ravel())) <= 40.0

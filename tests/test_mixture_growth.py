@@ -29,6 +29,7 @@ from virl_tf.mixture_growth import (
     mean_is_no_better,
     of_further_rows,
     pairs,
+    rows_looked_at,
     score,
     shares_of_widths,
     split,
@@ -435,6 +436,16 @@ def test_rows_of_one_group_are_held_out_together():
 def test_odd_rows_have_a_finite_density(x):
     mixture = grown_mixture(x, 0)
     assert np.isfinite(mixture.log_prob(x)).all()
+
+
+def test_groups_are_those_of_the_rows_that_are_looked_at(monkeypatch):
+    x = np.repeat(RNG.standard_normal((150, 2)), 4, axis=0)
+    groups = np.repeat(np.arange(150), 4)
+    monkeypatch.setattr("virl_tf.mixture_growth.MOST_NUMBERS", 4 * 320)
+    rows = rows_looked_at(*x.shape)
+    assert len(rows) == 320
+    grown, alone = grown_mixture(x, 0, groups), grown_mixture(x[rows], 0, groups[rows])
+    assert grown.num_components == alone.num_components
 
 
 def test_of_very_many_numbers_fewer_rows_are_looked_at(monkeypatch):

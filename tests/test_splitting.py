@@ -1,5 +1,5 @@
 from virl_tf.discriminator.fit import LogitData
-from virl_tf.splitting import held_out_rows, split
+from virl_tf.splitting import folds, held_out_rows, random_rows, split
 
 import numpy as np
 import pytest
@@ -33,3 +33,34 @@ def test_held_out_negatives_come_from_both_halves():
     # The fusion's draws are the policy's, then the estimate's.
     out, _ = split(data(200), 0.1)
     assert np.sum(np.asarray(out.offsets) < 100) == np.sum(np.asarray(out.offsets) >= 100) == 10
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_large_group_is_never_held_out_for_small_ones(seed):
+    rng = np.random.default_rng(seed)
+    groups = rng.permutation(np.repeat([0, 1, 2], [900, 50, 50]))
+    kept = random_rows(1000, 100, seed, groups)
+    assert set(groups[kept]) == {1, 2}
+    held_out, rest = held_out_rows(1000, 0.1, groups)
+    assert set(groups[held_out]) == {1, 2}
+    assert set(groups[rest]) == {0}
+
+
+def test_of_groups_that_are_all_too_large_the_smallest_is_held_out():
+    groups = np.repeat([0, 1, 2], [300, 60, 20])
+    assert (groups[random_rows(380, 10, 0, groups)] == 2).all()
+    held_out, _ = held_out_rows(380, 0.01, groups)
+    np.testing.assert_array_equal(held_out, np.flatnonzero(groups == 2))
+
+
+def test_equal_groups_are_evenly_spaced():
+    groups = np.repeat(np.arange(100), 4)
+    held_out, _ = held_out_rows(400, 0.1, groups)
+    np.testing.assert_array_equal(np.unique(groups[held_out]), np.arange(0, 100, 10))
+
+
+def test_the_rows_of_a_fold_are_in_a_random_order():
+    groups = np.repeat(np.arange(40), 10)
+    for part in folds(400, 4, 0, groups):
+        assert len(part) == 100
+        assert len(np.unique(groups[part[:30]])) > 5

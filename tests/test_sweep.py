@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from virl_tf.hparams import to_yaml
 from virl_tf.persistence.files import write_json
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
@@ -572,3 +573,17 @@ def test_table_and_pairs():
     assert list(summary["seeds"]) == [5] * 6
     assert ((summary["low"] <= summary["mean"]) & (summary["mean"] <= summary["high"])).all()
     assert to_markdown(summary).count("\n") == 8
+
+
+def test_results_of_other_settings_are_pooled_only_on_request(tmp_path):
+    for name, overrides in (("one", []), ("two", ["loop.num_iterations=1"])):
+        (tmp_path / name).mkdir()
+        frame = results({("training", "virl", 10): 0.1}, seeds=2)
+        frame["seed"] += 10 * len(overrides)
+        frame.to_csv(tmp_path / name / "results.csv", index=False)
+        config = {"config": {"sweep": "gaussians", "preset": "paper", "overrides": overrides}}
+        (tmp_path / name / "config.yaml").write_text(to_yaml(config))
+    both = [tmp_path / "one", tmp_path / "two"]
+    with pytest.raises(InputError, match="results of different settings .*loop.num_iterations=1"):
+        read_results(both)
+    assert len(read_results(both, pool=True)) == 12

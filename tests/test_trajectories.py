@@ -466,3 +466,15 @@ def test_a_constraint_on_paths_enters_fit_policy():
     fitted = virl_tf.fit_policy(log_prob, encoding.dim, 1, support=above, **options)
     paths = encoding.decode(fitted.policy.sample(300, seed=0)).numpy()
     assert (paths[:, 10, 0] > middle).mean() > 0.9
+
+
+def test_one_path_is_encoded_and_the_same_one_twice():
+    paths = np.random.default_rng(0).standard_normal((8, 12, 2)).cumsum(axis=1)
+    encoding = fit_encoding(paths)
+    codes = encoding.encode(paths)
+    np.testing.assert_allclose(encoding.encode([paths[3]]), codes[3:4])
+    np.testing.assert_allclose(encoding.encode(paths[[3, 3]]), codes[[3, 3]])
+    with pytest.raises(InputError, match="0 trajectories; at least one is needed"):
+        encoding.encode([])
+    with pytest.raises(InputError, match="not finite"):
+        encoding.encode([np.full((12, 2), np.nan)])

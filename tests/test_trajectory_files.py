@@ -109,6 +109,20 @@ def test_arrays(tmp_path):
     check_ragged(load(tmp_path / "flat.npz"), ("x0", "x1"))
 
 
+def test_the_columns_of_episodes_and_times_may_be_excluded(tmp_path):
+    frame = table().assign(timestamp=1.0, time=lambda f: np.arange(len(f)) ** 2.0)
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    with pytest.raises(InputError, match="columns timestamp and time; say which tells times with"):
+        load(tmp_path / "x.csv")
+    found = load(tmp_path / "x.csv", exclude=["timestamp", "episode"])
+    check_ragged(found, ("x", "y"))
+    assert found.times[1][0] == LENGTHS[0] ** 2
+    even = load(tmp_path / "x.csv", exclude=["timestamp", "time"])
+    assert even.times is None
+    named = load(tmp_path / "x.csv", time="time", exclude=["timestamp", "time"])
+    np.testing.assert_array_equal(named.times[1], found.times[1])
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 def test_lerobots_tables(tmp_path, parts):
     pytest.importorskip("pyarrow", reason="extra `parquet`")

@@ -104,6 +104,7 @@ def assert_one_error(result: tuple[int, str, str], message: str) -> None:
         (["gaussians", "--seeds", "-1"], "seed must be"),
         (["gaussians", "--seeds", "0,-1"], "seed must be"),
         (["gaussians", "--set", "network.layer_sise=8"], "did you mean 'layer_size'"),
+        (["gaussians", "--set", "network.layer_size=8"], "this study searches it; leave it out"),
         (["gaussians", "--storage", "nonsense"], "--storage nonsense cannot be used"),
         (
             ["gaussians", "--storage", "postgresql+psycopg://user@127.0.0.1:1/study"],

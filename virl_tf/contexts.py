@@ -111,6 +111,8 @@ def checked_context(c: Any, size: int) -> Float64[Array, " C"]:
     c = checked("c", c, size)
     if c.shape.rank != 1:
         raise InputError(f"c must be one context [{size}], got shape {c.shape}.")
+    if tf.executing_eagerly() and not np.isfinite(c).all():
+        raise InputError(f"c must be finite numbers, got {c.numpy().tolist()}.")
     return c
 
 

@@ -93,6 +93,7 @@ class Reward(NamedTuple):
         Of angles only the turn in `domain` counts; elsewhere it is -inf, so that a policy has each
         mode once.
         """
+        x = tf.cast(x, DENSITY)
         values = self.log_base(x) + self.networks.sum_logits(self.features(x))
         return self.domain.bounded(x, values)
 

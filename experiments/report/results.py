@@ -111,8 +111,7 @@ def mean_with_interval(values: pd.Series, digits: int = 3) -> str:
 def not_run(task: str, table: Table | None) -> str:
     """What of a task's full sweep is missing from a table, in one sentence; '' if nothing is.
 
-    The full sweep has the paper's numbers of modes and five seeds, as the paper has (it has no runs
-    of path planning), of every method.
+    The full sweep has the sizes and seeds of the preset `paper`, of every method.
     """
     if table is None:
         return "Not run yet."
@@ -128,4 +127,5 @@ def not_run(task: str, table: Table | None) -> str:
     fewer = [f"{count} of {wanted} at {size} modes" for size, count in begun.items()]
     parts = [f"not run: {', '.join(missing)} modes"] if missing else []
     parts += [f"runs done: {', '.join(fewer)}"] if fewer else []
-    return f"Of the full sweep (3 methods, 5 seeds) {'; '.join(parts)}." if parts else ""
+    sweep = f"{len(description.sweep_methods)} methods, {len(grid.seeds)} seeds"
+    return f"Of the full sweep ({sweep}) {'; '.join(parts)}." if parts else ""

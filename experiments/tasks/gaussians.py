@@ -40,7 +40,7 @@ DESCRIPTION = TaskDescription(
     default_dim=lambda size: 2,
     largest_dim=100,
     has_task_seed=True,
-    same_target=("modes", "task_seed"),
+    same_target=("modes", "task_seed", "dim"),
     table="gaussians",
     # Table 2 has a column for one component and one for more.
     table_column=lambda family, components: f"{family}_{'1c' if components == 1 else '10c'}",

@@ -26,7 +26,14 @@ from experiments.tasks import describe
 from experiments.tuning.importances import SEEDS, importances_of
 from experiments.tuning.space import searched, suggest, to_parameters, written
 from experiments.tuning.specification import Studies, StudySpecification
-from experiments.tuning.study import ENDED, best_trial, count, objective_value, open_storage
+from experiments.tuning.study import (
+    ENDED,
+    best_trial,
+    count,
+    is_missing,
+    objective_value,
+    open_storage,
+)
 from experiments.units import RunUnit
 
 CANDIDATES = ("published", "found")
@@ -224,7 +231,7 @@ def same_parameters(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def find_study(studies: Studies, column: tuple[str, int]) -> optuna.Study | None:
     """The study of `tune` with the same arguments, or None."""
     name, url = studies.specification(column).name, studies.url(column)
-    if url is None:
+    if url is None or is_missing(url):
         return None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage = open_storage(url)

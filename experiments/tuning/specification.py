@@ -171,6 +171,11 @@ class TuneRequest(NamedTuple):
         seeds = parse_integers("--seeds", self.seeds) or [0]
         column = (self.method, self.components)
         spec = self.studies.specification(column, seeds, self.assignments)
+        names = searched(spec.task, *column)
+        for assignment in self.assignments:
+            name = assignment.partition("=")[0].strip()
+            if name in names:
+                raise InputError(f"--set {name}: this study searches it; leave it out.")
         for seed in seeds:
             spec.run(seed, {})
         return spec

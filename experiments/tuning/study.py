@@ -73,6 +73,13 @@ class _Storage(optuna.storages.RDBStorage):
         return super().set_trial_state_values(trial_id, state, values)
 
 
+def is_missing(url: str) -> bool:
+    """Whether it is that of a SQLite file that is not there."""
+    place = url.split("?")[0].removeprefix("sqlite:///")
+    is_file = url.startswith("sqlite:///") and not place.startswith("file:")
+    return is_file and not Path(place).is_file()
+
+
 def open_storage(url: str) -> optuna.storages.RDBStorage:
     """The database at `url`, created if it is a SQLite file that does not exist.
 
@@ -193,11 +200,16 @@ def _open_study(
     except optuna.exceptions.DuplicatedStudyError:
         study = optuna.load_study(**parts)
         deadline = time.monotonic() + OPENING_SECONDS
-    found, wanted = _begun(study, spec, deadline), spec.to_attributes()
+    check_begun(_begun(study, spec, deadline), spec)
+    return study
+
+
+def check_begun(found: Mapping[str, Any], spec: StudySpecification) -> None:
+    """Raises InputError unless a study that began with these attributes is the one asked for."""
+    wanted = spec.to_attributes()
     if found != wanted:
         shown = f"another space or objective ({'; '.join(differences(found, wanted)[:4])})"
         raise InputError(f"the study {spec.name} exists with {shown}. {ELSEWHERE}")
-    return study
 
 
 def _begun(study: optuna.Study, spec: StudySpecification, deadline: float) -> dict[str, Any]:
@@ -417,7 +429,12 @@ def _release_silent(study: optuna.Study) -> None:
 
 def best_trial(study: optuna.Study) -> FrozenTrial | None:
     """The complete trial with the lowest finite value, or None."""
-    ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    return best_of(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
+
+
+def best_of(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
+    """The same of these."""
+    ended = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     complete = [trial for trial in ended if trial.value is not None]
     return min(complete, key=lambda trial: trial.value, default=None)  # type: ignore[arg-type, return-value]
 

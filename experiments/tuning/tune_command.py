@@ -32,8 +32,11 @@ from experiments.tuning.study import (
     ENDED,
     NOT_NEEDED,
     POLL_SECONDS,
+    best_of,
     best_trial,
+    check_begun,
     count,
+    is_missing,
     open_storage,
     open_study,
     published_trial,
@@ -103,11 +106,12 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     """
     spec, out, url = _study_of(request, workers, out)
     done = 0
-    file = Path(url.removeprefix("sqlite:///"))
-    if file.is_file() or not url.startswith("sqlite:///"):
+    if not is_missing(url):
         storage = open_storage(url)
         if spec.name in optuna.get_all_study_names(storage):
-            done = count(optuna.load_study(study_name=spec.name, storage=storage), *ENDED)
+            study = optuna.load_study(study_name=spec.name, storage=storage)
+            check_begun(study.user_attrs.get("specification", spec.to_attributes()), spec)
+            done = count(study, *ENDED)
     left = max(0, request.trials - done)
     times = [expected_time(spec.run(seed, {})) for seed in spec.seeds] * left
     console = Console(highlight=False, soft_wrap=True)
@@ -178,9 +182,10 @@ def print_ended(study: optuna.Study, told: set[int], console: Console) -> None:
     """A line for each trial that ended and is not in `told`; on a terminal, where the board tells
     of the others, for failed ones alone.
     """
-    best = best_trial(study)
+    ended = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL))
+    best = best_of(ended)
     best_so_far = "" if best is None else f"; best so far {best.value:.4f}"
-    for trial in study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL)):
+    for trial in ended:
         failed = trial.state == TrialState.FAIL
         unneeded = trial.user_attrs.get("reason") == NOT_NEEDED
         if trial.number not in told and not unneeded and (failed or not console.is_terminal):

@@ -70,6 +70,7 @@ class RunFolder:
                 virl_tf made it whose numbers differ: they would be mixed.
         """
         folder = cls(path)
+        folder._check_no_file()
         text = to_yaml({"config": plain(config), "versions": versions()})
         try:
             if folder._is_used:
@@ -86,6 +87,10 @@ class RunFolder:
             ) from error
         return folder
 
+    def _check_no_file(self) -> None:
+        if self.path.is_file():
+            raise InputError(f"cannot use {self.path} as the output folder: it is a file.")
+
     @classmethod
     def check(cls, path: Path | str, config: Mapping[str, Any]) -> None:
         """Refuse at once what `open` would refuse after compute; nothing is made.
@@ -97,8 +102,7 @@ class RunFolder:
             InputError: as `open`, but that the folder cannot be written.
         """
         folder = cls(path)
-        if folder.path.is_file():
-            raise InputError(f"cannot use {path} as the output folder: it is a file.")
+        folder._check_no_file()
         with contextlib.suppress(OSError):  # `open` says what is wrong with the folder
             if not folder._is_used:
                 return

@@ -150,7 +150,7 @@ class Encoding:
         return moved.reshape(len(moved), -1) @ self.projection.reshape(self.dim, -1).T
 
     def _checked(self, trajectories: Any, times: Any) -> Episodes:
-        episodes = check_episodes(trajectories, times)
+        episodes = check_episodes(trajectories, times, to_fit=False)
         if len(episodes.columns) != len(self.columns):
             raise InputError(
                 f"trajectories of {len(episodes.columns)} columns; this encoding is of "

@@ -72,6 +72,7 @@ def check_episodes(
     *,
     names: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
+    to_fit: bool = True,
 ) -> Episodes:
     """Trajectories that can be encoded.
 
@@ -81,15 +82,19 @@ def check_episodes(
         times: N sequences [T_i], or [T] for all; None: equal steps.
         names: [N], for messages; None: their numbers.
         columns: [D]; None: x0, x1, ...
+        to_fit: something is fitted to them, which needs two, and none that repeats another.
 
     Raises:
-        InputError: not such numbers, fewer than two episodes, or times that do not increase; and
-            episodes, by their names, of another width, too short, with NaN or infinities, that do
-            not move, or that repeat another.
+        InputError: not such numbers, too few episodes, or times that do not increase; and episodes,
+            by their names, of another width, too short, with NaN or infinities, that do not move,
+            or that repeat another.
     """
     if isinstance(trajectories, Episodes):
         return trajectories
     values = _as_values(trajectories, names)
+    if len(values) < (2 if to_fit else 1):
+        fewest = "two are" if to_fit else "one is"
+        raise InputError(f"{len(values)} trajectories; at least {fewest} needed.")
     labels = names if names is not None else [str(i) for i in range(len(values))]
     if len(labels) != len(values):
         raise InputError(f"names: {len(labels)} for {len(values)} trajectories.")
@@ -99,7 +104,7 @@ def check_episodes(
     if len(found) != width:
         raise InputError(f"columns: {len(found)} names for trajectories of {width} columns.")
     episodes = Episodes(values, _as_times(times, values, labels), labels, found)
-    _check_numbers(episodes)
+    _check_numbers(episodes, to_fit)
     return episodes
 
 
@@ -116,8 +121,6 @@ def _as_values(trajectories: Any, names: Sequence[str] | None) -> np.ndarray | l
         found: np.ndarray | list[np.ndarray] = values
     else:
         found = [_as_array(values, i, names) for i, values in enumerate(trajectories)]
-    if len(found) < 2:
-        raise InputError(f"{len(found)} trajectories; at least two are needed.")
     return found
 
 
@@ -174,7 +177,7 @@ def _as_times(
     return found
 
 
-def _check_numbers(episodes: Episodes) -> None:
+def _check_numbers(episodes: Episodes, to_fit: bool) -> None:
     """One pass over all numbers."""
     broken, still, copies = [], [], []
     first: dict[bytes, int] = {}
@@ -196,7 +199,7 @@ def _check_numbers(episodes: Episodes) -> None:
         raise InputError(f"{_named(broken)} not finite: NaN or an infinity (first: {where}).")
     if still:
         raise InputError(f"{_named(still)} constant: nothing moves. Leave such episodes out.")
-    if copies:
+    if copies and to_fit:
         text = f"{_named([name for name, _ in copies])} a copy (first: of {copies[0][1]})"
         raise InputError(f"{text}; a density has a spike on copies. Keep one of each.")
 
