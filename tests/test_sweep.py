@@ -584,6 +584,6 @@ def test_results_of_other_settings_are_pooled_only_on_request(tmp_path):
         config = {"config": {"sweep": "gaussians", "preset": "paper", "overrides": overrides}}
         (tmp_path / name / "config.yaml").write_text(to_yaml(config))
     both = [tmp_path / "one", tmp_path / "two"]
-    with pytest.raises(InputError, match="results of different settings .*loop.num_iterations=1"):
+    with pytest.raises(InputError, match=r"results of different settings .*loop\.num_iterations=1"):
         read_results(both)
     assert len(read_results(both, pool=True)) == 12
