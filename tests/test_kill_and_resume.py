@@ -63,6 +63,8 @@ class World:
         return {"reach": self.positions.max()}
 """
 UNITS = ["--workers", "1", *tiny.set_words(*TINY, "loop.num_iterations=3")]
+# All that a study leaves to be set.
+STUDY = ["--workers", "1", *tiny.set_words("training.num_epochs=2", "loop.num_negatives=500")]
 
 
 class Kind(NamedTuple):
@@ -97,8 +99,8 @@ def inference(of: str, *options: str) -> Kind:
     return Kind(lambda site: [*INFER, *(site / o if o.endswith(".py") else o for o in options)], of)
 
 
-def units(*words: str) -> Kind:
-    return Kind(lambda _: [*words, *UNITS], workers=True)
+def units(*words: str, settings: list[str] = UNITS) -> Kind:
+    return Kind(lambda _: [*words, *settings], workers=True)
 
 
 PATHS = ["--trajectories", "--encoding", "components", "--encoding-size", "2"]
@@ -137,10 +139,12 @@ KINDS = {
     "rank-budgets": units(
         *("rank-budgets", "gaussians", "--presets", "smoke,quick", "--modes", "3"),
         *("--components", "2", "--points", "3"),
+        settings=STUDY,
     ),
     "tune": units(
         *("tune", "gaussians", "--preset", "smoke", "--modes", "3"),
         *("--components", "2", "--trials", "1"),
+        settings=STUDY,
     ),
 }
 
