@@ -83,7 +83,7 @@ def fit_file(
         _write_trajectories(out, result, *paths)
     draw_missing(out, result)
     with reading(out / "summary.json"):
-        print_summary(result.summary, console)
+        print_summary(result.summary, console, of_codes=paths is not None)
     _print_files(out, console)
 
 
@@ -151,8 +151,12 @@ def _print_files(out: Path, console: Console) -> None:
     console.print(snippet(out), highlight=False, markup=False, soft_wrap=True)
 
 
-def print_summary(summary: dict[str, Any], console: Console) -> None:
-    """The data, the defaults found from it, the score and the warnings."""
+def print_summary(summary: dict[str, Any], console: Console, of_codes: bool = False) -> None:
+    """The data, the defaults found from it, the score and the warnings.
+
+    Args:
+        of_codes: demonstrations are codes of trajectories.
+    """
     console.print(_data_table(summary))
     for column in summary["columns"]:
         if "turn" in column:
@@ -177,6 +181,8 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
         console.print(repr(score), highlight=False, soft_wrap=True)
     for text in summary["warnings"]:
         console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
+    if of_codes and any("--exclude" in text for text in summary["warnings"]):
+        console.print("These columns are codes: --encoding and --encoding-size make others.")
 
 
 def _mixture(components: int, means: int, background: float) -> str:
@@ -216,8 +222,10 @@ def snippet(out: Path) -> str:
         f"result = virl_tf.load({str(out)!r})  # reward.keras, policy.npz and the history",
     ]
     policy, reward = "result.policy", "result.reward"
-    if read_summary(out)["demonstrations"].get("contexts"):
-        lines.append("c = [0.0] * result.reward.num_contexts  # a context")
+    summary = read_summary(out)
+    if number := summary["demonstrations"].get("contexts"):
+        usual = ", ".join(f"{column['mean']:.4g}" for column in summary["columns"][:number])
+        lines.append(f"c = [{usual}]  # a context")
         policy, reward = f"{policy}.condition(c)", f"{reward}.condition(c)"
     if (out / "encoding.npz").is_file():
         lines.append(f"encoding = virl_tf.load_encoding({str(out / 'encoding.npz')!r})")

@@ -29,6 +29,7 @@ from experiments.user_functions import load_support
 FIXED_STEPS, FIXED_SAMPLES = 400, 100
 EVALUATE_EVERY = 50  # steps; the paper evaluates inference policies "at their best iteration"
 OUTSIDE_OF = 20_000  # draws of a policy, of which those outside of a support are counted
+FAR = 0.1  # of what demonstrated contexts span
 
 
 class InferenceRequest(NamedTuple):
@@ -67,6 +68,8 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
     context = _context(runs[0], rewards[0], request.context)
+    if context is not None:
+        _warn_of_far(context, read_summary(runs[0])["columns"], console)
     for_all = rewards[0].num_contexts > 0 and context is None
     if for_all and request.search:
         raise InputError("--search is not for a policy for all contexts; give one with --context.")
@@ -180,6 +183,16 @@ def _context(run: Path, reward: Reward, given: Mapping[str, float] | None) -> np
         if not np.isfinite(value):
             raise InputError(f"--context: {name!r} must be a finite number, got {value}.")
     return np.array([given[name] for name in names])
+
+
+def _warn_of_far(context: np.ndarray, columns: list[dict[str, Any]], console: Console) -> None:
+    """Of a context further outside of the demonstrated ones than a tenth of what they span."""
+    for value, column in zip(context, columns, strict=False):
+        low, high = column["min"], column["max"]
+        if not low - FAR * (high - low) <= value <= high + FAR * (high - low):
+            text = f"context {column['name']} = {value:g} is outside of the demonstrated"
+            text += f" {low:.4g} to {high:.4g}: the policy there is a guess."
+            console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
 
 
 def inference_of(

@@ -68,7 +68,7 @@ WARNED = {
     "whole numbers": (beside(RNG.integers(0, 90, 1000)), "90 distinct values.*--dither"),
     "tenths": (beside(RNG.integers(0, 9, 1000) * 0.1), "column 'x3': 9 distinct values"),
     "two coarse columns": (
-        data().round(1)[:, :2],
+        np.column_stack([data().round(1)[:, :2], RNG.standard_normal(1000)]),
         r"columns 'x0', 'x1': \d\d, \d\d distinct.*drop them \(--exclude x0,x1\)",
     ),
     "a sensor at rest": (
@@ -157,6 +157,13 @@ def test_extreme_units_are_no_matter(unit):
 
 
 # --- dither ---------------------------------------------------------------------------------------
+
+
+def test_not_all_columns_are_to_be_dropped():
+    x = np.random.default_rng(0).integers(0, 9, (200, 2)).astype(float)
+    line = next(line for line in examine(x) if "distinct values" in line)
+    assert "--exclude" not in line
+    assert "spread them by the resolution (--dither" in line
 
 
 @pytest.mark.parametrize("step", [1.0, 0.1, 25.0])

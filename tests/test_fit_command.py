@@ -151,6 +151,8 @@ def test_columns_can_be_contexts(call, tmp_path):
         rows = np.load(tmp_path / "out" / "demonstrations.npz")["train"]
         assert np.isin(found["contexts"], rows[:, :1]).all()
     assert (tmp_path / "out" / "situations.gif").stat().st_size > 10_000
+    usual = virl_tf.load(tmp_path / "out").summary["columns"][0]["mean"]
+    assert f"c = [{usual:.4g}]  # a context" in fit_command.snippet(tmp_path / "out")
     chosen = [*arguments[:4], "--columns", "distance", *TINY, "--components", "2"]
     status, _, error = call(*chosen, "--out", tmp_path / "chosen")
     assert status == 0, error
@@ -171,6 +173,10 @@ def check_inference_with_contexts(call, run, folder):
     status, shown, error = call(*of_one, "--out", folder / "one")
     assert status == 0, error
     assert "ELBO" in shown
+    assert "warning" not in shown
+    status, shown, error = call(*few, "--context", "goal=99", "--fixed", "--out", folder / "far")
+    assert status == 0, error
+    assert "context goal = 99 is outside of the demonstrated -" in shown
     policy = load_policy(folder / "one" / "policy.npz")
     assert (policy.num_components, policy.num_contexts, policy.dim) == (3, 0, 2)
     summary = json.loads((folder / "one" / "summary.json").read_text())

@@ -389,7 +389,7 @@ def test_killed_runs_end_with_the_same_bytes(name, whole, tmp_path):
         same_content(out, expected.out)
         assert not (expected.forked and list(out.rglob(PARTIAL)))
         chains += 1
-    print(f"\n{name}: {kills} kills in {chains} runs; all bytes equal")
+        print(f"\n{name}: {kills} kills in {chains} runs; all bytes equal", flush=True)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])

@@ -135,8 +135,10 @@ def _coarse(columns: list[Column]) -> list[str]:
     names = [column.name for column in coarse]
     shown = ", ".join(str(len(column.values)) for column in coarse[:MOST_NAMED])
     text = f"{shown} distinct values in {len(coarse[0].x)} rows, on which a density has spikes"
-    dithered = "or spread by the resolution (--dither, in Python dither=True)"
-    return [f"{_columns(names)}: {text}; {_drop(names)}, {dithered}."]
+    cure = "spread them by the resolution (--dither, in Python dither=True)"
+    if len(names) < len(columns):
+        cure = f"{_drop(names)}, or {cure}"
+    return [f"{_columns(names)}: {text}; {cure}."]
 
 
 def _is_coarse(column: Column) -> bool:
