@@ -2,7 +2,7 @@
 
 from virl_tf import InputError, export, fit, fit_policy, irl, load
 from virl_tf.conditional import ConditionalMixture, conditioned, empty_conditional
-from virl_tf.contexts import DRAWS, Places
+from virl_tf.contexts import DRAWS, Places, split_places
 from virl_tf.demonstrations import Data, DataOptions, prepare
 from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.em import em_start
@@ -92,13 +92,14 @@ def test_a_function_of_the_context_does_not_get_into_the_weights():
 @pytest.mark.parametrize("method", [VIRL, GEIM], ids=["virl", "geim"])
 def test_draws_of_one_context_are_held_out_together(method):
     found, start, _ = state(method)
-    where = Places(tf.constant(np.arange(20.0)[:, None]), 4)
+    where = Places(tf.constant(np.arange(20.0)[:, None]), 4, num_held_out=2)
     proposal = Fusion(start.policy, found.estimate)
     negatives = draw_negatives(proposal, start.reward, method, where, SEED)
     offset = start.policy if method is GEIM else None
     held_out, train = classes(found, negatives, offset, 0.1)
     of_held_out, of_train = (np.unique(part.negatives.z[:, 0]) for part in (held_out, train))
     assert (len(of_held_out), len(of_train)) == (2, 18)
+    assert not set(of_held_out) & set(of_train)
     assert len(held_out.negatives.z) == 2 * 4
     if method is GEIM:  # in units of x, whatever those of c
         log_volume = np.log(ROWS.std(axis=0)[C:]).sum()
@@ -526,3 +527,16 @@ def test_places_are_about_as_many_as_asked_for():
     found, _, hparams = state()
     where = found.places(hparams, 0)
     assert len(where.rows) == hparams.loop.num_negatives // DRAWS * DRAWS
+
+
+def test_held_out_demonstrations_contexts_are_for_validation_alone():
+    found, _, hparams = state()
+    where = found.places(hparams, 0)
+    number = int(hparams.training.validation_fraction * len(where.contexts))
+    assert where.num_held_out == max(1, number)
+    held_out, rows = where.held_out, where.rows.numpy()
+    assert np.isin(rows[held_out], found.held_out[:, :C]).all()
+    assert np.isin(rows[~held_out], found.train[:, :C]).all()
+    assert not np.isin(rows[~held_out], found.held_out[:, :C]).any()
+    again = split_places(found.held_out[:, :C], found.train[:, :C], 10_000 * DRAWS, 0.2, SEED)
+    assert again.held_out.sum() == 2_000 * DRAWS  # more than there are

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.numerics import DENSITY
-from virl_tf.shapes import Array, Float64, Int64
+from virl_tf.shapes import Array, Bool, Float64
 from virl_tf.validation import InputError
 
 DRAWS = 16
@@ -32,6 +32,7 @@ class Places(NamedTuple):
 
     contexts: Float64[Array, "M C"]
     num_draws: int  # S
+    num_held_out: int = 0  # of the contexts, which come first: those of held-out demonstrations
 
     @property
     def rows(self) -> Float64[Array, "S*M C"]:
@@ -39,10 +40,9 @@ class Places(NamedTuple):
         return tf.tile(self.contexts, [self.num_draws, 1])
 
     @property
-    def groups(self) -> Int64[Array, " S*M"]:
-        """Which context each draw has, of equal ones the same: its draws are held out together."""
-        _, equal = np.unique(self.contexts, axis=0, return_inverse=True)
-        return np.tile(equal.ravel(), self.num_draws)
+    def held_out(self) -> Bool[Array, " S*M"]:
+        """Which draws are in contexts of held-out demonstrations."""
+        return np.tile(np.arange(len(self.contexts)) < self.num_held_out, self.num_draws)
 
 
 Where = int | Places
@@ -50,16 +50,33 @@ Where = int | Places
 
 
 def places(contexts: Float64[Array, "N C"] | None, n: int, seed: Any) -> Where:
-    """For about n draws: n without contexts, else n / S of the contexts, S draws each.
-
-    Contexts are drawn without replacement, again and again where n / S are more than N.
-    """
+    """For about n draws: n without contexts, else n / S of the contexts, S draws each."""
     if contexts is None:
         return n
-    number = max(2, n // DRAWS)
-    rng = np.random.default_rng(np.asarray(seed).astype(np.uint32))
+    return Places(_some(contexts, max(2, n // DRAWS), _generator(seed)), DRAWS)
+
+
+def split_places(
+    held_out: Float64[Array, "N C"], train: Float64[Array, "M C"], n: int, share: float, seed: Any
+) -> Places:
+    """For about n draws, of which a share is in contexts of held-out demonstrations, all others in
+    those of training ones: a network that met held-out contexts without what was done there would
+    seem worse than it is.
+    """
+    number, rng = max(2, n // DRAWS), _generator(seed)
+    of_held_out = max(1, int(share * number))
+    parts = [_some(held_out, of_held_out, rng), _some(train, number - of_held_out, rng)]
+    return Places(tf.concat(parts, axis=0), DRAWS, of_held_out)
+
+
+def _generator(seed: Any) -> np.random.Generator:
+    return np.random.default_rng(np.asarray(seed).astype(np.uint32))
+
+
+def _some(contexts: tf.Tensor, number: int, rng: np.random.Generator) -> tf.Tensor:
+    """So many, drawn without replacement, again and again where they are more than there are."""
     rounds = [rng.permutation(len(contexts)) for _ in range(-(-number // len(contexts)))]
-    return Places(tf.gather(contexts, np.concatenate(rounds)[:number]), DRAWS)
+    return tf.gather(contexts, np.concatenate(rounds)[:number])
 
 
 def drawn(density: Any, where: Where, seed: Any) -> tf.Tensor:

@@ -13,19 +13,19 @@ from virl_tf.methods import Method
 from virl_tf.numerics import DENSITY, NETWORK
 from virl_tf.problem import Problem
 from virl_tf.reward import Reward, evaluate
-from virl_tf.shapes import Array, Float64, Int64
+from virl_tf.shapes import Array, Bool, Float64
 from virl_tf.splitting import split
 
 
 class Negatives(NamedTuple):
     """Draws of the proposal with their normalised importance weights.
 
-    With contexts x are rows [c, x], and `groups` tells which of them share a context.
+    With contexts x are rows [c, x], and `held_out` tells which of them are for validation.
     """
 
     x: Float64[Array, "N D"]
     log_weights: Float64[Array, " N"]
-    groups: Int64[Array, " N"] | None = None
+    held_out: Bool[Array, " N"] | None = None
 
 
 def draw_negatives(
@@ -41,10 +41,12 @@ def draw_negatives(
     """
     x = drawn(proposal, where, seed)
     log_proposal = proposal.log_prob(x)
-    num_draws, groups = (None, None) if isinstance(where, int) else (where.num_draws, where.groups)
+    num_draws, held_out = None, None
+    if not isinstance(where, int):
+        num_draws, held_out = where.num_draws, where.held_out
     if not method.importance_weights:
-        return Negatives(x, tf.zeros(len(x), DENSITY), groups)
-    return Negatives(x, normalise(evaluate(base, x) - log_proposal, num_draws), groups)
+        return Negatives(x, tf.zeros(len(x), DENSITY), held_out)
+    return Negatives(x, normalise(evaluate(base, x) - log_proposal, num_draws), held_out)
 
 
 def logit_data(
@@ -81,7 +83,7 @@ def classes(
     """
     view = subtracted, problem.features, problem.num_contexts
     sampled = logit_data(negatives.x, negatives.log_weights, *view)
-    sampled_held_out, sampled_train = split(sampled, fraction, negatives.groups)
+    sampled_held_out, sampled_train = split(sampled, fraction, negatives.held_out)
     held_out = logit_data(problem.held_out, None, *view)
     train = logit_data(problem.train, None, *view)
     return Classes(held_out, sampled_held_out), Classes(train, sampled_train)

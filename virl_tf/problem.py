@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from virl_tf.conditional import Policy, conditioned, empty_conditional
 from virl_tf.conditional_kde import conditional_kernels
-from virl_tf.contexts import Where, places
+from virl_tf.contexts import Where, split_places
 from virl_tf.demonstrations import Data
 from virl_tf.density import Density
 from virl_tf.domain import Domain
@@ -98,8 +98,11 @@ class Problem(NamedTuple):
 
     def places(self, hparams: Hparams, t: int) -> Where:
         """Where the negatives of iteration t are drawn, `loop.num_negatives` or nearly so many."""
-        seed = split_seed(self.seed, t, "contexts")
-        return places(self.contexts, known(hparams.loop.num_negatives), seed)
+        number, size = known(hparams.loop.num_negatives), self.num_contexts
+        if not size:
+            return number
+        seed, share = split_seed(self.seed, t, "contexts"), hparams.training.validation_fraction
+        return split_places(self.held_out[:, :size], self.train[:, :size], number, share, seed)
 
     def resolved(self, hparams: Hparams) -> Hparams:
         """With numbers for what they leave to the data (null)."""

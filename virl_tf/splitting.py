@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.shapes import Array, Int64
+from virl_tf.shapes import Array, Bool, Int64
 
 
 def held_out_rows(
@@ -87,11 +87,15 @@ def random_rows(
 
 
 def split(
-    records: Any, fraction: float, groups: Int64[Array, " N"] | None = None
+    records: Any, fraction: float, chosen: Bool[Array, " N"] | None = None
 ) -> tuple[Any, Any]:
-    """(held out, rest) of a nested structure of tensors [N, ...]; groups stay together."""
-    n = int(tf.nest.flatten(records)[0].shape[0])
-    held_out, rest = held_out_rows(n, fraction, groups)
+    """(held out, rest) of a nested structure of tensors [N, ...]: the chosen ones, or evenly spaced
+    ones.
+    """
+    if chosen is None:
+        held_out, rest = held_out_rows(int(tf.nest.flatten(records)[0].shape[0]), fraction)
+    else:
+        held_out, rest = np.flatnonzero(chosen), np.flatnonzero(~chosen)
     return tuple(
         tf.nest.map_structure(lambda a, rows=rows: tf.gather(a, rows), records)
         for rows in (held_out, rest)
