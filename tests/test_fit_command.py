@@ -151,6 +151,15 @@ def test_columns_can_be_contexts(call, tmp_path):
         rows = np.load(tmp_path / "out" / "demonstrations.npz")["train"]
         assert np.isin(found["contexts"], rows[:, :1]).all()
     assert (tmp_path / "out" / "situations.gif").stat().st_size > 10_000
+    pictures = {
+        name: (tmp_path / "out" / name).read_bytes() for name in ("situations.gif", "training.png")
+    }
+    for name in pictures:  # as after a kill between two pictures
+        (tmp_path / "out" / name).unlink()
+    status, _, error = call(*arguments)
+    assert status == 0, error
+    for name, content in pictures.items():
+        assert (tmp_path / "out" / name).read_bytes() == content
     usual = virl_tf.load(tmp_path / "out").summary["columns"][0]["mean"]
     assert f"c = [{usual:.4g}]  # a context" in fit_command.snippet(tmp_path / "out")
     chosen = [*arguments[:4], "--columns", "distance", *TINY, "--components", "2"]

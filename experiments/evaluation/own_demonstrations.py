@@ -39,7 +39,7 @@ def draw_missing(folder: Path, result: Result) -> None:
     if not (folder / "training.png").is_file():
         draw_training(folder, result.history)
     if result.reward.num_contexts:
-        if not (folder / "situations.png").is_file():
+        if not (folder / "situations.gif").is_file():  # the last of them
             train = load_arrays(folder / "demonstrations.npz")["train"]
             names = column_names(result.summary)
             _draw_situations(folder, result.reward.log_prob, result.policy, train, names)

@@ -125,10 +125,13 @@ def task_mixture(run: Path) -> Mixture | None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write `path`.png and .pdf, atomically and without dates: same results, same files."""
+    """Write `path`.pdf and .png, atomically and without dates: same results, same files.
+
+    The picture that is looked for, whether all is there, comes last.
+    """
     undated: dict[str, dict[str, Any]] = {
-        "png": {"Software": None},
         "pdf": {"CreationDate": None, "Producer": None},
+        "png": {"Software": None},
     }
     for kind, metadata in undated.items():
         write = partial(figure.savefig, format=kind, metadata=metadata)
