@@ -387,7 +387,7 @@ def test_one_seed_is_not_enough_for_any_claim_on_the_grid_walker(call, swept, mo
     for results in (swept, swept / "results.csv"):
         status, shown, _ = call("claims", "grid_walker", results)
         assert status == 0
-        assert shown.count("not enough runs") == 5
+        assert shown.count("not enough runs") == 6
         assert "does not hold" not in shown
 
 
