@@ -284,9 +284,11 @@ def _given_of_unit(summary: Mapping[str, Any]) -> str:
 
 
 def _given_of_sweep(file: Path) -> str:
-    config = value_at(read_yaml(file) if file.is_file() else None, "config") or {}
-    given = [str(assignment) for assignment in config.get("overrides") or ()]
-    given += [f"{name}={config[name]}" for name in ("dim", "rows") if name in config]
+    content = read_yaml(file) if file.is_file() else None
+    overrides = value_at(content, "config.overrides")
+    sizes = {name: value_at(content, f"config.{name}") for name in ("dim", "rows")}
+    given = [str(overrides)] if overrides else []
+    given += [f"{name}={number}" for name, number in sizes.items() if number is not None]
     return ", ".join(given) or "none"
 
 

@@ -23,6 +23,7 @@ from experiments.claims import (
     TOO_FEW,
     print_claims,
 )
+from experiments.cli import claims_command
 from experiments.result_files import columns_of, read_results, table
 from experiments.tasks import describe, names
 
@@ -413,3 +414,14 @@ def test_the_table_of_walks_has_the_means_of_all_measures():
     assert (row["seeds"], row["modes_covered"], row["new_modes"]) == (6, 20.0, 3.0)
     assert np.isnan(row["explored_unexplored_auc"])
     assert len(found) == len(PAPERS_WORLD)
+
+
+def test_without_a_sweep_the_committed_results_are_tested(capsys):
+    claims_command("path_planning")
+    assert "holds" in capsys.readouterr().out
+
+
+def test_where_the_paper_says_nothing_that_is_said(tmp_path):
+    results(task="hall").to_csv(tmp_path / "results.csv", index=False)
+    with pytest.raises(InputError, match="the paper says nothing of hall"):
+        print_claims("hall", tmp_path)

@@ -314,6 +314,8 @@ def test_a_reward_says_whether_it_wants_a_context():
         make_reward([make_network()]).condition([0.0])
     with pytest.raises(InputError, match=r"c must be one context \[1\]"):
         reward.condition(CONTEXTS)
+    with pytest.raises(InputError, match="c must be finite numbers, got"):
+        reward.condition(np.full(C, np.nan))
     for given in ({}, {"initial_policy": make_mixture(3)}):
         with pytest.raises(InputError, match="give contexts=, or fit a policy for one"):
             fit_policy(reward, D, 3, **given)

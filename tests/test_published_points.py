@@ -1,5 +1,7 @@
 """Points read off the paper's figures, beside ours: what is drawn, and what is refused."""
 
+from pathlib import Path
+
 from virl_tf.validation import InputError
 
 import matplotlib.pyplot as plt
@@ -70,3 +72,11 @@ def test_the_points_are_in_the_committed_figures_picture(call, file, tmp_path):
     plain, laid = ((tmp_path / name / "figure_4.png").read_bytes() for name in ("plain", "with"))
     assert plain != laid
     assert len(read_published(points, OF_THE_PAPER)) == 1
+
+
+@pytest.mark.parametrize("number", ["2b", "4"])
+def test_results_of_another_task_are_not_drawn(number, tmp_path):
+    walks = Path(__file__).parent.parent / "experiments" / "results" / "grid_walker"
+    with pytest.raises(InputError, match="holds results of grid_walker, not of gaussians"):
+        draw(number, [walks], None, tmp_path)
+    assert not list(tmp_path.iterdir())

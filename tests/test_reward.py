@@ -370,3 +370,11 @@ def test_graphs_of_unknown_shapes(shape):
     if shape != [2]:
         with pytest.raises(tf.errors.InvalidArgumentError):
             function(tf.zeros([4, 3], tf.float64))
+
+
+@pytest.mark.parametrize("kind", [tf.constant, np.asarray])
+def test_single_precision_is_a_reward_of_what_it_stands_for(kind):
+    reward, x = make_reward([make_network()]), np.ones((3, 2), np.float32)
+    found = reward.log_prob(kind(x))
+    assert found.dtype == tf.float64
+    np.testing.assert_array_equal(found, reward.log_prob(tf.constant(x, tf.float64)))

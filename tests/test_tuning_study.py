@@ -798,3 +798,26 @@ def test_workers_leave_the_waiting_trial_to_the_first(tmp_path):
     assert [trial.state.name for trial in study.get_trials()] == ["RUNNING"]
     first.join()
     leave_to_the_first(study, worker=1, seconds=0.0)
+
+
+def test_a_missing_database_is_not_made(tmp_path):
+    url = f"sqlite:///{tmp_path}/none.db"
+    assert studies.is_missing(url)
+    assert not studies.is_missing("sqlite:///file:x?mode=memory")
+    assert not studies.is_missing("postgresql+psycopg://host/x")
+    (tmp_path / "none.db").write_bytes(b"")
+    assert not studies.is_missing(url)
+
+
+def test_the_best_is_that_of_the_trials_that_are_told():
+    values = [(TrialState.COMPLETE, 2.0), (TrialState.COMPLETE, 1.0), (TrialState.FAIL, None)]
+    trials = [optuna.trial.create_trial(state=state, value=value) for state, value in values]
+    assert studies.best_of(trials).value == 1.0
+    assert studies.best_of(trials[2:]) is None
+
+
+def test_a_study_that_began_with_other_settings_is_refused():
+    begun = dataclasses.replace(SPECIFICATION, seeds=(7,)).to_attributes()
+    studies.check_begun(SPECIFICATION.to_attributes(), SPECIFICATION)
+    with pytest.raises(InputError, match="exists with another space or objective"):
+        studies.check_begun(begun, SPECIFICATION)
