@@ -25,6 +25,9 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10,<3.14",
     packages=[*find_packages(include=["virl_tf*", "experiments*"]), "virl_tf.hparams_files"],
+    # An editable install puts the checkout on the path. The default's import hook comes after the
+    # path, where scripts beside a checkout named virl_tf find that folder: an empty namespace.
+    options={"editable_wheel": {"mode": "compat"}},
     # The YAML files stand at the top level of the repository and travel inside the installed
     # package.
     package_dir={"virl_tf.hparams_files": "hparams"},

@@ -98,6 +98,15 @@ def test_wheel_works_outside_the_checkout(wheel, tmp_path):
     assert done.stdout.splitlines() == [str(wheel / "virl_tf" / "hparams_files"), "162"]
 
 
+def test_a_script_beside_a_checkout_of_that_name_imports_the_package(tmp_path):
+    (tmp_path / "virl_tf").symlink_to(ROOT, target_is_directory=True)
+    (tmp_path / "mine.py").write_text("import virl_tf.version; print(virl_tf.__file__)\n")
+    command = [sys.executable, "mine.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).name == "__init__.py"
+
+
 def test_wheel_has_the_command_virl_which_needs_no_checkout(wheel, tmp_path):
     (metadata,) = wheel.glob("*.dist-info/entry_points.txt")
     assert "virl = experiments.cli:main" in metadata.read_text()
