@@ -89,6 +89,18 @@ def test_a_dry_comparison_counts_and_writes_nothing(studies, tmp_path, capsys):
         preview(found, "0", Workers(None, 1), tmp_path / "out")
 
 
+def test_a_comparison_all_of_whose_runs_fail_says_why(studies, monkeypatch, tmp_path):
+    found, make = studies
+    make(0.9, 0.1)
+    error = "Traceback:\n  somewhere\nOSError: no space left"
+    monkeypatch.setattr(
+        comparing, "execute_sweep", lambda units, *_: {unit.name: error for unit in units}
+    )
+    with pytest.raises(InputError, match="2 runs failed, the first with: OSError: no space left"):
+        compare(found, "7", Workers(local=1), False, tmp_path / "out")
+    assert not list(tmp_path.rglob("compare.md"))
+
+
 @pytest.fixture
 def runs(monkeypatch):
     """The units that `compare` asks for; each is given a value by its seed."""

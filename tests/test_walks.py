@@ -657,6 +657,7 @@ OTHERS = [
     {"task": "grid_walker", "steps": 4},
     {"task": "grid_walker", "steps": 2},
     {"task": "path_planning", "steps": 4},
+    {"task": "gaussians", "dim": 5},
 ]
 
 
