@@ -571,6 +571,35 @@ def test_a_trial_that_never_had_a_heartbeat_is_not_waited_for_forever(sqlite, tm
     assert [trial.user_attrs["reason"] for trial in failed(study)] == [VANISHED]
 
 
+def test_a_lost_trial_whose_finder_died_before_it_enqueued_it_is_done_next(
+    url, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(studies, "BETWEEN_SECONDS", 0.3)
+    work(SPECIFICATION, url, 1, tmp_path, 0)
+    study = opened(url)
+    trial = ask(study)
+    studies.suggest(trial, studies.searched("gaussians", "virl", 2))
+    study.tell(trial.number, state=TrialState.FAIL)
+    assert states(study) == {"COMPLETE": 1, "FAIL": 1}
+    work(SPECIFICATION, url, 3, tmp_path, 0)
+    assert states(study) == {"COMPLETE": 3, "FAIL": 1}
+    assert study.trials[2].params == study.trials[1].params
+    assert sorted(path.name for path in tmp_path.glob("0*")) == ["0000-s0", "0001-s0", "0003-s0"]
+
+
+def test_a_lost_trial_that_its_finder_is_about_to_enqueue_is_not_done_twice(
+    sqlite, monkeypatch, tmp_path
+):
+    study = opened(sqlite)
+    trial = ask(study)
+    study.tell(trial.number, state=TrialState.FAIL)
+    lost = study.get_trials()[0]
+    # Its finder does it while the other waits.
+    monkeypatch.setattr(studies.time, "sleep", lambda _: studies._retry(None)(study, lost))
+    studies._enqueue_forgotten(study)
+    assert states(study) == {"FAIL": 1, "WAITING": 1}
+
+
 def test_a_trial_whose_heartbeat_stopped_says_so_and_the_next_one_does_not(url, tmp_path):
     study = opened(url)
     trial = ask(study)

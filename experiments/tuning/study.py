@@ -21,6 +21,7 @@ from virl_tf.validation import InputError
 
 import numpy as np
 import optuna
+from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
 
 from experiments.result_files import value_at
@@ -31,6 +32,7 @@ from experiments.tuning.specification import StudySpecification
 
 HEARTBEAT_SECONDS = 10
 GRACE_SECONDS = 40  # without a heartbeat, after which a trial counts as lost
+BETWEEN_SECONDS = 3.0  # that a worker may take from failing a lost trial to its enqueueing
 RETRIES = 5  # of one lost trial
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 POLL_SECONDS = 2.0
@@ -127,7 +129,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
 
 def _retry(most: int | None) -> Callable[[optuna.Study, FrozenTrial], None]:
     """Enqueues a lost trial again, at most so often."""
-    enqueue = optuna.storages.RetryHeartbeatStaleTrialCallback(
+    enqueue = RetryHeartbeatStaleTrialCallback(
         most, inherit_intermediate_values=True
     )
 
@@ -258,7 +260,7 @@ def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float
 
     overrides = suggest(trial, searched(spec.task, spec.method, spec.components))
     frozen = trial.study.get_trials(deepcopy=False)[trial.number]
-    origin = optuna.storages.RetryHeartbeatStaleTrialCallback.retried_trial_number(frozen)
+    origin = RetryHeartbeatStaleTrialCallback.retried_trial_number(frozen)
     number = trial.number if origin is None else origin
     values: list[float] = []
     for index, seed in enumerate(spec.seeds):
@@ -340,6 +342,7 @@ def work(
     while count(study, *ENDED) < num_trials and command not in study.user_attrs.get("stopped", []):
         optuna.storages.fail_stale_trials(study)
         _release_silent(study)
+        _enqueue_forgotten(study)
         failures = _failures_in_a_row(study, failed_before)
         mistakes = [trial.user_attrs.get("mistake") for trial in failures[-ALLOWED_MISTAKES:]]
         if len(failures) >= ALLOWED_FAILURES or mistakes == [True] * ALLOWED_MISTAKES:
@@ -425,6 +428,23 @@ def _release_silent(study: optuna.Study) -> None:
     silent = [t for t in running if t.user_attrs.get("worker", [None, None])[1] != t.number]
     begun = [(t.number, t.datetime_start) for t in silent]
     release(study, [number for number, start in begun if start is not None and start < limit])
+
+
+def _enqueue_forgotten(study: optuna.Study) -> None:
+    """Enqueue lost trials whose finder failed them, and died before it enqueued them."""
+    for trial in _forgotten(study):
+        age = datetime.now() - (trial.datetime_complete or datetime.min)
+        time.sleep(max(0.0, BETWEEN_SECONDS - age.total_seconds()))
+        if trial.number in {forgotten.number for forgotten in _forgotten(study)}:
+            _retry(RETRIES)(study, trial)
+
+
+def _forgotten(study: optuna.Study) -> list[FrozenTrial]:
+    trials = study.get_trials(deepcopy=True)
+    histories = [RetryHeartbeatStaleTrialCallback.retry_history(trial) for trial in trials]
+    retried = {number for history in histories for number in history}
+    lost = [trial for trial in trials if trial.user_attrs.get("reason") == VANISHED]
+    return [t for t in lost if t.state == TrialState.FAIL and t.number not in retried]
 
 
 def best_trial(study: optuna.Study) -> FrozenTrial | None:
