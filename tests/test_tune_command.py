@@ -256,6 +256,25 @@ def test_the_board_compares_the_best_with_the_published_column():
     assert "1.2500" in lines["best"]
 
 
+def test_the_table_is_the_same_beside_a_trial_that_was_lost_before_its_parameters_were_drawn():
+    def rows(*lost):
+        study = optuna.create_study()
+        for trial in lost:
+            study.add_trial(trial)
+        layers = optuna.distributions.IntDistribution(1, 9)
+        norm = optuna.distributions.CategoricalDistribution([True, False])
+        distributions = {"layers": layers, "norm": norm}
+        params = {"layers": 4, "norm": True}
+        done = {"params": params, "distributions": distributions, "value": 0.5}
+        study.add_trial(optuna.create_trial(**done))
+        table = tune_command.trials_table(study)[["value", "params_layers", "params_norm"]]
+        return table.to_csv(index=False).splitlines()
+
+    header, *lines = rows()
+    assert lines == ["0.5,4,True"]
+    assert rows(optuna.create_trial(state=TrialState.FAIL)) == [header, ",,", *lines]
+
+
 def test_the_board_says_that_the_published_trial_was_pruned():
     study = optuna.create_study()
     study.enqueue_trial({}, user_attrs={"published": True})

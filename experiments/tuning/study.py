@@ -129,9 +129,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
 
 def _retry(most: int | None) -> Callable[[optuna.Study, FrozenTrial], None]:
     """Enqueues a lost trial again, at most so often."""
-    enqueue = RetryHeartbeatStaleTrialCallback(
-        most, inherit_intermediate_values=True
-    )
+    enqueue = RetryHeartbeatStaleTrialCallback(most, inherit_intermediate_values=True)
 
     def retry(study: optuna.Study, trial: FrozenTrial) -> None:
         trial.user_attrs.pop("reason", None)  # it is the lost trial's, not the next one's

@@ -10,6 +10,7 @@ from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError, check_integer
 
 import optuna
+import pandas as pd
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console, Group
 from rich.live import Live
@@ -72,7 +73,7 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
         text = f"--storage {url} does not answer any more ({reason_of(error)})"
         raise InputError(f"{text}; what was done is kept, the same command continues.") from error
     out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "trials.csv", study.trials_dataframe(attrs=COLUMNS).to_csv(index=False))
+    write_text(out / "trials.csv", trials_table(study).to_csv(index=False))
     console.print(board(study, trials))
     where = f"trials: {out / 'trials.csv'}   database: {url}"
     console.print(where, highlight=False, soft_wrap=True)
@@ -136,6 +137,15 @@ def _study_of(
 
 TIMES = ("datetime_start", "datetime_complete")
 COLUMNS = ("number", "state", "value", *TIMES, "params", "user_attrs")
+
+
+def trials_table(study: optuna.Study) -> pd.DataFrame:
+    """A row for each trial; a whole number stays one beside a trial that was lost before its
+    parameters were drawn.
+    """
+    table = study.trials_dataframe(attrs=COLUMNS)
+    parameters = [name for name in table if str(name).startswith("params_")]
+    return table.astype({name: table[name].convert_dtypes().dtype for name in parameters})
 
 
 def _work_together(
