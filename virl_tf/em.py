@@ -66,19 +66,22 @@ def em_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
 
 
 def cluster_by_columns(z: np.ndarray, number: int, seed: int) -> Int64[Array, " N"]:
-    """Clusters of z [N, D] by k-means in columns that count the more the better two means describe
-    them.
+    """Clusters of z [N, D] by k-means in `weighted_columns`."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than clusters
+        return KMeans(number, n_init=3, random_state=seed).fit(weighted_columns(z)).labels_
+
+
+def weighted_columns(z: np.ndarray) -> np.ndarray:
+    """Columns that count the more the better two means describe them.
 
     In many standardised columns the one that tells two modes apart is one of many to k-means,
     which cuts through both modes.
     """
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
-    weights = 1.0 / np.sqrt([max(left_by_two_means(column), LEAST_LEFT) for column in z.T])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than clusters
-        return KMeans(number, n_init=3, random_state=seed).fit(z * weights).labels_
+    return z / np.sqrt([max(left_by_two_means(column), LEAST_LEFT) for column in z.T])
 
 
 def describe_clusters(

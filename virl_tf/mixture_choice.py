@@ -98,7 +98,7 @@ def density_fit(
         found = bic_mixture(x, seed)
         return lambda rows: found if rows is x else go_on(found, rows)
     if n >= FEWEST_TO_GROW:
-        return grow(x, seed, groups).mixture
+        return grow(x, seed, groups).on(x).mixture  # further rows need few steps from there
     return mean_of_starts(x, seed, groups).mixture
 
 

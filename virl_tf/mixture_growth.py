@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.em import cluster_by_columns, describe_clusters, one_thread, standardised
+from virl_tf.em import describe_clusters, one_thread, standardised, weighted_columns
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, LOG_2PI, numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
@@ -58,6 +58,7 @@ PATIENCE = 2  # rounds of splits without gain
 MOST_ROWS, MOST_NUMBERS = 20_000, 40_000_000
 MAX_STEPS, TOLERANCE = 200, 1e-4  # of EM; in nats per row, with which it has converged
 TOLERANCE_OF_ROUNDS = 3e-3  # ... enough before the next splits
+TOLERANCE_OF_GROWN = 1e-3  # ... enough once it is grown
 LEAST_SHARE = 1e-10  # of rows, for which a component without any counts in a division
 LEAST_ROWS = 0.5  # of a component: one that EM has emptied would be split anew in every round
 TOLERANCE_OF_HALVES = 1e-3  # ... enough to see whether two are better than one
@@ -122,17 +123,25 @@ class Growth(NamedTuple):
     few: bool = False
     shares: tuple[float, ...] = ONE_WIDTH
 
+    def on(self, x: np.ndarray) -> "Growth":
+        """The same after EM on x [N, D]."""
+        z = (looked_at(x) - self.shift) / self.scale
+        wide = wider_than_all(z, self.background) if self.background > 0.0 else None
+        with one_thread():
+            return self._replace(grown=[self._again(one, z, wide) for one in self.grown])
+
+    def _again(self, one: Grown, z: np.ndarray, background: Gaussians | None) -> Grown:
+        start = beside(one.gaussians, background)
+        if self.few:
+            found = fitted(z, start, one.pseudo_rows, one.ridge)
+        else:
+            found = maximise(z, start, one.pseudo_rows, one.ridge, TOLERANCE_OF_GROWN)
+        return one._replace(gaussians=found)
+
     def mixture(self, x: np.ndarray) -> Mixture:
         """The mean of the densities after EM on x [N, D]."""
-        z = (looked_at(x) - self.shift) / self.scale
-        with one_thread():
-            fit = fitted if self.few else maximise
-            wide = wider_than_all(z, self.background) if self.background > 0.0 else None
-            mixtures = [
-                fit(z, beside(one.gaussians, wide), one.pseudo_rows, one.ridge)
-                for one in self.grown
-            ]
-            found = weighted(in_widths(mean_density(mixtures)), self.shares).all
+        mean = mean_density([one.gaussians for one in self.on(x).grown])
+        found = weighted(in_widths(mean), self.shares).all
         return Mixture(
             tf.constant(np.log(found.weights), DENSITY),
             tf.constant(self.shift + self.scale * found.means, DENSITY),
@@ -374,9 +383,9 @@ def halves(z: np.ndarray, seed: int, background: Gaussians | None = None) -> Gau
     below that of one Gaussian, each beside the background.
     """
     n, d = z.shape
-    if n < d + 2:
+    if n < d + 2 or (z == z[0]).all():
         return None
-    starts = (from_clusters(z, 2, seed), from_labels(z, cluster_by_columns(z, 2, seed)))
+    starts = [from_labels(z, two_means(rows, seed)) for rows in (z, weighted_columns(z))]
     found = [
         maximise(z, beside(start, background), SHARED, RIDGE_OF_HALVES, TOLERANCE_OF_HALVES)
         for start in starts
@@ -386,6 +395,13 @@ def halves(z: np.ndarray, seed: int, background: Gaussians | None = None) -> Gau
     two = beside(found[int(np.argmax(scores))], None)
     own = np.bincount(log_joint(z, pairs(z), two).argmax(axis=1), minlength=2)
     return two if n * gain > 0.5 * (d + 1) * np.log(n) and own.min() >= 2 else None
+
+
+def two_means(z: np.ndarray, seed: int) -> Int64[Array, " N"]:
+    """Clusters of z [N, D] by k-means; SciPy's, as scikit-learn's takes twice as long to begin."""
+    from scipy.cluster.vq import kmeans2
+
+    return kmeans2(z, 2, minit="++", seed=seed)[1]
 
 
 def from_clusters(z: np.ndarray, number: int, seed: int) -> Gaussians:
