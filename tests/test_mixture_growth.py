@@ -176,6 +176,7 @@ def test_two_blobs_are_halved_and_one_is_not():
     np.testing.assert_allclose(np.sort(two.means[:, 0]), [0.0, 6.0], atol=0.3)
     assert halves(z[labels == 0], 0) is None
     assert halves(z[:3], 0) is None  # fewer than D + 2 rows
+    assert halves(np.ones((20, 2)), 0) is None
 
 
 def test_a_component_over_two_blobs_is_split_and_the_others_stay():
@@ -398,6 +399,13 @@ def test_what_has_grown_goes_on_with_further_rows():
     np.testing.assert_array_equal(order, np.argsort(np.asarray(expected.means)[:, 0]))
     all_rows = float(tf.reduce_mean(found.log_prob(x)))
     assert all_rows > float(tf.reduce_mean(expected.log_prob(x)))
+
+
+def test_em_from_where_it_ended_is_as_likely_as_from_where_it_grew():
+    x, _ = blobs(400)
+    growth = grow(x[:300], 0)
+    again = growth.on(x[:300]).mixture(x).log_prob(x)
+    np.testing.assert_allclose(again, growth.mixture(x).log_prob(x), atol=0.05)
 
 
 def test_em_goes_on_from_any_mixture_and_keeps_its_components():
