@@ -67,15 +67,19 @@ def submit(client: Any, function: Callable[..., Any], *arguments: Any, **options
 
 
 def _with_tasks(modules: Sequence[str], function: Callable[..., Any], *arguments: Any) -> Any:
-    # A worker that Ctrl-C closes warns of the task that it drops, which is no news.
-    logging.getLogger("distributed.worker.state_machine").addFilter(_is_news)
+    for name in ("distributed.worker", "distributed.worker.state_machine"):
+        logging.getLogger(name).addFilter(_is_news)
     for name in modules:
         importlib.import_module(name)
     return function(*arguments)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return "ended with CancelledError" not in record.getMessage()
+    """Not of the task that a worker drops as Ctrl-C closes it, nor of the heartbeat under way while
+    its scheduler ends; of one that is lost the client tells.
+    """
+    old = ("ended with CancelledError", "Failed to communicate with scheduler during heartbeat")
+    return not any(text in record.getMessage() for text in old)
 
 
 def execute_unit(unit: Unit, out: Path) -> str | None:

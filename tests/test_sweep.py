@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -234,6 +235,14 @@ def test_a_worker_that_compiled_too_much_leaves_before_it_starts_a_unit(tmp_path
         execute_unit(other, tmp_path)
     assert not (tmp_path / RUNS / "other").exists()
     assert execute_unit(unit, tmp_path) is None  # what is finished needs no programs
+
+
+def test_workers_do_not_log_that_their_scheduler_ends(caplog):
+    logger = logging.getLogger("distributed.worker")
+    for text in ("Failed to communicate with scheduler during heartbeat.", "out of memory"):
+        sweep._with_tasks([], logger.error, text)
+    logger.removeFilter(sweep._is_news)
+    assert caplog.messages == ["out of memory"]
 
 
 def test_an_unreachable_scheduler_is_one_clear_error(monkeypatch):
