@@ -97,7 +97,7 @@ def test_a_comparison_all_of_whose_runs_fail_says_why(studies, monkeypatch, tmp_
         comparing, "execute_sweep", lambda units, *_: {unit.name: error for unit in units}
     )
     with pytest.raises(InputError, match="2 runs failed, the first with: OSError: no space left"):
-        compare(found, "7", Workers(local=1), False, tmp_path / "out")
+        compare(found, "7", Workers(None, 1), False, tmp_path / "out")
     assert not list(tmp_path.rglob("compare.md"))
 
 
