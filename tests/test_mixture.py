@@ -438,6 +438,18 @@ def test_samples_need_no_seed():
     assert policy.sample_with_components(3)[1].shape == (3,)
 
 
+@pytest.mark.parametrize("n", [0, 1, 7, 20])
+def test_a_density_is_the_same_at_many_points_and_at_a_few_at_once(monkeypatch, n):
+    k, d = 3, 2
+    mixture = make_mixture(k, d)
+    x = np.random.default_rng(0).standard_normal((n, d))
+    whole = tf.function(mixture.log_prob)(tf.constant(x))
+    monkeypatch.setattr("virl_tf.mixture.NUMBERS_AT_ONCE", 7 * k * d)
+    assert mixture.rows_at_once == 7
+    np.testing.assert_allclose(mixture.log_prob(x), whole, rtol=1e-12)
+
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_many_components_have_the_density_of_few(monkeypatch, offset):
     """Up to rounding, which grows with (spread of the means / smallest width) squared."""

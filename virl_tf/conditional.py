@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.contexts import by_blocks, checked, checked_context, rows_of
-from virl_tf.mixture import Mixture
-from virl_tf.numerics import DENSITY, LOG_2PI, sampling_seed
+from virl_tf.contexts import checked, checked_context, rows_of
+from virl_tf.mixture import NUMBERS_AT_ONCE, Mixture
+from virl_tf.numerics import DENSITY, LOG_2PI, by_blocks, sampling_seed
 from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError
 
@@ -59,6 +59,11 @@ class ConditionalMixture(NamedTuple):
         """C."""
         return int(self.gate_slopes.shape[1])
 
+    @property
+    def rows_at_once(self) -> int:
+        """As of a `Mixture`."""
+        return max(1, NUMBERS_AT_ONCE // max(1, self.num_components * self.dim))
+
     def condition(self, c: Any) -> Mixture:
         """q(. | c) of one context c [C]; its `distribution` is a tfd.MixtureSameFamily.
 
@@ -95,7 +100,7 @@ class ConditionalMixture(NamedTuple):
     def log_prob(self, x: Any, c: Any = None) -> tf.Tensor:
         """Log q(x | c): x [..., D] and c [..., C] -> [...]; or rows [c, x] [N, C + D] alone."""
         if c is None:
-            return by_blocks(self._log_prob, tf.convert_to_tensor(x, DENSITY))
+            return by_blocks(self._log_prob, tf.convert_to_tensor(x, DENSITY), self.rows_at_once)
         rows = rows_of(x, c, self.num_contexts, self.dim)
         flat = self.log_prob(tf.reshape(rows, [-1, rows.shape[-1]]))
         return tf.reshape(flat, tf.shape(rows)[:-1])

@@ -6,7 +6,6 @@ learn, would cancel in every ratio and is left out. `sample` takes the contexts 
 place of the number of draws. With C = 0 rows are points and draws are counted as ever.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +21,6 @@ DRAWS = 16
 Weights are normalised within them, which needs several; more draws are fewer contexts. 4, 16 and
 64 are compared in docs/decisions-policies.md (contexts).
 """
-
-ROWS_AT_ONCE = 16_384
-"""Rows whose conditional densities are evaluated at once: 543 experts in D = 8 hold 0.6 GB."""
 
 
 class Places(NamedTuple):
@@ -92,16 +88,6 @@ def halves(n: Any) -> tuple[Any, Any]:
     if isinstance(n, int):
         return n // 2, n - n // 2
     return n[: len(n) // 2], n[len(n) // 2 :]
-
-
-def by_blocks(function: Callable[[tf.Tensor], tf.Tensor], rows: tf.Tensor) -> tf.Tensor:
-    """`function` of rows [N, C + D] -> [N], so many at once that K experts' distances fit into
-    memory; all at once inside of a tf.function.
-    """
-    if not tf.executing_eagerly() or len(rows) <= ROWS_AT_ONCE:
-        return function(rows)
-    starts = range(0, len(rows), ROWS_AT_ONCE)
-    return tf.concat([function(rows[i : i + ROWS_AT_ONCE]) for i in starts], axis=0)
 
 
 def rows_of(x: Any, c: Any, num_contexts: int, dim: int) -> tf.Tensor:

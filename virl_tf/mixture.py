@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from virl_tf.numerics import DENSITY, LOG_2PI, sampling_seed
+from virl_tf.numerics import DENSITY, LOG_2PI, by_blocks, sampling_seed
 from virl_tf.shapes import Array, Bool, Float64, Int64
 from virl_tf.validation import InputError
 
@@ -18,6 +18,11 @@ _SHOWN_WEIGHTS = 8
 MANY_COMPONENTS = 100
 """From which a density is taken by products of columns: with 580 in D = 12 a quarter of the time.
 Its rounding grows with the square of (spread of the means) / (smallest width): 1e-16 times it.
+"""
+
+NUMBERS_AT_ONCE = 2**22
+"""Of points and components, while a density is evaluated: 32 MiB. Memory that a process has not
+touched before costs ten times what is computed in it.
 """
 
 
@@ -107,6 +112,15 @@ class Mixture(NamedTuple):
 
     def log_prob(self, x: tf.Tensor) -> tf.Tensor:
         """Log q~(x): [N, D] -> [N]."""
+        return by_blocks(self._log_prob, tf.convert_to_tensor(x, DENSITY), self.rows_at_once)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Points at which the density is evaluated at once."""
+        k = self.means.shape[0] or 1  # None: unknown in a graph
+        return max(1, NUMBERS_AT_ONCE // (k if k >= MANY_COMPONENTS else k * self.dim))
+
+    def _log_prob(self, x: tf.Tensor) -> tf.Tensor:
         return tf.reduce_logsumexp(self.log_weights + self.component_log_prob(x), axis=-1)
 
     def log_responsibilities(self, x: tf.Tensor) -> tf.Tensor:

@@ -149,6 +149,15 @@ def in_blocks(
     return tf.reshape(values, [-1, *trailing])[:rows]
 
 
+def by_blocks(function: Callable[[tf.Tensor], tf.Tensor], rows: tf.Tensor, most: int) -> tf.Tensor:
+    """`function` of rows [N, D] -> [N], at most so many at once; inside of a tf.function, where N
+    may be unknown, all at once (or `in_blocks`).
+    """
+    if not tf.executing_eagerly() or len(rows) <= most:
+        return function(rows)
+    return tf.concat([function(rows[i : i + most]) for i in range(0, len(rows), most)], axis=0)
+
+
 def bisect_decreasing(
     f: Callable[[tf.Tensor], tf.Tensor], low: tf.Tensor, high: tf.Tensor, steps: int = 60
 ) -> tf.Tensor:

@@ -9,12 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.conditional import ConditionalMixture, Policy
-from virl_tf.contexts import by_blocks, checked_context, rows_of
+from virl_tf.contexts import checked_context, rows_of
 from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.features import Features, in_context
 from virl_tf.mixture import Mixture
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
-from virl_tf.numerics import DENSITY, NETWORK, compiled, from_network, specs_of
+from virl_tf.numerics import DENSITY, NETWORK, by_blocks, compiled, from_network, specs_of
 from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError, check_integer
 
@@ -227,7 +227,7 @@ def evaluate(reward: Reward, x: tf.Tensor) -> tf.Tensor:
     float64 [N, D] -> [N].
     """
     log_prob = functools.partial(compiled_log_prob(specs_of(reward)), reward)
-    return by_blocks(log_prob, x) if reward.num_contexts else log_prob(x)
+    return by_blocks(log_prob, x, min(reward.base.rows_at_once, reward.mixture.rows_at_once))
 
 
 @functools.cache
