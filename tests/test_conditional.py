@@ -5,12 +5,12 @@ from virl_tf.conditional import (
     check_conditional,
     conditioned,
     empty_conditional,
-    quadratics,
 )
 from virl_tf.conditional_kde import conditional_kernels
 from virl_tf.contexts import DRAWS, Places, drawn, halves, places
 from virl_tf.fusion import Fusion
 from virl_tf.kde import Kde
+from virl_tf.mixture import quadratics
 from virl_tf.validation import InputError
 
 import numpy as np
@@ -81,6 +81,28 @@ def test_conditioned_it_is_a_mixture_and_a_distribution(c, d):
     np.testing.assert_allclose(mixture.distribution.log_prob(x), expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize(("c", "d"), SIZES)
+def test_many_experts_have_the_density_of_few(monkeypatch, c, d, offset):
+    joint, _ = joint_and_conditional(c, d, 40)
+    conditional = conditioned(joint._replace(means=joint.means + offset), c)
+    rows = offset + 2.0 * rng.standard_normal((50, c + d))
+    few = conditional.component_log_prob(rows)
+    monkeypatch.setattr("virl_tf.conditional.MANY_COMPONENTS", 40)
+    np.testing.assert_allclose(conditional.component_log_prob(rows), few, rtol=1e-7, atol=1e-7)
+
+
+def test_many_experts_without_a_place_have_a_density(monkeypatch):
+    """A gate that is the same everywhere, as of `standard_conditional_start`."""
+    _, conditional = joint_and_conditional(2, 1, 40)
+    zeros = {name: 0.0 * getattr(conditional, name) for name in ("gate_slopes", "gate_curvatures")}
+    conditional = conditional._replace(**zeros)
+    rows = rng.standard_normal((50, 3))
+    few = conditional.log_prob(rows)
+    monkeypatch.setattr("virl_tf.conditional.MANY_COMPONENTS", 40)
+    np.testing.assert_allclose(conditional.log_prob(rows), few, rtol=1e-7)
+
+
 def test_without_contexts_a_mixture_stays_as_it_is():
     joint = make_mixture()
     assert conditioned(joint, 0) is joint
@@ -91,6 +113,7 @@ def test_without_contexts_a_mixture_stays_as_it_is():
 def test_quadratics_by_loops():
     u, v, c = rng.standard_normal(3), rng.standard_normal((3, 2)), rng.standard_normal((5, 2))
     p = rng.standard_normal((3, 2, 2))
+    p = p + p.transpose(0, 2, 1)
     found = quadratics(tuple(map(tf.constant, (u, v, p))), tf.constant(c))
     expected = [[u[o] + v[o] @ x - 0.5 * x @ p[o] @ x for o in range(3)] for x in c]
     np.testing.assert_allclose(found, expected)

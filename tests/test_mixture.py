@@ -449,7 +449,6 @@ def test_a_density_is_the_same_at_many_points_and_at_a_few_at_once(monkeypatch, 
     np.testing.assert_allclose(mixture.log_prob(x), whole, rtol=1e-12)
 
 
-
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_many_components_have_the_density_of_few(monkeypatch, offset):
     """Up to rounding, which grows with (spread of the means / smallest width) squared."""

@@ -17,8 +17,14 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.contexts import checked, checked_context, rows_of
-from virl_tf.mixture import NUMBERS_AT_ONCE, Mixture
-from virl_tf.numerics import DENSITY, LOG_2PI, by_blocks, sampling_seed
+from virl_tf.mixture import MANY_COMPONENTS, Mixture, quadratics, rows_at_once
+from virl_tf.numerics import (
+    DENSITY,
+    LOG_2PI,
+    by_blocks,
+    sampling_seed,
+    solve_positive_definite,
+)
 from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError
 
@@ -62,7 +68,7 @@ class ConditionalMixture(NamedTuple):
     @property
     def rows_at_once(self) -> int:
         """As of a `Mixture`."""
-        return max(1, NUMBERS_AT_ONCE // max(1, self.num_components * self.dim))
+        return rows_at_once(self.offsets.shape[0], self.dim)
 
     def condition(self, c: Any) -> Mixture:
         """q(. | c) of one context c [C]; its `distribution` is a tfd.MixtureSameFamily.
@@ -86,11 +92,36 @@ class ConditionalMixture(NamedTuple):
     def component_log_prob(self, rows: Float64[Array, "N C+D"]) -> Float64[Array, "N K"]:
         """Log q(x | o, c) of rows [c, x]."""
         rows = tf.convert_to_tensor(rows, DENSITY)
+        if (self.offsets.shape[0] or 0) >= MANY_COMPONENTS:  # None: unknown in a graph
+            return self._many_log_prob(rows)
         c, x = rows[:, : self.num_contexts], rows[:, self.num_contexts :]
         means = tf.matmul(self.gains, tf.transpose(c)[None]) + self.offsets[:, :, None]
         inverses = tf.linalg.triangular_solve(self.scale_trils, tf.eye(self.dim, dtype=DENSITY))
         z = tf.matmul(inverses, tf.transpose(x)[None] - means)  # [K, D, N]
         return tf.transpose(-0.5 * tf.reduce_sum(z * z, axis=1) - self.log_normalisers()[:, None])
+
+    def _many_log_prob(self, rows: Float64[Array, "N C+D"]) -> Float64[Array, "N K"]:
+        """The same as quadratics of the rows."""
+        inverses = tf.linalg.triangular_solve(self.scale_trils, tf.eye(self.dim, dtype=DENSITY))
+        centre = self._centre()  # squares of what is far from 0 would cancel
+        c, x = centre[: self.num_contexts], centre[self.num_contexts :]
+        shifts = tf.linalg.matvec(inverses, tf.linalg.matvec(self.gains, c) + self.offsets - x)
+        # L^-1 (x - A c - b) = maps (row - centre) - shifts
+        maps = tf.concat([-tf.matmul(inverses, self.gains), inverses], axis=-1)
+        precisions = tf.matmul(maps, maps, transpose_a=True)
+        linear = tf.linalg.matvec(maps, shifts, transpose_a=True)
+        constant = -0.5 * tf.reduce_sum(shifts * shifts, axis=-1) - self.log_normalisers()
+        return quadratics((constant, linear, precisions), rows - centre)
+
+    def _centre(self) -> Float64[Array, " C+D"]:
+        """A row amid the experts: the median of the contexts where each has its largest share, and
+        their mean there.
+        """
+        places = solve_positive_definite(self.gate_curvatures, self.gate_slopes)
+        places = tf.where(tf.math.is_finite(places), places, tf.zeros_like(places))  # none is
+        c = tf.sort(places, axis=0)[self.num_components // 2]
+        means = tf.linalg.matvec(self.gains, c) + self.offsets
+        return tf.concat([c, tf.reduce_mean(means, axis=0)], axis=0)
 
     def log_normalisers(self) -> tf.Tensor:
         """[K]: log of (2 pi)^{D/2} det(Sigma_o)^{1/2}."""
@@ -127,17 +158,6 @@ class ConditionalMixture(NamedTuple):
 
 
 Policy = Mixture | ConditionalMixture
-
-
-def quadratics(
-    coefficients: tuple[tf.Tensor, tf.Tensor, tf.Tensor], c: Float64[Array, "N C"]
-) -> Float64[Array, "N K"]:
-    """u_o + v_o^T c - 1/2 c^T P_o c of u [K], v [K, C] and P [K, C, C]."""
-    offsets, slopes, curvatures = coefficients
-    size = c.shape[1]
-    products = tf.reshape(c[:, :, None] * c[:, None, :], [-1, size * size])
-    curved = tf.matmul(products, tf.reshape(curvatures, [-1, size * size]), transpose_b=True)
-    return offsets + tf.matmul(c, slopes, transpose_b=True) - 0.5 * curved
 
 
 def conditioned(joint: Mixture, num_contexts: int) -> Policy:

@@ -89,21 +89,14 @@ class Mixture(NamedTuple):
         return tf.transpose(-0.5 * tf.reduce_sum(z * z, axis=1) - self.log_normalisers()[:, None])
 
     def _many_log_prob(self, x: tf.Tensor) -> tf.Tensor:
-        """The same, linear in 1, the columns and their products: one matmul for all components."""
-        d = self.dim
+        """The same as quadratics of x."""
         centre = tf.reduce_mean(self.means, axis=0)  # squares of what is far from 0 would cancel
         x, means = x - centre, self.means - centre
-        inverses = tf.linalg.triangular_solve(self.scale_trils, tf.eye(d, dtype=DENSITY))
+        inverses = tf.linalg.triangular_solve(self.scale_trils, tf.eye(self.dim, dtype=DENSITY))
         precisions = tf.matmul(inverses, inverses, transpose_a=True)
         linear = tf.linalg.matvec(precisions, means)
         constant = -0.5 * tf.reduce_sum(linear * means, axis=-1) - self.log_normalisers()
-        first, other = np.triu_indices(d)
-        quadratic = tf.gather(tf.reshape(precisions, [-1, d * d]), first * d + other, axis=1)
-        quadratic *= np.where(first == other, -0.5, -1.0)  # each pair is in the square twice
-        one = np.eye(d)  # columns by matmul: the gradient of `gather` is slow
-        terms = [tf.ones_like(x[:, :1]), x, (x @ one[:, first]) * (x @ one[:, other])]
-        factors = tf.concat([constant[:, None], linear, quadratic], axis=1)
-        return tf.matmul(tf.concat(terms, axis=1), factors, transpose_b=True)
+        return quadratics((constant, linear, precisions), x)
 
     def log_normalisers(self) -> tf.Tensor:
         """[K]: log of (2 pi)^{D/2} det(Sigma_o)^{1/2}."""
@@ -117,8 +110,7 @@ class Mixture(NamedTuple):
     @property
     def rows_at_once(self) -> int:
         """Points at which the density is evaluated at once."""
-        k = self.means.shape[0] or 1  # None: unknown in a graph
-        return max(1, NUMBERS_AT_ONCE // (k if k >= MANY_COMPONENTS else k * self.dim))
+        return rows_at_once(self.means.shape[0], self.dim)
 
     def _log_prob(self, x: tf.Tensor) -> tf.Tensor:
         return tf.reduce_logsumexp(self.log_weights + self.component_log_prob(x), axis=-1)
@@ -142,6 +134,30 @@ class Mixture(NamedTuple):
     def entropy(self, n: int, seed: Any) -> tf.Tensor:
         """Monte Carlo estimate of H(q~) from n draws: []."""
         return -tf.reduce_mean(self.log_prob(self.sample(n, seed)))
+
+
+def rows_at_once(k: int | None, dim: int) -> int:
+    """So many that what is computed of each for K components is `NUMBERS_AT_ONCE`."""
+    k = max(1, k or 1)  # None: unknown in a graph
+    return max(1, NUMBERS_AT_ONCE // (k if k >= MANY_COMPONENTS else k * dim))
+
+
+def quadratics(
+    coefficients: tuple[tf.Tensor, tf.Tensor, tf.Tensor], x: Float64[Array, "N D"]
+) -> Float64[Array, "N K"]:
+    """u_o + v_o^T x - 1/2 x^T P_o x of u [K], v [K, D] and symmetric P [K, D, D].
+
+    Linear in 1, the columns and their products: one matmul for all o.
+    """
+    constant, linear, precisions = coefficients
+    d = x.shape[1]
+    first, other = np.triu_indices(d)
+    quadratic = tf.gather(tf.reshape(precisions, [-1, d * d]), first * d + other, axis=1)
+    quadratic *= np.where(first == other, -0.5, -1.0)  # each pair is in the square twice
+    one = np.eye(d)  # columns by matmul: the gradient of `gather` is slow
+    terms = [tf.ones_like(x[:, :1]), x, (x @ one[:, first]) * (x @ one[:, other])]
+    factors = tf.concat([constant[:, None], linear, quadratic], axis=1)
+    return tf.matmul(tf.concat(terms, axis=1), factors, transpose_b=True)
 
 
 def empty_mixture(dim: int) -> Mixture:

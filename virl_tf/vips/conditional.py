@@ -42,8 +42,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from virl_tf.conditional import ConditionalMixture, Policy, quadratics
+from virl_tf.conditional import ConditionalMixture, Policy
 from virl_tf.hparams import PolicyHparams
+from virl_tf.mixture import quadratics
 from virl_tf.numerics import DENSITY, cholesky, compiled, repeat, specs_of
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool, Float64, Int32
