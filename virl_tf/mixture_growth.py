@@ -43,6 +43,9 @@ SHARED = 1e9  # pseudo-rows with which all covariances are W
 # many are, and in other local optima.
 STARTS = (1, 3, 10)
 FOLDS = 5  # one of which is held out; another one for each of the mixtures that are averaged
+# Of so few rows parts of further partitions are held out, too: optima are further apart, and EM on
+# them takes seconds.
+MOST_FURTHER, FURTHER_ROWS = 2, 3000
 SHARING = BETTER + len(STARTS) - 1  # mixtures that leave out the first of them
 WORTH = 0.05  # nats that a mean of several must gain: it has several times as many components
 # The component for rows unlike all others: its share, its covariance in units of that of all rows,
@@ -154,14 +157,17 @@ def grow(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> 
     rows = rows_looked_at(*x.shape)
     z, shift, scale = standardised(x[rows])
     groups = None if groups is None else groups[rows]
-    parts = folds(len(z), FOLDS, numpy_seed(seed, 0, "held out"), groups)
+    partitions = 1 + min(MOST_FURTHER, FURTHER_ROWS // len(z))
+    seeds = [numpy_seed(seed, i, "held out") for i in range(partitions)]
+    parts, *further = (folds(len(z), FOLDS, fold_seed, groups) for fold_seed in seeds)
+    more = [part for partition in further for part in partition]
     with one_thread():
-        grown = grown_on(z, parts, seed)
+        grown = grown_on(z, parts, more, seed)
         unseen = np.concatenate([z[part] for part in parts])
         of_widths = of_unseen(z, parts, grown)
         share = share_of_background(z, unseen, of_widths[0])
         if share > 0.0:
-            grown = grown_on(z, parts, seed, wider_than_all(z, share))
+            grown = grown_on(z, parts, more, seed, wider_than_all(z, share))
             of_widths = of_unseen(z, parts, grown)
         return Growth(grown, shift, scale, share, shares=shares_of_widths(of_widths))
 
@@ -199,10 +205,14 @@ def rows_looked_at(n: int, d: int) -> Int64[Array, " M"]:
 
 
 def grown_on(
-    z: np.ndarray, parts: list[np.ndarray], seed: int, background: Gaussians | None = None
+    z: np.ndarray,
+    parts: list[np.ndarray],
+    more: list[np.ndarray],
+    seed: int,
+    background: Gaussians | None = None,
 ) -> list[Grown]:
     """The best mixture of those that leave out the first part; where the mean of several is better
-    there, these and one more for each other part.
+    there, these and one for each other part, and for `more`.
     """
     first = parts[0]
     train, test = np.delete(z, first, axis=0), z[first]
@@ -215,7 +225,7 @@ def grown_on(
     best = by_score(grown)[0]
     if mean_is_no_better([one.gaussians for one in grown], best.gaussians, test):
         return [best]
-    for i, part in enumerate(parts[1:]):
+    for i, part in enumerate([*parts[1:], *more]):
         train, test = np.delete(z, part, axis=0), z[part]
         start, nu = STARTS[i % len(STARTS)], better[i % BETTER]
         grown.append(_grow(train, test, start, nu, seed + i + 1, {}, background))
@@ -233,7 +243,8 @@ def of_unseen(z: np.ndarray, parts: list[np.ndarray], grown: list[Grown]) -> Flo
         others = (np.delete(z, part, axis=0) for part in parts[1:])
         without += [maximise(rows, one.gaussians, one.pseudo_rows) for rows in others]
     else:
-        without += [one.gaussians for one in grown[SHARING:]]
+        others = grown[SHARING : SHARING + len(parts) - 1]
+        without += [one.gaussians for one in others]
     pairs_of = zip(parts, without, strict=True)
     return np.hstack([log_densities(z[part], in_widths(found)) for part, found in pairs_of])
 
