@@ -759,7 +759,9 @@ def compare_command(
     ] = None,
     write: Annotated[
         bool,
-        Option("--write", help="Store the best as hparams/tuned/TASK.yaml, for --hparams tuned."),
+        Option(
+            "--write", help="Store what is better in hparams/tuned/TASK.yaml, for --hparams tuned."
+        ),
     ] = False,
     out: Annotated[Path | None, _folder("Default: comparisons/TASK-PRESET.")] = None,
     dry_run: DryRun = False,

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from types import SimpleNamespace
 
-from virl_tf.hparams import read_yaml
+from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.validation import InputError
 
 import matplotlib.pyplot as plt
@@ -139,8 +139,32 @@ def test_published_that_was_not_beaten_is_not_run_again_as_found(
     assert "1.1000 |" in text
     assert "[" not in text.splitlines()[4], "three seeds have no interval"
     assert (tmp_path / "out" / "compare.png").stat().st_size > 5_000
-    tuned = read_yaml(tmp_path / "tuned.yaml")["columns"]["virl_10c"]
-    assert tuned["network"]["l2"] == pytest.approx(2.0**-24, rel=1e-3)
+    assert not (tmp_path / "tuned.yaml").exists()
+
+
+@pytest.mark.parametrize("gain", [-1.0, 1.0, np.nan])
+def test_what_is_better_on_fresh_seeds_is_stored_beside_other_columns(
+    studies, runs, tmp_path, capsys, monkeypatch, gain
+):
+    found, make = studies
+    make(3.0, 1.0)
+    path, scores = tmp_path / "tuned.yaml", {"published": 5.0, "found": 5.0 - gain}
+    other = {"columns": {"virl_1c": {"network": {"num_layers": 2}}}, "provenance": {"virl_1c": {}}}
+    path.write_text(to_yaml(other))
+
+    def outcome(unit, summary):
+        value, seed = scores[unit.candidate], unit.spec.seed
+        names = ("column", "candidate", "seed", "value", "status", "cpu_seconds")
+        row = ("virl_10c", unit.candidate, seed, value, "finished", 1.0)
+        return dict(zip(names, row, strict=True))
+
+    monkeypatch.setattr(comparing, "_outcome", outcome)
+    monkeypatch.setattr(comparing, "tuned_file", lambda task: path)
+    compare(found, "100,101,102", Workers(None, 1), True, tmp_path / "out")
+    assert ("nothing is stored" in capsys.readouterr().out) == (not gain > 0.0)
+    columns = read_yaml(path)["columns"]
+    assert columns["virl_1c"] == other["columns"]["virl_1c"]
+    assert ("virl_10c" in columns) == (gain > 0.0)
 
 
 def test_what_beats_published_is_run_beside_it(studies, runs, tmp_path):

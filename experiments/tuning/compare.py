@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from virl_tf.hparams import to_yaml
+from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError, check_choice
@@ -101,11 +101,15 @@ def compare(
         raise _failed(failures)
     records = records_of(units, out)
     finished = [unit for unit in units if unit.name in records]
-    outcomes = [_outcome(unit, records[unit.name].summaries["."]) for unit in finished]
-    write_report(columns, pd.DataFrame(outcomes), out)
+    values = pd.DataFrame([_outcome(unit, records[unit.name].summaries["."]) for unit in finished])
+    write_report(columns, values, out)
     if write:
-        path = write_tuned(task, columns)
-        console.print(f"wrote {path}; use it with --hparams tuned")
+        better = [column for column in columns if _found_is_better(column, values)]
+        names = ", ".join(column.name for column in better)
+        said = "what was found is better for no column on these seeds: nothing is stored"
+        if better:
+            said = f"wrote {names} to {write_tuned(task, better)}; use it with --hparams tuned"
+        console.print(said, soft_wrap=True)
     console.print((out / "compare.md").read_text(), markup=False, highlight=False)
     if failures:
         raise _failed(failures)
@@ -311,9 +315,24 @@ def _importances(column: Column) -> list[dict[str, Any]]:
     return [{"column": column.name, **row} for row in found.to_dict("records")]
 
 
+def _found_is_better(column: Column, values: pd.DataFrame) -> bool:
+    """Whether the mean over the seeds that both have is lower."""
+    if column.unbeaten:
+        return False
+    rows = values[values["column"] == column.name]
+    both = rows.pivot(index="seed", columns="candidate", values="value").dropna()
+    return set(CANDIDATES) <= set(both) and bool((both["found"] - both["published"]).mean() < 0.0)
+
+
 def write_tuned(task: str, columns: Sequence[Column]) -> Path:
-    """hparams/tuned/<table>.yaml: the best values of each column, and where they come from."""
+    """hparams/tuned/<table>.yaml: the best values of each column, and where they come from.
+
+    Columns that it has of other studies stay.
+    """
+    path = tuned_file(task)
     content: dict[str, Any] = {"columns": {}, "provenance": {}}
+    if path.is_file():
+        content = read_yaml(path)
     for column in columns:
         best = best_trial(column.study)
         assert best is not None
@@ -328,7 +347,6 @@ def write_tuned(task: str, columns: Sequence[Column]) -> Path:
             "assignments": list(column.spec.assignments),
             "versions": {**versions(), "optuna": optuna.__version__},
         }
-    path = tuned_file(task)
     path.parent.mkdir(exist_ok=True)
     found = f"# Found by `python -m experiments tune {task}`, written by `compare {task} --write`."
     write_text(path, f"{found} Loaded by --hparams tuned.\n{to_yaml(content)}")
