@@ -243,8 +243,8 @@ def of_unseen(z: np.ndarray, parts: list[np.ndarray], grown: list[Grown]) -> Flo
         others = (np.delete(z, part, axis=0) for part in parts[1:])
         without += [maximise(rows, one.gaussians, one.pseudo_rows) for rows in others]
     else:
-        others = grown[SHARING : SHARING + len(parts) - 1]
-        without += [one.gaussians for one in others]
+        of_parts = grown[SHARING : SHARING + len(parts) - 1]
+        without += [one.gaussians for one in of_parts]
     pairs_of = zip(parts, without, strict=True)
     return np.hstack([log_densities(z[part], in_widths(found)) for part, found in pairs_of])
 
