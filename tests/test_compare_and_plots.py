@@ -1,6 +1,7 @@
 """Published against found, and the pictures of a study, from studies whose trials are made up."""
 
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 from virl_tf.hparams import read_yaml, to_yaml
@@ -9,10 +10,12 @@ from virl_tf.validation import InputError
 import matplotlib.pyplot as plt
 import numpy as np
 import optuna
+import pandas as pd
 import pytest
 from optuna.trial import TrialState, create_trial
 
-from experiments.figures import study_pictures
+from experiments.figures import RESULTS, study_pictures
+from experiments.specification import RunRequest, tuned_file
 from experiments.sweep import Workers
 from experiments.tuning import compare as comparing
 from experiments.tuning.compare import UNBEATEN, compare, find_columns, preview, same_parameters
@@ -165,6 +168,20 @@ def test_what_is_better_on_fresh_seeds_is_stored_beside_other_columns(
     columns = read_yaml(path)["columns"]
     assert columns["virl_1c"] == other["columns"]["virl_1c"]
     assert ("virl_10c" in columns) == (gain > 0.0)
+
+
+def test_what_is_committed_as_tuned_won_on_fresh_seeds_and_is_loaded():
+    columns = read_yaml(tuned_file("gaussians"))["columns"]
+    assert columns
+    for column, sections in columns.items():
+        values = pd.read_csv(RESULTS / f"study_{column}" / "values.csv")
+        means = values.groupby("candidate")["value"].mean()
+        assert means["found"] < means["published"]
+        method, components = column.removesuffix("c").split("_")
+        request = RunRequest("gaussians", method, int(components), hparams_file=Path("tuned"))
+        loaded = request.specification().hparams
+        for section, keys in sections.items():
+            assert {key: getattr(getattr(loaded, section), key) for key in keys} == keys
 
 
 def test_what_beats_published_is_run_beside_it(studies, runs, tmp_path):

@@ -80,7 +80,8 @@ def test_wheel_holds_code_and_hyperparameters(wheel):
         "virl_tf/hparams_files/defaults.yaml",
     } <= names
     assert {
-        f"virl_tf/hparams_files/{path.name}" for path in (ROOT / "hparams").glob("*.yaml")
+        f"virl_tf/hparams_files/{path.relative_to(ROOT / 'hparams').as_posix()}"
+        for path in (ROOT / "hparams").rglob("*.yaml")
     } <= names
     assert not any(name.startswith("tests/") for name in names)
 
