@@ -20,7 +20,7 @@ FLOORS = [
         *("density", "splitting", "domain", "contexts"),
     ],
     [
-        *("mixture", "conditional", "network_stack"),
+        *("mixture", "conditional", "context_smoothing", "network_stack"),
         *("trajectories.options", "trajectories.episodes", "trajectories.encoding"),
         *("trajectories.bases", "trajectories.moves"),
         *("trajectories.choice", "trajectories"),

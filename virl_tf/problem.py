@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from virl_tf.conditional import Policy, conditioned, empty_conditional
 from virl_tf.conditional_kde import conditional_kernels
-from virl_tf.contexts import Where, split_places
+from virl_tf.context_smoothing import choose_smoothing
+from virl_tf.contexts import Places, Where, drawn, split_places
 from virl_tf.demonstrations import Data
 from virl_tf.density import Density
 from virl_tf.domain import Domain
@@ -127,29 +128,32 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
 
     kernels = kernel_estimate(data, hparams, seed)
     fit_mixture = _mixture_fit(train, hparams, seed)
-    mixture, gaussian = fit_mixture(train.rows), moments(x)
-    estimate, prior = _estimate_and_prior(kernels, mixture, gaussian, num_contexts, hparams, seed)
-    from_mixture = prior is mixture
+    unsmoothed, gaussian = fit_mixture(train.rows), moments(x)
+    estimator, prior = _estimator_and_prior(kernels, unsmoothed, hparams, seed)
+    from_mixture = prior == "mixture"
+    smooth = choose_smoothing(unsmoothed, train.rows, x[held_out_index], num_contexts)
+    mixture = smooth(unsmoothed)
+    of_mixture = conditioned(mixture, num_contexts)
+    of_kernels = conditional_kernels(kernels, num_contexts)
+    estimate: Density = of_mixture if estimator == "mixture" else of_kernels
 
     widths = _widths(data, kernels, hparams, seed)
     features = make_features(x, draw_frequencies(widths, hparams.network, seed))
     if from_mixture:
-        draws = mixture.sample(COMPARED_DRAWS, split_seed(seed, 0, "compared"))
+        where = _where_compared(train)
+        draws = drawn(of_mixture, where, split_seed(seed, 0, "compared"))
         features = _with_chosen(features, train.rows, draws, widths, seed)
 
-    pooled = conditioned(mixture, num_contexts)
-    if not hparams.loop.mixture_average:
-        pooled = empty_density(x.shape[1] - num_contexts, num_contexts)
-    elif from_mixture:
-        prior = gaussian
+    average = hparams.loop.mixture_average
+    start = mixture if from_mixture and not average else gaussian
     return Problem(
         demonstrations=tf.constant(x, DENSITY),
         train=tf.constant(train.rows, DENSITY),
         held_out=tf.constant(x[held_out_index], DENSITY),
         estimate=estimate,
-        prior=conditioned(prior, num_contexts),
-        mixture=pooled,
-        describe=lambda rows: conditioned(fit_mixture(rows), num_contexts),
+        prior=conditioned(start, num_contexts),
+        mixture=of_mixture if average else empty_density(x.shape[1] - num_contexts, num_contexts),
+        describe=lambda rows: conditioned(smooth(fit_mixture(rows)), num_contexts),
         from_mixture=from_mixture,
         joint=mixture,
         features=features,
@@ -165,6 +169,15 @@ def _widths(data: Data, kernels: Kde, hparams: Hparams, seed: int) -> Float64[Ar
         return np.ones(data.rows.shape[1])
     known = np.asarray(kernels.bandwidth) if hparams.kde.bandwidth == "held_out" else None
     return density_widths(data.rows, known, seed, data.groups)
+
+
+def _where_compared(train: Data) -> Where:
+    """Where q*_0 is drawn to be compared with training rows: in their contexts, if any."""
+    size = train.num_contexts
+    if not size:
+        return COMPARED_DRAWS
+    contexts = np.resize(train.rows[:, :size], (COMPARED_DRAWS, size))  # again and again
+    return Places(tf.constant(contexts, DENSITY), num_draws=1)
 
 
 def _with_chosen(
@@ -213,15 +226,10 @@ def _mixture_fit(train: Data, hparams: Hparams, seed: int) -> Callable[[np.ndarr
     return density_fit(train.rows, numpy_seed(seed, 0, "mixture"), train.groups)
 
 
-def _estimate_and_prior(
-    kernels: Kde,
-    mixture: Mixture,
-    gaussian: Mixture,
-    num_contexts: int,
-    hparams: Hparams,
-    seed: int,
-) -> tuple[Density, Mixture]:
-    """p~ given the context, and the mixture of rows of which q*_0 may be made.
+def _estimator_and_prior(
+    kernels: Kde, mixture: Mixture, hparams: Hparams, seed: int
+) -> tuple[str, str]:
+    """What p~ and q*_0 are: "kernel" or "mixture", "moments" or "mixture".
 
     The EM mixture is of training rows alone: a q*_0 that saw the held-out rows, too, would seem too
     good on them. "auto": where kernels do not cover the density, the mixture joins them in p~, and
@@ -233,13 +241,7 @@ def _estimate_and_prior(
         covered = covers(kernels, mixture, seed)
         estimator = _chosen(estimator, "kernel" if covered else "mixture")
         prior = _chosen(prior, "moments" if covered else "mixture")
-    of_kernels = conditional_kernels(kernels, num_contexts)
-    of_mixture = conditioned(mixture, num_contexts)
-    estimates: dict[str, Density] = {
-        "kernel": of_kernels,
-        "mixture": of_mixture,
-    }
-    return estimates[estimator], mixture if prior == "mixture" else gaussian
+    return estimator, prior
 
 
 def _chosen(given: str, found: str) -> str:
