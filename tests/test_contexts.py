@@ -389,6 +389,12 @@ def test_a_policy_may_start_from_what_the_em_mixture_says_given_the_context():
         np.testing.assert_array_equal(a, b)
 
 
+def test_what_a_reward_is_pooled_with_is_smoothed_with_further_rows_too():
+    found, _, _ = state(loop={"mixture_average": True})
+    rows, again = np.asarray(found.train), found.describe(np.array(found.train))
+    np.testing.assert_allclose(again.log_prob(rows), found.mixture.log_prob(rows), atol=0.05)
+
+
 # --- policies -------------------------------------------------------------------------------------
 
 

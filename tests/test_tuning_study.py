@@ -168,6 +168,25 @@ def test_the_value_of_a_trial_is_the_mean_over_its_seeds(monkeypatch, sqlite, tm
     assert sorted(path.name for path in tmp_path.glob("0*")) == ["0000-s3", "0000-s4"]
 
 
+def test_only_a_trial_that_may_go_on_keeps_its_checkpoints(monkeypatch, sqlite, tmp_path):
+    """Two whole ones, a pruned one, and one that fails."""
+
+    def execute(run, out, *, progress, observers):
+        (out / "checkpoints").mkdir(parents=True)
+        (out / "checkpoints" / "state-00001.npz").write_bytes(b"a state")
+        if out.name == "0002-s0":
+            raise optuna.TrialPruned("bad")
+        if out.name == "0003-s0":
+            raise OSError("the disk is full")
+        return fake_runs.summary(1.0)
+
+    monkeypatch.setattr(runs, "execute", execute)
+    work(SPECIFICATION, sqlite, 4, tmp_path, 0)
+    assert states(opened(sqlite)) == {"COMPLETE": 3, "PRUNED": 1, "FAIL": 1}
+    kept = [path.parts[-3] for path in tmp_path.glob("*/checkpoints/*")]
+    assert kept == ["0003-s0"]
+
+
 # --- what goes wrong in a run ---------------------------------------------------------------------
 
 BAD_RUNS = {

@@ -10,13 +10,14 @@ import contextlib
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from virl_tf.persistence.configuration import differences
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 import numpy as np
@@ -265,13 +266,25 @@ def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float
         run = spec.run(seed, overrides)
         first_step = index * run.hparams.loop.num_iterations
         report = _Report(trial, spec.description.objective, first_step)
-        summary = execute(run, out / f"{number:04d}-s{seed}", progress=False, observers=[report])
+        with _without_checkpoints(out / f"{number:04d}-s{seed}") as folder:
+            summary = execute(run, folder, progress=False, observers=[report])
         value = objective_value(summary)
         if summary["status"] == "diverged" or not np.isfinite(value):
             _prune(trial, f"diverged (objective {value:.4g})")
         trial.set_user_attr(f"cpu_seconds_s{seed}", summary["cpu_seconds"]["process"])
         values.append(value)
     return float(np.mean(values))
+
+
+@contextlib.contextmanager
+def _without_checkpoints(folder: Path) -> Iterator[Path]:
+    """Leave none behind once the run is whole or pruned: in a study they would be gigabytes."""
+    try:
+        yield folder
+    except optuna.TrialPruned:
+        RunFolder(folder).drop_checkpoints()
+        raise
+    RunFolder(folder).drop_checkpoints()
 
 
 @dataclass(frozen=True)

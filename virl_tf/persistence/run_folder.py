@@ -219,6 +219,11 @@ class RunFolder:
     def _checkpoints(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("state-*.npz"))
 
+    def drop_checkpoints(self) -> None:
+        """Of a run that will not go on."""
+        for path in self._checkpoints():
+            path.unlink()
+
     def latest_state(self, template: "State") -> "State | None":
         """The newest whole checkpoint, None if there is none yet; warns of a damaged one.
 
