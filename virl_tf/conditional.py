@@ -21,11 +21,12 @@ from virl_tf.mixture import MANY_COMPONENTS, Mixture, quadratics, rows_at_once
 from virl_tf.numerics import (
     DENSITY,
     LOG_2PI,
+    at_share,
     by_blocks,
     sampling_seed,
     solve_positive_definite,
 )
-from virl_tf.shapes import Array, Float64
+from virl_tf.shapes import Array, Float64, Int32
 from virl_tf.validation import InputError
 
 
@@ -149,12 +150,17 @@ class ConditionalMixture(NamedTuple):
                 f"{c.shape}; of one context condition(c).sample(n) makes n draws."
             )
         seeds = tf.random.split(sampling_seed(seed), 2)
-        ids = tf.random.stateless_categorical(self.log_gate(c), 1, seeds[0], dtype=tf.int32)[:, 0]
+        shares = tf.random.stateless_uniform([len(c), 1], seeds[0], dtype=DENSITY)
+        ids = by_blocks(self._acting, tf.concat([c, shares], axis=1), self.rows_at_once)
         z = tf.random.stateless_normal([len(c), self.dim], seeds[1], dtype=DENSITY)
         gains, offsets, trils = (
             tf.gather(part, ids) for part in (self.gains, self.offsets, self.scale_trils)
         )
         return tf.linalg.matvec(gains, c) + offsets + tf.linalg.matvec(trils, z)
+
+    def _acting(self, rows: Float64[Array, "N C+1"]) -> Int32[Array, " N"]:
+        """The expert at a share of the gate, of rows [c, share]."""
+        return at_share(tf.exp(self.log_gate(rows[:, :-1])), rows[:, -1:])
 
 
 Policy = Mixture | ConditionalMixture

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from virl_tf.contexts import checked
 from virl_tf.kde import Kde
-from virl_tf.numerics import DENSITY, compiled, sampling_seed
+from virl_tf.numerics import DENSITY, at_share, compiled, sampling_seed
 
 _BLOCK = 64  # contexts whose weights for all kernels are held at once
 
@@ -65,9 +65,7 @@ def _choice(marginal: Kde, c: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
         x, share = block
         squares = tf.add_n([(x[:, i : i + 1] - points[:, i]) ** 2 for i in range(size)])
         least = tf.reduce_min(squares, axis=1, keepdims=True)
-        totals = tf.cumsum(tf.exp(0.5 * (least - squares)), axis=1)
-        found = tf.searchsorted(totals, share * totals[:, -1:], side="right")[:, 0]
-        return tf.minimum(found, tf.shape(points)[0] - 1)
+        return at_share(tf.exp(0.5 * (least - squares)), share)
 
     signature = tf.TensorSpec([_BLOCK], tf.int32)
     chosen = tf.map_fn(

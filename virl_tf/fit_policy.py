@@ -28,6 +28,7 @@ from virl_tf.reward import Reward
 from virl_tf.targets import Support, checked_target
 from virl_tf.validation import InputError, check_contexts, check_integer, check_seed
 from virl_tf.vips.adaptive import budget_of
+from virl_tf.vips.conditional import FEWEST_DRAWS
 from virl_tf.vips.slopes import slopes_say_all
 from virl_tf.vips.vips import (
     Target,
@@ -49,11 +50,12 @@ class StepDefaults(NamedTuple):
     samples_per_slope: int = 3  # the same where it is fitted to gradients
     kl_bound: float | None = None
     weight_kl_bound: float | None = None
+    fewest_samples: int = 0
 
     def samples(self, dim: int, gradients: bool = False) -> int:
         """For each component."""
         per = self.samples_per_slope if gradients else self.samples_per_coefficient
-        return default_samples(dim, per, gradients)
+        return max(self.fewest_samples, default_samples(dim, per, gradients))
 
 
 NOT_COMPILED = "log_prob could not be compiled by XLA; pass jit_compile=False. XLA said"
@@ -64,7 +66,7 @@ FIXED = StepDefaults(300)
 # In contexts a component's share is extrapolated to those in which it hardly acts: with the bound
 # of other weights a gate wanders, and now and then breaks (docs/decisions-policies.md:
 # contexts-policy).
-CONDITIONAL = StepDefaults(300, weight_kl_bound=0.002)
+CONDITIONAL = StepDefaults(300, weight_kl_bound=0.002, fewest_samples=FEWEST_DRAWS)
 
 # After a search the modes are found and what is left is the noise of the surrogate: few steps,
 # small ones, of more samples. Larger ones with fewer samples end at a higher KL.

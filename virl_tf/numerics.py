@@ -105,6 +105,17 @@ def sampling_seed(seed: Any) -> tf.Tensor:
     return tf.convert_to_tensor(seed)
 
 
+def at_share(weights: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
+    """Of each row the entry where its weights [N, K] add up to a share [N, 1] in [0, 1): int32 [N].
+
+    Of uniform shares it is a categorical draw; TensorFlow's own, of many rows, depend on the number
+    of threads.
+    """
+    totals = tf.cumsum(weights, axis=1)
+    found = tf.searchsorted(totals, shares * totals[:, -1:], side="right")[:, 0]
+    return tf.minimum(found, tf.shape(totals)[1] - 1)  # a product may be rounded up
+
+
 def numpy_seed(seed: int, iteration: int, purpose: str) -> int:
     """The same as one non-negative 31-bit integer, for scikit-learn and Keras initialisers."""
     return int(split_seed(seed, iteration, purpose)[0]) & 0x7FFFFFFF

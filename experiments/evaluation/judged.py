@@ -15,7 +15,7 @@ from virl_tf.em import Covariances, are_few, em_mixture
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.fusion import Fusion
 from virl_tf.kde import fit_kde
-from virl_tf.numerics import DENSITY, numpy_seed, split_seed
+from virl_tf.numerics import DENSITY, at_share, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
 from virl_tf.score import CLEAR, DRAWS_OF_CONTEXT, NORMALISER_DRAWS, log_normaliser
 from virl_tf.splitting import folds
@@ -68,7 +68,8 @@ class NormalisedReward(NamedTuple):
         seeds = tf.random.split(seed, 2)
         rows = drawn(self.proposal, Places(n, CANDIDATES), seeds[0])
         log_w = tf.reshape(evaluate(self.reward, rows) - self.proposal.log_prob(rows), [-1, len(n)])
-        chosen = tf.random.stateless_categorical(tf.transpose(log_w), 1, seeds[1])[:, 0]
+        shares = tf.random.stateless_uniform([len(n), 1], seeds[1], dtype=DENSITY)
+        chosen = at_share(tf.nn.softmax(tf.transpose(log_w)), shares)
         x = tf.reshape(rows[:, n.shape[1] :], [CANDIDATES, len(n), -1])
         return tf.gather(tf.transpose(x, [1, 0, 2]), chosen, batch_dims=1)
 

@@ -57,6 +57,10 @@ from virl_tf.vips.vips import StepOptions, Target, VipsHistory
 MOST_CONTEXTS = 1000
 """That a step looks at, drawn anew for each: enough for a mean over them."""
 
+FEWEST_DRAWS = 200
+"""Of each component: one that acts alone in a hundredth of its contexts has to see them, else its
+line leaves them unseen (docs/decisions-policies.md, contexts-policy)."""
+
 # Of the covariance of p(c|o), in units of all contexts' variances: a component that acts in one
 # context alone still has a width there.
 _NARROWEST = 1e-4
@@ -83,6 +87,11 @@ class _Draws(NamedTuple):
     s: Float64[Array, "K S C"]
     log_gate: Float64[Array, "K S"]  # log pi~(o|c) of the component itself
     rows: Float64[Array, "K S C+D"]
+
+
+def default_samples(dim: int) -> int:
+    """As without contexts, C + D being `dim`, but `FEWEST_DRAWS`."""
+    return max(FEWEST_DRAWS, vips.default_samples(dim))
 
 
 def conditional_step(
@@ -326,7 +335,8 @@ def improve(
         return vips.improve(policy, target, seed, hparams)
     if hparams.surrogate == "gradients":
         raise InputError("policy.surrogate: gradients is not for contexts; allowed: values, auto.")
-    num_samples = vips.samples_per_component(hparams, policy.num_contexts + policy.dim)
+    num_samples = hparams.samples_per_component
+    num_samples = num_samples or default_samples(policy.num_contexts + policy.dim)
     contexts = tf.convert_to_tensor(contexts, DENSITY)
     specs = specs_of(policy), specs_of(target), specs_of(contexts)
     steps = _compiled_improve(*specs, hparams.update_steps, num_samples)
