@@ -1,5 +1,10 @@
 """Conditional mixtures and kernel estimates: q(x | c) of rows [c, x]."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 from virl_tf.conditional import (
     ConditionalMixture,
     check_conditional,
@@ -160,6 +165,31 @@ def test_draws_depend_on_the_seed_alone(density):
     assert (x.shape, x.dtype) == ((60, 1), tf.float64)
     np.testing.assert_array_equal(x, density.sample(c, tf.constant(SEED)))
     assert (x.numpy() != density.sample(c, [4, 3]).numpy()).any()
+
+
+THREADS = """
+import numpy as np, sys, tensorflow as tf
+from tests.conftest import make_mixture
+from virl_tf.conditional import conditioned
+c = np.random.default_rng(0).standard_normal((40_000, 1))
+x = conditioned(make_mixture(30, 3), 1).sample(c, [3, 4])
+print(int(np.asarray(x).view(np.uint64).sum(dtype=np.uint64)))
+"""
+
+
+def test_its_draws_do_not_depend_on_the_number_of_threads():
+    """So many that TensorFlow splits work between threads."""
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", THREADS],
+            env={**os.environ, "TF_NUM_INTRAOP_THREADS": threads},
+            cwd=Path(__file__).parent.parent,
+            capture_output=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2")
+    ]
+    assert found[0] == found[1]
 
 
 def test_kernels_by_loops():
