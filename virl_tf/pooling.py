@@ -50,10 +50,10 @@ def pool(state: State, problem: Problem, hparams: Hparams) -> tuple[State, Info]
 
 
 def of_all_rows(reward: Reward, problem: Problem, *more: np.ndarray) -> Reward:
-    """The reward once nothing is held out any more: if its EM mixture is q*_0, it goes on to all
+    """The reward once nothing is held out any more: an EM mixture in it goes on to all
     demonstrations, and to `more` [N, D].
     """
-    if not (problem.from_mixture and float(reward.mixture_exponent) > 0.0):
+    if float(reward.mixture_exponent) == 0.0:
         return reward
     rows = np.concatenate([problem.demonstrations, *more])
     return reward._replace(mixture=problem.describe(rows))
