@@ -145,7 +145,8 @@ def test_the_pool_is_a_geometric_mean_and_the_policys_target(improve):
     assert float(state.reward.mixture_exponent) == 0.0
     logits = sum(network_logits(network, GRID) for network in networks_before(2))
     of_prior = mixture_log_prob(problem.prior, GRID)
-    expected = (1.0 - a) * (of_prior + logits) + a * mixture_log_prob(problem.mixture, GRID)
+    of_all_rows = problem.describe(problem.demonstrations.numpy())  # nothing is held out any more
+    expected = (1.0 - a) * (of_prior + logits) + a * mixture_log_prob(of_all_rows, GRID)
     np.testing.assert_allclose(pooled.reward(GRID), expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(improve.targets[-1](GRID), pooled.reward(GRID))
     np.testing.assert_allclose(pooled.policy.means, state.policy.means + 0.1)
