@@ -1,7 +1,7 @@
 """EM mixtures smoothed over contexts: identities, a slow reference, and what they are for."""
 
 from virl_tf.conditional import conditioned
-from virl_tf.context_smoothing import PSEUDO_ROWS, WIDTHS, Smoothing, choose_smoothing
+from virl_tf.context_smoothing import PSEUDO_ROWS, WIDTHS, choose_smoothing
 from virl_tf.em_by_bic import bic_mixture
 from virl_tf.mixture import moments
 from virl_tf.tasks.experts import RandomExperts
@@ -170,4 +170,3 @@ def test_a_smoothing_says_what_it_holds():
     assert smoothing.num_rows == len(rows)
     assert smoothing.gains.shape == (1, 2)
     np.testing.assert_allclose(smoothing.covariance, np.cov(rows[:, :2].T, bias=True))
-    assert isinstance(smoothing, Smoothing)
