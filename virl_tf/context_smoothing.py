@@ -48,8 +48,9 @@ class Smoothing(NamedTuple):
             return joint
         covariances = np.asarray(joint.covariances)
         of_c, cross = covariances[:, :size, :size], covariances[:, size:, :size]
-        counts = np.maximum(self.num_rows * np.exp(np.asarray(joint.log_weights)), PSEUDO_ROWS)
-        shares = (PSEUDO_ROWS / counts)[:, None, None]
+        counts = self.num_rows * np.exp(np.asarray(joint.log_weights))
+        # A component may have lost all its rows: l_o stays a number.
+        shares = (PSEUDO_ROWS / np.maximum(counts, PSEUDO_ROWS))[:, None, None]
         gains = (cross + shares * (self.gains @ v)) @ np.linalg.inv(of_c + shares * v)
 
         # E[(x - A c - b) (x - A c - b)^T] = S_xx - A S_cx - S_xc A^T + A S_cc A^T

@@ -89,11 +89,6 @@ class _Draws(NamedTuple):
     rows: Float64[Array, "K S C+D"]
 
 
-def default_samples(dim: int) -> int:
-    """As without contexts, C + D being `dim`, but `FEWEST_DRAWS`."""
-    return max(FEWEST_DRAWS, vips.default_samples(dim))
-
-
 def conditional_step(
     policy: ConditionalMixture,
     target: Target,
@@ -335,8 +330,8 @@ def improve(
         return vips.improve(policy, target, seed, hparams)
     if hparams.surrogate == "gradients":
         raise InputError("policy.surrogate: gradients is not for contexts; allowed: values, auto.")
-    num_samples = hparams.samples_per_component
-    num_samples = num_samples or default_samples(policy.num_contexts + policy.dim)
+    fewest = max(FEWEST_DRAWS, vips.default_samples(policy.num_contexts + policy.dim))
+    num_samples = hparams.samples_per_component or fewest
     contexts = tf.convert_to_tensor(contexts, DENSITY)
     specs = specs_of(policy), specs_of(target), specs_of(contexts)
     steps = _compiled_improve(*specs, hparams.update_steps, num_samples)
