@@ -3,7 +3,7 @@
 import importlib.util
 from typing import Any, NamedTuple
 
-from virl_tf.em import standardised
+from virl_tf.em.em import standardised
 from virl_tf.numerics import DENSITY, numpy_seed
 
 import numpy as np

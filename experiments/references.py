@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from virl_tf.density import Density
-from virl_tf.em import em_mixture
-from virl_tf.em_by_bic import bic_mixture
+from virl_tf.em.by_bic import bic_mixture
+from virl_tf.em.density import describe_density
+from virl_tf.em.em import em_mixture
 from virl_tf.fit_policy import fit_policy
 from virl_tf.kde import fit_kde
 from virl_tf.mixture import Mixture, kmeans_start
-from virl_tf.mixture_choice import describe_density
 from virl_tf.numerics import numpy_seed
 from virl_tf.persistence.files import write_json
 from virl_tf.persistence.run_folder import RunFolder

@@ -1,7 +1,7 @@
 """VIPS in expectation over contexts, against loops in raw coordinates and against closed forms."""
 
 from virl_tf.conditional import ConditionalMixture, conditioned
-from virl_tf.em import em_mixture
+from virl_tf.em.em import em_mixture
 from virl_tf.hparams import default_hparams
 from virl_tf.tasks.experts import RandomExperts
 from virl_tf.validation import InputError

@@ -2,7 +2,7 @@
 
 from virl_tf.conditional import conditioned
 from virl_tf.context_smoothing import PSEUDO_ROWS, WIDTHS, choose_smoothing
-from virl_tf.em_by_bic import bic_mixture
+from virl_tf.em.by_bic import bic_mixture
 from virl_tf.mixture import moments
 from virl_tf.tasks.experts import RandomExperts
 

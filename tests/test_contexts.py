@@ -5,7 +5,7 @@ from virl_tf.conditional import ConditionalMixture, conditioned, empty_condition
 from virl_tf.contexts import DRAWS, Places, split_places
 from virl_tf.demonstrations import Data, DataOptions, prepare
 from virl_tf.domain import EVERYWHERE, Domain
-from virl_tf.em import em_start
+from virl_tf.em.em import em_start
 from virl_tf.features import Features
 from virl_tf.fusion import Fusion
 from virl_tf.importance import normalise

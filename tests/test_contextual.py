@@ -5,7 +5,7 @@ import json
 from virl_tf import InputError
 from virl_tf.conditional import conditioned
 from virl_tf.demonstrations import Data
-from virl_tf.em import em_mixture
+from virl_tf.em.em import em_mixture
 from virl_tf.numerics import numpy_seed
 from virl_tf.tasks.experts import RandomExperts
 from virl_tf.tasks.obstacles import Obstacles

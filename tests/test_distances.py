@@ -1,6 +1,6 @@
 """I-projections from draws against those on the grid, where both exist."""
 
-from virl_tf.em import em_mixture
+from virl_tf.em.em import em_mixture
 from virl_tf.kde import fit_kde
 from virl_tf.mixture import moments
 from virl_tf.tasks import RandomGaussians

@@ -26,12 +26,8 @@ FLOORS = [
         *("trajectories.choice", "trajectories"),
     ],
     [
-        "em",
-        "em_by_bic",
-        "merging",
-        "mixture_growth",
-        "mixture_of_few",
-        "mixture_choice",
+        *("em", "em.em", "em.by_bic", "em.merging", "em.shrunk", "em.stacking", "em.growth"),
+        *("em.few_rows", "em.density", "em.choice"),
         "demonstrations",
     ],
     [

@@ -5,8 +5,8 @@ import warnings
 import virl_tf
 from virl_tf.conditional import conditioned
 from virl_tf.demonstrations import Data
-from virl_tf.em import Covariances, em_mixture
-from virl_tf.em_by_bic import bic_mixture
+from virl_tf.em.by_bic import bic_mixture
+from virl_tf.em.em import Covariances, em_mixture
 from virl_tf.kde import fit_kde
 from virl_tf.mixture import gaussian
 from virl_tf.numerics import numpy_seed, split_seed

@@ -1,5 +1,5 @@
-from virl_tf.em import em_mixture
-from virl_tf.em_by_bic import bic_mixture
+from virl_tf.em.by_bic import bic_mixture
+from virl_tf.em.em import em_mixture
 from virl_tf.mixture import (
     Mixture,
     distinct,

@@ -1,9 +1,9 @@
 from virl_tf.demonstrations import Data
+from virl_tf.em.density import describe_density
 from virl_tf.hparams import own_data_hparams
 from virl_tf.importance import effective_sample_size
 from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture
-from virl_tf.mixture_choice import describe_density
 from virl_tf.numerics import numpy_seed
 from virl_tf.problem import make_problem
 

@@ -13,6 +13,7 @@ import pandas as pd
 from virl_tf import irl, pooling
 from virl_tf.demonstrations import Data, DataOptions, prepare
 from virl_tf.discriminator.fit import DiscriminatorFitter, borrowed_fitter
+from virl_tf.em.choice import choose_mixture
 from virl_tf.event_files import EventFiles
 from virl_tf.hparams import (
     Hparams,
@@ -23,7 +24,6 @@ from virl_tf.hparams import (
 )
 from virl_tf.irl import Info, State
 from virl_tf.methods import METHODS, Method
-from virl_tf.mixture_choice import choose_mixture
 from virl_tf.observers import Observer, ProgressBar
 from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_json, write_text

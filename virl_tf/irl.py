@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from virl_tf.conditional import Policy, conditioned
 from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo
-from virl_tf.em import em_start
+from virl_tf.em.em import em_start
 from virl_tf.fusion import Fusion
 from virl_tf.hparams import Hparams
 from virl_tf.importance import effective_sample_size

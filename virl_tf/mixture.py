@@ -282,7 +282,7 @@ def resized(mixture: Mixture, num_components: int) -> Mixture:
 
 
 def in_one_width(mixture: Mixture) -> Mixture:
-    """Components that have a mean in common (`virl_tf.mixture_growth`) as one Gaussian, of their
+    """Components that have a mean in common (`virl_tf.em.stacking`) as one Gaussian, of their
     weight and covariance together.
     """
     means, of = np.unique(mixture.means.numpy(), axis=0, return_inverse=True)
@@ -302,7 +302,7 @@ def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
     one; the root, because in many dimensions two estimates of one mode hardly overlap.
 
     A mean of several mixtures' densities has each mode several times, and may have a component
-    wider than all rows, which is no mode (`virl_tf.mixture_growth`).
+    wider than all rows, which is no mode (`virl_tf.em.stacking`).
     """
     means, covariances = mixture.means.numpy(), mixture.covariances.numpy()
     power = min(1.0, 2.0 / means.shape[1])

@@ -7,11 +7,11 @@ from virl_tf.conditional import ConditionalMixture, Policy, conditioned, field_s
 from virl_tf.contexts import DRAWS as DRAWS_OF_CONTEXT
 from virl_tf.contexts import drawn, places
 from virl_tf.density import Density
-from virl_tf.em import FULL, Covariances, em_mixture
+from virl_tf.em.em import FULL, Covariances, em_mixture
+from virl_tf.em.growth import grow_once
 from virl_tf.fusion import Fusion
 from virl_tf.importance import effective_sample_size, normalise
 from virl_tf.mixture import Mixture, resized, standard_normal_start
-from virl_tf.mixture_growth import grow_once
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
 from virl_tf.shapes import Array, Float64

@@ -14,6 +14,7 @@ from virl_tf.contexts import Places, Where, drawn, split_places
 from virl_tf.demonstrations import Data
 from virl_tf.density import Density
 from virl_tf.domain import Domain
+from virl_tf.em.density import density_fit
 from virl_tf.features import (
     CHOSEN,
     ROWS_PER_CHOSEN,
@@ -27,7 +28,6 @@ from virl_tf.hparams import Hparams, known, rows_per_batch
 from virl_tf.importance import effective_sample_size
 from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture, empty_mixture, moments
-from virl_tf.mixture_choice import density_fit
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.shapes import Array, Float64
 from virl_tf.splitting import held_out_rows

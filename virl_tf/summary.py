@@ -10,11 +10,11 @@ from virl_tf.conditional import Policy, conditioned
 from virl_tf.conditional_kde import conditional_kernels
 from virl_tf.demonstrations import Prepared
 from virl_tf.domain import Domain
-from virl_tf.em import em_mixture
+from virl_tf.em.choice import MixtureChoice
+from virl_tf.em.em import em_mixture
 from virl_tf.hparams import Hparams
 from virl_tf.methods import Method
 from virl_tf.mixture import Mixture, in_one_width, wider_than_all
-from virl_tf.mixture_choice import MixtureChoice
 from virl_tf.numerics import numpy_seed
 from virl_tf.problem import kernel_estimate
 from virl_tf.reward import Reward
@@ -82,7 +82,7 @@ def summarise(
 
 def _mixture(mixture: Policy) -> dict[str, Any] | None:
     """What EM found: components; how many means they have; the share of what is wider than all rows
-    (`virl_tf.mixture_growth`). None: no mixture, or one given a context.
+    (`virl_tf.em.stacking`). None: no mixture, or one given a context.
     """
     if not isinstance(mixture, Mixture) or not mixture.num_components:
         return None

@@ -8,7 +8,7 @@ from virl_tf.conditional import conditioned
 from virl_tf.conditional_kde import conditional_kernels
 from virl_tf.demonstrations import Data
 from virl_tf.density import Density
-from virl_tf.em_by_bic import bic_mixture
+from virl_tf.em.by_bic import bic_mixture
 from virl_tf.fit import Result
 from virl_tf.kde import Kde
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed

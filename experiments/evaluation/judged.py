@@ -11,8 +11,8 @@ from virl_tf.conditional_kde import conditional_kernels
 from virl_tf.contexts import Places, drawn, places
 from virl_tf.demonstrations import Data
 from virl_tf.density import Density
-from virl_tf.em import Covariances, are_few, em_mixture
-from virl_tf.em_by_bic import bic_mixture
+from virl_tf.em.by_bic import bic_mixture
+from virl_tf.em.em import Covariances, are_few, em_mixture
 from virl_tf.fusion import Fusion
 from virl_tf.kde import fit_kde
 from virl_tf.numerics import DENSITY, at_share, numpy_seed, split_seed

@@ -1,15 +1,16 @@
 """How many Gaussians, and of which covariances."""
 
-from virl_tf.em import (
+from virl_tf.em.by_bic import bic_mixture
+from virl_tf.em.choice import choose_mixture
+from virl_tf.em.density import describe_density
+from virl_tf.em.em import (
     FULL,
     Covariances,
     are_few,
     em_mixture,
     left_by_two_means,
 )
-from virl_tf.em_by_bic import bic_mixture
-from virl_tf.mixture_choice import choose_mixture, describe_density
-from virl_tf.mixture_growth import grow
+from virl_tf.em.growth import grow
 
 import numpy as np
 import pytest

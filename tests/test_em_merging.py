@@ -1,7 +1,7 @@
 """Clusters by merging: the metric of neighbours, and the numbers that gaps suggest."""
 
-from virl_tf.em import standardised
-from virl_tf.merging import (
+from virl_tf.em.em import standardised
+from virl_tf.em.merging import (
     LEAST,
     RIDGE,
     _whitening,

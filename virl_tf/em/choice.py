@@ -1,17 +1,15 @@
 """How many Gaussians describe demonstrations, and which covariances EM may give them."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.em import FEW_ROWS, FULL, Covariances, are_few, em_mixture
-from virl_tf.em_by_bic import bic_mixture
+from virl_tf.em.em import FULL, Covariances, are_few, em_mixture
+from virl_tf.em.stacking import as_good
 from virl_tf.mixture import Mixture
-from virl_tf.mixture_growth import as_good, go_on, grow
-from virl_tf.mixture_of_few import mean_of_starts
 from virl_tf.numerics import DENSITY, compiled, numpy_seed
 from virl_tf.shapes import Array, Int64
 from virl_tf.splitting import folds
@@ -19,9 +17,6 @@ from virl_tf.splitting import folds
 # Numbers of components that are tried.
 CANDIDATES = (1, 2, 3, 5, 8, 10, 15, 20, 30, 50)
 MOST_ROWS = 5000  # that are looked at
-# Rows from which a fifth is enough to stop growth by, and for each number of a full covariance
-# those from which BIC does as well (docs/decisions.md, growth).
-FEWEST_TO_GROW, MANY_ROWS_PER_NUMBER = 200, 200
 FOLDS = 5
 COVARIANCES = (
     FULL,
@@ -75,31 +70,6 @@ def choose_mixture(
     if groups is not None:
         held_out = folds(len(x), FOLDS, seed, groups)[0]
     return _by_held_out_rows(x, held_out, seed)
-
-
-def describe_density(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Mixture:
-    """An EM mixture of x [N, D]: `density_fit` to the rows that it was chosen by."""
-    return density_fit(x, seed, groups)(x)
-
-
-def density_fit(
-    x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None
-) -> Callable[[np.ndarray], Mixture]:
-    """How EM describes x [N, D], as a function that does it with x or with further rows, too.
-
-    Of many rows by BIC; where rows are few for a covariance of every component, mixtures that grow
-    with shrunk covariances; of fewer still the mean of several starts. Groups that are one alone
-    cannot be held out.
-    """
-    n, d = x.shape
-    if groups is not None and len(np.unique(groups)) < 2:
-        groups = None
-    if n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2):
-        found = bic_mixture(x, seed)
-        return lambda rows: found if rows is x else go_on(found, rows)
-    if n >= FEWEST_TO_GROW:
-        return grow(x, seed, groups).on(x).mixture  # further rows need few steps from there
-    return mean_of_starts(x, seed, groups).mixture
 
 
 def _by_held_out_rows(x: np.ndarray, held_out: np.ndarray, seed: int) -> MixtureChoice:

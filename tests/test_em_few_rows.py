@@ -1,8 +1,9 @@
 """EM of few rows: what cross-validation chooses, and the mean of several starts."""
 
-from virl_tf.em import Covariances, em_mixture
-from virl_tf.mixture_growth import ONE_WIDTH, SHARED, WIDTHS
-from virl_tf.mixture_of_few import AVERAGED, RIDGES, STARTS, Choice, _Judged, _rank, mean_of_starts
+from virl_tf.em.em import Covariances, em_mixture
+from virl_tf.em.few_rows import AVERAGED, RIDGES, STARTS, Choice, _Judged, _rank, mean_of_starts
+from virl_tf.em.shrunk import SHARED
+from virl_tf.em.stacking import ONE_WIDTH, WIDTHS
 from virl_tf.tasks import RandomGaussians
 from virl_tf.tasks.hall import Hall
 

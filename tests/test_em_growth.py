@@ -1,41 +1,45 @@
 """EM mixtures that grow: shrunk covariances, splits, and what they find that EM by BIC does not."""
 
-from virl_tf.em_by_bic import bic_mixture
-from virl_tf.mixture_growth import (
-    BACKGROUND,
+from virl_tf.em.by_bic import bic_mixture
+from virl_tf.em.growth import (
     BETTER,
     FOLDS,
-    ONE_WIDTH,
     PATIENCE,
     PSEUDO_ROWS,
+    STARTS,
+    go_on,
+    grow,
+    halves,
+    rows_looked_at,
+    split,
+)
+from virl_tf.em.shrunk import (
     RIDGE,
     SHARED,
-    STARTS,
-    WIDER,
-    WIDTHS,
     Gaussians,
     beside,
     fitted,
     from_clusters,
     from_labels,
-    go_on,
-    grow,
-    halves,
-    in_widths,
     log_densities,
     log_joint,
     maximise,
-    mean_density,
-    mean_is_no_better,
     of_further_rows,
     pairs,
-    rows_looked_at,
     score,
+    without_empty,
+)
+from virl_tf.em.stacking import (
+    BACKGROUND,
+    ONE_WIDTH,
+    WIDER,
+    WIDTHS,
+    in_widths,
+    mean_density,
+    mean_is_no_better,
     shares_of_widths,
-    split,
     stacked,
     wider_than_all,
-    without_empty,
 )
 from virl_tf.tasks import RandomGaussians
 
@@ -96,7 +100,7 @@ def test_a_step_is_that_of_a_slow_reference(nu, share, monkeypatch):
     start = from_clusters(z, 3, 0)
     if share > 0.0:
         start = beside(start, wider_than_all(z, share))
-    monkeypatch.setattr("virl_tf.mixture_growth.MAX_STEPS", 1)
+    monkeypatch.setattr("virl_tf.em.shrunk.MAX_STEPS", 1)
     found = maximise(z, start, nu)
     assert found.background is start.background
     for array, expected in zip(found[:3], reference_step(z, start, nu)[:3], strict=True):
@@ -157,7 +161,7 @@ def test_em_raises_the_likelihood_where_nothing_is_shrunk(monkeypatch):
     z, _ = blobs(300)
     scores = []
     for steps in (1, 2, 4, 8, 16, 32):
-        monkeypatch.setattr("virl_tf.mixture_growth.MAX_STEPS", steps)
+        monkeypatch.setattr("virl_tf.em.shrunk.MAX_STEPS", steps)
         scores.append(score(z, maximise(z, from_clusters(z, 5, 1), 0.0, tolerance=0.0)))
     assert (np.diff(scores) >= -1e-9).all()
 
@@ -245,9 +249,9 @@ def test_growth_ends_where_a_split_empties_a_component_and_gains_next_to_nothing
         weights = np.append(gaussians.weights * (1.0 - 1e-12), 1e-12)
         return Gaussians(weights, *(np.concatenate([a, a[:1]]) for a in gaussians[1:3]))
 
-    monkeypatch.setattr("virl_tf.mixture_growth.split", emptied)
-    monkeypatch.setattr("virl_tf.mixture_growth.maximise", lambda z, start, *_, **__: start)
-    monkeypatch.setattr("virl_tf.mixture_growth.mean_is_no_better", lambda *_: True)
+    monkeypatch.setattr("virl_tf.em.growth.split", emptied)
+    monkeypatch.setattr("virl_tf.em.growth.maximise", lambda z, start, *_, **__: start)
+    monkeypatch.setattr("virl_tf.em.growth.mean_is_no_better", lambda *_: True)
     found = grown_mixture(z, 0)
     assert max(rounds) <= max(STARTS)
     growths = len(PSEUDO_ROWS) + len(STARTS) - 1
@@ -277,8 +281,8 @@ def test_several_mixtures_grow_with_other_rows_held_out_where_their_mean_is_bett
     monkeypatch, better, few, further
 ):
     x, _ = blobs(300)
-    monkeypatch.setattr("virl_tf.mixture_growth.FURTHER_ROWS", few)
-    monkeypatch.setattr("virl_tf.mixture_growth.mean_is_no_better", lambda *_: not better)
+    monkeypatch.setattr("virl_tf.em.growth.FURTHER_ROWS", few)
+    monkeypatch.setattr("virl_tf.em.growth.mean_is_no_better", lambda *_: not better)
     grown = grow(x, 0).grown
     several = BETTER + len(STARTS) - 1 + FOLDS - 1 + further * FOLDS
     assert len(grown) == (several if better else 1)
@@ -387,7 +391,7 @@ def test_rows_unlike_all_others_get_a_background_and_only_they(monkeypatch):
     growth = grow(x, 0)
     assert growth.background == BACKGROUND
     assert grow(rows(400, 1e6), 0).background == 0.0
-    monkeypatch.setattr("virl_tf.mixture_growth.NEEDED", np.inf)
+    monkeypatch.setattr("virl_tf.em.stacking.NEEDED", np.inf)
     plain = grow(x, 0)
     gain = np.asarray(growth.mixture(x).log_prob(fresh) - plain.mixture(x).log_prob(fresh))
     assert gain.mean() > 1.0  # nats per row
@@ -453,7 +457,7 @@ def test_odd_rows_have_a_finite_density(x):
 def test_groups_are_those_of_the_rows_that_are_looked_at(monkeypatch):
     x = np.repeat(RNG.standard_normal((150, 2)), 4, axis=0)
     groups = np.repeat(np.arange(150), 4)
-    monkeypatch.setattr("virl_tf.mixture_growth.MOST_NUMBERS", 4 * 320)
+    monkeypatch.setattr("virl_tf.em.growth.MOST_NUMBERS", 4 * 320)
     rows = rows_looked_at(*x.shape)
     assert len(rows) == 320
     grown, alone = grown_mixture(x, 0, groups), grown_mixture(x[rows], 0, groups[rows])
@@ -462,10 +466,10 @@ def test_groups_are_those_of_the_rows_that_are_looked_at(monkeypatch):
 
 def test_of_very_many_numbers_fewer_rows_are_looked_at(monkeypatch):
     x, _ = blobs(400)
-    monkeypatch.setattr("virl_tf.mixture_growth.MOST_NUMBERS", 4 * 100)
+    monkeypatch.setattr("virl_tf.em.growth.MOST_NUMBERS", 4 * 100)
     seen = []
     monkeypatch.setattr(
-        "virl_tf.mixture_growth.folds", lambda n, *_: [seen.append(n), np.arange(n // 5)][1:]
+        "virl_tf.em.growth.folds", lambda n, *_: [seen.append(n), np.arange(n // 5)][1:]
     )
     grown_mixture(x, 0)
     assert set(seen) == {100}

@@ -12,23 +12,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from virl_tf.em import cluster_by_columns, one_thread, standardised
-from virl_tf.merging import Merges, clusters, folds_across, merges_of, numbers_of_clusters
-from virl_tf.mixture_growth import (
+from virl_tf.em.em import cluster_by_columns, one_thread, standardised
+from virl_tf.em.growth import Grown, Growth
+from virl_tf.em.merging import Merges, clusters, folds_across, merges_of, numbers_of_clusters
+from virl_tf.em.shrunk import (
     SHARED,
-    WIDTHS,
     Gaussians,
-    Grown,
-    Growth,
-    as_good,
     fitted,
     from_clusters,
     from_labels,
-    in_widths,
     log_densities,
     log_density,
-    mean_density,
     score,
+)
+from virl_tf.em.stacking import (
+    WIDTHS,
+    as_good,
+    in_widths,
+    mean_density,
     share_of_background,
     shares_of_widths,
     stacked,

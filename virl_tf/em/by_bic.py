@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from virl_tf.em import FULL, fit_em, one_thread, standardised, to_mixture
+from virl_tf.em.em import FULL, fit_em, one_thread, standardised, to_mixture
 from virl_tf.mixture import Mixture
 
 _MOST_ROWS = 20_000

@@ -1,0 +1,1 @@
+"""Gaussian mixtures of demonstrations by expectation-maximisation."""

@@ -1,0 +1,41 @@
+"""How EM describes demonstrations, by the number of rows."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from virl_tf.em.by_bic import bic_mixture
+from virl_tf.em.em import FEW_ROWS
+from virl_tf.em.few_rows import mean_of_starts
+from virl_tf.em.growth import go_on, grow
+from virl_tf.mixture import Mixture
+from virl_tf.shapes import Array, Int64
+
+# Rows from which a fifth is enough to stop growth by, and for each number of a full covariance
+# those from which BIC does as well (docs/decisions.md, growth).
+FEWEST_TO_GROW, MANY_ROWS_PER_NUMBER = 200, 200
+
+
+def describe_density(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Mixture:
+    """An EM mixture of x [N, D]: `density_fit` to the rows that it was chosen by."""
+    return density_fit(x, seed, groups)(x)
+
+
+def density_fit(
+    x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None
+) -> Callable[[np.ndarray], Mixture]:
+    """How EM describes x [N, D], as a function that does it with x or with further rows, too.
+
+    Of many rows by BIC; where rows are few for a covariance of every component, mixtures that grow
+    with shrunk covariances; of fewer still the mean of several starts. Groups that are one alone
+    cannot be held out.
+    """
+    n, d = x.shape
+    if groups is not None and len(np.unique(groups)) < 2:
+        groups = None
+    if n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2):
+        found = bic_mixture(x, seed)
+        return lambda rows: found if rows is x else go_on(found, rows)
+    if n >= FEWEST_TO_GROW:
+        return grow(x, seed, groups).on(x).mixture  # further rows need few steps from there
+    return mean_of_starts(x, seed, groups).mixture
