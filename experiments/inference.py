@@ -19,7 +19,7 @@ from virl_tf.validation import InputError, check_choice
 import numpy as np
 from rich.console import Console
 
-from experiments.evaluation.base import Inference
+from experiments.evaluation.base import SEARCH, Inference
 from experiments.evaluation.own_demonstrations import OwnInference, column_names, draw_missing
 from experiments.result_files import check_same_task, read_summary
 from experiments.tasks import describe, experiment_of, names_where
@@ -237,6 +237,7 @@ def _fit(
     it on the way.
     """
     components, steps, seed = config["components"], config["steps"], config["seed"]
+    search = config.get("search", False)
     evaluations: list[dict[str, float]] = []
 
     def measure(done: int, policy: Any) -> None:
@@ -248,7 +249,7 @@ def _fit(
             reward.dim,
             components,
             contexts=getattr(inference, "contexts", None),
-            search=config.get("search", False),
+            search=SEARCH if search else search,
             support=_both(inference.support, given),
             seed=seed,
             num_steps=steps,

@@ -276,7 +276,7 @@ def test_the_best_design_of_the_first_seed_runs_on_the_others(tmp_path, monkeypa
         budgets.append(most_seconds)
         return {"who": design, "seed": seed, "kl": distances[design]}
 
-    monkeypatch.setattr(vips, "seconds_after_tracing", lambda target, seed: 2.0)
+    monkeypatch.setattr(vips, "seconds_after_tracing", lambda target, seed, evaluations: 2.0)
     monkeypatch.setattr(
         vips,
         "ours",

@@ -65,6 +65,7 @@ FLOORS = [
         "observers",
         "event_files",
         "targets",
+        "policy_elbo",
         "policy_start",
         "policy_watch",
         "policy_steps",

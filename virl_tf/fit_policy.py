@@ -16,6 +16,7 @@ from virl_tf.hparams import PolicyHparams, default_hparams, search_hparams
 from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.observers import StepBar
+from virl_tf.policy_elbo import DRAWS, measured
 from virl_tf.policy_start import (
     conditional_start,
     constrained_start,
@@ -33,10 +34,8 @@ from virl_tf.vips.slopes import slopes_say_all
 from virl_tf.vips.vips import (
     Target,
     default_samples,
-    density_at,
     rows_at_once,
     step_options,
-    values_at,
 )
 
 
@@ -224,19 +223,20 @@ def fit_policy(
     if searched is not None:
         at_modes = mixture is not None and support is None
         budget = budget_of(num_components, dim, searched, gradients, at_modes)
-    total = num_steps + (0 if budget is None else budget.steps)
+    total, evaluations = num_steps + (0 if budget is None else budget.steps), 0
     try:
         with StepBar(total) if progress else nullcontext() as watch.bar:
-            policy = start if budget is None else steps.search(start, budget, watch)
+            policy = start
+            if budget is not None:
+                policy, evaluations = steps.search(start, budget, watch)
             policy = steps.improve(policy, num_steps, watch)
     except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
         if not jit_compile:
             raise
         raise InputError(f"{NOT_COMPILED}: {error.message}") from error
     watch.end(policy, hparams.kl_bound)
-    evaluations = num_steps * num_samples * num_components
-    evaluations += 0 if budget is None else budget.evaluations
-    return _result(policy, start, target, _where(c, COMPARED, seed), seed, watch, evaluations)
+    evaluations += num_steps * num_samples * num_components
+    return _result(policy, start, target, _where(c, DRAWS, seed), seed, watch, evaluations)
 
 
 def step_hparams(
@@ -343,8 +343,7 @@ def _of_sizes(policy: Policy, k: int, dim: int, num_contexts: int) -> Policy:
     return policy
 
 
-# Draws that the start and the policy are compared by, and steps whose mean ELBO is.
-COMPARED, LATEST = 2000, 10
+LATEST = 10  # steps whose mean ELBO is compared with that of as many before
 FEW_INSIDE = 0.5  # of its draws, below which a policy is not one for the support
 
 
@@ -363,7 +362,7 @@ def _result(
     # A weight may be 0, and its logarithm -inf.
     if not all(np.isfinite(array).all() for array in policy[1:]) or np.isnan(policy[0]).any():
         raise InputError("log_prob returned NaN, or values so extreme that the fit broke down.")
-    found, of_start = _measured(policy, target, where, seed), _measured(start, target, where, seed)
+    found, of_start = measured(policy, target, where, seed), measured(start, target, where, seed)
     lines = watch.warnings
     if not lines and of_start.beats(found):
         lines = (_worse(found.elbo, of_start.elbo),)
@@ -375,32 +374,6 @@ def _result(
     history = watch.history
     rising = _rises(history["elbo"].to_numpy())
     return PolicyResult(policy, history, lines, found.elbo, found.error, rising, evaluations)
-
-
-class _Measured(NamedTuple):
-    """A policy that is restricted to the target's support."""
-
-    elbo: float
-    error: float  # its standard error
-    inside: float  # share of the unrestricted policy's draws
-
-    def beats(self, other: "_Measured") -> bool:
-        """Whether the ELBO is higher, and no more is outside."""
-        clearly = self.elbo - other.elbo > 2.0 * np.hypot(self.error, other.error)
-        return bool(clearly and self.inside >= other.inside)
-
-
-def _measured(policy: Policy, target: Target, where: Where, seed: int) -> _Measured:
-    x = drawn(policy, where, split_seed(seed, 0, "ELBO"))
-    log_ratio = np.asarray(values_at(target, x)) - density_at(policy, x).numpy()
-    log_ratio = log_ratio[np.isfinite(log_ratio)]
-    number = len(log_ratio)
-    inside = number / len(x)
-    if number < 2:
-        return _Measured(-np.inf, 0.0, inside)
-    error = log_ratio.std(ddof=1) / np.sqrt(number)
-    elbo = log_ratio.mean() + np.log(inside)
-    return _Measured(float(elbo), float(error), inside)
 
 
 def _rises(elbo: np.ndarray) -> bool:

@@ -131,6 +131,7 @@ class SearchHparams:
     num_rounds: int | None = _ranged(interval(1))
     steps_per_round: int = _ranged(interval(1))
     samples_per_component: int | None = _ranged(interval(4))
+    split_rounds: int = _ranged(interval(0))
 
 
 @dataclass(frozen=True)

@@ -263,8 +263,21 @@ def resized(mixture: Mixture, num_components: int) -> Mixture:
     (docs/decisions-policies.md, policy-start).
     """
     mixture = in_one_width(mixture)
+    return _halved(mixture, distinct(mixture, num_components), num_components)
+
+
+def without_light(mixture: Mixture, least: float) -> Mixture:
+    """Components below `least` / K in weight are given up for halves of the heaviest, as in
+    `resized`; the mixture itself if there are none.
+    """
+    k = mixture.num_components
+    heavy = np.flatnonzero(np.exp(mixture.log_weights.numpy()) >= least / k)
+    return mixture if len(heavy) == k else _halved(mixture, heavy, k)
+
+
+def _halved(mixture: Mixture, order: Int64[Array, " M"], num_components: int) -> Mixture:
+    """These components, of which the heaviest is split in turn until there are K."""
     log_weights = mixture.log_weights.numpy()
-    order = distinct(mixture, num_components)
     weights = list(np.exp(log_weights[order] - log_weights.max()))
     means = list(mixture.means.numpy()[order])
     covariances = list(mixture.covariances.numpy()[order])

@@ -123,6 +123,11 @@ class StepBar:
         """Take it down."""
         self._progress.stop()
 
+    def extend(self, num_steps: int) -> None:
+        """So many steps more than it was made for."""
+        self._num_steps += num_steps
+        self._progress.update(self._task, total=self._num_steps)
+
     def step(self, elbo: float) -> None:
         """Move on by one, whose ELBO was this."""
         self._done += 1

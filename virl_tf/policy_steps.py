@@ -1,19 +1,25 @@
 """The steps of a policy's fit: a search, and those of the K components that it ends with."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from virl_tf.conditional import Policy
-from virl_tf.mixture import Mixture
-from virl_tf.numerics import compiled, specs_of, split_seed
+from virl_tf.mixture import Mixture, without_light
+from virl_tf.numerics import DENSITY, compiled, specs_of, split_seed
+from virl_tf.policy_elbo import DRAWS, Measured, measured
 from virl_tf.policy_watch import Watch
 from virl_tf.shapes import Array, Float64
-from virl_tf.vips.adaptive import Budget, Search
+from virl_tf.vips.adaptive import KL_BOUND, Budget, Search
 from virl_tf.vips.conditional import conditional_steps
-from virl_tf.vips.vips import StepOptions, Target, VipsHistory, vips_steps
+from virl_tf.vips.vips import StepOptions, Target, VipsHistory, default_samples, vips_steps
+
+# Of a component, times 1 / K: half of a heavy one may be worth more than a lighter one; and the
+# steps after a split (docs/decisions-policies.md, split-rounds).
+LEAST_WEIGHT, STEPS_AFTER_SPLIT = 0.3, 40
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,8 @@ class Steps:
     jit_compile: bool
     contexts: Float64[Array, "M C"] | None = None
 
-    def search(self, start: Any, budget: Budget, watch: Watch) -> Mixture:
-        """The K components that the search finds."""
+    def search(self, start: Any, budget: Budget, watch: Watch) -> tuple[Mixture, int]:
+        """The K components that the search finds, and how many evaluations it takes."""
         seed = tf.constant(split_seed(self.seed, 0, "search"))
         search = Search(self.target, seed, self.options, budget, self.gradients)
         state, scale = self._compiled(search.begin, start)(start)
@@ -49,24 +55,64 @@ class Steps:
             if watch.stopped:
                 break
         watch.histories.append(VipsHistory(*(column[: i + 1] for column in state.history)))
-        policy = search.result(state)
+        policy, of_splits = self._split(search.result(state), budget.split_rounds, watch)
         watch.call(policy)
-        return policy
+        return policy, budget.evaluations + of_splits
+
+    def _split(self, policy: Mixture, rounds: int, watch: Watch) -> tuple[Mixture, int]:
+        """What a search has found after rounds in which light components give way to halves of the
+        heaviest ones and all make some steps; and how many evaluations that took.
+
+        A search adds components where nothing is, so a mode that needs several may be left with one
+        beside others that hold hardly any weight. But these may be modes: nothing is changed unless
+        the ELBO is higher in the end, and one round is enough to see that it is lower.
+        """
+        broken = not all(np.isfinite(array).all() for array in policy[1:])
+        if rounds == 0 or watch.stopped or broken or without_light(policy, LEAST_WEIGHT) is policy:
+            return policy, 0
+        steps, kept, before = self._larger(policy.dim), len(watch.histories), self._elbo(policy)
+        found: Any = policy
+        evaluations = 0
+        for r in range(rounds):
+            watch.expect(STEPS_AFTER_SPLIT)
+            numbers = range((r + 1) * STEPS_AFTER_SPLIT, (r + 2) * STEPS_AFTER_SPLIT)
+            *_, found = steps._each(without_light(found, LEAST_WEIGHT), numbers, watch)
+            evaluations += STEPS_AFTER_SPLIT * steps.num_samples * policy.num_components
+            if watch.stopped or before.beats(self._elbo(found)):
+                break
+        if not watch.stopped and self._elbo(found).beats(before):
+            return found, evaluations
+        del watch.histories[kept:]
+        return policy, evaluations
+
+    def _elbo(self, policy: Mixture) -> Measured:
+        return measured(policy, self.target, DRAWS, self.seed)
+
+    def _larger(self, dim: int) -> "Steps":
+        """Steps that go further, of fewer samples."""
+        options = self.options._replace(kl_bound=tf.constant(KL_BOUND, DENSITY))
+        num_samples = default_samples(dim, gradients=self.gradients)
+        return replace(self, options=options, num_samples=num_samples)
 
     def improve(self, policy: Policy, num_steps: int, watch: Watch) -> Policy:
         """After `num_steps` steps, or those until a component grows without end."""
         if watch.stopped:
             return policy
+        for done, found in enumerate(self._each(policy, range(num_steps), watch), start=1):
+            if watch.is_due(done, num_steps):
+                watch.call(found)
+        return found
+
+    def _each(self, policy: Policy, numbers: range, watch: Watch) -> Iterator[Policy]:
+        """The policy after each of these steps, whose draws depend on their numbers."""
         step = self._compiled(self._improve, policy, tf.constant(0))
-        for i in range(num_steps):
+        for i in numbers:
             policy, history = step(policy, tf.constant(i))
             watch.histories.append(history)
             watch.step(policy, history.elbo)
-            if watch.is_due(i + 1, num_steps):
-                watch.call(policy)
+            yield policy
             if watch.stopped:
                 break
-        return policy
 
     def _improve(self, policy: Any, i: tf.Tensor) -> tuple[Policy, VipsHistory]:
         given = tf.constant(split_seed(self.seed, 0, "policy")), self.options

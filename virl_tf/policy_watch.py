@@ -42,6 +42,11 @@ class Watch:
         self._callback_every = callback_every
         self._centre, self._widths = _centre_and_widths(self._seen(start))
 
+    def expect(self, num_steps: int) -> None:
+        """So many steps more than the bar was made for."""
+        if self.bar is not None:
+            self.bar.extend(num_steps)
+
     def step(self, policy: Policy, elbo: Float64[Array, "*steps"]) -> None:
         """After a step to `policy`; the ELBO of what it started from is the last or only one."""
         if self.bar is not None:

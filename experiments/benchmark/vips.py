@@ -18,9 +18,10 @@ from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.persistence.files import save_arrays
 from virl_tf.tasks import GridWalker, PlanarRobot, RandomGaussians
 from virl_tf.validation import InputError
+from virl_tf.vips.adaptive import KL_BOUND, budget_of
 from virl_tf.vips.adaptive import search as vips_search
 from virl_tf.vips.slopes import slopes_say_all
-from virl_tf.vips.vips import step_options, vips_steps
+from virl_tf.vips.vips import default_samples, step_options, vips_steps
 
 import numpy as np
 import tensorflow as tf
@@ -107,22 +108,33 @@ def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
     return {**row, "cpu_seconds": seconds, **target.measure(fitted.policy)}, fitted.policy
 
 
-def seconds_after_tracing(target: Target, seed: int) -> float:
-    """CPU seconds of what `fit_policy` does by default, once it is compiled by XLA."""
+def seconds_after_tracing(target: Target, seed: int, evaluations: int) -> float:
+    """CPU seconds of what `fit_policy` does by default, once it is compiled by XLA.
+
+    `evaluations`: that it took; those beyond search and last steps are of steps after splits.
+    """
     start = target.start(seed)
     seeds = tf.constant(split_seed(seed, 0, "search"))
     points = start.sample(1000, split_seed(seed, 0, "check"))
     gradients = slopes_say_all(target.log_prob, points)
     own = step_hparams(AFTER_SEARCH)
     options = step_options(own.kl_bound, own.weight_kl_bound, own.ridge)
+    larger = step_options(KL_BOUND, own.weight_kl_bound, own.ridge)
     num_samples = AFTER_SEARCH.samples(target.dim, gradients)
-    sizes: dict[str, Any] = {"num_steps": AFTER_SEARCH.num_steps, "num_samples": num_samples}
-    sizes["gradients"] = gradients
+    fewer = default_samples(target.dim, gradients=gradients)
+    of_search = budget_of(target.components, target.dim, search_hparams(), gradients).evaluations
+    of_last = AFTER_SEARCH.num_steps * num_samples * target.components
+    of_splits = (evaluations - of_search - of_last) // (fewer * target.components)
+    last: dict[str, Any] = {"num_steps": AFTER_SEARCH.num_steps, "num_samples": num_samples}
+    split: dict[str, Any] = {"num_steps": of_splits, "num_samples": fewer}
+    last["gradients"] = split["gradients"] = gradients
 
     def run(policy: Mixture, seed: Any) -> Mixture:
         given = (target.log_prob, seed, options, search_hparams(), gradients)
         policy, _ = vips_search(policy, *given)
-        return vips_steps(policy, target.log_prob, seed, options, **sizes)[0]
+        if of_splits:
+            policy, _ = vips_steps(policy, target.log_prob, seed, larger, **split)
+        return vips_steps(policy, target.log_prob, seed, options, **last)[0]
 
     function = compiled(run, *specs_of((start, seeds)))
     return compare({"": partial(function, start, seeds)}, 1)[""]["cpu_seconds"]
@@ -302,10 +314,12 @@ def fits(
     """
     case = {"part": "policy fit", "case": target.name}
     designs: tuple[str, ...] = PEERS if peers else ()
-    after_tracing = seconds_after_tracing(make(seeds[0]), seeds[0])
-    most = TIMES_OURS * after_tracing if peer_seconds is None else peer_seconds
+    after_tracing = None
     for seed in seeds:
         found, policy = ours(make(seed), seed, True)
+        if after_tracing is None:
+            after_tracing = seconds_after_tracing(make(seed), seed, int(found["evaluations"]))
+            most = TIMES_OURS * after_tracing if peer_seconds is None else peer_seconds
         yield {**case, **found, "cpu_after_tracing": after_tracing}
         if target.name.startswith("planar robot") and seed == seeds[0]:
             save_robot(out / "robot.npz", policy)

@@ -16,6 +16,11 @@ from rich.console import Console
 
 RewardFunction = Reward | Callable[[Any], Any]
 
+SEARCH = {"split_rounds": 0}
+"""Of inference with a search: as in the records of all sweeps, and it starts where a reward's modes
+are, of which none is to be given up.
+"""
+
 
 class Inference(Protocol):
     """Inference on recovered rewards: a target for a new policy, and what is measured of that

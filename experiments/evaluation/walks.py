@@ -22,7 +22,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
-from experiments.evaluation.base import average_reward, has_diverged, new_start
+from experiments.evaluation.base import SEARCH, average_reward, has_diverged, new_start
 from experiments.evaluation.contrast import normalised_rewards
 
 LogDensity = Callable[[Any], Any] | Reward
@@ -154,7 +154,7 @@ class WalkInference:
             _avoiding(self._task, self._task.reward),
             policy.dim,
             components,
-            search=search,
+            search=SEARCH if search else False,
             support=self.support,
             seed=self._seed,
             num_steps=None if search else int(evaluations[-1]["step"]),

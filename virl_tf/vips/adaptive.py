@@ -65,6 +65,7 @@ class Budget(NamedTuple):
     rounds: int
     steps_per_round: int
     samples: int  # per slot and step
+    split_rounds: int = 0  # after it, where something is to be split
 
     @property
     def slots(self) -> int:
@@ -94,7 +95,8 @@ def budget_of(
     """What `hparams` asks for, with defaults for what is None.
 
     Many components need more rounds, and few do, because it matters more which ones stay. From a
-    start whose components are at the modes few rounds are enough (`at_modes`).
+    start whose components are at the modes few rounds are enough (`at_modes`), and light ones stay:
+    they are modes.
     """
     for_many = math.ceil(0.4 * num_components)
     for_few = min(30, 250 // num_components)
@@ -106,6 +108,7 @@ def budget_of(
         rounds=hparams.num_rounds or (ROUNDS_AT_MODES if at_modes else max(10, for_many, for_few)),
         steps_per_round=hparams.steps_per_round,
         samples=hparams.samples_per_component or samples,
+        split_rounds=0 if at_modes else hparams.split_rounds,
     )
 
 

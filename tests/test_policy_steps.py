@@ -1,0 +1,126 @@
+"""Light components that give way to halves of heavy ones, after a search."""
+
+import io
+
+from virl_tf.fit_policy import fit_policy
+from virl_tf.mixture import Mixture, without_light
+from virl_tf.observers import StepBar
+from virl_tf.policy_elbo import DRAWS, measured
+from virl_tf.policy_steps import LEAST_WEIGHT, STEPS_AFTER_SPLIT, Steps
+from virl_tf.policy_watch import Watch
+from virl_tf.vips.vips import default_samples, step_options
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from rich.console import Console
+
+CORNERS = np.array([[-4.0, -4.0], [-4.0, 4.0], [4.0, -4.0], [4.0, 4.0]])
+SHARES = np.array([0.9, 0.08, 0.01, 0.01])
+VARIANCE = 0.05
+
+
+def mixture(weights, means, variances):
+    scales = np.sqrt(np.broadcast_to(variances, len(means)))
+    arrays = (np.log(weights), means, scales[:, None, None] * np.eye(means.shape[1]))
+    return Mixture(*(tf.constant(array, tf.float64) for array in arrays))
+
+
+def ring(x):
+    """One mode that no few Gaussians describe."""
+    return -0.5 * ((tf.norm(x, axis=1) - 5.0) / 0.1) ** 2
+
+
+EXACT = mixture(SHARES, CORNERS, VARIANCE)
+
+
+def steps_on(target, seed=0):
+    options = step_options(0.005, 0.05, 1e-6)
+    return Steps(target, seed, options, 40, gradients=True, jit_compile=False)
+
+
+def on_the_ring(k, light):
+    """Four heavy components there, and others that hold hardly any weight."""
+    angles = np.pi * np.arange(k) / 2.0
+    means = 5.0 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    weights = np.where(np.arange(k) < 4, 1.0, light)
+    return mixture(weights / weights.sum(), means, 0.3)
+
+
+def test_light_components_give_way_to_halves_of_the_heaviest():
+    weights = np.array([0.6, 0.39, 0.005, 0.005])
+    policy = mixture(weights, CORNERS, np.array([1.0, 2.0, 3.0, 4.0]))
+    found = without_light(policy, 0.3)
+    kept = weights[:2] / weights[:2].sum()
+    # The heaviest is split, then what is the heaviest of three.
+    expected = [0.5 * kept[0], 0.5 * kept[0], 0.5 * kept[1], 0.5 * kept[1]]
+    np.testing.assert_allclose(np.sort(np.exp(found.log_weights)), np.sort(expected), atol=1e-12)
+    np.testing.assert_allclose(
+        np.exp(found.log_weights) @ found.means.numpy(), kept @ CORNERS[:2], atol=1e-12
+    )
+    halves = found.means.numpy()[found.means.numpy()[:, 1] < 0.0]
+    np.testing.assert_allclose(halves.mean(axis=0), CORNERS[0], atol=1e-12)
+
+
+def test_where_none_is_light_the_mixture_is_returned():
+    policy = mixture(np.full(4, 0.25), CORNERS, 1.0)
+    assert without_light(policy, 0.99) is policy
+    assert without_light(EXACT, 0.03) is EXACT
+
+
+def test_a_policy_with_light_components_is_better_after_splits():
+    policy, steps = on_the_ring(12, light=1e-9), steps_on(ring)
+    watch = Watch(policy, None, 50)
+    found, evaluations = steps._split(policy, 3, watch)
+    before, after = (measured(one, ring, DRAWS, 0) for one in (policy, found))
+    assert after.elbo > before.elbo + 1.0
+    assert np.exp(found.log_weights).min() > LEAST_WEIGHT / 12 / 3
+    samples = default_samples(2, gradients=True)
+    assert evaluations == 3 * STEPS_AFTER_SPLIT * samples * 12
+    assert len(watch.history) == 3 * STEPS_AFTER_SPLIT
+
+
+def test_light_components_that_are_modes_stay():
+    watch = Watch(EXACT, None, 50)
+    found, evaluations = steps_on(EXACT.log_prob)._split(EXACT, 3, watch)
+    assert found is EXACT
+    assert watch.histories == []
+    # One round was enough to see it.
+    assert evaluations == STEPS_AFTER_SPLIT * default_samples(2, gradients=True) * 4
+
+
+@pytest.mark.parametrize("rounds", [0, 6])
+def test_nothing_is_split_where_nothing_is_light_or_no_round_is_asked_for(rounds):
+    policy = on_the_ring(12, light=1e-9) if rounds == 0 else on_the_ring(4, light=1.0)
+    watch = Watch(policy, None, 50)
+    found, evaluations = steps_on(ring)._split(policy, rounds, watch)
+    assert found is policy
+    assert evaluations == 0
+    assert watch.histories == []
+
+
+def test_a_policy_that_broke_down_is_left_as_it_is():
+    broken = EXACT._replace(means=EXACT.means * np.nan)
+    assert steps_on(ring)._split(broken, 3, Watch(EXACT, None, 50)) == (broken, 0)
+
+
+def test_rejected_splits_change_nothing_but_the_evaluations():
+    def fit(rounds):
+        search = {"num_rounds": 5, "split_rounds": rounds}
+        return fit_policy(EXACT.log_prob, 2, 4, seed=0, search=search, num_steps=10)
+
+    without, tried = fit(0), fit(6)
+    for a, b in zip(without.policy, tried.policy, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert without.history.equals(tried.history)
+    assert without.elbo == tried.elbo
+    assert tried.evaluations > without.evaluations
+
+
+def test_the_bar_counts_steps_that_were_not_planned():
+    out = io.StringIO()
+    with StepBar(10, Console(file=out)) as bar:
+        bar.extend(10)
+        for _ in range(20):
+            bar.step(0.0)
+    assert out.getvalue().splitlines()[-1].startswith("step 20 of 20")
