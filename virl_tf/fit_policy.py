@@ -143,10 +143,11 @@ def fit_policy(
             off by a function of c; the policy is q(x | c), fitted in expectation over them by
             `virl_tf.vips.conditional`: a fixed set of components, by values.
         seed: of the start and of all samples.
-        search: add and prune components before the steps (`virl_tf.vips.adaptive`), which finds
-            modes that a fixed set misses: default, but with contexts; a short one from the start
-            on a reward that is pooled with an EM mixture. A mapping overrides the
-            `search` section of defaults.yaml; False: a fixed set of components, as in the paper.
+        search: add, prune and split components before the steps (`virl_tf.vips.adaptive`), which
+            finds modes that a fixed set misses: default, but with contexts; a short one, without
+            splits, from the start on a reward that is pooled with an EM mixture. A mapping
+            overrides the `search` section of defaults.yaml; False: a fixed set of components, as in
+            the paper.
         gradients: the quadratic surrogate of each step is fitted to gradients of `log_prob`, of
             which it needs 3 x (D + 1) where it needs 3 x D^2 / 2 values. Default: in a search, if
             `log_prob` has gradients, no bounds and no jumps, which gradients do not see (looked
