@@ -763,7 +763,7 @@ def compare_command(
             "--write", help="Store what is better in hparams/tuned/TASK.yaml, for --hparams tuned."
         ),
     ] = False,
-    out: Annotated[Path | None, _folder("Default: comparisons/TASK-PRESET.")] = None,
+    out: Annotated[Path | None, _folder("Default: comparisons/TASK-SIZE-PRESET.")] = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:

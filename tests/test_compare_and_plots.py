@@ -90,6 +90,8 @@ def test_a_dry_comparison_counts_and_writes_nothing(studies, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="saw these seeds"):
         preview(found, "0", Workers(None, 1), tmp_path / "out")
+    preview(found, "100", Workers(None, 1), None, "quick")
+    assert "comparisons/gaussians-m3-quick" in capsys.readouterr().out
 
 
 def test_a_comparison_all_of_whose_runs_fail_says_why(studies, monkeypatch, tmp_path):

@@ -154,7 +154,8 @@ def _planned(
         if seen:
             text = f"tuning of {column.name} saw these seeds; give fresh ones."
             raise InputError(f"--seeds {seen}: {text}")
-    preset = budget or columns[0].spec.preset
+    spec = columns[0].spec
+    preset = budget or spec.preset
     check_choice("--budget", preset, describe(studies.task).grids)
     runs = {column.name: dataclasses.replace(column.spec, preset=preset) for column in columns}
     units = [
@@ -169,7 +170,8 @@ def _planned(
         for candidate in column.candidates
         for seed in fresh
     ]
-    return columns, units, out or Path("comparisons") / f"{studies.task}-{preset}"
+    size = f"{spec.description.size_letter}{spec.size}"
+    return columns, units, out or Path("comparisons") / f"{studies.task}-{size}-{preset}"
 
 
 def _size_line(columns: Sequence[Column], units: Sequence[CandidateUnit], out: Path) -> str:
