@@ -20,7 +20,7 @@ from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.problem import Problem
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool
-from virl_tf.stopping import found_nothing
+from virl_tf.stopping import enough_effective, found_nothing
 from virl_tf.vips.conditional import improve
 from virl_tf.vips.vips import VipsHistory
 
@@ -32,7 +32,7 @@ class State(NamedTuple):
     policy: Any  # q~_t: a Mixture, or with contexts a ConditionalMixture
     reward: Reward  # log q*_t
     network: tuple[np.ndarray, ...]  # Keras weights of phi_{t-1}; empty at t = 0
-    converged: Bool[Array, ""] = np.array(False)  # phi_{t-1} found nothing
+    converged: Bool[Array, ""] = np.array(False)  # phi_{t-1} found nothing: the run is over
     pooled: Bool[Array, ""] = np.array(False)  # the reward was pooled: the run is over
 
 
@@ -46,7 +46,7 @@ class Info(NamedTuple):
     accuracy: float
     best_epoch: int
     epochs: int
-    dropped: int  # 1 if phi_t found nothing: the reward stays, and the run ends
+    dropped: int  # 1 if phi_t found nothing: the reward stays
     effective_sample_size: float  # of the importance weights
     num_negatives: int
     elbo: float  # of the policy under the (unnormalised) recovered target, at its last step
@@ -125,26 +125,27 @@ def step(
 
     # Train phi_t by weighted binary cross-entropy, Eq. 3 (line 2).
     phi, weights, fit = fitter.fit(train, held_out, state.network, seed, t)
-    converged = method.converges and found_nothing(fit, hparams.loop.min_gain)
+    dropped = method.converges and found_nothing(fit, hparams.loop.min_gain)
+    converged = dropped and enough_effective(negatives.log_weights)
     training_seconds = clock.lap()
 
     # log q*_{t+1} = log q*_t + phi_t (line 3), and q~_{t+1}, which minimises KL(q~ || q*_{t+1})
     # (line 4; the paper prints t for t + 1).
     previous = base if method.accumulate else base.without_base()
-    target = previous if converged else previous.add(phi)
+    target = previous if dropped else previous.add(phi)
     policy_seed = split_seed(seed, t, "policy")
     policy, history = improve(state.policy, target, policy_seed, hparams.policy, problem.contexts)
     reward = target if method.reward == "target" else state.reward.of_policy(policy)
 
     seconds = (sample_seconds, training_seconds, clock.lap())
-    info = make_info(t, fit, converged, negatives, history, seconds)
+    info = make_info(t, fit, dropped, negatives, history, seconds)
     return State(t + 1, policy, reward, tuple(weights), np.array(converged)), info
 
 
 def make_info(
     t: int,
     fit: FitInfo,
-    converged: bool,
+    dropped: bool,
     negatives: Negatives,
     history: VipsHistory,
     seconds: tuple[float, float, float],
@@ -155,7 +156,7 @@ def make_info(
     return Info(
         t=t,
         **fit._asdict(),
-        dropped=int(converged),
+        dropped=int(dropped),
         effective_sample_size=float(effective_sample_size(negatives.log_weights)),
         num_negatives=len(negatives.x),
         elbo=float(history.elbo[-1]),

@@ -138,7 +138,7 @@ def training_warnings(trained: pd.DataFrame, gaussian_prior: bool) -> list[str]:
             f"negatives miss where the reward is high. Try {_setting(cure, 'mixture')}, "
             "or fewer columns."
         )
-    if trained["dropped"].iloc[0]:
+    if trained["dropped"].all():
         found.append(
             "the first network found nothing and was dropped: the reward is its prior (and the EM "
             "mixture it is averaged with). Try more demonstrations, fewer columns, or "
