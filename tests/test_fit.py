@@ -296,6 +296,14 @@ def test_bad_weights_that_recovered_are_no_reason_to_doubt():
     assert training_warnings(trained, True) == []
 
 
+@pytest.mark.parametrize("dropped", [[1], [1, 1], [1, 0], [0, 1]])
+def test_a_reward_without_networks_says_so(dropped):
+    columns = {"t": range(len(dropped)), "num_negatives": 1000, "dropped": dropped}
+    trained = pd.DataFrame({**columns, "effective_sample_size": 900.0})
+    found = " ".join(training_warnings(trained, False))
+    assert ("the reward is its prior" in found) == all(dropped)
+
+
 def test_a_column_that_counts_the_rows_is_refused():
     with pytest.raises(InputError, match="column 'x2' counts the rows; drop it"):
         fit(np.column_stack([X, np.arange(60.0)]))

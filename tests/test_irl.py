@@ -1,8 +1,11 @@
+import io
+
 from virl_tf import irl
 from virl_tf.demonstrations import Data
 from virl_tf.discriminator.fit import DiscriminatorFitter
 from virl_tf.methods import EIM, METHODS, PAPER_METHODS, VIRL
 from virl_tf.mixture import resized
+from virl_tf.observers import ProgressBar
 from virl_tf.persistence.checkpoint import load_state, save_state
 from virl_tf.problem import make_problem
 from virl_tf.reward import evaluate
@@ -10,6 +13,7 @@ from virl_tf.reward import evaluate
 import numpy as np
 import pytest
 import tensorflow as tf
+from rich.console import Console
 
 from tests import tiny
 from tests.tiny_runs import (
@@ -231,6 +235,31 @@ def test_a_phi_that_does_not_beat_chance_is_dropped(loss):
     np.testing.assert_array_equal(evaluate(second.reward, GRID), evaluate(first.reward, GRID))
     # The policy's steps are not lost.
     assert not np.array_equal(second.policy.means, first.policy.means)
+
+
+@pytest.mark.usefixtures("improve")
+def test_a_phi_that_few_weights_tell_of_is_dropped_alone(monkeypatch):
+    problem, state, hparams = start(VIRL, loop={"min_gain": 1e-3})
+    fitter = RecordingFitter([2.0, 1.0])
+    monkeypatch.setattr("virl_tf.stopping.LEAST_EFFECTIVE", 1.1)  # never so many
+    first, info = irl.step(state, problem, VIRL, fitter, hparams)
+    assert (info.dropped, bool(first.converged), int(first.reward.networks.count)) == (1, False, 0)
+    assert not np.array_equal(first.policy.means, state.policy.means)
+    second, info = irl.step(first, problem, VIRL, fitter, hparams)
+    found = (info.dropped, bool(second.converged), int(second.reward.networks.count))
+    assert found == (0, False, 1)
+
+
+@pytest.mark.parametrize("converged", [False, True])
+def test_the_screen_says_whether_the_iterations_go_on(converged):
+    _, state, _ = start(VIRL)
+    row = {"t": 0, "dropped": 1, "effective_sample_size": 10.2, "num_negatives": 32000}
+    out = io.StringIO()
+    with ProgressBar(3, Console(file=out, width=300)) as bar:
+        bar(state._replace(converged=np.array(converged)), row)
+    end = "iterations end here" if converged else "only 10 of 32000 weights are effective"
+    assert "phi_0 tells held-out points apart no better than chance: dropped" in out.getvalue()
+    assert end in out.getvalue()
 
 
 @pytest.mark.usefixtures("improve")

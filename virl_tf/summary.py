@@ -140,7 +140,7 @@ def training_warnings(trained: pd.DataFrame, gaussian_prior: bool) -> list[str]:
         )
     if trained["dropped"].all():
         found.append(
-            "the first network found nothing and was dropped: the reward is its prior (and the EM "
+            "no network found anything, so each was dropped: the reward is its prior (and the EM "
             "mixture it is averaged with). Try more demonstrations, fewer columns, or "
             f"{_setting('loop.min_gain', None)} to keep it."
         )
