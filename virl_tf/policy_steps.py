@@ -72,15 +72,16 @@ class Steps:
             return policy, 0
         steps, kept, before = self._larger(policy.dim), len(watch.histories), self._elbo(policy)
         found: Any = policy
-        evaluations = 0
+        evaluations, after = 0, before
         for r in range(rounds):
             watch.expect(STEPS_AFTER_SPLIT)
             numbers = range((r + 1) * STEPS_AFTER_SPLIT, (r + 2) * STEPS_AFTER_SPLIT)
             *_, found = steps._each(without_light(found, LEAST_WEIGHT), numbers, watch)
             evaluations += STEPS_AFTER_SPLIT * steps.num_samples * policy.num_components
-            if watch.stopped or before.beats(self._elbo(found)):
+            after = self._elbo(found)
+            if watch.stopped or before.beats(after):
                 break
-        if not watch.stopped and self._elbo(found).beats(before):
+        if not watch.stopped and after.beats(before):
             return found, evaluations
         del watch.histories[kept:]
         return policy, evaluations
