@@ -134,7 +134,7 @@ def rows_of(summaries: Mapping[str, dict[str, Any]], where: Path) -> list[dict[s
             key |= {"components": 0, "stage": "reference", "status": "finished"}
             return [
                 {**key, "method": name, "best": value, "final": value, "reported": value}
-                | _further(description, summary, name)
+                | further_values(description, summary, name)
                 for name, value in summary["i_projection"].items()
             ]
         key = {name: summary[name] for name in RUN if name != "stage"}
@@ -154,11 +154,11 @@ def rows_of(summaries: Mapping[str, dict[str, Any]], where: Path) -> list[dict[s
         rows = []
         for stage, own, values, seconds, status in found:
             row = {**key, "stage": stage, **values, "cpu_seconds": seconds, "status": status}
-            rows.append(row | _further(description, own, stage))
+            rows.append(row | further_values(description, own, stage))
         return rows
 
 
-def _further(
+def further_values(
     description: TaskDescription, summary: Mapping[str, Any], stage: str
 ) -> dict[str, Any]:
     """The task's further columns, as far as there are values for them."""

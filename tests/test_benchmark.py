@@ -6,14 +6,22 @@ import resource
 import sys
 import time
 
-from virl_tf import InputError
+from virl_tf import InputError, fit_policy
 from virl_tf.mixture import Mixture, gaussian
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.benchmark import command, parts, settings, timing, vips, whole_run
+from experiments.benchmark import (
+    command,
+    few_evaluations,
+    parts,
+    settings,
+    timing,
+    vips,
+    whole_run,
+)
 from experiments.benchmark.timing import compare, exponent, rows_of, training_gflop
 from experiments.figures import draw
 from experiments.specification import RunRequest
@@ -193,7 +201,7 @@ def test_peers_that_are_not_installed_are_named(monkeypatch):
 
 
 def test_every_part_that_may_be_asked_for_is_measured():
-    assert {*command.PARTS, "run", "memory", "vips", "peers"} == set(settings.PART_NAMES)
+    assert {*command.PARTS, "run", "memory", "vips", "few", "peers"} == set(settings.PART_NAMES)
     assert set(whole_run.MANY) == set(settings.PRESETS)
 
 
@@ -212,12 +220,13 @@ def test_peers_are_a_part_that_is_asked_for(tmp_path, monkeypatch, peers):
     monkeypatch.setattr(command, "PARTS", {"kde": lambda repeats: [{**row, "part": "kde"}]})
     monkeypatch.setattr(command, "steps_beside_gmmvi", lambda: [{**row, "part": "peers"}])
     monkeypatch.setattr(command, "vips", lambda *_: [{**row, "part": "vips"}])
+    monkeypatch.setattr(command, "few_evaluations", lambda *_: [{**row, "part": "few"}])
     monkeypatch.setattr(command.whole_run, "run", lambda _: [{**row, "part": "run"}])
     monkeypatch.setattr(command.whole_run, "memory", lambda _: {**row, "part": "memory"})
     monkeypatch.setattr(command, "ceiling", lambda: 10.0)
     monkeypatch.setattr(settings, "check_gmmvi", lambda: None)
     for names, expected in (
-        ([], ["kde", "run", "memory", "vips"] + ["peers"] * peers),
+        ([], ["kde", "run", "memory", "vips", "few"] + ["peers"] * peers),
         (["peers"], ["peers"]),
     ):
         command.benchmark(names, settings.Settings(1, 1, peers=peers), tmp_path)
@@ -246,8 +255,46 @@ class FakePeer:
         self.num_samples_written += 10
 
 
+def test_the_fewest_evaluations_of_each_level_are_those_of_the_first_to_reach_it(monkeypatch):
+    name = "mixture of 30, K = 10"
+    monkeypatch.setattr(few_evaluations, "LEVELS", {name: (1.0, 0.5, 0.1)})
+    ours = [(100, 0.9), (300, 0.4), (200, 0.5)]
+    peers = iter([[(50, 0.8)], [(400, 0.2)], [(60, 1.1)]])
+    monkeypatch.setattr(few_evaluations, "trace_of_ours", lambda *_: ours)
+    monkeypatch.setattr(few_evaluations, "trace_of_gmmvi", lambda *_: next(peers))
+    rows = few_evaluations.rows_by_name(name, [7], True, 1.0)
+    found = {(row["who"], row["case"]): row["evaluations"] for row in rows}
+    for level, own, best in (("1", 100, 50), ("0.5", 200, 400), ("0.1", np.inf, np.inf)):
+        assert found["virl_tf", f"{name}, KL {level}"] == own
+        assert found["gmmvi, best design", f"{name}, KL {level}"] == best
+
+
+def test_a_frugal_fit_takes_as_few_evaluations_as_its_schedule_says():
+    _, make = next(pair for pair in vips.targets() if pair[0].name == "mixture of 30, K = 10")
+    target = make(0)
+    options = few_evaluations.frugal(target.dim, 3, 8)
+    fitted = fit_policy(
+        target.log_prob, target.dim, 10, initial_policy=target.start(0), seed=0, **options
+    )
+    of_steps = 3 * 8 * (10 + 8) * 5 + 3 * 10 * 10
+    assert fitted.evaluations == 2000 + of_steps + 3 * 8 * 4 * 10
+    assert target.measure(fitted.policy)["kl"] < 2.0
+
+
+def test_a_peer_is_looked_at_while_it_goes_on(monkeypatch):
+    monkeypatch.setattr(few_evaluations, "gmmvi_model", lambda *_: FakePeer())
+    target = vips.Target(
+        "normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0
+    )
+    trace = few_evaluations.trace_of_gmmvi(target, 0, "SAMTRON", 0.2)
+    numbers = [number for number, _ in trace]
+    assert numbers[0] == 10
+    assert numbers == sorted(set(numbers))
+    assert all(abs(kl) < 1e-9 for _, kl in trace)
+
+
 def test_a_peer_stops_at_as_many_evaluations_or_when_its_time_is_up(monkeypatch):
-    monkeypatch.setattr(vips, "_gmmvi_model", lambda *_: FakePeer())
+    monkeypatch.setattr(vips, "gmmvi_model", lambda *_: FakePeer())
     target = vips.Target(
         "normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0
     )

@@ -172,15 +172,17 @@ def test_what_is_better_on_fresh_seeds_is_stored_beside_other_columns(
     assert ("virl_10c" in columns) == (gain > 0.0)
 
 
-def test_what_is_committed_as_tuned_won_on_fresh_seeds_and_is_loaded():
-    columns = read_yaml(tuned_file("gaussians"))["columns"]
+@pytest.mark.parametrize("task", ["gaussians", "grid_walker"])
+def test_what_is_committed_as_tuned_won_on_fresh_seeds_and_is_loaded(task):
+    columns = read_yaml(tuned_file(task))["columns"]
     assert columns
     for column, sections in columns.items():
-        values = pd.read_csv(RESULTS / f"study_{column}" / "values.csv")
+        folder = f"study_{column}" if task == "gaussians" else f"study_walker_{column}"
+        values = pd.read_csv(RESULTS / folder / "values.csv")
         means = values.groupby("candidate")["value"].mean()
         assert means["found"] < means["published"]
-        method, components = column.removesuffix("c").split("_")
-        request = RunRequest("gaussians", method, int(components), hparams_file=Path("tuned"))
+        method, _, components = column.removesuffix("c").partition("_")
+        request = RunRequest(task, method, int(components or 10), hparams_file=Path("tuned"))
         loaded = request.specification().hparams
         for section, keys in sections.items():
             assert {key: getattr(getattr(loaded, section), key) for key in keys} == keys

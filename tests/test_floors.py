@@ -140,7 +140,7 @@ EXPERIMENT_FLOORS = [
         *("tuning", "tuning.space", "tuning.specification", "tuning.study"),
         *("tuning.importances", "tuning.compare", "tuning.study_folder"),
         *("tuning.tune_command", "tuning.study_plots", "tuning.budgets"),
-        *("benchmark.whole_run", "benchmark.command"),
+        *("benchmark.whole_run", "benchmark.few_evaluations", "benchmark.command"),
         *("report", "report.markup", "report.sources", "report.results"),
         *("report.items", "report.report"),
     ],

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from experiments.benchmark import parts as part_functions
 from experiments.benchmark import whole_run
+from experiments.benchmark.few_evaluations import few_evaluations
 from experiments.benchmark.settings import Settings
 from experiments.benchmark.timing import Row, ceiling
 from experiments.benchmark.vips import steps_beside_gmmvi, vips
@@ -63,7 +64,7 @@ def benchmark(names: Sequence[str], settings: Settings, out: Path) -> None:
     products = "float32 products of 500 x 256 with 256 x 256"
     console.print(f"ceiling: {best:.0f} GFLOP per CPU second ({products})", highlight=False)
     rows: list[Row] = []
-    every = [*PARTS, "run", "memory", "vips", *(["peers"] if settings.peers else [])]
+    every = [*PARTS, "run", "memory", "vips", "few", *(["peers"] if settings.peers else [])]
     for name in names or every:
         with console.status(f"measuring {name}"):
             for row in measure(name, settings, out):
@@ -85,6 +86,8 @@ def measure(name: str, settings: Settings, out: Path) -> Iterator[Row]:
         yield whole_run.memory(preset)
     elif name == "vips":
         yield from vips(range(seeds), peers, peer_seconds, out, only)
+    elif name == "few":
+        yield from few_evaluations(range(seeds), peers, peer_seconds)
     else:
         yield from steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats)
 
@@ -112,8 +115,9 @@ def _compare_with_ours(rows: list[Row]) -> None:
     """Put into every row how many times our CPU seconds it takes."""
     keys = [(row["part"], row["case"], row.get("seed")) for row in rows]
     pairs = list(zip(keys, rows, strict=True))
-    own = {key: row["cpu_seconds"] for key, row in pairs if row["who"] == "virl_tf"}
-    for key, row in pairs:
+    timed = [(key, row) for key, row in pairs if "cpu_seconds" in row]
+    own = {key: row["cpu_seconds"] for key, row in timed if row["who"] == "virl_tf"}
+    for key, row in timed:
         if key in own and row["who"] != "virl_tf":
             row["times_ours"] = row["cpu_seconds"] / own[key]
 

@@ -8,7 +8,7 @@ from virl_tf.validation import InputError, check_choice, check_integer, check_po
 
 PART_NAMES = (
     *("training", "reward", "steps", "kde", "sampling", "growth"),
-    *("run", "memory", "vips", "peers"),
+    *("run", "memory", "vips", "few", "peers"),
 )
 PRESETS = ("paper", "smoke")  # of `run` and `memory`
 
@@ -18,9 +18,10 @@ class Settings(NamedTuple):
 
     Attributes:
         repeats: of each candidate.
-        seeds, only: of `vips`.
+        seeds: of `vips` and `few`.
+        only: of `vips`.
         preset: of `run` and `memory`.
-        peers, peer_seconds: see `vips.fits`.
+        peers, peer_seconds: see `vips.fits` and `few_evaluations`.
     """
 
     repeats: int = 5

@@ -202,18 +202,16 @@ def gmmvi(
     Raises:
         InputError: gmmvi is not installed.
     """
-    model = _gmmvi_model(target, seed, design, options or {})
+    model = gmmvi_model(target, seed, design, options or {})
     start_cpu = time.process_time()
     iterations, first, seconds = 0, 0.0, 0.0
-    while int(model.sample_db.num_samples_written) < evaluations and seconds - first < most_seconds:
+    while written_by(model) < evaluations and seconds - first < most_seconds:
         model.train_iter()
         iterations += 1
         seconds = time.process_time() - start_cpu
         first = first or seconds
-    gmm = model.model
-    policy = Mixture(*(tf.cast(a, DENSITY) for a in (gmm.log_weights, gmm.means, gmm.chol_cov)))
-    policy = policy._replace(log_weights=tf.nn.log_softmax(policy.log_weights))
-    after, written = seconds - first, int(model.sample_db.num_samples_written)
+    policy = policy_of(model)
+    after, written = seconds - first, written_by(model)
     row = {"who": f"gmmvi {design}", "seed": seed, "evaluations": written}
     row |= {"cpu_seconds": seconds, "cpu_after_tracing": after}
     row |= {"components": policy.num_components, "iterations": iterations}
@@ -222,7 +220,20 @@ def gmmvi(
     return {**row, **target.measure(policy)}
 
 
-def _gmmvi_model(target: Target, seed: int, design: str, options: Mapping[str, Any]) -> Any:
+def written_by(model: Any) -> int:
+    """How often a model of gmmvi has evaluated its target."""
+    return int(model.sample_db.num_samples_written)
+
+
+def policy_of(model: Any) -> Mixture:
+    """The mixture of a model of gmmvi."""
+    gmm = model.model
+    policy = Mixture(*(tf.cast(a, DENSITY) for a in (gmm.log_weights, gmm.means, gmm.chol_cov)))
+    return policy._replace(log_weights=tf.nn.log_softmax(policy.log_weights))
+
+
+def gmmvi_model(target: Target, seed: int, design: str, options: Mapping[str, Any]) -> Any:
+    """Its model of a target, from the same start; raises InputError if gmmvi is not installed."""
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     try:
         from gmmvi.experiments.target_distributions.lnpdf import LNPDF

@@ -18,7 +18,13 @@ import pandas as pd
 from rich.console import Console
 
 from experiments.expected_time import sentence, times_of_units
-from experiments.result_files import differences, sign_flip_test, to_markdown, with_interval
+from experiments.result_files import (
+    differences,
+    further_values,
+    sign_flip_test,
+    to_markdown,
+    with_interval,
+)
 from experiments.specification import column_name, parse_integers, published_column, tuned_file
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line
@@ -181,9 +187,9 @@ def _size_line(columns: Sequence[Column], units: Sequence[CandidateUnit], out: P
 
 
 def _outcome(unit: CandidateUnit, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of values.csv."""
+    """A row of values.csv: the objective, and what else a run of the task measures."""
     spec = unit.spec
-    return {
+    row = {
         "column": column_name(spec.task, spec.method, spec.components),
         "candidate": unit.candidate,
         "seed": spec.seed,
@@ -191,6 +197,7 @@ def _outcome(unit: CandidateUnit, summary: Mapping[str, Any]) -> dict[str, Any]:
         "status": summary["status"],
         "cpu_seconds": summary["cpu_seconds"]["process"],
     }
+    return row | further_values(spec.description, summary, "training")
 
 
 def find_columns(studies: Studies) -> list[Column]:
