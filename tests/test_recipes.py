@@ -15,6 +15,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"
 TITLES = {
     "A constraint at inference",
     "A policy that stays near the demonstrations",
+    "A log density that is slow",
     "Samples of the recovered density",
     "Trajectories of a Gymnasium environment",
     "A new task, a new method",
@@ -49,6 +50,13 @@ def cook(title, block, given):
     names = dict(given)
     exec(compile(recipes()[title][block], f"{PAGE.name}, {title}", "exec"), names)
     return names
+
+
+def test_a_frugal_policy_takes_a_sixteenth_of_the_evaluations(trained):
+    frugal = cook("A log density that is slow", 0, trained)["frugal"]
+    usual = virl_tf.fit_policy(trained["result"].reward.log_prob, dim=2, num_components=10, seed=1)
+    assert usual.evaluations > 15 * frugal.evaluations
+    assert frugal.elbo > usual.elbo - 0.5
 
 
 def test_every_recipe_has_a_test():
