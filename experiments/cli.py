@@ -838,19 +838,22 @@ def benchmark_command(
         bool,
         Option(
             "--peers",
-            help="vips: gmmvi beside ours (pip install 'virl_tf\\[bench]'); without PART also "
+            help="vips, few: gmmvi beside ours (pip install 'virl_tf\\[bench]'); without PART also "
             "peers.",
         ),
     ] = False,
     peer_seconds: Annotated[
         float | None,
-        Option(help="vips: CPU seconds after which a run of gmmvi stops; default: 20 times ours."),
+        Option(
+            help="vips, few: CPU seconds after which a run of gmmvi stops; default: 20 times ours, "
+            "and 60."
+        ),
     ] = None,
     only: Annotated[
         str, _given("TEXT", "vips: the targets with this in their names, e.g. mixture.")
     ] = "",
     repeats: Annotated[int, Option(help="Measurements of each candidate.")] = 5,
-    seeds: Annotated[int, Option(help="vips: seeds.")] = 5,
+    seeds: Annotated[int, Option(help="vips, few: seeds.")] = 5,
     preset: Annotated[str, Option(help="run, memory: paper (ten minutes) or smoke.")] = "paper",
     out: Annotated[Path, _folder("For benchmark.json and benchmark.md.")] = Path("benchmark"),
     quiet: Quiet = False,

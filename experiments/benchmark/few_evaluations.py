@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from virl_tf.fit_policy import fit_policy
@@ -81,11 +80,11 @@ def least(name: str, trace: Sequence[tuple[int, float]]) -> list[float]:
 
 def trace_of_ours(target: Target, seed: int) -> list[tuple[int, float]]:
     """(evaluations, KL) of a fit with each of `SCHEDULES`."""
-    start, fit = target.start(seed), partial(fit_policy, target.log_prob, target.dim)
-    found = []
+    found: list[tuple[int, float]] = []
+    given: dict[str, Any] = {"seed": seed, "initial_policy": target.start(seed)}
     for rounds, steps in SCHEDULES:
-        options = frugal(target.dim, rounds, steps)
-        fitted = fit(target.components, seed=seed, initial_policy=start, **options)
+        options = {**given, **frugal(target.dim, rounds, steps)}
+        fitted = fit_policy(target.log_prob, target.dim, target.components, **options)
         found.append((fitted.evaluations, target.measure(fitted.policy)["kl"]))
     return found
 
