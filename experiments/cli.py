@@ -831,7 +831,7 @@ def benchmark_command(
         list[str] | None,
         Argument(
             metavar="PART...",
-            help="training, reward, steps, kde, sampling, growth, run, memory, vips, peers.",
+            help="training, reward, steps, kde, sampling, growth, run, memory, vips, few, peers.",
         ),
     ] = None,
     peers: Annotated[
