@@ -188,6 +188,23 @@ def test_what_is_committed_as_tuned_won_on_fresh_seeds_and_is_loaded(task):
             assert {key: getattr(getattr(loaded, section), key) for key in keys} == keys
 
 
+def test_of_a_run_all_is_kept_that_its_task_measures():
+    spec = RunRequest("grid_walker", "virl", 10).specification()
+    unit = comparing.CandidateUnit(spec, 0, candidate="found")
+    summary = {"task": "grid_walker", "status": "finished", "cpu_seconds": {"process": 90.0}}
+    summary |= {"negative_elbo": -4.5, "reward_correlation": 0.93, "num_modes": 32}
+    assert comparing._outcome(unit, summary) == {
+        "column": "virl",
+        "candidate": "found",
+        "seed": spec.seed,
+        "value": -4.5,
+        "status": "finished",
+        "cpu_seconds": 90.0,
+        "open_modes": 32,
+        "reward_correlation": 0.93,
+    }
+
+
 def test_what_beats_published_is_run_beside_it(studies, runs, tmp_path):
     found, make = studies
     make(3.0, 1.0)
