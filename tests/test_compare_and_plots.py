@@ -294,6 +294,21 @@ def test_objectives_below_zero_have_a_linear_axis(studies, monkeypatch, tmp_path
     assert shown["history"].axes[0].get_yscale() == "linear"
 
 
+def test_a_bad_trial_does_not_hide_good_ones_below_zero(studies, monkeypatch, tmp_path):
+    _, make = studies
+    study = make(-4.0, -3.9, -3.8, -3.5, -3.0, -2.8, -2.7, 60_000.0)
+    shown = drawn(monkeypatch, study)
+    study_pictures.draw_study(study, importances_of(study), tmp_path)
+    most = -4.0 + 4.0 * 0.175
+    for name in ("history", "slices"):
+        axes = shown[name].axes[0]
+        np.testing.assert_allclose(axes.get_ylim()[1], most)
+        (note,) = [text.get_text() for text in axes.texts]
+        assert note == "4 above"
+    (points,) = shown["pair"].axes[0].collections
+    np.testing.assert_allclose(points.get_clim(), (-4.0, most))
+
+
 def test_whole_numbers_have_whole_ticks_and_no_field_between(studies, monkeypatch, tmp_path):
     _, make = studies
     study = make(*np.linspace(0.1, 1.0, 9))

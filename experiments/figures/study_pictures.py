@@ -73,11 +73,24 @@ def title(axes: Axes, text: str) -> None:
 
 
 def _objective_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Logarithmic, if the values are positive: a bad trial would hide the good ones."""
-    if min(values) <= 0.0:
+    """Logarithmic, or cut where values are not positive: a bad trial would hide the good ones."""
+    if min(values) > 0.0:
+        axes.set_yscale("log")
+        log_ticks(axes.yaxis, values, (1.0, 2.0, 5.0))
         return
-    axes.set_yscale("log")
-    log_ticks(axes.yaxis, values, (1.0, 2.0, 5.0))
+    most = _most_shown(values)
+    beyond = sum(value > most for value in values)
+    if beyond:
+        lowest = min(values)
+        axes.set_ylim(lowest - 0.05 * (most - lowest), most)
+        above: Look = {"xycoords": "axes fraction", "fontsize": 8, "va": "top"}
+        axes.annotate(f"{beyond} above", (0.02, 0.98), **above)
+
+
+def _most_shown(values: Any) -> float:
+    """Four times as far above the lowest value as a quarter of the values reach."""
+    lowest, quarter = np.quantile(values, [0.0, 0.25])
+    return float(lowest + 4.0 * (quarter - lowest))
 
 
 def draw_importances(importances: pd.DataFrame, out: Path, trials: int) -> None:
@@ -126,15 +139,20 @@ def draw_pair(complete: Sequence[FrozenTrial], names: Sequence[str], out: Path) 
     """
     figure, axes = plt.subplots(figsize=(5.2, 3.8), layout="constrained")
     values = np.array([trial.values[0] for trial in complete])
-    norm = LogNorm if values.min() > 0.0 else Normalize
+    positive, most = values.min() > 0.0, values.max()
+    if not positive:
+        most = min(most, _most_shown(values))
+    norm = (LogNorm if positive else Normalize)(values.min(), most)
     order = np.argsort(-values)  # the best on top
     x, y = (np.array([float(trial.params[name]) for trial in complete])[order] for name in names)
     look: Look = {"c": values[order], "cmap": "viridis_r", "s": 40, "edgecolors": "0.3"}
-    points = axes.scatter(x, y, norm=norm(values.min(), values.max()), linewidths=0.4, **look)
+    points = axes.scatter(x, y, norm=norm, linewidths=0.4, **look)
     for which, name in zip("xy", names, strict=True):
         _parameter_axis(axes, which, name, complete)
     title(axes, f"{len(complete)} complete trials")
-    bar = figure.colorbar(points, label="objective (lower is better)", format="{x:g}")
+    beyond = "max" if most < values.max() else "neither"
+    told: Look = {"label": "objective (lower is better)", "format": "{x:g}", "extend": beyond}
+    bar = figure.colorbar(points, **told)
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
     open_frame(axes)
     save(figure, out / "pair")
