@@ -10,7 +10,7 @@ import optuna
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
@@ -62,7 +62,7 @@ def draw_history(trials: Sequence[FrozenTrial], out: Path) -> None:
     axes.set_xlabel("trial")
     title(axes, f"{len(complete)} complete trials of {len(trials)}")
     axes.set_ylabel("objective (lower is better)")
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     open_frame(axes)
     save(figure, out / "history")
 
@@ -153,7 +153,8 @@ def draw_pair(complete: Sequence[FrozenTrial], names: Sequence[str], out: Path) 
     beyond = "max" if most < values.max() else "neither"
     told: Look = {"label": "objective (lower is better)", "format": "{x:g}", "extend": beyond}
     bar = figure.colorbar(points, **told)
-    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    if positive:
+        log_ticks(bar.long_axis, values, (1.0, 2.0, 5.0))
     open_frame(axes)
     save(figure, out / "pair")
 

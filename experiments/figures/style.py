@@ -108,10 +108,13 @@ def explain(figure: Figure, title: str, key: str = "") -> None:
 def log_ticks(axis: Axis, values: Any, subs: Sequence[float], numticks: int | None = None) -> None:
     """Plain numbers: of values over a decade or so at `subs` of its multiples, else at its powers.
 
-    The default labels every multiple of a power of ten, too many for about one decade.
+    The default labels every multiple of a power of ten, too many for about one decade and right for
+    a third of it.
     """
-    few = max(values) < 30.0 * min(values)
-    axis.set_major_locator(LogLocator(subs=subs if few else (1.0,), numticks=numticks))
+    span = max(values) / min(values)
+    if span < 3.0:
+        subs = tuple(np.arange(1.0, 10.0))
+    axis.set_major_locator(LogLocator(subs=subs if span < 30.0 else (1.0,), numticks=numticks))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
 
