@@ -108,11 +108,11 @@ def explain(figure: Figure, title: str, key: str = "") -> None:
 def log_ticks(axis: Axis, values: Any, subs: Sequence[float], numticks: int | None = None) -> None:
     """Plain numbers: of values over a decade or so at `subs` of its multiples, else at its powers.
 
-    The default labels every multiple of a power of ten, too many for about one decade and right for
-    a third of it.
+    The default labels every multiple of a power of ten: too many for about one decade, and right
+    for less than half of one, unless `numticks` says that there is little room.
     """
     span = max(values) / min(values)
-    if span < 3.0:
+    if span < 3.0 and numticks is None:
         subs = tuple(np.arange(1.0, 10.0))
     axis.set_major_locator(LogLocator(subs=subs if span < 30.0 else (1.0,), numticks=numticks))
     axis.set_major_formatter("{x:g}")
