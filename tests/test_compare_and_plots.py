@@ -188,6 +188,10 @@ def test_what_is_committed_as_tuned_won_on_fresh_seeds_and_is_loaded(task):
             assert {key: getattr(getattr(loaded, section), key) for key in keys} == keys
 
 
+def test_values_of_which_many_are_the_lowest_are_all_shown():
+    assert study_pictures._most_shown([-4.0, -4.0, -4.0, 1.0]) == 1.0
+
+
 def test_of_a_run_all_is_kept_that_its_task_measures():
     spec = RunRequest("grid_walker", "virl", 10).specification()
     unit = comparing.CandidateUnit(spec, 0, candidate="found")

@@ -101,7 +101,7 @@ EXPERIMENT_FLOORS = [
         *("evaluation", "evaluation.base", "evaluation.contrast", "evaluation.distances"),
         "evaluation.situations",
         *("benchmark", "benchmark.timing", "benchmark.vips", "benchmark.parts"),
-        "benchmark.settings",
+        *("benchmark.few_evaluations", "benchmark.settings"),
     ],
     [
         *(
@@ -140,7 +140,7 @@ EXPERIMENT_FLOORS = [
         *("tuning", "tuning.space", "tuning.specification", "tuning.study"),
         *("tuning.importances", "tuning.compare", "tuning.study_folder"),
         *("tuning.tune_command", "tuning.study_plots", "tuning.budgets"),
-        *("benchmark.whole_run", "benchmark.few_evaluations", "benchmark.command"),
+        *("benchmark.whole_run", "benchmark.command"),
         *("report", "report.markup", "report.sources", "report.results"),
         *("report.items", "report.report"),
     ],

@@ -88,9 +88,11 @@ def _objective_axis(axes: Axes, values: Sequence[float]) -> None:
 
 
 def _most_shown(values: Any) -> float:
-    """Four times as far above the lowest value as a quarter of the values reach."""
-    lowest, quarter = np.quantile(values, [0.0, 0.25])
-    return float(lowest + 4.0 * (quarter - lowest))
+    """Four times as far above the lowest value as a quarter of the values reach; all of them where
+    that is nowhere.
+    """
+    lowest, quarter, highest = np.quantile(values, [0.0, 0.25, 1.0])
+    return float(lowest + 4.0 * (quarter - lowest) if quarter > lowest else highest)
 
 
 def draw_importances(importances: pd.DataFrame, out: Path, trials: int) -> None:
