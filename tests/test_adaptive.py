@@ -290,10 +290,11 @@ def test_a_target_that_is_finite_hardly_anywhere_is_survived():
     ("overrides", "message"),
     [
         ({"rounds": 3}, "num_rounds"),
-        ({"reused_steps": 1}, "unknown key 'search.reused_steps'"),
+        ({"reused_step": 1}, "unknown key 'search.reused_step': did you mean 'reused_steps'"),
+        ({"reused_steps": -1}, "reused_steps"),
         ({"num_rounds": 0}, "num_rounds"),
         ({"spare_components": 1.5}, "spare_components"),
-        ({"samples_per_component": 3}, "samples_per_component"),
+        ({"samples_per_component": 0}, "samples_per_component"),
         ({"steps_per_round": None}, "steps_per_round"),
         ([1], "mapping"),
         ("on", "mapping"),

@@ -272,11 +272,11 @@ def test_the_fewest_evaluations_of_each_level_are_those_of_the_first_to_reach_it
 def test_a_frugal_fit_takes_as_few_evaluations_as_its_schedule_says():
     _, make = next(pair for pair in vips.targets() if pair[0].name == "mixture of 30, K = 10")
     target = make(0)
-    options = few_evaluations.frugal(target.dim, 3, 8)
+    options = few_evaluations.frugal(target.dim, True, 3, 8)
     fitted = fit_policy(
         target.log_prob, target.dim, 10, initial_policy=target.start(0), seed=0, **options
     )
-    of_steps = 3 * 8 * (10 + 8) * 5 + 3 * 10 * 10
+    of_steps = 3 * 8 * (10 + 8) * 1 + 1 * 10 * 6
     assert fitted.evaluations == 2000 + of_steps + 3 * 8 * 4 * 10
     assert target.measure(fitted.policy)["kl"] < 2.0
 

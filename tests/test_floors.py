@@ -52,6 +52,7 @@ FLOORS = [
         *(
             "vips",
             "vips.surrogate",
+            "vips.reuse",
             "vips.slopes",
             "vips.trust_region",
             "vips.vips",

@@ -130,7 +130,8 @@ class SearchHparams:
     spare_components: int | None = _ranged(interval(1))
     num_rounds: int | None = _ranged(interval(1))
     steps_per_round: int = _ranged(interval(1))
-    samples_per_component: int | None = _ranged(interval(4))
+    samples_per_component: int | None = _ranged(interval(1))
+    reused_steps: int = _ranged(interval(0))
     split_rounds: int = _ranged(interval(0))
 
 

@@ -6,6 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from virl_tf.fit_policy import fit_policy
+from virl_tf.numerics import split_seed
+from virl_tf.vips.slopes import slopes_say_all
+from virl_tf.vips.surrogate import num_coefficients
 
 import numpy as np
 
@@ -22,25 +25,34 @@ from experiments.benchmark.vips import (
 LEVELS = {
     "mixture of 30, K = 10": (1.0, 0.65),
     "mixture of 30, K = 30": (0.25, 0.15),
+    "walker d = 5, K = 25": (0.7, 0.5),
     "planar robot, K = 40": (7.0, 5.0),
 }
 
 # (rounds, steps of each) of a search, from few evaluations to many.
-SCHEDULES = ((3, 8), (4, 8), (5, 8), (5, 12), (6, 16), (8, 16), (10, 20))
+SCHEDULES = ((3, 8), (4, 8), (5, 8), (4, 14), (5, 12), (5, 16), (6, 16), (8, 16), (10, 20))
+
+# Steps whose draws serve again, of gradients and of values.
+REUSED_STEPS, REUSED_STEPS_OF_VALUES = 5, 9
 
 DESIGNS = ("SAMTRON", "SAMTRON/1", "ZAMTRUX/1")  # of gmmvi, the best ones on these targets
 SECONDS = 60.0
+POINTS = 1000  # between which jumps are looked for
 GROWTH = 1.15  # of gmmvi's evaluations, from one look at its policy to the next
 
 
-def frugal(dim: int, rounds: int, steps: int) -> dict[str, Any]:
-    """Arguments of `fit_policy` for a target whose evaluations are dear."""
-    samples = math.ceil(1.5 * (dim + 1))
-    search = {"num_rounds": rounds, "steps_per_round": steps, "samples_per_component": samples}
+def frugal(dim: int, gradients: bool, rounds: int, steps: int) -> dict[str, Any]:
+    """Arguments of `fit_policy` for a target whose evaluations are dear: a step sees two draws for
+    each unknown of a component's surrogate, most of them again, and one of its own ends it.
+    """
+    unknowns = dim + 1 if gradients else num_coefficients(dim)
+    reused_steps = REUSED_STEPS if gradients else REUSED_STEPS_OF_VALUES
+    search = {"num_rounds": rounds, "steps_per_round": steps, "split_rounds": 0}
+    samples = math.ceil(2 * unknowns / (1 + reused_steps))
     return {
-        "search": {**search, "split_rounds": 0},
-        "num_steps": 3,
-        "samples_per_component": 2 * samples,
+        "search": {**search, "reused_steps": reused_steps, "samples_per_component": samples},
+        "num_steps": 1,
+        "samples_per_component": max(4, 2 * unknowns),
         "kl_bound": 0.05,
     }
 
@@ -81,9 +93,12 @@ def least(name: str, trace: Sequence[tuple[int, float]]) -> list[float]:
 def trace_of_ours(target: Target, seed: int) -> list[tuple[int, float]]:
     """(evaluations, KL) of a fit with each of `SCHEDULES`."""
     found: list[tuple[int, float]] = []
-    given: dict[str, Any] = {"seed": seed, "initial_policy": target.start(seed)}
+    start = target.start(seed)
+    given: dict[str, Any] = {"seed": seed, "initial_policy": start}
+    points = start.sample(POINTS, split_seed(seed, 0, "check"))
+    gradients = slopes_say_all(target.log_prob, points)
     for rounds, steps in SCHEDULES:
-        options = {**given, **frugal(target.dim, rounds, steps)}
+        options = {**given, **frugal(target.dim, gradients, rounds, steps)}
         fitted = fit_policy(target.log_prob, target.dim, target.components, **options)
         found.append((fitted.evaluations, target.measure(fitted.policy)["kl"]))
     return found

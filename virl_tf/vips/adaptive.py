@@ -16,6 +16,7 @@ from virl_tf.hparams import SearchHparams
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, repeat
 from virl_tf.shapes import Array, Bool, Float64, Int32
+from virl_tf.vips.reuse import Batches, no_batches
 from virl_tf.vips.surrogate import num_coefficients
 from virl_tf.vips.vips import (
     StepOptions,
@@ -65,6 +66,7 @@ class Budget(NamedTuple):
     rounds: int
     steps_per_round: int
     samples: int  # per slot and step
+    reused_steps: int = 0  # whose draws serve a step, too
     split_rounds: int = 0  # after it, where something is to be split
 
     @property
@@ -101,13 +103,16 @@ def budget_of(
     for_many = math.ceil(0.4 * num_components)
     for_few = min(30, 250 // num_components)
     of_values = max(30, 5 * num_coefficients(dim) // 3)
-    samples = default_samples(dim, gradients=True) if gradients else of_values
+    wanted = default_samples(dim, gradients=True) if gradients else of_values
+    reused_steps = 0 if at_modes else hparams.reused_steps
+    samples = hparams.samples_per_component or math.ceil(wanted / (1 + reused_steps))
     return Budget(
         components=num_components,
         spare=hparams.spare_components or max(8, num_components // 4),
         rounds=hparams.num_rounds or (ROUNDS_AT_MODES if at_modes else max(10, for_many, for_few)),
         steps_per_round=hparams.steps_per_round,
-        samples=hparams.samples_per_component or samples,
+        samples=samples,
+        reused_steps=reused_steps,
         split_rounds=0 if at_modes else hparams.split_rounds,
     )
 
@@ -127,6 +132,7 @@ class SearchState(NamedTuple):
     scores: Float64[Array, " C"]  # log w_o + its gain at the last step; nan for a new component
     store: Store
     history: VipsHistory  # of all steps
+    batches: Batches | tuple[()] = ()  # of the steps before, if they serve again
 
 
 class Scale(NamedTuple):
@@ -166,14 +172,15 @@ class Search(NamedTuple):
         """Step i of all slots."""
         step_seed = tf.random.fold_in(self._seeds()[1], i)
         own = self.options._replace(kl_bound=state.kl_bounds)
-        policy, row, draws = vips_step(
-            state.policy, self.target, step_seed, own, self.budget.samples, self.gradients
+        sizes = (self.budget.samples, self.gradients)
+        policy, row, seen = vips_step(
+            state.policy, self.target, step_seed, own, *sizes, state.batches
         )
-        kl_bounds, scores = _adapt(state, draws.gains)
+        kl_bounds, scores = _adapt(state, seen.gains)
         first_row = START_DRAWS + i * self.budget.slots * STORED_DRAWS
-        store = _put(state.store, first_row, draws.points, draws.values)
+        store = _put(state.store, first_row, seen.latest.points, seen.latest.values)
         history = record(state.history, i, row)
-        return SearchState(policy, kl_bounds, scores, store, history)
+        return SearchState(policy, kl_bounds, scores, store, history, seen.batches)
 
     def exchange(self, r: Int32[Array, ""], state: SearchState, scale: Scale) -> SearchState:
         """What ends round r: K components stay, the others are replaced."""
@@ -241,7 +248,10 @@ def _first_state(
     )
     kl_bounds = _filled(budget.slots, KL_BOUND)
     scores = _filled(budget.slots, np.nan)
-    return SearchState(policy, kl_bounds, scores, store, empty_history(budget.steps))
+    batches: Batches | tuple[()] = ()
+    if budget.reused_steps:
+        batches = no_batches(policy, 1 + budget.reused_steps, budget.samples)
+    return SearchState(policy, kl_bounds, scores, store, empty_history(budget.steps), batches)
 
 
 def _spread(points: Float64[Array, "N D"]) -> Float64[Array, "D D"]:
@@ -311,10 +321,16 @@ def _exchange(
     policy = Mixture(*(tf.concat(pair, axis=0) for pair in zip(kept, added, strict=True)))
     kl_bounds = [tf.gather(state.kl_bounds, rows), _filled(spare, KL_BOUND)]
     scores = [tf.gather(state.scores, rows), _filled(spare, np.nan)]
+    batches = state.batches
+    if batches:
+        of_kept = (tf.gather(array, rows) for array in batches)
+        of_added = no_batches(added, *batches.values.shape[1:])
+        batches = Batches(*(tf.concat(pair, 0) for pair in zip(of_kept, of_added, strict=True)))
     return state._replace(
         policy=_normalised(policy),
         kl_bounds=tf.concat(kl_bounds, axis=0),
         scores=tf.concat(scores, axis=0),
+        batches=batches,
     )
 
 

@@ -110,7 +110,7 @@ def conditional_step(
     draws = _draw(policy, contexts, acting, num_samples, seed)
     flat = tf.reshape(draws.rows, [-1, draws.rows.shape[-1]])
     values = tf.reshape(vips.values_at(target, flat), [k, num_samples])
-    log_target, alive, rejected = vips.floored(values)
+    log_target, alive = vips.floored(values)
     log_policy = tf.reshape(vips.density_at(policy, flat), [k, num_samples])
 
     log_component = -0.5 * tf.reduce_sum(draws.z**2, -1) - policy.log_normalisers()[:, None]
@@ -131,7 +131,7 @@ def conditional_step(
         component_kl=tf.reduce_max(component_kl),
         weight_kl=gate_kl,
         effective_components=tf.exp(entropy),
-        rejected=rejected,
+        rejected=vips.rejected_share(values),
     )
     return new, row
 

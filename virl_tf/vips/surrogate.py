@@ -27,7 +27,10 @@ TOLERANCE, MAX_ITERATIONS = 1e-6, 300
 
 
 def fit_quadratic(
-    z: Float64[Array, "K S D"], rewards: Float64[Array, "K S"], ridge: Float64[Array, ""]
+    z: Float64[Array, "K S D"],
+    rewards: Float64[Array, "K S"],
+    ridge: Float64[Array, ""],
+    weights: Float64[Array, "K S"] | None = None,
 ) -> tuple[Float64[Array, "K D D"], Float64[Array, "K D"]]:
     """Least squares in whitened coordinates, with rewards standardised per component.
 
@@ -38,19 +41,24 @@ def fit_quadratic(
         z: of the points x = mean + L z.
         rewards: finite.
         ridge: added to the mean squares of the features.
+        weights: of the points, of mean one; None: ones.
 
     Returns:
         A, symmetric, and b.
     """
-    mean = tf.reduce_mean(rewards, axis=-1, keepdims=True)
-    scale = tf.sqrt(tf.reduce_mean((rewards - mean) ** 2, axis=-1, keepdims=True))
+    weights = tf.ones_like(rewards) if weights is None else weights
+    mean = tf.reduce_mean(weights * rewards, axis=-1, keepdims=True)
+    scale = tf.sqrt(tf.reduce_mean(weights * (rewards - mean) ** 2, axis=-1, keepdims=True))
     standardised = tf.math.divide_no_nan(rewards - mean, scale)
     solve = _by_normal_equations if z.shape[-1] <= MAX_DIRECT_DIM else _by_conjugate_gradients
-    return solve(z, standardised, scale, ridge)
+    return solve(z, standardised, scale, ridge, weights)
 
 
 def fit_slopes(
-    z: Float64[Array, "K S D"], slopes: Float64[Array, "K S D"], ridge: Float64[Array, ""]
+    z: Float64[Array, "K S D"],
+    slopes: Float64[Array, "K S D"],
+    ridge: Float64[Array, ""],
+    weights: Float64[Array, "K S"] | None = None,
 ) -> tuple[Float64[Array, "K D D"], Float64[Array, "K D"]]:
     """Least squares of the gradient, b - A z, instead of the value.
 
@@ -62,16 +70,17 @@ def fit_slopes(
     Args:
         z: of the points x = mean + L z.
         slopes: the gradient of the reward by z; finite.
-        ridge: added to the mean squares of the features.
+        ridge, weights: as in `fit_quadratic`.
 
     Returns:
         A, symmetric, and b.
     """
     num_samples = z.shape[-2]
     u = tf.concat([tf.ones_like(z[..., :1]), z], axis=-1)
-    gram = tf.matmul(u, u, transpose_a=True) / num_samples
+    weighted = u if weights is None else weights[..., None] * u
+    gram = tf.matmul(weighted, u, transpose_a=True) / num_samples
     gram += ridge * tf.eye(u.shape[-1], dtype=DENSITY)
-    moment = tf.matmul(u, slopes, transpose_a=True) / num_samples
+    moment = tf.matmul(weighted, slopes, transpose_a=True) / num_samples
     theta = tf.linalg.cholesky_solve(tf.linalg.cholesky(gram), moment)  # [K, 1 + D, D]
     a = -0.5 * (theta[:, 1:] + tf.transpose(theta[:, 1:], [0, 2, 1]))
     return a, theta[:, 0]
@@ -82,6 +91,7 @@ def _by_normal_equations(
     rewards: Float64[Array, "K S"],
     scale: Float64[Array, "K 1"],
     ridge: Float64[Array, ""],
+    weights: Float64[Array, "K S"],
 ) -> tuple[Float64[Array, "K D D"], Float64[Array, "K D"]]:
     """A and b, of the coefficients of all products of coordinates."""
     dim, num_samples = z.shape[-1], z.shape[-2]
@@ -89,9 +99,10 @@ def _by_normal_equations(
     products = tf.gather(z, rows, axis=-1) * tf.gather(z, columns, axis=-1)  # z_i z_j, i >= j
     features = tf.concat([tf.ones_like(z[..., :1]), z, products], axis=-1)  # [K, S, M]
 
-    gram = tf.matmul(features, features, transpose_a=True) / num_samples
+    weighted = weights[..., None] * features
+    gram = tf.matmul(weighted, features, transpose_a=True) / num_samples
     gram += ridge * tf.eye(num_coefficients(dim), dtype=DENSITY)
-    moment = tf.matmul(features, rewards[..., None], transpose_a=True) / num_samples
+    moment = tf.matmul(weighted, rewards[..., None], transpose_a=True) / num_samples
     theta = solve_positive_definite(gram, moment[..., 0]) * scale  # [K, M]
 
     b = theta[..., 1 : 1 + dim]
@@ -104,6 +115,7 @@ def _by_conjugate_gradients(
     rewards: Float64[Array, "K S"],
     scale: Float64[Array, "K 1"],
     ridge: Float64[Array, ""],
+    weights: Float64[Array, "K S"],
 ) -> tuple[Float64[Array, "K D D"], Float64[Array, "K D"]]:
     """The same A and b without a matrix of features.
 
@@ -115,7 +127,7 @@ def _by_conjugate_gradients(
     u = tf.transpose(u, [0, 2, 1])  # [K, D + 1, S], in which the products are fastest
 
     def moments(values: tf.Tensor) -> tf.Tensor:
-        return tf.matmul(values[:, None] * u, u, transpose_b=True) / num_samples
+        return tf.matmul((weights * values)[:, None] * u, u, transpose_b=True) / num_samples
 
     # A coefficient off the diagonal of V stands there twice.
     penalty = ridge * (2.0 - tf.eye(u.shape[1], dtype=DENSITY))

@@ -34,6 +34,7 @@ from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, compiled, in_blocks, repeat, specs_of
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool, Float64, Int32
+from virl_tf.vips.reuse import Batches, Evaluated, weighed, with_latest
 from virl_tf.vips.slopes import values_and_slopes
 from virl_tf.vips.surrogate import fit_quadratic, fit_slopes, num_coefficients
 from virl_tf.vips.trust_region import ComponentStep, update_components, update_weights
@@ -74,11 +75,11 @@ class VipsHistory(NamedTuple):
     rejected: Float64[Array, "*steps"]  # share of draws where the target was not finite
 
 
-class Draws(NamedTuple):
-    """What a step evaluated."""
+class Seen(NamedTuple):
+    """What a step evaluated, and what it says of the components."""
 
-    points: Float64[Array, "K S D"]
-    values: Float64[Array, "K S"]  # log p* there, as the target gave it
+    latest: Evaluated
+    batches: Batches | tuple[()]  # with the latest, if any are kept
     gains: Float64[Array, " K"]  # E_{q~(x|o)}[log p*(x) - log q~(x)]
 
 
@@ -159,27 +160,37 @@ def vips_step(
     options: StepOptions,
     num_samples: int,
     gradients: bool = False,
-) -> tuple[Mixture, VipsHistory, Draws]:
-    """One update of all components and of the weights; its row of the history; what it drew.
+    batches: Batches | tuple[()] = (),
+) -> tuple[Mixture, VipsHistory, Seen]:
+    """One update of all components and of the weights; its row of the history; what it has seen.
 
     Args:
         gradients: the surrogate is fitted to the rewards' gradients, not to their values.
+        batches: of steps before, whose draws serve this one, too.
     """
     k, d = policy.means.shape
     z, points = draw_from_each(policy, num_samples, seed)
-    x = tf.reshape(points, [-1, d])
-    values, log_policy, slopes = _evaluated(policy, target, x, gradients)
-    values = tf.reshape(values, [k, num_samples])
-    log_target, alive, rejected = floored(values)
+    latest = evaluated = _evaluated(target, points, gradients)
+    weights = tf.ones([k, num_samples], DENSITY)
+    if batches:
+        batches = with_latest(batches, latest, policy)
+        evaluated, z, weights = weighed(batches)
+    log_target, alive = floored(evaluated.values)
 
     log_component = -0.5 * tf.reduce_sum(z**2, axis=-1) - policy.log_normalisers()[:, None]
-    log_policy = tf.reshape(log_policy, [k, num_samples])
+    x = tf.reshape(evaluated.points, [-1, d])
+    log_policy, slopes_of_policy = _density_and_slopes(policy, x, gradients)
+    log_policy = tf.reshape(log_policy, log_target.shape)
     log_responsibility = policy.log_weights[:, None] + log_component - log_policy
     rewards = log_target + log_responsibility  # R_o(x)
 
-    a, b = _surrogate(policy, z, rewards, slopes, values, options.ridge)
+    slopes = None
+    if slopes_of_policy is not None:
+        slopes = evaluated.slopes - tf.reshape(slopes_of_policy, z.shape)
+    inside = tf.reduce_all(tf.math.is_finite(evaluated.values) | (weights == 0.0), axis=1)
+    a, b = _surrogate(policy, z, rewards, slopes, inside, weights, options.ridge)
     move = _move_components(a, b, alive, options)
-    gains = expected_gains(log_target - log_policy, alive)
+    gains = expected_gains(weights * (log_target - log_policy), alive)
     log_weights, weight_kl = update_weights(policy.log_weights, gains, options.weight_kl_bound)
     new = Mixture(
         log_weights,
@@ -187,37 +198,48 @@ def vips_step(
         tf.matmul(policy.scale_trils, move.tril),
     )
 
-    weights = tf.exp(policy.log_weights)
-    entropy = -tf.reduce_sum(tf.math.multiply_no_nan(policy.log_weights, weights))
+    shares = tf.exp(policy.log_weights)
+    entropy = -tf.reduce_sum(tf.math.multiply_no_nan(policy.log_weights, shares))
     row = VipsHistory(
-        elbo=tf.reduce_sum(weights * gains),
+        elbo=tf.reduce_sum(shares * gains),
         component_kl=tf.reduce_max(move.kl),
         weight_kl=weight_kl,
         effective_components=tf.exp(entropy),
-        rejected=rejected,
+        rejected=rejected_share(latest.values),
     )
-    return new, row, Draws(points, values, gains)
+    return new, row, Seen(latest, batches, gains)
 
 
-def _evaluated(
-    policy: Mixture, target: Target, x: Float64[Array, "N D"], gradients: bool
-) -> tuple[Float64[Array, " N"], Float64[Array, " N"], Float64[Array, "N D"] | None]:
-    """Log p*(x), log q~(x) and, if asked for, the gradient of log p* - log q~ at x."""
+def _evaluated(target: Target, points: Float64[Array, "K S D"], gradients: bool) -> Evaluated:
+    """The target at the points and, if asked for, its gradient."""
+    d = points.shape[-1]
+    x = tf.reshape(points, [-1, d])
     if not gradients:
-        return values_at(target, x), density_at(policy, x), None
-    of_target_rows = max(1, TARGET_SLOPE_NUMBERS // policy.dim)
-    of_policy_rows = max(1, MIXTURE_SLOPE_NUMBERS // (policy.num_components * policy.dim))
-    values, of_target = values_and_slopes(target, x, of_target_rows)
-    log_policy, of_policy = values_and_slopes(policy.log_prob, x, of_policy_rows)
-    return values, log_policy, of_target - of_policy
+        values = tf.reshape(values_at(target, x), points.shape[:-1])
+        return Evaluated(points, values, tf.zeros_like(points))
+    values, slopes = values_and_slopes(target, x, max(1, TARGET_SLOPE_NUMBERS // d))
+    return Evaluated(
+        points, tf.reshape(values, points.shape[:-1]), tf.reshape(slopes, points.shape)
+    )
+
+
+def _density_and_slopes(
+    policy: Mixture, x: Float64[Array, "N D"], gradients: bool
+) -> tuple[Float64[Array, " N"], Float64[Array, "N D"] | None]:
+    """Log q~(x) and, if asked for, its gradient."""
+    if not gradients:
+        return density_at(policy, x), None
+    most = max(1, MIXTURE_SLOPE_NUMBERS // (policy.num_components * policy.dim))
+    return values_and_slopes(policy.log_prob, x, most)
 
 
 def _surrogate(
     policy: Mixture,
     z: Float64[Array, "K S D"],
     rewards: Float64[Array, "K S"],
-    slopes: Float64[Array, "N D"] | None,
-    values: Float64[Array, "K S"],
+    slopes: Float64[Array, "K S D"] | None,
+    inside: Bool[Array, " K"],
+    weights: Float64[Array, "K S"],
     ridge: Float64[Array, ""],
 ) -> tuple[Float64[Array, "K D D"], Float64[Array, "K D"]]:
     """A and b of R_o(mean_o + L_o z), from its slopes by z where there are any.
@@ -226,14 +248,12 @@ def _surrogate(
     of the target's support takes the values: they see its edge.
     """
     if slopes is None:
-        return fit_quadratic(z, rewards, ridge)
-    slopes = tf.reshape(slopes, z.shape)
+        return fit_quadratic(z, rewards, ridge, weights)
     slopes = tf.einsum("kji,ksj->ksi", policy.scale_trils, slopes) - z
-    inside = tf.reduce_all(tf.math.is_finite(values), axis=1)
-    by_slopes = fit_slopes(z, tf.where(inside[:, None, None], slopes, -z), ridge)
+    by_slopes = fit_slopes(z, tf.where(inside[:, None, None], slopes, -z), ridge, weights)
 
     def of_both() -> tuple[tf.Tensor, tf.Tensor]:
-        a, b = fit_quadratic(z, rewards, ridge)
+        a, b = fit_quadratic(z, rewards, ridge, weights)
         a = tf.where(inside[:, None, None], by_slopes[0], a)
         return a, tf.where(inside[:, None], by_slopes[1], b)
 
@@ -309,11 +329,9 @@ _OUTSIDE = 10.0
 
 def floored(
     values: Float64[Array, "K S"],
-) -> tuple[Float64[Array, "K S"], Bool[Array, " K"], Float64[Array, ""]]:
-    """Values with a floor in place of those that are not finite.
-
-    Returns:
-        The values, which components have any finite one, and the share of those replaced.
+) -> tuple[Float64[Array, "K S"], Bool[Array, " K"]]:
+    """Values with a floor in place of those that are not finite, and which components have any that
+    is.
     """
     finite = tf.math.is_finite(values)
     alive = tf.reduce_any(finite, axis=-1)
@@ -321,8 +339,12 @@ def floored(
     lowest = tf.reduce_min(tf.where(finite, values, values.dtype.max))
     floor = lowest - (highest - lowest) - _OUTSIDE
     floor = tf.where(tf.reduce_any(alive), floor, tf.zeros_like(lowest))
-    rejected = tf.reduce_mean(tf.cast(~finite, DENSITY))
-    return tf.where(finite, values, floor), alive, rejected
+    return tf.where(finite, values, floor), alive
+
+
+def rejected_share(values: Float64[Array, "K S"]) -> Float64[Array, ""]:
+    """Of draws where the target is not finite."""
+    return tf.reduce_mean(tf.cast(~tf.math.is_finite(values), DENSITY))
 
 
 @functools.cache
