@@ -68,7 +68,7 @@ DESCRIPTION = TaskDescription(
     default_dim=lambda steps: steps,
     same_target=("steps",),
     table="grid_walker",
-    compared=(("virl", 10), ("geim", 10)),
+    compared=(("virl", 10), ("geim", 10), ("eim", 10)),  # EIM's published column is ours
     # The paper has one length; the others show the growth with the number of modes, 16 to 256.
     grids=walk_grids(STEPS, 3, further=(4, 6, 8)),
     # The paper infers with 25 components where there are 32 modes; other sizes in proportion.
