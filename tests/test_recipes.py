@@ -52,10 +52,10 @@ def cook(title, block, given):
     return names
 
 
-def test_a_frugal_policy_takes_a_tenth_of_the_evaluations(trained):
+def test_a_frugal_policy_takes_a_twentieth_of_the_evaluations(trained):
     frugal = cook("A log density that is slow", 0, trained)["frugal"]
     usual = virl_tf.fit_policy(trained["result"].reward.log_prob, dim=2, num_components=10, seed=1)
-    assert usual.evaluations > 10 * frugal.evaluations
+    assert usual.evaluations > 20 * frugal.evaluations
     assert frugal.elbo > usual.elbo - 0.5
 
 
