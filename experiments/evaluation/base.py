@@ -16,7 +16,7 @@ from rich.console import Console
 
 RewardFunction = Reward | Callable[[Any], Any]
 
-SEARCH = {"split_rounds": 0, "reused_steps": 0}
+SEARCH = {"split_rounds": 0}
 """Of inference with a search: as in the records of all sweeps, and it starts where a reward's modes
 are, of which none is to be given up.
 """

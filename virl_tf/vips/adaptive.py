@@ -104,15 +104,14 @@ def budget_of(
     for_few = min(30, 250 // num_components)
     of_values = max(30, 5 * num_coefficients(dim) // 3)
     wanted = default_samples(dim, gradients=True) if gradients else of_values
-    reused_steps = 0 if at_modes else hparams.reused_steps
-    samples = hparams.samples_per_component or math.ceil(wanted / (1 + reused_steps))
+    samples = hparams.samples_per_component or math.ceil(wanted / (1 + hparams.reused_steps))
     return Budget(
         components=num_components,
         spare=hparams.spare_components or max(8, num_components // 4),
         rounds=hparams.num_rounds or (ROUNDS_AT_MODES if at_modes else max(10, for_many, for_few)),
         steps_per_round=hparams.steps_per_round,
         samples=samples,
-        reused_steps=reused_steps,
+        reused_steps=hparams.reused_steps,
         split_rounds=0 if at_modes else hparams.split_rounds,
     )
 
