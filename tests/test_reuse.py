@@ -124,13 +124,13 @@ def test_a_weight_of_two_is_a_point_twice(dim):
 
 
 @pytest.mark.parametrize("gradients", [False, True])
-def test_two_steps_of_half_the_draws_see_as_much_as_one(gradients):
+def test_eight_steps_of_an_eighth_of_the_draws_see_as_much_as_one(gradients):
     """The target is quadratic, and one component: its surrogate is exact from enough draws on."""
     policy = Mixture(*(a[:1] for a in make_mixture(2)))._replace(log_weights=tf.zeros([1], DENSITY))
     full = vips_step(policy, gaussian, SEED, OPTIONS, 40, gradients)[0]
-    batches = with_latest(no_batches(policy, 8, 5), _evaluated_draws(policy, 5), policy)
-    for _ in range(7):
-        batches = with_latest(batches, _evaluated_draws(policy, 5, len(batches)), policy)
+    batches = no_batches(policy, 8, 5)
+    for i in range(7):
+        batches = with_latest(batches, _evaluated_draws(policy, 5, i), policy)
     found, _, seen = vips_step(policy, gaussian, SEED, OPTIONS, 5, gradients, batches)
     for one, other in zip(found, full, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
@@ -138,7 +138,7 @@ def test_two_steps_of_half_the_draws_see_as_much_as_one(gradients):
     np.testing.assert_array_equal(seen.batches.points[:, 0], seen.latest.points)
 
 
-def _evaluated_draws(policy, num_samples, seed=0):
+def _evaluated_draws(policy, num_samples, seed):
     found = drawn(policy, num_samples, seed)
     x = tf.reshape(found.points, [-1, 2])
     with tf.GradientTape() as tape:
