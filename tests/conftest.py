@@ -154,6 +154,7 @@ def remembered(function):
 fit_module = importlib.import_module("virl_tf.fit")  # `virl_tf.fit` is the function
 choose_mixture = remembered(fit_module.choose_mixture)
 density_fit = remembered(problem.density_fit)
+conditional_fits = remembered(problem.conditional_fits)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -168,6 +169,7 @@ def light_runs(request):
         patch.setattr(discriminator_fit, "_IDLE", {})  # another module's may be fused
         patch.setattr(fit_module, "choose_mixture", choose_mixture)
         patch.setattr(problem, "density_fit", density_fit)
+        patch.setattr(problem, "conditional_fits", conditional_fits)
         xla = request.node.get_closest_marker("xla")
         if xla:
             vips._compiled_improve.cache_clear()

@@ -8,16 +8,18 @@ of all contexts and G the gains of the regression of all x on c,
     S_o' = S_o + w V,    A_o' = (S_xc,o + l_o G V) (S_o + l_o V)^-1,    l_o = nu / N_o,
 
 where component o has N_o rows: contexts seen through a Gaussian kernel, and gains shrunk towards G
-by nu rows. Sigma_o' is what x scatter around A_o' c + b_o'. Held-out rows choose w
-(docs/decisions-policies.md, smoothing).
+by nu rows. Sigma_o' is what x scatter around A_o' c + b_o'. Held-out rows choose w, and the EM
+whose mixture is smoothed (docs/decisions-policies.md, smoothing).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from virl_tf.conditional import conditioned
+from virl_tf.em.density import Fit
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
 from virl_tf.shapes import Array, Float64
@@ -82,9 +84,52 @@ def choose_smoothing(
     plain = Smoothing(c.T @ c / len(c), gains, len(train))
 
     def likelihood(smoothing: Smoothing) -> float:
-        return float(tf.reduce_mean(conditioned(smoothing(joint), num_contexts).log_prob(held_out)))
+        return float(_log_likelihoods(smoothing(joint), held_out, num_contexts).mean())
 
     return max((plain._replace(width=width) for width in WIDTHS), key=likelihood)
+
+
+class Described(NamedTuple):
+    """An EM mixture of training rows, how it is smoothed, and how the same is made of others."""
+
+    fit: Fit
+    unsmoothed: Mixture
+    smooth: Smoothing
+
+    def __call__(self, rows: np.ndarray) -> Mixture:
+        """Of rows [N, C + D]."""
+        return self.smooth(self.fit(rows))
+
+
+def describe_rows(
+    fits: Sequence[Fit], train: np.ndarray, held_out: np.ndarray, num_contexts: int
+) -> Described:
+    """With the first of the fits, or the second if held-out rows given their contexts are likelier
+    under it by more than a standard error.
+
+    Args:
+        fits: one; or two, if there are contexts.
+        train, held_out: rows [c, x], [N, C + D] and [M, C + D].
+        num_contexts: C.
+    """
+    joints = [fit(train) for fit in fits]
+    of_each = [
+        Described(fit, joint, choose_smoothing(joint, train, held_out, num_contexts))
+        for fit, joint in zip(fits, joints, strict=True)
+    ]
+    if len(of_each) == 1:
+        return of_each[0]
+    first, second = (
+        _log_likelihoods(each.smooth(each.unsmoothed), held_out, num_contexts) for each in of_each
+    )
+    ahead = second - first
+    error = ahead.std() / np.sqrt(len(ahead))
+    return of_each[1] if ahead.mean() > error else of_each[0]
+
+
+def _log_likelihoods(joint: Mixture, rows: np.ndarray, num_contexts: int) -> Float64[Array, " M"]:
+    """Of rows [M, C + D] given their contexts."""
+    return conditioned(joint, num_contexts).log_prob(rows).numpy()
 
 
 def _transposed(matrices: np.ndarray) -> np.ndarray:

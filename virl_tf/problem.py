@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from virl_tf.conditional import Policy, conditioned, empty_conditional
 from virl_tf.conditional_kde import conditional_kernels
-from virl_tf.context_smoothing import choose_smoothing
+from virl_tf.context_smoothing import describe_rows
 from virl_tf.contexts import Places, Where, drawn, split_places
 from virl_tf.demonstrations import Data
 from virl_tf.density import Density
 from virl_tf.domain import Domain
-from virl_tf.em.density import density_fit
+from virl_tf.em.density import Fit, conditional_fits, density_fit
 from virl_tf.features import (
     CHOSEN,
     ROWS_PER_CHOSEN,
@@ -127,12 +127,11 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
     train = shuffled.take(train_index)
 
     kernels = kernel_estimate(data, hparams, seed)
-    fit_mixture = _mixture_fit(train, hparams, seed)
-    unsmoothed, gaussian = fit_mixture(train.rows), moments(x)
-    estimator, prior = _estimator_and_prior(kernels, unsmoothed, hparams, seed)
+    fits, held_out = _mixture_fits(train, hparams, seed), x[held_out_index]
+    described, gaussian = describe_rows(fits, train.rows, held_out, num_contexts), moments(x)
+    estimator, prior = _estimator_and_prior(kernels, described.unsmoothed, hparams, seed)
     from_mixture = prior == "mixture"
-    smooth = choose_smoothing(unsmoothed, train.rows, x[held_out_index], num_contexts)
-    mixture = smooth(unsmoothed)
+    mixture = described.smooth(described.unsmoothed)
     of_mixture = conditioned(mixture, num_contexts)
     of_kernels = conditional_kernels(kernels, num_contexts)
     estimate: Density = of_mixture if estimator == "mixture" else of_kernels
@@ -149,11 +148,11 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
     return Problem(
         demonstrations=tf.constant(x, DENSITY),
         train=tf.constant(train.rows, DENSITY),
-        held_out=tf.constant(x[held_out_index], DENSITY),
+        held_out=tf.constant(held_out, DENSITY),
         estimate=estimate,
         prior=conditioned(start, num_contexts),
         mixture=of_mixture if average else empty_density(x.shape[1] - num_contexts, num_contexts),
-        describe=lambda rows: conditioned(smooth(fit_mixture(rows)), num_contexts),
+        describe=lambda rows: conditioned(described(rows), num_contexts),
         from_mixture=from_mixture,
         joint=mixture,
         features=features,
@@ -212,8 +211,10 @@ def kernel_estimate(data: Data, hparams: Hparams, seed: int) -> Kde:
     return fit_kde(data.rows, kde.bandwidth, kde.bandwidth_scale, density_seed, data.groups)
 
 
-def _mixture_fit(train: Data, hparams: Hparams, seed: int) -> Callable[[np.ndarray], Mixture]:
-    """See `density_fit`; one to an empty mixture if nothing needs it."""
+def _mixture_fits(train: Data, hparams: Hparams, seed: int) -> list[Fit]:
+    """See `density_fit` and, with contexts, `conditional_fits`; of an empty mixture if no other is
+    needed.
+    """
     loop = hparams.loop
     needed = (
         hparams.policy.start == "mixture"
@@ -222,8 +223,9 @@ def _mixture_fit(train: Data, hparams: Hparams, seed: int) -> Callable[[np.ndarr
         or hparams.kde.estimator != "kernel"
     )
     if not needed:
-        return lambda rows: empty_mixture(rows.shape[1])
-    return density_fit(train.rows, numpy_seed(seed, 0, "mixture"), train.groups)
+        return [lambda rows: empty_mixture(rows.shape[1])]
+    of_rows = train.rows, numpy_seed(seed, 0, "mixture"), train.groups
+    return conditional_fits(*of_rows) if train.num_contexts else [density_fit(*of_rows)]
 
 
 def _estimator_and_prior(

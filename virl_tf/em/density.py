@@ -15,27 +15,51 @@ from virl_tf.shapes import Array, Int64
 # those from which BIC does as well (docs/decisions.md, growth).
 FEWEST_TO_GROW, MANY_ROWS_PER_NUMBER = 200, 200
 
+Fit = Callable[[np.ndarray], Mixture]
+"""How EM describes the rows [N, D] that it was chosen by, or further ones."""
+
 
 def describe_density(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Mixture:
     """An EM mixture of x [N, D]: `density_fit` to the rows that it was chosen by."""
     return density_fit(x, seed, groups)(x)
 
 
-def density_fit(
-    x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None
-) -> Callable[[np.ndarray], Mixture]:
+def density_fit(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Fit:
     """How EM describes x [N, D], as a function that does it with x or with further rows, too.
 
     Of many rows by BIC; where rows are few for a covariance of every component, mixtures that grow
     with shrunk covariances; of fewer still the mean of several starts. Groups that are one alone
     cannot be held out.
     """
-    n, d = x.shape
     if groups is not None and len(np.unique(groups)) < 2:
         groups = None
-    if n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2):
-        found = bic_mixture(x, seed)
-        return lambda rows: found if rows is x else go_on(found, rows)
-    if n >= FEWEST_TO_GROW:
+    if _are_many(*x.shape):
+        return bic_fit(x, seed)
+    if len(x) >= FEWEST_TO_GROW:
         return grow(x, seed, groups).on(x).mixture  # further rows need few steps from there
     return mean_of_starts(x, seed, groups).mixture
+
+
+def conditional_fits(
+    x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None
+) -> list[Fit]:
+    """Those of rows [c, x] among which held-out rows choose: with what grows BIC's, too.
+
+    Growth is judged by c and x together; of x given c fewer Gaussians may say more
+    (docs/decisions-policies.md, smoothing).
+    """
+    fits = [density_fit(x, seed, groups)]
+    if len(x) >= FEWEST_TO_GROW and not _are_many(*x.shape):
+        fits.append(bic_fit(x, seed))
+    return fits
+
+
+def bic_fit(x: np.ndarray, seed: int) -> Fit:
+    """`bic_mixture` of x [N, D], from which EM goes on with further rows."""
+    found = bic_mixture(x, seed)
+    return lambda rows: found if rows is x else go_on(found, rows)
+
+
+def _are_many(n: int, d: int) -> bool:
+    """Whether n rows of dimension d are enough for BIC."""
+    return n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2)
