@@ -20,7 +20,7 @@ FLOORS = [
         *("density", "splitting", "domain", "contexts"),
     ],
     [
-        *("mixture", "conditional", "context_smoothing", "network_stack"),
+        *("mixture", "conditional", "network_stack"),
         *("trajectories.options", "trajectories.episodes", "trajectories.encoding"),
         *("trajectories.bases", "trajectories.moves"),
         *("trajectories.choice", "trajectories"),
@@ -31,7 +31,7 @@ FLOORS = [
         "demonstrations",
     ],
     [
-        *("kde", "conditional_kde", "fusion", "importance", "features", "reward"),
+        *("kde", "conditional_kde", "context_smoothing", "fusion", "importance", "features", "reward"),
         *("metrics", "among_best"),
         *("tasks.base", "tasks.slice_sampling"),
     ],

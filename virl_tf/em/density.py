@@ -28,30 +28,27 @@ def density_fit(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = No
     """How EM describes x [N, D], as a function that does it with x or with further rows, too.
 
     Of many rows by BIC; where rows are few for a covariance of every component, mixtures that grow
-    with shrunk covariances; of fewer still the mean of several starts. Groups that are one alone
-    cannot be held out.
+    with shrunk covariances; of fewer still the mean of several starts.
     """
-    if groups is not None and len(np.unique(groups)) < 2:
-        groups = None
     if _are_many(*x.shape):
         return bic_fit(x, seed)
     if len(x) >= FEWEST_TO_GROW:
-        return grow(x, seed, groups).on(x).mixture  # further rows need few steps from there
-    return mean_of_starts(x, seed, groups).mixture
+        return grown_fit(x, seed, groups)
+    return mean_of_starts(x, seed, _to_hold_out(groups)).mixture
 
 
 def conditional_fits(
     x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None
 ) -> list[Fit]:
-    """Those of rows [c, x] among which held-out rows choose: with what grows BIC's, too.
+    """That of rows [c, x] as rows, and another one for held-out rows given c to choose from.
 
-    Growth is judged by c and x together; of x given c fewer Gaussians may say more
+    Growth and BIC look at c and x together: of x given c either may say more
     (docs/decisions-policies.md, smoothing).
     """
-    fits = [density_fit(x, seed, groups)]
-    if len(x) >= FEWEST_TO_GROW and not _are_many(*x.shape):
-        fits.append(bic_fit(x, seed))
-    return fits
+    if len(x) < FEWEST_TO_GROW:
+        return [density_fit(x, seed, groups)]
+    both = [bic_fit(x, seed), grown_fit(x, seed, groups)]
+    return both if _are_many(*x.shape) else both[::-1]
 
 
 def bic_fit(x: np.ndarray, seed: int) -> Fit:
@@ -60,6 +57,16 @@ def bic_fit(x: np.ndarray, seed: int) -> Fit:
     return lambda rows: found if rows is x else go_on(found, rows)
 
 
+def grown_fit(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Fit:
+    """What has grown of x [N, D], from which further rows need few steps of EM."""
+    return grow(x, seed, _to_hold_out(groups)).on(x).mixture
+
+
 def _are_many(n: int, d: int) -> bool:
     """Whether n rows of dimension d are enough for BIC."""
     return n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2)
+
+
+def _to_hold_out(groups: Int64[Array, " N"] | None) -> Int64[Array, " N"] | None:
+    """None for groups that are one alone: it cannot be held out."""
+    return None if groups is None or len(np.unique(groups)) < 2 else groups
