@@ -1,8 +1,9 @@
 """EM mixtures smoothed over contexts: identities, a slow reference, and what they are for."""
 
 from virl_tf.conditional import conditioned
-from virl_tf.context_smoothing import PSEUDO_ROWS, WIDTHS, choose_smoothing
+from virl_tf.context_smoothing import PSEUDO_ROWS, WIDTHS, choose_smoothing, describe_rows
 from virl_tf.em.by_bic import bic_mixture
+from virl_tf.em.density import FEWEST_TO_GROW, conditional_fits
 from virl_tf.mixture import moments
 from virl_tf.tasks.experts import RandomExperts
 
@@ -170,3 +171,55 @@ def test_a_smoothing_says_what_it_holds():
     assert smoothing.num_rows == len(rows)
     assert smoothing.gains.shape == (1, 2)
     np.testing.assert_allclose(smoothing.covariance, np.cov(rows[:, :2].T, bias=True))
+
+
+# --- which EM it is -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("c", "waves"), [(4, 0.0), (2, 3.0)])
+def test_what_held_out_rows_choose_is_nearer_the_truth(c, waves):
+    """Few linear experts are Gaussians for BIC to find; waving ones need many, which grow."""
+    seed = 301
+    task = RandomExperts(10, c, seed, waves=waves)
+    rows, fresh = (np.hstack(task.demonstrations(4000, s)) for s in (seed, seed + 100))
+    train, held_out = rows[:3600], rows[3600:]
+    fits = conditional_fits(train, seed)
+    found = describe_rows(fits, train, held_out, c)
+
+    def of_fresh(fit):
+        alone = describe_rows([fit], train, held_out, c)
+        return likelihood(conditioned(alone(train), c), fresh)
+
+    chosen, other = (of_fresh(fit) for fit in sorted(fits, key=lambda fit: fit is not found.fit))
+    assert chosen > other + 0.01
+    assert (found.unsmoothed.num_components > 20) == (waves > 0.0)
+
+
+def test_without_a_standard_error_between_them_the_first_counts():
+    """One and the same density twice, then a better and a worse one, in both orders."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((400, 3))
+    train, held_out = rows[:300], rows[300:]
+    good, bad = moments(train), make_mixture(3, 3)
+
+    def chosen(*joints):
+        fits = [lambda rows, joint=joint: joint for joint in joints]
+        found = describe_rows(fits, train, held_out, 2)
+        return fits.index(found.fit)
+
+    assert chosen(good, good) == 0
+    assert chosen(good, bad) == 0
+    assert chosen(bad, good) == 1
+
+
+def test_one_fit_is_taken_as_it_is():
+    rows = np.random.default_rng(0).standard_normal((100, 3))
+    joint = moments(rows)
+    found = describe_rows([lambda rows: joint], rows, rows[:0], 0)
+    assert found(rows) is joint
+
+
+def test_too_few_rows_to_grow_have_one_fit():
+    rows = np.random.default_rng(0).standard_normal((FEWEST_TO_GROW, 3))
+    assert len(conditional_fits(rows, 0)) == 2
+    assert len(conditional_fits(rows[:30], 0)) == 1

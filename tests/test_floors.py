@@ -31,7 +31,8 @@ FLOORS = [
         "demonstrations",
     ],
     [
-        *("kde", "conditional_kde", "context_smoothing", "fusion", "importance", "features", "reward"),
+        *("kde", "conditional_kde", "context_smoothing", "fusion", "importance"),
+        *("features", "reward"),
         *("metrics", "among_best"),
         *("tasks.base", "tasks.slice_sampling"),
     ],
