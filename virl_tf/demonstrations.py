@@ -106,8 +106,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
 
     x = np.asarray(domain.wrap(x))
     groups = row_groups(x, labels)
-    if groups is not None and len(np.unique(groups)) < 2:
-        raise InputError("all demonstrations are of one group; none can be held out.")
+    _check_groups(groups)
     held_out = _held_out(len(x), share, seed, groups)
     train = Data(x, groups, domain, num_contexts).take(~held_out)
     check_demonstrations(train.rows)
@@ -150,10 +149,27 @@ def _check_labels(labels: Any, n: int) -> np.ndarray | None:
     found = np.asarray(labels)
     if found.shape != (n,):
         raise InputError(f"groups must hold a label per demonstration, [{n}]; got {found.shape}.")
-    missing = np.flatnonzero(pd.isna(found))
+    # As objects: of a missing label in a list of texts NumPy makes a text.
+    missing = np.flatnonzero(pd.isna(np.asarray(labels, dtype=object)))
     if len(missing):
         raise InputError(f"groups: demonstration {missing[0]} has no label ({found[missing[0]]}).")
     return found.astype(str)
+
+
+def _check_groups(groups: np.ndarray | None) -> None:
+    """Raises InputError unless enough rows are outside of the largest group, which cannot be held
+    out.
+    """
+    if groups is None:
+        return
+    n, sizes = len(groups), np.unique(groups, return_counts=True)[1]
+    others, wanted = n - sizes.max(), int(np.ceil(min(FEWEST_HELD_OUT, LARGEST_SHARE * n)))
+    if others < wanted:
+        raise InputError(
+            f"{n - others} of {n} demonstrations are of one group (of one label, or equal), and "
+            f"{others} of others, which alone can be held out; at least {wanted} are needed. Give "
+            "groups of fewer rows, or none."
+        )
 
 
 def _held_out(n: int, share: float, seed: int, groups: np.ndarray | None) -> np.ndarray:

@@ -23,17 +23,19 @@ def held_out_rows(
         groups, return_index=True, return_inverse=True, return_counts=True
     )
     order = np.argsort(first)[np.concatenate(held_out_rows(len(first), fraction))]
-    held_out = np.isin(group, fitting(order, sizes, int(fraction * n)))
+    held_out = np.isin(group, fitting(order, sizes, int(fraction * n), others=1))
     return np.flatnonzero(held_out), np.flatnonzero(~held_out)
 
 
-def fitting(order: np.ndarray, sizes: np.ndarray, count: int) -> list[int]:
+def fitting(order: np.ndarray, sizes: np.ndarray, count: int, others: int) -> list[int]:
     """Groups, one after the other in this order, but those with which they were more than `count`
     rows; the smallest, if none fits: so a large group is never held out for small ones.
+
+    `others`: so many groups are left, if there are more.
     """
     chosen, left = [], count
     for group in order:
-        if sizes[group] <= left:
+        if sizes[group] <= left and len(sizes) - len(chosen) > others:
             chosen.append(int(group))
             left -= sizes[group]
     return chosen or [int(np.argmin(sizes))]
@@ -66,24 +68,39 @@ def row_groups(x: np.ndarray, labels: Any = None) -> Int64[Array, " N"] | None:
 def folds(
     n: int, number: int, seed: int, groups: Int64[Array, " N"] | None = None
 ) -> list[np.ndarray]:
-    """The rows of each fold of a cross-validation of n rows; a group is in one fold as a whole."""
+    """The rows of each fold of a cross-validation of n rows; a group is in one fold as a whole.
+
+    But for one of more than half of the rows, without which the others tell little: each of its
+    rows is a group of its own.
+    """
     rng = np.random.default_rng(seed)
     if groups is None:
         return np.array_split(rng.permutation(n), min(number, n))
-    names, group = np.unique(groups, return_inverse=True)
+    names, group = np.unique(_without_largest(groups), return_inverse=True)
     parts = np.array_split(rng.permutation(len(names)), min(number, len(names)))
     return [rng.permutation(np.flatnonzero(np.isin(group, part))) for part in parts]
+
+
+def _without_largest(groups: Int64[Array, " N"]) -> Int64[Array, " N"]:
+    """Groups of which none has more than half of the rows."""
+    names, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    largest = group == np.argmax(sizes)
+    if largest.mean() <= 0.5:
+        return groups
+    return np.where(largest, len(names) + np.arange(len(group)), group)
 
 
 def random_rows(
     n: int, count: int, seed: int, groups: Int64[Array, " N"] | None = None
 ) -> np.ndarray:
-    """Which rows [n] bool are held out: `count` random ones, or random groups that fit."""
+    """Which rows [n] bool are held out: `count` random ones, or random groups that fit, but two,
+    of which one is for training and one is held out there.
+    """
     names, group, sizes = np.unique(
         np.arange(n) if groups is None else groups, return_inverse=True, return_counts=True
     )
     order = np.random.default_rng(seed).permutation(len(names))
-    return np.isin(group, fitting(order, sizes, count))
+    return np.isin(group, fitting(order, sizes, count, others=2))
 
 
 def split(

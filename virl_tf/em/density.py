@@ -34,7 +34,7 @@ def density_fit(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = No
         return bic_fit(x, seed)
     if len(x) >= FEWEST_TO_GROW:
         return grown_fit(x, seed, groups)
-    return mean_of_starts(x, seed, _to_hold_out(groups)).mixture
+    return mean_of_starts(x, seed, groups).mixture
 
 
 def conditional_fits(
@@ -59,14 +59,9 @@ def bic_fit(x: np.ndarray, seed: int) -> Fit:
 
 def grown_fit(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Fit:
     """What has grown of x [N, D], from which further rows need few steps of EM."""
-    return grow(x, seed, _to_hold_out(groups)).on(x).mixture
+    return grow(x, seed, groups).on(x).mixture
 
 
 def _are_many(n: int, d: int) -> bool:
     """Whether n rows of dimension d are enough for BIC."""
     return n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2)
-
-
-def _to_hold_out(groups: Int64[Array, " N"] | None) -> Int64[Array, " N"] | None:
-    """None for groups that are one alone: it cannot be held out."""
-    return None if groups is None or len(np.unique(groups)) < 2 else groups
