@@ -149,6 +149,12 @@ def test_whatever_is_imported_after_the_library_first_works_and_is_quiet(first):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_process_without_stderr_can_import_the_library():
+    command = f"exec {sys.executable} -c 'import virl_tf; print(virl_tf.Mixture.__name__)' 2>&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "Mixture"
+
+
 def test_early_checks_know_the_kinds_of_files_that_can_be_read(tmp_path):
     for kind in early_checks.KINDS:
         path = tmp_path / f"data{kind}"

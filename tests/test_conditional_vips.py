@@ -56,7 +56,7 @@ def test_experts_step_as_in_raw_coordinates(monkeypatch, bound):
     monkeypatch.setattr(conditional, "_NARROWEST", 0.0)
     rng = np.random.default_rng(1)
     old, c = policy(), contexts()
-    acting = conditional._acting(old, tf.constant(c))
+    acting = conditional._acting(old, tf.constant(c), np.ones(C))
     shares = np.exp(acting.log_gate) / np.exp(acting.log_gate).sum(axis=0)
     roots = rng.standard_normal((3, D, D))
     r = roots @ roots.transpose(0, 2, 1) + 0.5 * np.eye(D)
@@ -95,7 +95,7 @@ def test_where_contexts_say_nothing_it_is_the_unconditional_step():
     a[:, :D, :D] = of_z
     b = np.concatenate([slope, np.zeros((3, C))], axis=1)
     bound = tf.constant(0.05, tf.float64)
-    acting = conditional._acting(old, c)
+    acting = conditional._acting(old, c, tf.math.reduce_variance(c, axis=0))
     new, kl = conditional._moved(
         old, acting, tf.constant(a), tf.constant(b), tf.constant([True] * 3), bound
     )
@@ -155,7 +155,7 @@ def test_the_gate_of_one_context_is_the_update_of_weights():
 
 def test_gains_are_their_quadratics():
     rng = np.random.default_rng(3)
-    acting = conditional._acting(policy(), tf.constant(contexts()))
+    acting = conditional._acting(policy(), tf.constant(contexts()), np.ones(C))
     s = tf.constant(rng.standard_normal((3, 400, C)))
     c = acting.means[:, None] + tf.einsum("kij,ksj->ksi", acting.trils, s)
     ratios = 2.0 + c[..., 0] - 0.5 * c[..., 1] ** 2 + 0.3 * c[..., 0] * c[..., 1]
@@ -207,6 +207,18 @@ def test_what_is_nowhere_finite_moves_nothing():
     np.testing.assert_allclose(new.scale_trils, old.scale_trils, atol=1e-12)
     assert float(row.rejected) == 1.0
     assert all(np.isfinite(array).all() for array in new)
+
+
+def test_contexts_of_a_step_that_are_equal_in_a_column_do_not_break_it(monkeypatch):
+    monkeypatch.setattr(conditional, "MOST_CONTEXTS", 20)
+    c = contexts(400)
+    c[:, 1] = np.arange(400) == 7  # of most steps all are 0
+
+    def log_prob(rows):
+        return -0.5 * tf.reduce_sum((rows[:, C:] - rows[:, :1]) ** 2, axis=1)
+
+    found, history = steps(policy(2), log_prob, c, 0.05, 20)
+    assert all(np.isfinite(array).all() for array in (*found, *history))
 
 
 def contextual_reward():

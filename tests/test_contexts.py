@@ -280,6 +280,13 @@ def test_contexts_that_cannot_be_used(contexts, text):
     assert "\n" not in str(error.value)
 
 
+def test_what_is_not_for_contexts_is_refused_before_a_folder_is_made(tmp_path):
+    hparams = {"policy": {"surrogate": "gradients"}}
+    with pytest.raises(InputError, match="gradients is not for contexts"):
+        fit(X, contexts=CONTEXTS, hparams=hparams, directory=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_columns_of_contexts_have_names_and_no_bounds():
     frame = pd.DataFrame(CONTEXTS, columns=["goal"])
     found = prepare(X, DataOptions(contexts=frame, support=(-9.0, {"x1": 9.0}), held_out=0.2), 0)

@@ -218,6 +218,11 @@ def test_dropped_units_are_a_bernoulli_process(rate, fused):
         assert abs(events.mean() - probability) < 5.0 * deviation
 
 
+def test_a_tiny_rate_drops_hardly_anything():
+    mask = _bernoulli_mask(256_000, 1e-10, [3, 7]).numpy()
+    np.testing.assert_array_equal(mask, np.ones(256_000))
+
+
 def test_small_rates_drop_in_training_only_and_by_their_seed():
     model = build(num_layers=2, layer_size=64, dropout=0.05)
     assert sum(isinstance(layer, SparseDropout) for layer in model.layers) == 2

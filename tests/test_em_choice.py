@@ -78,6 +78,12 @@ def test_a_given_number_is_kept():
     assert choose_mixture(x[:6], seed=0, components=6).components == 6
 
 
+@pytest.mark.parametrize("rows", [40, 600])
+def test_a_group_of_most_rows_leaves_enough_to_train_on(rows):
+    groups = np.arange(rows) < rows // 10
+    assert choose_mixture(clusters(rows, 2, modes=1), 0, groups).components <= 2
+
+
 @pytest.mark.slow
 def test_copies_do_not_choose_spikes():
     x = clusters(60, 2, modes=1)

@@ -1,7 +1,7 @@
 from importlib import import_module
 
 import virl_tf
-from virl_tf import FitWarning, InputError, fit, load
+from virl_tf import FitWarning, InputError, fit, irl, load
 from virl_tf.domain import Domain
 from virl_tf.irl import Info
 from virl_tf.reward import CumulativeValues
@@ -340,6 +340,23 @@ def test_what_evaluate_returns_is_in_the_history(tmp_path):
     assert seen == [1, 2, 3, 4]
     assert list(result.history.twice) == [2.0, 4.0, 6.0, 8.0]
     assert list(load(tmp_path / "run").history.twice) == [2.0, 4.0, 6.0, 8.0]
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_policy_that_breaks_down_is_an_error_and_not_kept(monkeypatch, tmp_path, before):
+    step = irl.step
+
+    def breaks(state, *arguments):
+        new, info = step(state, *arguments)
+        nan = tf.fill(new.policy.means.shape, tf.constant(np.nan, tf.float64))
+        broken = new._replace(policy=new.policy._replace(means=nan))
+        return (broken if state.t == before else new), info
+
+    monkeypatch.setattr(irl, "step", breaks)
+    with pytest.raises(InputError, match=f"broke down in iteration {before}: .* policy.kl_bound"):
+        tiny_fit(directory=tmp_path / "run")
+    kept = sorted(path.name for path in tmp_path.glob("run/checkpoints/*"))
+    assert kept == [f"state-{t:05d}.npz" for t in range(1, before + 1)]
 
 
 class Stop:

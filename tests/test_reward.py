@@ -72,6 +72,12 @@ def test_lists_and_tensors(reward):
     np.testing.assert_array_equal(reward(tf.constant(x, tf.float64)), reward(np.array(x)))
 
 
+def test_numbers_of_a_list_are_not_rounded(reward):
+    x = [[1.0 + 1e-9, 2.0], [1.0, 2.0]]
+    np.testing.assert_array_equal(reward(x), reward(np.array(x)))
+    assert reward(x)[0] != reward(x)[1]
+
+
 @pytest.fixture
 def with_features():
     """A reward of two networks on 2 inputs and 3 frequencies, the frequencies and the networks."""

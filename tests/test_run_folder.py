@@ -250,6 +250,13 @@ def test_an_iteration_done_again_has_one_row(tmp_path, written):
     assert history["loss"].tolist() == [row(0)["loss"], row(1)["loss"], -1.0]
 
 
+def test_a_run_that_goes_on_with_other_measures_names_them(tmp_path):
+    folder = RunFolder.open(tmp_path / "run", {})
+    folder.record(make_state(1), {**row(0), "kl": 0.5})
+    with pytest.raises(InputError, match=r"other columns than the run that goes on: kl. Measure"):
+        folder.record(make_state(2), row(1))
+
+
 def test_numbers_that_are_not_finite_come_back(tmp_path):
     folder = RunFolder.open(tmp_path, CONFIG)
     for t, value in enumerate([np.nan, np.inf, -np.inf]):

@@ -149,6 +149,12 @@ def test_paths_go_through_start_and_goal():
     assert {"x0_start", "x1_goal"} < set(encoding.code_columns)
 
 
+def test_an_end_named_twice_is_one_end():
+    once, twice = (fit_encoding(waves(), "promp", 4, via=["start"] * n) for n in (1, 2))
+    np.testing.assert_array_equal(once.basis, twice.basis)
+    assert once.code_columns == twice.code_columns
+
+
 @pytest.mark.parametrize("kind", ["promp", "waypoints", "components"])
 def test_what_all_episodes_share_is_no_number_of_the_code(kind):
     y = waves()
@@ -379,7 +385,7 @@ def test_errors_have_the_names_of_episodes_and_columns():
             r"episode 7 has 21 samples, but times .*\[20\]",
         ),
         (np.zeros(21), r"episode 0: its times do not increase \(first: sample 1\)"),
-        ([*[np.arange(21.0)] * 7, np.r_[0:20.0, np.nan]], "episode 7: its times do not increase"),
+        ([*[np.arange(21.0)] * 7, np.r_[0:20.0, np.nan]], r"7: .* not finite \(nan in sample 20\)"),
     ],
 )
 def test_times_that_cannot_be_used(times, message):
@@ -396,7 +402,8 @@ def test_times_that_cannot_be_used(times, message):
         ("promp", {"via": "finish"}, "unknown via-point 'finish'"),
         ("promp", {"size": 22}, "size is 22, more than the 21 steps"),
         ("promp", {"size": 1}, "size must be an integer >= 2"),
-        ("components", {"size": 40}, "size is 40; components of 40 trajectories are fewer"),
+        ("components", {"size": 40}, "size is 40; .* at most 39 components"),
+        ("components", {"size": 39, "num_steps": 12}, "of 24 numbers have at most 24 components"),
         ("promp", {"phase": "space"}, "unknown phase 'space'"),
         ("promp", {"num_steps": 2}, "num_steps must be"),
         ("promp", {"tolerance": 0.0}, "tolerance must be"),

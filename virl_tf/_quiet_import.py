@@ -18,8 +18,12 @@ from types import ModuleType
 
 @contextlib.contextmanager
 def _caught_stderr() -> Iterator[None]:
-    terminal = os.dup(2)
-    with tempfile.TemporaryFile() as caught:
+    try:
+        terminal, caught = os.dup(2), tempfile.TemporaryFile()  # noqa: SIM115 (closed below)
+    except OSError:  # no stderr, as of a daemon, or nowhere to write
+        yield
+        return
+    with caught:
         os.dup2(caught.fileno(), 2)
         try:
             yield

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import DENSITY
+from virl_tf.numerics import DENSITY, as_tensor
 from virl_tf.shapes import Array, Bool, Float64
 from virl_tf.validation import InputError
 
@@ -123,7 +123,7 @@ def checked(name: str, value: Any, size: int) -> tf.Tensor:
     """`value` as float64 [..., size], or an InputError that names it."""
     wanted = f"{name} must be an array of real numbers [..., {size}]"
     try:
-        value = tf.convert_to_tensor(value)
+        value = as_tensor(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"{wanted}: {error}") from error
     if not (value.dtype.is_floating or value.dtype.is_integer):

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from virl_tf import irl, pooling
+from virl_tf.conditional import is_broken
 from virl_tf.demonstrations import Data, DataOptions, prepare
 from virl_tf.discriminator.fit import DiscriminatorFitter, borrowed_fitter
 from virl_tf.em.choice import choose_mixture
@@ -33,6 +34,7 @@ from virl_tf.reward import Reward
 from virl_tf.score import Score, from_plain
 from virl_tf.summary import FitWarning, summarise
 from virl_tf.validation import InputError, check_choice, check_integer, check_seed
+from virl_tf.vips.conditional import check_surrogate
 
 Evaluate = Callable[[State], Mapping[str, float]]
 Finish = Callable[["Result", Problem], "Result"]
@@ -156,8 +158,8 @@ def fit(
     Args:
         demonstrations: [N, D] array, tensor or data frame of real numbers, N >= D + 2.
         method: "virl", "geim" or "eim".
-        num_components: K of the Gaussian-mixture policy, 1 <= K <= N; None: chosen by the
-            likelihood of held-out rows under EM.
+        num_components: K of the Gaussian-mixture policy, at most one per demonstration that is not
+            held out; None: chosen by the likelihood of held-out rows under EM.
         contexts: [N, C] array, tensor or data frame of the situation of each demonstration: then
             the reward is R(c, x) and the policy q(x | c) (docs/contexts.md). None: there are none.
         held_out: share of the demonstrations that only the score sees; 0: none. Once they are
@@ -194,6 +196,8 @@ def fit(
     if tensorboard and directory is None:
         raise InputError("tensorboard=True needs a directory to write into; give directory=.")
     values, data = resolve_hparams(hparams, row), prepared.train
+    if data.num_contexts:
+        check_surrogate(values.policy)
     config = {
         "method": method,
         "num_components": num_components,
@@ -245,10 +249,9 @@ def _lost_summary(folder: RunFolder) -> InputError:
 
 
 def check_num_components(num_components: Any, num_demonstrations: int) -> int:
-    """K as an int with 1 <= K <= N, else InputError."""
-    return check_integer(
-        "num_components (at most one per demonstration)", num_components, 1, num_demonstrations
-    )
+    """K as an int with 1 <= K <= N, of N that are not held out, else InputError."""
+    what = "num_components (at most one per demonstration that is not held out)"
+    return check_integer(what, num_components, 1, num_demonstrations)
 
 
 def resolve_hparams(
@@ -296,6 +299,7 @@ def run(
         rows = []
         with _watching(folder, data.rows, first, hparams, progress, tensorboard) as watchers:
             for state, info in _stages(first, problem, method, fitter, hparams):
+                _check_policy(state)
                 row = {**info._asdict(), **(evaluate(state) if evaluate else {})}
                 rows.append(row)
                 if folder is not None:
@@ -324,6 +328,15 @@ def _stages(
         yield state, info
     if pooling.is_due(state, problem, method):
         yield pooling.pool(state, problem, hparams)
+
+
+def _check_policy(state: State) -> None:
+    """Raises InputError for a policy that is no policy any more; nothing of it is kept."""
+    if is_broken(state.policy):
+        raise InputError(
+            f"the policy broke down in iteration {state.t - 1}: its arrays are not finite. Give a "
+            "smaller policy.kl_bound, a larger policy.ridge, or fewer num_components."
+        )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from virl_tf.conditional import Policy, check_conditional
+from virl_tf.conditional import Policy, check_conditional, is_broken
 from virl_tf.contexts import Where, drawn, places
 from virl_tf.hparams import PolicyHparams, default_hparams, search_hparams
 from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
@@ -145,7 +145,7 @@ def fit_policy(
         seed: of the start and of all samples.
         search: add, prune and split components before the steps (`virl_tf.vips.adaptive`), which
             finds modes that a fixed set misses: default, but with contexts; a short one, without
-            splits, from the start on a reward that is pooled with an EM mixture. A mapping
+            splits, from the start on a reward that carries an EM mixture. A mapping
             overrides the `search` section of defaults.yaml; False: a fixed set of components, as in
             the paper.
         gradients: the quadratic surrogate of each step is fitted to gradients of `log_prob`, of
@@ -155,16 +155,18 @@ def fit_policy(
         num_steps: trust-region steps of the K components; default 300, or 30 damped ones after a
             search.
         samples_per_component: per step; default max(50, 3 x coefficients of the quadratic
-            surrogate), 4 x after a search; of gradients max(12, 3 x (D + 1)), 8 x after a search.
+            surrogate), with contexts at least 200, 4 x after a search; of gradients
+            max(12, 3 x (D + 1)), 8 x after a search.
         kl_bound: KL(new || old) of each component per step; default 0.05, or 0.005 after a search.
-        weight_kl_bound: the same for the weights; default 0.05, or none may change.
+        weight_kl_bound: the same for the weights; default 0.05, or none may change after a search;
+            with contexts 0.002.
         ridge: of the surrogate's regression, in units of the rewards' variance.
         initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for
-            a `Reward`, the heaviest components of the EM mixture that it is pooled with, or EM on
-            draws of it.
+            a `Reward`, the heaviest components of the EM mixture that it carries (`best` rewards
+            do), or EM on draws of it.
         support: [N, D] -> [N] bool (with contexts of rows); outside of it `log_prob` counts as
             -inf. A recovered reward knows the bounds that `fit` was given, and no others. On one
-            that is pooled with an EM mixture, without `search` and `initial_policy`, the start is
+            that carries an EM mixture, without `search` and `initial_policy`, the start is
             EM on its draws inside, and no weight changes: what the constraint leaves open keeps
             its share. Where hardly a draw is inside, a search is made.
         jit_compile: compile with XLA, which takes 15 seconds and pays from thousands of steps on.
@@ -360,8 +362,7 @@ def _result(
     """The better of the policy and its start, with all steps' history, or InputError if the fit
     broke down.
     """
-    # A weight may be 0, and its logarithm -inf.
-    if not all(np.isfinite(array).all() for array in policy[1:]) or np.isnan(policy[0]).any():
+    if is_broken(policy):
         raise InputError("log_prob returned NaN, or values so extreme that the fit broke down.")
     found, of_start = measured(policy, target, where, seed), measured(start, target, where, seed)
     lines = watch.warnings

@@ -83,6 +83,12 @@ def split_seed(seed: int, iteration: int, purpose: str) -> np.ndarray:
     return np.random.SeedSequence(words).generate_state(2).astype(np.int32)
 
 
+def as_tensor(value: Any) -> tf.Tensor:
+    """`value` as a tensor: of lists of numbers float64, where TensorFlow makes float32."""
+    of_numbers = isinstance(value, (list, tuple, float, int))
+    return tf.convert_to_tensor(value, dtype_hint=DENSITY if of_numbers else None)
+
+
 def sampling_seed(seed: Any) -> tf.Tensor:
     """The stateless seed, int32 [2], that a sampler's argument stands for.
 

@@ -25,8 +25,8 @@ INSIDE_OF, MOST_RESAMPLED = 100_000, 6000
 
 
 def reward_start(reward: Reward, num_components: int, seed: int) -> Mixture:
-    """The EM mixture that the reward is pooled with, `resized`; of other rewards EM on draws of
-    exp(R), which are resampled from the densities that it is made of.
+    """The EM mixture that the reward carries, pooled with it or not, `resized`; of other rewards EM
+    on draws of exp(R), which are resampled from the densities that it is made of.
 
     Where these miss exp(R), as G-EIM's, which are none, `spread_start`.
     """

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from virl_tf.conditional import Policy
+from virl_tf.conditional import Policy, is_broken
 from virl_tf.mixture import Mixture, without_light
 from virl_tf.numerics import DENSITY, compiled, specs_of, split_seed
 from virl_tf.policy_elbo import DRAWS, Measured, measured
@@ -67,8 +66,9 @@ class Steps:
         beside others that hold hardly any weight. But these may be modes: nothing is changed unless
         the ELBO is higher in the end, and one round is enough to see that it is lower.
         """
-        broken = not all(np.isfinite(array).all() for array in policy[1:])
-        if rounds == 0 or watch.stopped or broken or without_light(policy, LEAST_WEIGHT) is policy:
+        if rounds == 0 or watch.stopped or is_broken(policy):
+            return policy, 0
+        if without_light(policy, LEAST_WEIGHT) is policy:
             return policy, 0
         steps, kept, before = self._larger(policy.dim), len(watch.histories), self._elbo(policy)
         found: Any = policy

@@ -14,7 +14,15 @@ from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.features import Features, in_context
 from virl_tf.mixture import Mixture
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
-from virl_tf.numerics import DENSITY, NETWORK, by_blocks, compiled, from_network, specs_of
+from virl_tf.numerics import (
+    DENSITY,
+    NETWORK,
+    as_tensor,
+    by_blocks,
+    compiled,
+    from_network,
+    specs_of,
+)
 from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError, check_integer
 
@@ -175,7 +183,7 @@ class Reward(NamedTuple):
 
 def _checked_points(x: Any, dim: int) -> tf.Tensor:
     try:
-        x = tf.convert_to_tensor(x)
+        x = as_tensor(x)
     except (TypeError, ValueError) as error:
         raise InputError(f"x must be an array of numbers [..., {dim}]: {error}") from error
     if not (x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool):

@@ -33,7 +33,7 @@ def fitting(order: np.ndarray, sizes: np.ndarray, count: int, others: int) -> li
 
     `others`: so many groups are left, if there are more.
     """
-    chosen, left = [], count
+    left, chosen = count, list[int]()
     for group in order:
         if sizes[group] <= left and len(sizes) - len(chosen) > others:
             chosen.append(int(group))

@@ -75,6 +75,8 @@ def _bernoulli_mask(size: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     number = tf.cast(expected + 10.0 * tf.sqrt(expected) + 10.0, tf.int32)
     uniform = tf.random.stateless_uniform([number], seed)  # in [0, 1)
     distances = 1.0 + tf.floor(tf.math.log1p(-uniform) * np.float32(1.0 / np.log1p(-rate)))
+    # Of a tiny rate even one reaches beyond all integers.
+    distances = tf.minimum(distances, tf.cast(size + 1, NETWORK))
     dropped = tf.cumsum(tf.cast(distances, tf.int32)) - 1
     mask = tf.fill(
         [size + 1], tf.constant(1.0 / (1.0 - rate), NETWORK)

@@ -2,11 +2,10 @@
 
 import io
 import json
-import os
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
@@ -15,7 +14,7 @@ from virl_tf.conditional import field_shapes
 from virl_tf.domain import EVERYWHERE
 from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork
-from virl_tf.persistence.files import PARTIAL, read_members
+from virl_tf.persistence.files import PARTIAL, read_members, write_atomically
 from virl_tf.reward import CONDITIONAL_DTYPES, DTYPES, Reward, dtypes_of, from_named_arrays
 from virl_tf.validation import InputError, reason
 
@@ -190,12 +189,15 @@ def _prefixed(field: str, record: Any) -> dict[str, Any]:
 def save_reward(path: Path, reward: Reward) -> None:
     """Write `reward.as_keras()` atomically, without Keras's dates: equal rewards, equal files."""
     with tempfile.TemporaryDirectory(PARTIAL, ".reward-", path.parent) as directory:
-        dated, undated = Path(directory) / "reward.keras", Path(directory) / "undated.keras"
+        dated = Path(directory) / "reward.keras"
         reward.as_keras().save(dated)
-        with zipfile.ZipFile(dated) as source, zipfile.ZipFile(undated, "w") as file:
-            for name in source.namelist():
-                content = source.read(name)
-                if name == "metadata.json":
-                    content = json.dumps({**json.loads(content), "date_saved": ""}).encode()
-                file.writestr(zipfile.ZipInfo(name), content)  # of 1980
-        os.replace(undated, path)
+        write_atomically(path, lambda file: _without_dates(dated, file))
+
+
+def _without_dates(dated: Path, file: BinaryIO) -> None:
+    with zipfile.ZipFile(dated) as source, zipfile.ZipFile(file, "w") as undated:
+        for name in source.namelist():
+            content = source.read(name)
+            if name == "metadata.json":
+                content = json.dumps({**json.loads(content), "date_saved": ""}).encode()
+            undated.writestr(zipfile.ZipInfo(name), content)  # of 1980

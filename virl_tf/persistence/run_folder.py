@@ -12,7 +12,7 @@ import csv
 import io
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,16 @@ except ImportError:  # not a POSIX system: runs work, without the lock
 
 
 _STARTED = time.time()
+
+
+def _check_columns(path: Path, there: Sequence[str], now: Sequence[str]) -> None:
+    """Raises InputError for a table of the same rows with other measures."""
+    others = sorted(set(there) ^ set(now))
+    if "t" in there and others:
+        raise InputError(
+            f"{path} has other columns than the run that goes on: {', '.join(others)}. Measure "
+            "the same as before (evaluate=), or give another folder."
+        )
 
 
 class RunFolder:
@@ -202,7 +212,9 @@ class RunFolder:
         try:
             if before:
                 with path.open(newline="", encoding="utf-8") as file:
-                    rows = list(csv.DictReader(file))[:before]
+                    reader = csv.DictReader(file)
+                    rows = list(reader)[:before]
+                _check_columns(path, reader.fieldnames or [], list(row))
             writer.writerows(rows)
         except (FileNotFoundError, ValueError, csv.Error) as error:
             raise InputError(

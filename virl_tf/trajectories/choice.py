@@ -170,9 +170,14 @@ def _of_curves(sample: _Sample, kind: str, curves: Curves, rms: np.ndarray) -> E
 
 def _of_components(sample: _Sample, size: int | None, tolerance: float) -> tuple[Encoding, float]:
     """All columns together. A code's number of 1 is an RMS of one standard deviation."""
-    most = size or min(MOST_COMPONENTS, sample.most, len(sample.y) - 1)
-    if most >= len(sample.y):
-        raise InputError(f"size is {size}; components of {len(sample.y)} trajectories are fewer.")
+    count, numbers = len(sample.y), sample.y[0].size
+    there_are = min(count - 1, numbers)
+    most = size or min(MOST_COMPONENTS, sample.most, there_are)
+    if most > there_are:
+        raise InputError(
+            f"size is {size}; {count} trajectories of {numbers} numbers have at most {there_are} "
+            "components."
+        )
     errors = held_out_errors(sample.y, most, sample.scale)
     relative = [_relative(rms, sample) for rms in errors]
     count = size or _fewest(relative, tolerance) + 1

@@ -170,8 +170,13 @@ def _as_times(
             raise InputError(
                 f"episode {name} has {len(array)} samples, but times of shape {list(clock.shape)}."
             )
-        late = ~(np.diff(clock) > 0.0)
-        if late.any() or not np.isfinite(clock).all():
+        if not np.isfinite(clock).all():
+            step = int(np.argmin(np.isfinite(clock)))
+            raise InputError(
+                f"episode {name}: its times are not finite ({clock[step]} in sample {step})."
+            )
+        late = np.diff(clock) <= 0.0
+        if late.any():
             step = int(np.argmax(late)) + 1
             raise InputError(f"episode {name}: its times do not increase (first: sample {step}).")
     return found

@@ -19,7 +19,7 @@ def check_options(
         InputError: an option that cannot be used, whatever the trajectories are.
     """
     check_choice("kind of encoding", kind, ("auto", *KINDS))
-    ends = [via] if isinstance(via, str) else list(via)
+    ends = [via] if isinstance(via, str) else list(dict.fromkeys(via))
     for end in ends:
         check_choice("via-point", end, ENDS)
     if ends and kind not in ("auto", "promp"):

@@ -96,6 +96,7 @@ def conditional_step(
     seed: Int32[Array, "2"],
     options: StepOptions,
     num_samples: int,
+    variances: Float64[Array, " C"] | None = None,
 ) -> tuple[ConditionalMixture, VipsHistory]:
     """One update of all experts and of the gate, and its row of the history.
 
@@ -104,9 +105,11 @@ def conditional_step(
         contexts: equally likely.
         seed: stateless.
         num_samples: draws per component.
+        variances: of all contexts, if `contexts` are some of them: these may be equal in a column.
     """
     k = policy.num_components
-    acting = _acting(policy, contexts)
+    variances = tf.math.reduce_variance(contexts, axis=0) if variances is None else variances
+    acting = _acting(policy, contexts, variances)
     draws = _draw(policy, contexts, acting, num_samples, seed)
     flat = tf.reshape(draws.rows, [-1, draws.rows.shape[-1]])
     values = tf.reshape(vips.values_at(target, flat), [k, num_samples])
@@ -136,12 +139,15 @@ def conditional_step(
     return new, row
 
 
-def _acting(policy: ConditionalMixture, contexts: Float64[Array, "M C"]) -> _Acting:
+def _acting(
+    policy: ConditionalMixture,
+    contexts: Float64[Array, "M C"],
+    variances: Float64[Array, " C"],
+) -> _Acting:
     log_gate = policy.log_gate(contexts)
     shares = tf.nn.softmax(log_gate, axis=0)  # p(c|o)
     means = tf.matmul(shares, contexts, transpose_a=True)
     centred = contexts - means[:, None]  # [K, M, C]
-    variances = tf.math.reduce_variance(contexts, axis=0)
     covariances = tf.einsum("mk,kmi,kmj->kij", shares, centred, centred)
     trils = cholesky(covariances + _NARROWEST * tf.linalg.diag(variances))
     unit = tf.eye(contexts.shape[1], dtype=DENSITY)
@@ -275,7 +281,7 @@ def conditional_steps(
 
     Not compiled. Arguments are those of `conditional_step`; `first_step` as of `vips_steps`.
     """
-    number = contexts.shape[0]
+    number, variances = contexts.shape[0], tf.math.reduce_variance(contexts, axis=0)
 
     def step(i: tf.Tensor, state: tuple[ConditionalMixture, VipsHistory]) -> Any:
         policy, history = state
@@ -284,7 +290,8 @@ def conditional_steps(
         if number > MOST_CONTEXTS:
             rows = tf.random.stateless_uniform([MOST_CONTEXTS], seeds[0], 0, number, tf.int32)
             chosen = tf.gather(contexts, rows)
-        policy, row = conditional_step(policy, target, chosen, seeds[1], options, num_samples)
+        sizes = num_samples, variances
+        policy, row = conditional_step(policy, target, chosen, seeds[1], options, *sizes)
         return policy, vips.record(history, i, row)
 
     policy = ConditionalMixture(*(tf.convert_to_tensor(array, DENSITY) for array in policy))
@@ -312,6 +319,12 @@ def _compiled_improve(
     return compiled(steps, policy, target, contexts, seed_spec, options_spec)
 
 
+def check_surrogate(hparams: PolicyHparams) -> None:
+    """Raises InputError if it is of gradients, which steps with contexts do not follow."""
+    if hparams.surrogate == "gradients":
+        raise InputError("policy.surrogate: gradients is not for contexts; allowed: values, auto.")
+
+
 def improve(
     policy: Policy,
     target: Reward,
@@ -324,12 +337,11 @@ def improve(
     Compiled once per run, however many networks the reward has.
 
     Raises:
-        InputError: `policy.surrogate` is gradients, which steps with contexts do not follow.
+        InputError: see `check_surrogate`.
     """
     if not isinstance(policy, ConditionalMixture):
         return vips.improve(policy, target, seed, hparams)
-    if hparams.surrogate == "gradients":
-        raise InputError("policy.surrogate: gradients is not for contexts; allowed: values, auto.")
+    check_surrogate(hparams)
     fewest = max(FEWEST_DRAWS, vips.default_samples(policy.num_contexts + policy.dim))
     num_samples = hparams.samples_per_component or fewest
     contexts = tf.convert_to_tensor(contexts, DENSITY)
