@@ -1,5 +1,6 @@
 """Inference: a new policy, fitted by VIPS to the reward of one run or the average of several."""
 
+import hashlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,7 +83,8 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     steps, samples = _steps_and_samples(request, search, for_all)
     inference = inference_of(runs, rewards, request.obstacles, context, given)
     config = {
-        "runs": [run.name for run in runs],
+        "runs": [run.resolve().name for run in runs],
+        "rewards": [_identity(run) for run in runs],
         "components": request.components,
         "steps": steps,
         "samples": samples,
@@ -115,6 +117,11 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     console.print(f"{sentence}; in {out}", highlight=False, soft_wrap=True)
     _print_found(found, console)
     _print_how_to_read(out, console)
+
+
+def _identity(run: Path) -> str:
+    """Of its reward: runs in folders of one name are not one run."""
+    return hashlib.sha256((run / "reward.keras").read_bytes()).hexdigest()[:16]
 
 
 def _what_is_fitted(runs: list[Path], request: InferenceRequest) -> str:
@@ -239,8 +246,11 @@ def _fit(
     components, steps, seed = config["components"], config["steps"], config["seed"]
     search = config.get("search", False)
     evaluations: list[dict[str, float]] = []
+    measured: Any = None
 
     def measure(done: int, policy: Any) -> None:
+        nonlocal measured
+        measured = policy
         evaluations.append({"step": done, **inference.measure(policy)})
 
     try:
@@ -265,4 +275,7 @@ def _fit(
             f"--support: the support is true at none of {error.draws} draws of the reward; "
             "check its units."
         ) from error
+    if fitted.policy is not measured:  # the start, or that of a fit that ended early
+        evaluations = [row for row in evaluations if row["step"] < steps]
+        measure(steps, fitted.policy)
     return fitted, evaluations

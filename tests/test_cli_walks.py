@@ -232,6 +232,16 @@ def test_infer_again_leaves_it_alone(call, inferred, walker):
     assert digest(inferred) == before
 
 
+def test_a_run_of_the_same_name_is_another_run(call, inferred, walker, eim, tmp_path):
+    before, other = digest(inferred), tmp_path / walker.name
+    shutil.copytree(walker, other)
+    shutil.copyfile(eim / "reward.keras", other / "reward.keras")
+    status, _, error = call("infer", other, "--components", "6", "--out", inferred, *FEW_STEPS)
+    assert status == 2
+    assert "another configuration" in error
+    assert digest(inferred) == before
+
+
 def test_inference_with_obstacles_tells_what_they_block(obstructed):
     found, walks = read(obstructed), load_arrays(obstructed / "walks.npz")
     assert found["blocked_share"] == 0.33

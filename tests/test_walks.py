@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+from experiments import inference as inference_module
 from experiments.evaluation import base, walks
 from experiments.evaluation.walks import (
     DRAWN,
@@ -340,6 +341,27 @@ def test_the_objective_of_inference_is_the_negative_elbo_over_the_evaluations(
     inference = inference_on(walker, [{0}], tmp_path)
     summary, _, _ = finish(inference, walker, {0}, {0}, tmp_path / "out", monkeypatch)
     assert summary["objective"] == {"best": 4.0, "final": 5.0, "reported": 4.5}
+
+
+@pytest.mark.parametrize(("steps", "rows"), [(20, [10, 20]), (30, [10, 20, 30])])
+def test_the_last_row_of_the_evaluations_is_of_the_policy_that_is_kept(
+    walker, tmp_path, monkeypatch, steps, rows
+):
+    """Its start, if the fit ended below that; or what a fit that ended early has."""
+    task, kept = inference_on(walker, [{0}], tmp_path), policy_of(walker, [1, 2])
+
+    def fit(*_, callback, **__):
+        for done in (10, 20):
+            callback(done, policy_of(walker, [3]))
+        return PolicyResult(kept, pd.DataFrame())
+
+    monkeypatch.setattr(inference_module, "fit_policy", fit)
+    config = {"components": 2, "steps": steps, "seed": SEED, "samples": None}
+    fitted, found = inference_module._fit(task, rewards_of(walker, 1)[0], None, config)
+    assert fitted.policy is kept
+    assert [row["step"] for row in found] == rows
+    assert found[-1] == {"step": steps, **task.measure(kept)}
+    assert found[0] != {"step": 10, **task.measure(kept)}
 
 
 def test_a_new_policy_is_fitted_to_the_average_reward_off_the_obstacles(blocked, tmp_path):
