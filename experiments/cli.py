@@ -564,7 +564,7 @@ def sweep_command(
     preset: Annotated[
         str | None,
         _preset(
-            "smoke (minutes), quick, paper (gaussians: half a day, walks: an hour, on 2 "
+            "smoke (minutes), quick, paper (gaussians: half a day, grid_walker: two hours, on 2 "
             f"cores) or best. {DEFAULT}"
         ),
     ] = None,

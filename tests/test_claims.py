@@ -389,15 +389,15 @@ def test_versions_are_pooled_only_when_told_to(tmp_path, package):
     assert len(read_results([folders[0], same_numbers, unknown])) == 3 * len(results())
 
 
-def test_sizes_are_pooled_only_when_told_to_or_shown_over_sizes(tmp_path, capsys):
-    short = put(tmp_path / "short", results(task="path_planning").assign(modes=8))
-    whole = put(tmp_path / "whole", results(task="path_planning"))
+@pytest.mark.parametrize("task", ["grid_walker", "path_planning"])
+def test_sizes_are_pooled_only_when_told_to_or_claimed_over_sizes(task, tmp_path, capsys):
+    short = put(tmp_path / "short", results(task=task).assign(modes=8))
+    whole = put(tmp_path / "whole", results(task=task))
     with pytest.raises(InputError, match=r"different task sizes .* 32, 8"):
-        print_claims("path_planning", [whole, short])
-    print_claims("path_planning", [whole, short], pool=True)
-    assert describe("gaussians").over_sizes
-    assert not describe("path_planning").over_sizes
+        print_claims(task, [whole, short])
+    print_claims(task, [whole, short], pool=True)
     assert capsys.readouterr().out
+    assert [name for name in names() if describe(name).over_sizes] == ["gaussians"]
 
 
 @pytest.mark.parametrize("task", names())

@@ -155,7 +155,9 @@ def walks(results: Table, **measures: tuple[str, ...]) -> Markup:
 # --- figures --------------------------------------------------------------------------------------
 
 GAUSSIAN_SWEEP = "python -m experiments sweep gaussians --preset paper --out sweeps/gaussians"
-WALKER_SWEEP = "python -m experiments sweep grid_walker --preset paper --out sweeps/walker"
+WALKER_SWEEP = (
+    "python -m experiments sweep grid_walker --preset paper --steps 5 --out sweeps/walker"
+)
 WALKER_RUN = "sweeps/walker/records/grid_walker-{}-10c-d5-s0-paper.zip"
 
 FIGURES = (

@@ -79,6 +79,8 @@ class TaskDescription:
             the first place that there is. {stage} in one is the row's; of a reference its name.
 
         claims: the paper's claims on the task (`experiments.claims.Claim`).
+        over_sizes: whether they are on results over several sizes; else results of more than one
+            are mixed only where that is asked for.
         figures: numbers of the paper's figures that are drawn from its results.
         ablation_panels: what shows in the figure of the ablations whether the reward is good, and
             the policy inferred on it.
@@ -130,14 +132,10 @@ class TaskDescription:
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     claims: Callable[[], Sequence[Any]] = lambda: ()
+    over_sizes: bool = False
     figures: tuple[str, ...] = ()
     ablation_panels: tuple[Panel, Panel]
     correlated_references: tuple[str, ...] = ()
-
-    @property
-    def over_sizes(self) -> bool:
-        """Whether results are shown over sizes: some sweep goes through several."""
-        return any(len(grid.sizes) > 1 for grid in self.grids.values())
 
     def sized(self, size: int | None) -> dict[str, Any]:
         """A size as the argument of `RunRequest` that it is."""

@@ -63,6 +63,7 @@ DESCRIPTION = TaskDescription(
     training_places={"training": "i_projection.reward", "training_policy": "i_projection.policy"},
     inference_place="i_projection.inference_policy",
     claims=_claims,
+    over_sizes=True,
     figures=("2a", "2b", "4", "5"),
     ablation_panels=(
         Panel("training", "reported", "I-projection of the reward"),
