@@ -269,20 +269,67 @@ def results(tmp_path):
 
 
 def test_what_was_not_run_is_said(results):
-    table = Results(results).tables["gaussians"]
-    said = not_run("gaussians", table)
+    said = Results(results).missing("gaussians")
     assert said == (
         "Of the full sweep (3 methods, 5 seeds) not run: 10, 15, 20, 25, 30, 35, 40, 45 modes; "
         "runs done: 12 of 30 at 5 modes, 12 of 30 at 50 modes."
     )
     assert squeezed(said) in squeezed(Page(build(Results(results))).text)
-    full = table.__class__(table.folder, "gaussians", gaussian_rows(range(5, 55, 5), range(5)))
-    assert not_run("gaussians", full) == ""
-    quick = table.__class__(
-        table.folder, "gaussians", gaussian_rows(range(5, 55, 5), range(5), preset="quick")
+    full = gaussian_rows(range(5, 55, 5), range(5))
+    assert not_run("gaussians", [full]) == ""
+    assert not_run("gaussians", [full[full["modes"] < 30], full[full["modes"] >= 30]]) == ""
+    further = gaussian_rows([5], range(5, 10))
+    assert "24 of 30 at 5 modes" in not_run("gaussians", [full[full["seed"] < 4], further])
+    quick = gaussian_rows(range(5, 55, 5), range(5), preset="quick")
+    assert "not run: 5, 10" in not_run("gaussians", [quick])
+    assert not_run("grid_walker", []) == "Not run yet."
+
+
+def walker_rows(modes, seeds=range(3)):
+    """Training of both methods; as many modes covered as there are."""
+    keys = [(method, m, seed) for method in ("virl", "geim") for m in modes for seed in seeds]
+    common = {"task": "grid_walker", "components": 10, "preset": "paper", "stage": "training"}
+    frame = pd.DataFrame(keys, columns=["method", "modes", "seed"])
+    frame = frame.assign(**common, status="finished", reported=0.5, cpu_seconds=1.0)
+    frame = frame.assign(modes_covered=frame["modes"], open_modes=frame["modes"])
+    return frame.reindex(columns=columns_of("grid_walker"))
+
+
+def put(folder, frame):
+    folder.mkdir()
+    frame.to_csv(folder / "results.csv", index=False)
+
+
+def test_the_papers_size_stands_for_a_walkers_task(results):
+    for name, frame in (
+        ("walker", walker_rows([32])),
+        ("walker_d6", walker_rows([64], range(5))),
+        ("walker_d8", walker_rows([256], range(1))),
+    ):
+        put(results / name, frame)
+    found = Results(results)
+    assert found.tables["grid_walker"].folder.name == "walker"
+    assert found.missing("grid_walker") == (
+        "Of the full sweep (3 methods, 10 seeds) not run: 16 modes; runs done: 6 of 30 at 32 "
+        "modes, 10 of 30 at 64 modes, 2 of 30 at 256 modes."
     )
-    assert "not run: 5, 10" in not_run("gaussians", quick)
-    assert not_run("grid_walker", None) == "Not run yet."
+
+
+@pytest.mark.parametrize(("modes", "shown"), [([16, 32, 64], 32), ([16, 64], 64)])
+def test_several_sizes_of_a_walker_are_not_averaged(results, modes, shown):
+    put(results / "walker", walker_rows(modes))
+    found = Results(results)
+    for table in (found.tables["grid_walker"], found.by_folder[results / "walker"]):
+        assert set(table.frame["modes"]) == {shown}
+        cells = items.walks(table, training=("modes_covered",))
+        assert f"{shown:.1f}, n\u00a0=\u00a03" in cells
+    assert all(f"6 of 30 at {m} modes" in found.missing("grid_walker") for m in modes)
+
+
+def test_the_committed_walker_is_the_papers():
+    found = Results(COMMITTED)
+    assert found.tables["grid_walker"].folder.name == "grid_walker"
+    assert found.missing("grid_walker").endswith("runs done: 9 of 30 at 256 modes.")
 
 
 def test_of_two_tables_the_larger_one_stands_for_its_task(results):

@@ -29,7 +29,7 @@ from experiments.report.markup import (
     page,
     table,
 )
-from experiments.report.results import Results, mean_with_interval, not_run
+from experiments.report.results import Results, mean_with_interval
 from experiments.tasks import describe, descriptions
 
 LOOKS = {HOLDS: "holds", MOSTLY: "holds", FAILS: "fails", TOO_FEW: "open"}
@@ -144,7 +144,7 @@ def figure(item: items.Figure, results: Results) -> Markup:
     text = text or (item.ours(numbers) if numbers is not None else "")
     says += [element("p", element("strong", "Ours: "), text)] if text else []
     if item.number not in ("2a", "5", "6"):  # these are not made from a sweep
-        missing = not_run(item.task, results.tables.get(item.task))
+        missing = results.missing(item.task)
         says += [element("p", missing, class_="soft")] if missing else []
     more = [element("p", item.remark)] if item.remark else []
     more.append(table(["the caption names", "in our figure"], item.elements))

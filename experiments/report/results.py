@@ -3,8 +3,8 @@
 import contextlib
 import io
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from virl_tf.hparams import read_yaml
@@ -15,7 +15,7 @@ import pandas as pd
 
 from experiments.early_checks import has_results
 from experiments.figures import draw
-from experiments.result_files import read_results, with_interval
+from experiments.result_files import RUN, read_results, with_interval
 from experiments.tasks import describe, descriptions, names
 
 NEED_TABLES_ONLY = ("2b", "4")  # figures that are drawn from results.csv alone
@@ -44,12 +44,18 @@ class Results:
             command = "python -m experiments sweep"
             text = "holds no results.csv in any of its folders"
             raise InputError(f"{path} {text}; make one with: {command}")
-        self.by_folder = {table.folder: table for table in found}
-        # Of several tables of a task the one of most runs stands for it.
+        self.every = found
+        shown = [_of_one_size(table) for table in found]
+        self.by_folder = {table.folder: table for table in shown}
+        # Of several tables of a task one of the paper's size stands for it, of these that of most
+        # runs.
         self.tables: dict[str, Table] = {}
-        run = ["method", "components", "modes", "seed"]
-        for table in sorted(found, key=lambda table: table.frame.groupby(run).ngroups):
+        for table in sorted(shown, key=_rank):
             self.tables[table.task] = table
+
+    def missing(self, task: str) -> str:
+        """What of a task's full sweep is in none of its tables, see `not_run`."""
+        return not_run(task, [table.frame for table in self.every if table.task == task])
 
     def below(self) -> list[Path]:
         """All folders below, benchmarks and this one last.
@@ -98,6 +104,30 @@ def _read(folder: Path) -> Table:
     return Table(folder, tasks[0], frame)
 
 
+def _papers_size(table: Table) -> pd.Series:
+    """Which rows are of the size that the paper has."""
+    description = describe(table.task)
+    return table.frame["modes"] == description.num_modes(description.default_size)
+
+
+def _rank(table: Table) -> tuple[bool, int]:
+    """The higher, the better it stands for its task."""
+    runs = table.frame.groupby(["method", "components", "modes", "seed"]).ngroups
+    return bool(_papers_size(table).any()), runs
+
+
+def _of_one_size(table: Table) -> Table:
+    """As it is shown: rows of several sizes are not averaged where claims are on one.
+
+    As in Figure 7 those of the paper's size, else of the largest.
+    """
+    if describe(table.task).over_sizes:
+        return table
+    of_paper = _papers_size(table)
+    largest = table.frame["modes"] == table.frame["modes"].max()
+    return replace(table, frame=table.frame[of_paper if of_paper.any() else largest])
+
+
 def mean_with_interval(values: pd.Series, digits: int = 3) -> str:
     """'0.050 [0.043, 0.059], n = 3': mean and 95 % bootstrap interval of the finite values."""
     numbers = values.to_numpy(np.float64)
@@ -108,19 +138,21 @@ def mean_with_interval(values: pd.Series, digits: int = 3) -> str:
     return f"{shown}, n\u00a0=\u00a0{len(finite)}"
 
 
-def not_run(task: str, table: Table | None) -> str:
-    """What of a task's full sweep is missing from a table, in one sentence; '' if nothing is.
+def not_run(task: str, frames: Sequence[pd.DataFrame]) -> str:
+    """What of a task's full sweep is in none of its tables, in one sentence; '' if nothing is.
 
     The full sweep has the sizes and seeds of the preset `paper`, of every method.
     """
-    if table is None:
+    if not frames:
         return "Not run yet."
+    every = pd.concat(frames).drop_duplicates(RUN)
     description = describe(task)
     grid = description.grids["paper"]
     sizes = [description.num_modes(size) for size in grid.sizes]
     kinds = len(description.sweep_methods) * len(description.sweep_components)
     wanted = kinds * len(grid.seeds)
-    done = table.frame[(table.frame["stage"] == "training") & (table.frame["preset"] == "paper")]
+    done = every[(every["stage"] == "training") & (every["preset"] == "paper")]
+    done = done[done["seed"].isin(grid.seeds)]
     counts = {size: int((done["modes"] == size).sum()) for size in sizes}
     missing = [str(size) for size, count in counts.items() if not count]
     begun = {size: count for size, count in counts.items() if 0 < count < wanted}
