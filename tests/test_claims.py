@@ -24,6 +24,7 @@ from experiments.claims import (
     print_claims,
 )
 from experiments.cli import claims_command
+from experiments.figures import RESULTS
 from experiments.result_files import columns_of, read_results, table
 from experiments.tasks import describe, names
 
@@ -419,6 +420,17 @@ def test_the_table_of_walks_has_the_means_of_all_measures():
 def test_without_a_sweep_the_committed_results_are_tested(capsys):
     claims_command("path_planning")
     assert "holds" in capsys.readouterr().out
+
+
+COMMITTED = sorted(RESULTS.glob("*/claims.txt"))
+
+
+@pytest.mark.parametrize("file", COMMITTED, ids=[file.parent.name for file in COMMITTED])
+def test_committed_verdicts_are_those_of_the_table_beside_them(file, capsys, monkeypatch):
+    text = file.read_text(encoding="utf-8")
+    monkeypatch.setenv("COLUMNS", str(text.index("\n")))
+    print_claims(read_results(file.parent)["task"].iloc[0], file.parent)
+    assert capsys.readouterr().out == text
 
 
 def test_where_the_paper_says_nothing_that_is_said(tmp_path):
