@@ -855,7 +855,7 @@ def benchmark_command(
     repeats: Annotated[int, Option(help="Measurements of each candidate.")] = 5,
     seeds: Annotated[int, Option(help="vips, few: seeds.")] = 5,
     preset: Annotated[str, Option(help="run, memory: paper (ten minutes) or smoke.")] = "paper",
-    out: Annotated[Path, _folder("For benchmark.json and benchmark.md.")] = Path("benchmark"),
+    out: Annotated[Path, _folder("For new benchmark.json and .md.")] = Path("benchmark"),
     quiet: Quiet = False,
 ) -> None:
     """Measure what the parts cost, against the machine's ceiling and public peers.
@@ -865,7 +865,7 @@ def benchmark_command(
     from experiments.benchmark.settings import Settings
 
     settings = Settings(repeats, seeds, preset, peers, peer_seconds, only)
-    settings.check(parts or [])
+    settings.check(parts or [], out)
     from experiments.benchmark.command import benchmark
 
     benchmark(parts or [], settings, out)

@@ -229,10 +229,24 @@ def test_peers_are_a_part_that_is_asked_for(tmp_path, monkeypatch, peers):
         ([], ["kde", "run", "memory", "vips", "few"] + ["peers"] * peers),
         (["peers"], ["peers"]),
     ):
-        command.benchmark(names, settings.Settings(1, 1, peers=peers), tmp_path)
+        out = tmp_path / "-".join(["out", *names])
+        command.benchmark(names, settings.Settings(1, 1, peers=peers), out)
         assert [
-            row["part"] for row in json.loads((tmp_path / "benchmark.json").read_text())["rows"]
+            row["part"] for row in json.loads((out / "benchmark.json").read_text())["rows"]
         ] == expected
+
+
+def test_earlier_measurements_are_never_overwritten(call, tmp_path, monkeypatch):
+    row = {"part": "p", "case": "c", "who": "virl_tf", "cpu_seconds": 1.0}
+    monkeypatch.setitem(command.PARTS, "kde", lambda repeats: [row])
+    monkeypatch.setattr(command, "ceiling", lambda: 10.0)
+    command.benchmark(["kde"], settings.Settings(), tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    monkeypatch.setattr(command, "ceiling", lambda: pytest.fail("measured"))
+    status, _, error = call("benchmark", "training", "--out", tmp_path)
+    assert status == 2
+    assert f"{tmp_path / 'benchmark.json'} has measurements; move it away or give" in error
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 class FakePeer:

@@ -17,7 +17,7 @@ from rich.console import Console
 from experiments.benchmark import parts as part_functions
 from experiments.benchmark import whole_run
 from experiments.benchmark.few_evaluations import few_evaluations
-from experiments.benchmark.settings import Settings
+from experiments.benchmark.settings import FILE, Settings
 from experiments.benchmark.timing import Row, ceiling
 from experiments.benchmark.vips import steps_beside_gmmvi, vips
 from experiments.result_files import to_markdown
@@ -55,11 +55,11 @@ def benchmark(names: Sequence[str], settings: Settings, out: Path) -> None:
     """Measure the named parts, one after the other; without names all, `peers` if asked for.
 
     Raises:
-        InputError: an unknown part or preset, numbers out of range, or peers that are not
-            installed.
+        InputError: an unknown part or preset, numbers out of range, peers that are not installed,
+            or earlier measurements in `out`.
     """
     console = Console()
-    settings.check(names)
+    settings.check(names, out)
     best = ceiling()
     products = "float32 products of 500 x 256 with 256 x 256"
     console.print(f"ceiling: {best:.0f} GFLOP per CPU second ({products})", highlight=False)
@@ -74,7 +74,7 @@ def benchmark(names: Sequence[str], settings: Settings, out: Path) -> None:
                 rows.append(row)
                 # After each row: a later one may fail, and policies with peers take hours.
                 write(rows, out, settings.to_dict(best))
-    console.print(f"{out / 'benchmark.json'}, {out / 'benchmark.md'}")
+    console.print(f"{out / FILE}, {out / 'benchmark.md'}")
 
 
 def measure(name: str, settings: Settings, out: Path) -> Iterator[Row]:
@@ -99,7 +99,7 @@ def write(rows: list[Row], out: Path, settings: Mapping[str, Any]) -> None:
     about = {"machine": machine(), "threads": threads, "versions": versions(), **settings}
     about["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "benchmark.json", {**about, "rows": rows})
+    write_json(out / FILE, {**about, "rows": rows})
     write_text(out / "benchmark.md", markdown(rows))
 
 

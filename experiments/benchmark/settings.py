@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from virl_tf.validation import InputError, check_choice, check_integer, check_positive
@@ -10,6 +11,7 @@ PART_NAMES = (
     *("training", "reward", "steps", "kde", "sampling", "growth"),
     *("run", "memory", "vips", "few", "peers"),
 )
+FILE = "benchmark.json"
 PRESETS = ("paper", "smoke")  # of `run` and `memory`
 
 
@@ -31,8 +33,10 @@ class Settings(NamedTuple):
     peer_seconds: float | None = None
     only: str = ""
 
-    def check(self, names: Sequence[str]) -> None:
-        """Raises InputError for an unknown part or preset, a number out of range, or no peers."""
+    def check(self, names: Sequence[str], out: Path) -> None:
+        """Raises InputError for an unknown part or preset, a number out of range, no peers, or a
+        folder `out` with measurements.
+        """
         for name in names:
             check_choice("part", name, PART_NAMES)
         check_integer("--repeats", self.repeats, 1)
@@ -42,6 +46,10 @@ class Settings(NamedTuple):
             check_positive("--peer-seconds", self.peer_seconds)
         if self.peers or "peers" in names:
             check_gmmvi()
+        # One machine, ceiling and settings stand above all rows: those of another call cannot stay
+        # beside new ones, and some take hours.
+        if (out / FILE).exists():
+            raise InputError(f"{out / FILE} has measurements; move it away or give another --out.")
 
     def to_dict(self, best: float) -> dict[str, Any]:
         """As written beside the rows; `best`: the ceiling."""
