@@ -5,7 +5,7 @@ leaves is its record.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,7 +92,7 @@ class RunUnit:
 class ReferenceUnit:
     """KDE, EM and the best possible fits for one target and its demonstrations."""
 
-    spec: Specification  # of any method: its target and demonstrations
+    spec: Specification  # of V-IRL: its target, demonstrations and bandwidth
 
     @property
     def name(self) -> str:
@@ -225,9 +225,18 @@ def units_of(
     ]
     specs = [request.specification() for request in requests]
     units = [RunUnit(spec, _inference_components(spec), searches) for spec in specs]
-    targets = {(spec.size, spec.seed): spec for spec in specs}
-    references = [ReferenceUnit(spec) for spec in targets.values()]
-    return [*units, *references] if description.has_references else [*units]
+    return [*units, *_references(requests)] if description.has_references else [*units]
+
+
+def _references(requests: Sequence[RunRequest]) -> list[ReferenceUnit]:
+    """A unit for each target of these runs.
+
+    Those of V-IRL, whichever methods are asked for: "the run's bandwidth" differs between methods,
+    and a record of references does not say whose it is.
+    """
+    targets = {(request.modes, request.steps, request.seed): request for request in requests}
+    runs = [replace(request, method="virl") for request in targets.values()]
+    return [ReferenceUnit(run.specification()) for run in runs]
 
 
 def _inference_components(spec: Specification) -> int:

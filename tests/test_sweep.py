@@ -276,6 +276,19 @@ def test_paper_grid_is_the_papers():
     assert {unit.spec.modes for unit in units_of("gaussians", "paper", [], [7], [9])} == {7}
 
 
+@pytest.mark.parametrize("preset", ["paper", "quick", "smoke", "best"])
+@pytest.mark.parametrize("method", ["eim", "geim", "virl"])
+def test_references_are_the_same_whichever_methods_are_asked_for(method, preset):
+    def references(methods):
+        units = units_of("gaussians", preset, [], [5, 20], [0, 1], methods=methods)
+        return [unit for unit in units if isinstance(unit, ReferenceUnit)]
+
+    assert len(references([method])) == 4
+    assert references([method]) == references(None)
+    if preset == "paper":
+        assert {unit.spec.hparams.kde.bandwidth for unit in references([method])} == {0.215}
+
+
 @pytest.mark.parametrize("task", ["gaussians", "grid_walker", "path_planning"])
 def test_every_preset_has_a_sweep(task):
     assert set(describe(task).grids) == {"smoke", "quick", "paper", "best"}
