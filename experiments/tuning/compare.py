@@ -19,6 +19,7 @@ from rich.console import Console
 
 from experiments.expected_time import sentence, times_of_units
 from experiments.result_files import (
+    bounded,
     differences,
     further_values,
     sign_flip_test,
@@ -294,19 +295,15 @@ def _side_by_side(column: Column) -> list[dict[str, Any]]:
 
 def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
     row: dict[str, Any] = {"column": column.name}
-    parts = {}
-    for candidate in column.candidates:
-        own = (values["column"] == column.name) & (values["candidate"] == candidate)
-        chosen = values[own].sort_values("seed")
-        parts[candidate] = chosen.set_index("seed")["value"]
+    parts = _by_seed(column, values)
+    for candidate, chosen in parts.items():
         v = chosen["value"].to_numpy(float)
         row[candidate] = with_interval(v, "{:.4f}".format) if len(v) else "failed"
         row[f"{candidate} diverged"] = str(int((chosen["status"] == "diverged").sum()))
     if column.unbeaten:
         row |= {"found": UNBEATEN, "found diverged": "-", "found lower in": "-", "p": "-"}
     else:
-        both = pd.concat(parts, axis=1, join="inner").to_numpy(float)
-        d = differences(both[:, 1], both[:, 0])
+        d = _found_less_published(parts)
         row["found lower in"] = f"{int((d < 0.0).sum())} of {len(d)}"
         row["p"] = f"{sign_flip_test(d):.2g}" if len(d) else "-"
     row["trials"] = str(count(column.study, *ENDED))
@@ -314,6 +311,19 @@ def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
     value = None if best is None else best.value
     row["found in tuning"] = "-" if value is None else f"{value:.4f}"
     return row
+
+
+def _by_seed(column: Column, values: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Each candidate's runs of a column, by seed."""
+    own = values[values["column"] == column.name].sort_values("seed").set_index("seed")
+    return {name: own[own["candidate"] == name] for name in column.candidates}
+
+
+def _found_less_published(parts: Mapping[str, pd.DataFrame]) -> np.ndarray:
+    """`differences` of the objective on the seeds that both have."""
+    values = [parts[name]["value"] for name in CANDIDATES]
+    published, found = pd.concat(values, axis=1, join="inner").to_numpy(float).T
+    return differences(found, published)
 
 
 def _importances(column: Column) -> list[dict[str, Any]]:
@@ -325,12 +335,13 @@ def _importances(column: Column) -> list[dict[str, Any]]:
 
 
 def _found_is_better(column: Column, values: pd.DataFrame) -> bool:
-    """Whether the mean over the seeds that both have is lower."""
+    """Whether the mean over the seeds that both have is lower, and no run was lost that is not lost
+    with the published values, too.
+    """
     if column.unbeaten:
         return False
-    rows = values[values["column"] == column.name]
-    both = rows.pivot(index="seed", columns="candidate", values="value").dropna()
-    return set(CANDIDATES) <= set(both) and bool((both["found"] - both["published"]).mean() < 0.0)
+    d = _found_less_published(_by_seed(column, values))
+    return len(d) > 0 and not np.isposinf(d).any() and bool(bounded(d).mean() < 0.0)
 
 
 def write_tuned(task: str, columns: Sequence[Column]) -> Path:
