@@ -1,15 +1,16 @@
-"""Figures 3 and 4 with inference by a fixed set of components, by search, and by both."""
+"""Figures 3 and 4 with inference by a fixed set of components, by search, and by both; Figure 5."""
 
 from virl_tf import InputError
 from virl_tf.mixture import standard_normal_start
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import GridWalker
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from experiments.evaluation.walks import write_walks
-from experiments.figures import figure_3, figure_4
+from experiments.figures import figure_3, figure_4, figure_5
 from experiments.figures.overview import apart
 from experiments.result_files import COLUMNS, rows_of
 
@@ -122,3 +123,41 @@ def test_labels_of_reference_lines_are_moved_apart_and_keep_their_order():
     assert apart([0.5, 0.1, 0.9], 0.05) == [0.5, 0.1, 0.9]
     assert apart([0.52, 0.1, 0.5, 0.5], 0.05) == pytest.approx([0.6, 0.1, 0.5, 0.55])
     assert apart([], 0.05) == []
+
+
+# --- figure 5 -------------------------------------------------------------------------------------
+
+
+def on_grid(reward, low, high, number=9):
+    """Its values on a grid, as in a run's grid.npz."""
+    axes = np.linspace(low, high, number, axis=1)
+    return {"axes": axes, "reward": reward(*np.meshgrid(*axes, indexing="ij")).ravel()}
+
+
+def test_rewards_are_averaged_at_the_same_places():
+    """Planes are interpolated exactly, and have their maxima in the upper corners."""
+    first = on_grid(lambda x, y: 2.0 * x + y, [-1.0, -2.0], [1.0, 3.0])
+    second = on_grid(lambda x, y: 4.0 * x - y + 7.0, [-2.0, -3.0], [3.0, 5.0], number=7)
+    x, y = (values.ravel() for values in np.meshgrid(*first["axes"], indexing="ij"))
+    expected = 0.5 * ((2.0 * x + y - 5.0) + (4.0 * x - y - 15.0))
+    found = figure_5.average_on_first([first, second])
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    np.testing.assert_array_equal(figure_5.average_on_first([first]), first["reward"] - 5.0)
+
+
+def test_a_reward_beyond_its_grid_is_that_of_the_nearest_point():
+    first = on_grid(lambda x, y: 0.0 * x, [-1.0, -1.0], [1.0, 1.0])
+    second = on_grid(lambda x, y: x + y, [-0.5, -2.0], [0.5, 1.0])
+    x, y = (values.ravel() for values in np.meshgrid(*first["axes"], indexing="ij"))
+    expected = 0.5 * (np.clip(x, -0.5, 0.5) + y - 1.5)
+    found = figure_5.average_on_first([first, second])
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_the_average_is_minus_infinity_outside_of_any_rewards_bounds():
+    first = on_grid(lambda x, y: x + y, [-1.0, -1.0], [1.0, 1.0])
+    second = on_grid(lambda x, y: np.where(x < 0.0, -np.inf, y), [-1.1, -1.0], [1.0, 1.0], 22)
+    x, y = (values.ravel() for values in np.meshgrid(*first["axes"], indexing="ij"))
+    found = figure_5.average_on_first([first, second])
+    expected = np.where(x < 0.0, -np.inf, 0.5 * (x + y - 2.0 + y - 1.0))
+    np.testing.assert_allclose(found[x != 0.0], expected[x != 0.0], atol=1e-9)

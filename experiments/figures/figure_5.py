@@ -1,5 +1,6 @@
 """Figure 5: training policy, recovered reward and inference policy of V-IRL on one task."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from virl_tf.persistence.run_folder import RunFolder
@@ -7,6 +8,7 @@ from virl_tf.validation import InputError
 
 import matplotlib.pyplot as plt
 import numpy as np
+from scipy.interpolate import RegularGridInterpolator
 
 from experiments.figures import infer_command
 from experiments.figures.style import (
@@ -40,9 +42,7 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
         raise InputError(f"no inference result in {inference}; make it with: {command}")
     inferred = read(inference, "grid.npz")
     _check_inferred_on(runs, inference, np.array_equal(first["axes"], inferred.get("axes", 0)))
-    # A reward is known up to a constant; each is aligned by its largest value.
-    rewards = [read(run, "grid.npz")["reward"] for run in runs]
-    average = np.mean([reward - reward.max() for reward in rewards], axis=0)
+    average = average_on_first([read(run, "grid.npz") for run in runs])
     panels = {
         "a) training policy": first["log_policy"],
         f"b) recovered reward, {len(runs)} run{'s' if len(runs) > 1 else ''}": average,
@@ -64,6 +64,29 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
         f"colours: log density or reward, a line every 2 nats; crosses: demonstrations{known}",
     )
     save(figure, out / "figure_5")
+
+
+def average_on_first(grids: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
+    """The mean of rewards [R * R], each on `axes` [2, R] of its own, at the points of the first's.
+
+    A run's grid lies around its own demonstrations. What is not on it is taken as at its nearest
+    point: a mean over fewer rewards there would have steps along the grids' borders.
+    """
+    first = np.stack(np.meshgrid(*grids[0]["axes"], indexing="ij"), axis=-1)
+    rewards = []
+    for grid in grids:
+        axes, reward = grid["axes"], grid["reward"].reshape(grid["axes"].shape[1], -1)
+        points = np.clip(first, axes[:, 0], axes[:, -1])
+        # A reward is known up to a constant; each is aligned by its largest value.
+        rewards.append(_interpolated(axes, reward - reward.max(), points))
+    return np.mean(rewards, axis=0).ravel()
+
+
+def _interpolated(axes: np.ndarray, values: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Bilinear; -inf, outside of a reward's bounds, wherever a corner that counts is -inf."""
+    outside = np.isneginf(values)
+    finite = RegularGridInterpolator(axes, np.where(outside, 0.0, values))(points)
+    return np.where(RegularGridInterpolator(axes, 1.0 * outside)(points) > 0.0, -np.inf, finite)
 
 
 def _check_inferred_on(runs: list[Path], inference: Path, same_grid: bool) -> None:
