@@ -3,6 +3,7 @@
 import io
 import pickle
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ _DAMAGED = (
     *(ValueError, LookupError, TypeError, AttributeError, EOFError, ArithmeticError),
     *(ImportError, MemoryError, SystemError, pickle.UnpicklingError),
 )
+LARGEST = 2.0**53  # below, no two whole numbers are the same float
 TRACK = re.compile(r"TRACK\.R(\d+)=\s*\[(\[.*?\])\s*\]", re.DOTALL)
 
 
@@ -75,6 +77,9 @@ def _paths_of(source: Path, form: str) -> list[tuple[str, np.ndarray]]:
     except _DAMAGED as error:
         text = f"{source} is not in the form {form} ({read.source}): {reason(error)}"
         raise InputError(text) from error
+    name, number = Counter(name for name, _ in paths).most_common(1)[0]
+    if number > 1:  # all but the last one would be lost
+        raise InputError(f"{source} holds {number} paths with the name {name!r}.")
     return paths
 
 
@@ -103,8 +108,10 @@ def of_columns(number: int, person: int, x: int, y: int) -> Callable[[Path], Pat
             raise ValueError(f"{rows.shape[1]} columns instead of {number}")
         # TrajNet has "?" where positions are to be predicted.
         rows = rows[[person, x, y]].dropna()
+        if (rows[person].abs() >= LARGEST).any():
+            raise ValueError("a person's number has more digits than are read exactly")
         for name, path in rows.groupby(person, sort=True):
-            yield f"{name:g}", path[[x, y]].to_numpy()
+            yield np.format_float_positional(name, trim="-"), path[[x, y]].to_numpy()
 
     return read
 

@@ -109,6 +109,28 @@ def test_paths_of_several_files_are_kept_apart(tmp_path):
     assert set(load_arrays(tmp_path / "paths.npz")) == {"0-3", "0-12", "1-3", "1-12"}
 
 
+@pytest.mark.parametrize(("form", "width"), [("obsmat", 8), ("trajnet", 4)])
+def test_people_with_long_numbers_are_kept_apart(form, width, tmp_path):
+    people = ["1234567", "1234568.0", "9007199254740991", "12.5"]
+    rows = [[t, person, *[t] * (width - 2)] for person in people for t in range(3)]
+    file = tmp_path / "people.txt"
+    file.write_text("\n".join(" ".join(map(str, row)) for row in rows))
+    assert convert(form, [file], tmp_path / "paths.npz", 0.0).startswith("4 of 4 paths")
+    found = load_arrays(tmp_path / "paths.npz")
+    assert set(found) == {"0-1234567", "0-1234568", "0-9007199254740991", "0-12.5"}
+    assert all(len(path) == 3 for path in found.values())
+    file.write_text(file.read_text().replace("1234567 ", "9007199254740993 "))
+    with pytest.raises(InputError, match=r"people.txt .* more digits than are read exactly"):
+        convert(form, [file], tmp_path / "paths.npz", 0.0)
+
+
+def test_two_paths_of_one_name_are_refused(tmp_path):
+    file = write_edinburgh(tmp_path)
+    file.write_text(file.read_text().replace("R12=", "R3="))
+    with pytest.raises(InputError, match=r"tracks.txt holds 2 paths with the name '3'"):
+        convert("edinburgh", [file], tmp_path / "paths.npz", 0.0)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_another_form_is_refused_by_name(form, tmp_path):
     for other, write in WRITERS.items():
