@@ -11,7 +11,7 @@ from virl_tf.data_checks import dither
 from virl_tf.demonstrations import FEWEST_HELD_OUT, Data, DataOptions, Prepared, prepare
 from virl_tf.density import Density
 from virl_tf.numerics import numpy_seed
-from virl_tf.persistence.files import save_arrays, write_text
+from virl_tf.persistence.files import save_arrays
 from virl_tf.persistence.policy_file import save_policy
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.splitting import random_rows, row_groups
@@ -41,7 +41,7 @@ from experiments.fit_command import encoded, print_encoding
 from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
 from experiments.flow import MISSING, flow_is_installed
 from experiments.judge_request import JudgeRequest
-from experiments.result_files import table_so_far
+from experiments.result_files import append_rows, table_so_far
 
 LARGE = 1e4  # numbers whose powers of ten are shown
 SHOWN = {2: 1000, 3: 150}  # points [N, D], paths [N, T, D] of each picture
@@ -239,7 +239,8 @@ def _judge_split(task: Judge, split: Split) -> None:
     table += [measure.row(name, density, reward) for name, density in found.items()]
     if not (task.out / "judge.npz").is_file():
         _save_draws(task, measure, found)
-    _append(task.out, [{"split": split.number, **row} for row in table])
+    rows = [{"split": split.number, **row} for row in table]
+    append_rows(task.out / "judge.csv", rows, COLUMNS, "--outcome")
 
 
 def _fitted(task: Judge, split: Split) -> dict[str, Density]:
@@ -326,20 +327,6 @@ def _save_draws(task: Judge, measure: Measure, found: Mapping[str, Density]) -> 
     if task.encoding is not None:
         columns, arrays["times"] = list(task.encoding.columns), task.encoding.times
     save_arrays(task.out / "judge.npz", {**arrays, "columns": np.array(columns)})
-
-
-def _append(out: Path, rows: list[dict[str, Any]]) -> None:
-    """Put a split behind those in judge.csv, whose bytes stay as they are."""
-    path = out / "judge.csv"
-    before = path.read_text(encoding="utf-8") if path.is_file() else ""
-    names = list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
-    there = list(_finished(out).columns)
-    if before and names != there:
-        raise InputError(
-            f"--outcome names {names[len(COLUMNS) :]}, before {there[len(COLUMNS) :]}."
-        )
-    frame = pd.DataFrame(rows, columns=names)
-    write_text(path, before + frame.to_csv(index=False, header=not before, lineterminator="\n"))
 
 
 def _finished(out: Path) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import virl_tf
 from virl_tf.demonstrations import DataOptions, prepare
 from virl_tf.numerics import numpy_seed
-from virl_tf.persistence.files import load_arrays, save_arrays, write_text
+from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.trajectories.episodes import Episodes
 from virl_tf.trajectories.moves import MoveRows, Moves
@@ -34,7 +34,7 @@ from experiments.evaluation.judged import numbers_by_name
 from experiments.figures.judged import draw_paths
 from experiments.fit_request import FitRequest
 from experiments.play_request import PlayRequest
-from experiments.result_files import table_so_far
+from experiments.result_files import append_rows, table_so_far
 
 COLUMNS = ["seed", "mover"]
 SHOWN = 150  # paths of each picture
@@ -168,10 +168,8 @@ def _play_one(game: Game, name: str, paths_of: Callable[[World], np.ndarray]) ->
     found = numbers_by_name("--world: outcome()", world.outcome(), COLUMNS)
     if name in (POLICY, EM_BIC) or name.startswith(CHOSEN):
         save_arrays(game.out / f"{name.partition(',')[0]}.npz", {"paths": paths[:SHOWN]})
-    path = game.out / "play.csv"
-    before = path.read_text(encoding="utf-8") if path.is_file() else ""
-    frame = pd.DataFrame([{"seed": game.fitted.seed, "mover": name, **found}])
-    write_text(path, before + frame.to_csv(index=False, header=not before, lineterminator="\n"))
+    row = {"seed": game.fitted.seed, "mover": name, **found}
+    append_rows(game.out / "play.csv", [row], COLUMNS, "--world: outcome()")
 
 
 def _finished(out: Path) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from typing import Any
 
 from virl_tf.hparams import read_yaml
 from virl_tf.persistence.configuration import numerics
-from virl_tf.persistence.files import read_json
+from virl_tf.persistence.files import read_json, write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError, reason
 
@@ -51,6 +51,28 @@ def table_so_far(path: Path, columns: list[str], label: str) -> pd.DataFrame:
     if not same or len(numbers.columns) < len(table.columns) - 1:
         raise InputError(f"{path} is not a table of {path.stem}; remove it, and it is made anew.")
     return table
+
+
+def append_rows(
+    path: Path, rows: Sequence[Mapping[str, Any]], columns: list[str], source: str
+) -> None:
+    """Put rows behind those of a table, whose bytes and order of columns stay as they are.
+
+    Args:
+        columns: the first ones.
+        source: what named the others, for messages.
+
+    Raises:
+        InputError: it named others before.
+    """
+    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    given = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
+    header = list(pd.read_csv(path, nrows=0).columns) if before else given
+    if set(header) != set(given):
+        new, old = (", ".join(map(repr, found[len(columns) :])) for found in (given, header))
+        raise InputError(f"{source} names {new}, but {path} has {old}; they must be the same.")
+    frame = pd.DataFrame(rows, columns=header)
+    write_text(path, before + frame.to_csv(index=False, header=not before, lineterminator="\n"))
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """`python -m experiments play`: moves in closed loop past two obstacles, where the way is open."""
 
-from virl_tf import AmongBest
+from types import SimpleNamespace
+
+from virl_tf import AmongBest, InputError
 from virl_tf.conditional import conditioned
 from virl_tf.contexts import Places, drawn
 from virl_tf.reward import evaluate
@@ -13,6 +15,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from experiments import play_command
 from experiments.evaluation import closed_loop
 from experiments.evaluation.closed_loop import padded, play, replay
 from tests import tiny
@@ -141,6 +144,25 @@ def test_a_damaged_table_is_refused(finished, call):
     path.write_text(before)
     assert status == 2
     assert "is not a table of play" in " ".join(error.split())
+
+
+def played(folder, name, outcome):
+    """Add a mover's row to play.csv, of a world with this outcome."""
+    world = SimpleNamespace(outcome=lambda: outcome)
+    game = SimpleNamespace(out=folder, world=lambda: world, fitted=SimpleNamespace(seed=3))
+    play_command._play_one(game, name, lambda world: np.zeros((5, 2, 2)))
+
+
+def test_outcomes_stand_below_their_names_in_whatever_order_they_come(tmp_path):
+    played(tmp_path, "first", {"reach": 0.25, "moves": 7})
+    before = (tmp_path / "play.csv").read_bytes()
+    played(tmp_path, "second", {"moves": 8, "reach": 0.5})
+    assert (tmp_path / "play.csv").read_bytes() == before + b"3,second,0.5,8.0\n"
+    whole = (tmp_path / "play.csv").read_bytes()
+    for other in ({"moves": 1.0}, {"moves": 1.0, "depth": 2.0}):
+        with pytest.raises(InputError, match=r"names 'moves'.* has 'reach', 'moves'; they must"):
+            played(tmp_path, "third", other)
+    assert (tmp_path / "play.csv").read_bytes() == whole
 
 
 def test_too_long_a_move_is_refused(finished, call, tmp_path):
