@@ -20,6 +20,7 @@ from experiments.evaluation.own_demonstrations import draw_missing
 from experiments.evaluation.trajectories import some_demonstrations, write_trajectories
 from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
 from experiments.result_files import read_summary, reading
+from experiments.screen import warn
 from experiments.trajectory_files import EPISODE_COLUMNS
 
 
@@ -41,7 +42,7 @@ def fit_file(
     console = Console()
     if isinstance(read, Demonstrations):
         data, paths = read, None
-        _warn_of_episodes(data.columns, console)
+        _warn_of_episodes(data.columns)
     else:
         data, paths = encoded(*read, request.trajectories or TrajectoryRequest())
     if request.components is not None:
@@ -87,14 +88,12 @@ def fit_file(
     _print_files(out, console)
 
 
-def _warn_of_episodes(columns: list[str], console: Console) -> None:
+def _warn_of_episodes(columns: list[str]) -> None:
     found = [name for name in EPISODE_COLUMNS if name in columns]
     if found:
-        console.print(
-            f"[yellow]warning:[/yellow] column {found[0]!r}: if rows are samples of episodes, stop "
-            "this and give --trajectories; each row counts as a demonstration here.",
-            highlight=False,
-            soft_wrap=True,
+        warn(
+            f"column {found[0]!r}: if rows are samples of episodes, stop this and give "
+            "--trajectories; each row counts as a demonstration here."
         )
 
 
@@ -180,9 +179,9 @@ def print_summary(summary: dict[str, Any], console: Console, of_codes: bool = Fa
     else:
         console.print(repr(score), highlight=False, soft_wrap=True)
     for text in summary["warnings"]:
-        console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
+        warn(text)
     if of_codes and any("--exclude" in text for text in summary["warnings"]):
-        console.print("These columns are codes: --encoding and --encoding-size make others.")
+        warn("these columns are codes: --encoding and --encoding-size make others.")
 
 
 def _mixture(components: int, means: int, background: float) -> str:

@@ -23,6 +23,7 @@ from rich.console import Console
 from experiments.evaluation.base import SEARCH, Inference
 from experiments.evaluation.own_demonstrations import OwnInference, column_names, draw_missing
 from experiments.result_files import check_same_task, read_summary
+from experiments.screen import warn
 from experiments.tasks import describe, experiment_of, names_where
 from experiments.tasks.description import TaskDescription
 from experiments.user_functions import load_support
@@ -147,7 +148,7 @@ def _print_found(found: Mapping[str, Any], console: Console) -> None:
         text = f"{new} of the new policy's draws, {trained} of the training policy's"
         console.print(f"outside of the support: {text}", highlight=False, soft_wrap=True)
     for text in found.get("warnings", ()):
-        console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
+        warn(text, console.quiet)
 
 
 def _print_how_to_read(out: Path, console: Console) -> None:
@@ -199,7 +200,7 @@ def _warn_of_far(context: np.ndarray, columns: list[dict[str, Any]], console: Co
         if not low - FAR * (high - low) <= value <= high + FAR * (high - low):
             text = f"context {column['name']} = {value:g} is outside of the demonstrated"
             text += f" {low:.4g} to {high:.4g}: the policy there is a guess."
-            console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
+            warn(text, console.quiet)
 
 
 def inference_of(

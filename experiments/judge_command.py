@@ -42,6 +42,7 @@ from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
 from experiments.flow import MISSING, flow_is_installed
 from experiments.judge_request import JudgeRequest
 from experiments.result_files import append_rows, table_so_far
+from experiments.screen import warn
 
 LARGE = 1e4  # numbers whose powers of ten are shown
 SHOWN = {2: 1000, 3: 150}  # points [N, D], paths [N, T, D] of each picture
@@ -234,7 +235,7 @@ def _judge_split(task: Judge, split: Split) -> None:
     if reward.effective_share < FEW_EFFECTIVE:
         share = f"split {split.number}: {100.0 * reward.effective_share:.2g} % of the draws behind"
         what = "the reward's likelihood and outcome are effective: neither is worth much."
-        _warn(task, f"{share} {what}")
+        warn(f"{share} {what}")
     table = [measure.kept_back()]
     table += [measure.row(name, density, reward) for name, density in found.items()]
     if not (task.out / "judge.npz").is_file():
@@ -286,7 +287,7 @@ def _fit(task: Judge, split: Split, folder: Path) -> virl_tf.Result:
         )
     result = virl_tf.load(folder)
     for text in result.warnings:
-        _warn(task, text)
+        warn(text)
     return result
 
 
@@ -302,13 +303,9 @@ def _further_policy(task: Judge, split: Split, result: virl_tf.Result, size: int
                 options["contexts"] = split.frame[names].to_numpy()
             fitted = fit_policy(result.reward, result.reward.dim, size, **options)
         for text in fitted.warnings:
-            _warn(task, text)
+            warn(text)
         save_policy(path, fitted.policy)
     return load_policy(path)
-
-
-def _warn(task: Judge, text: str) -> None:
-    task.console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
 
 
 # --- files ----------------------------------------------------------------------------------------

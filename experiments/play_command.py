@@ -35,6 +35,7 @@ from experiments.figures.judged import draw_paths
 from experiments.fit_request import FitRequest
 from experiments.play_request import PlayRequest
 from experiments.result_files import append_rows, table_so_far
+from experiments.screen import warn
 
 COLUMNS = ["seed", "mover"]
 SHOWN = 150  # paths of each picture
@@ -144,7 +145,7 @@ def _fit(game: Game, progress: bool) -> virl_tf.Result:
             progress=progress,
         )
     for text in result.warnings:
-        game.console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
+        warn(text)
     return result
 
 

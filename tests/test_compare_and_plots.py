@@ -380,7 +380,7 @@ def test_pictures_tell_what_they_rest_on(studies, monkeypatch, tmp_path, capsys,
         assert f"{trials} complete trials" in figure.axes[0].get_title(loc="left")
     plt.close("all")
     few = "9 complete trials; importances say little below 30"
-    assert (few in capsys.readouterr().out) == (trials < 30)
+    assert (f"warning: {few}" in capsys.readouterr().err) == (trials < 30)
 
 
 def test_pictures_are_written(studies, tmp_path):

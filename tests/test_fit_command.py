@@ -115,6 +115,15 @@ def test_the_same_command_leaves_a_finished_run_alone(call, finished):
     assert again[1].endswith(shown[shown.index("log-likelihood of 20 held-out") :])
 
 
+def test_quiet_leaves_the_warnings(call, finished):
+    words = [finished[0].parent / "mine.csv", "--columns", "speed,distance", *TINY, "--quiet"]
+    status, shown, error = call("fit", *words, "--out", finished[0])
+    warned = virl_tf.load(finished[0]).warnings
+    assert (status, shown) == (0, "")
+    assert len(warned) > 0
+    assert error == "".join(f"warning: {text}\n" for text in warned)
+
+
 def test_another_file_is_refused_and_nothing_changes(call, finished):
     out, _ = finished
     np.save(out.parent / "other.npy", clusters(200, 2, seed=1))
@@ -182,10 +191,11 @@ def check_inference_with_contexts(call, run, folder):
     status, shown, error = call(*of_one, "--out", folder / "one")
     assert status == 0, error
     assert "ELBO" in shown
-    assert "warning" not in shown
-    status, shown, error = call(*few, "--context", "goal=99", "--fixed", "--out", folder / "far")
-    assert status == 0, error
-    assert "context goal = 99 is outside of the demonstrated -" in shown
+    assert "warning" not in error
+    far = [*few, "--context", "goal=99", "--fixed", "--out", folder / "far", "--quiet"]
+    status, shown, error = call(*far)
+    assert (status, shown) == (0, ""), error
+    assert "warning: context goal = 99 is outside of the demonstrated -" in error
     policy = load_policy(folder / "one" / "policy.npz")
     assert (policy.num_components, policy.num_contexts, policy.dim) == (3, 0, 2)
     summary = json.loads((folder / "one" / "summary.json").read_text())
@@ -387,11 +397,11 @@ def test_a_new_policy_and_figure_5_of_fits(call, finished, tmp_path):
 
 def test_a_new_policy_of_too_few_components_is_warned_of(call, finished, tmp_path):
     few = ["--components", "1", *SEARCH[2:]]
-    status, shown, error = call("infer", finished[0], *few, "--out", tmp_path / "one")
+    status, _, error = call("infer", finished[0], *few, "--out", tmp_path / "one")
     assert status == 0, error
     warned = json.loads((tmp_path / "one" / "summary.json").read_text())["warnings"]
     assert warned[0].endswith("it misses some of them; give more --components.")
-    assert f"warning: {warned[0]}" in shown
+    assert f"warning: {warned[0]}\n" in error
     text = "def support(x):\n    return x[:, 0] > 1000.0\n"
     (tmp_path / "far.py").write_text(text)
     far = [*SEARCH, "--support", tmp_path / "far.py", "--out", tmp_path / "far"]
@@ -444,5 +454,6 @@ def test_files_of_a_run_that_was_killed_before_its_pictures_are_completed(call, 
 
 @pytest.mark.parametrize(("columns", "warned"), [(["x", "episode"], True), (["x", "y"], False)])
 def test_a_table_of_episodes_is_told_apart_from_rows(columns, warned, capsys):
-    fit_command._warn_of_episodes(columns, Console(width=300))
-    assert ("column 'episode': if rows are samples" in capsys.readouterr().out) == warned
+    fit_command._warn_of_episodes(columns)
+    text = "warning: column 'episode': if rows are samples"
+    assert (text in capsys.readouterr().err) == warned

@@ -83,7 +83,7 @@ FLOORS = [
     [""],  # virl_tf/__init__.py
 ]
 EXPERIMENT_FLOORS = [
-    ["", "tasks.description", "tasks"],
+    ["", "tasks.description", "tasks", "screen"],
     [
         *(
             "specification",

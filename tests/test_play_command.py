@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import virl_tf
 from virl_tf import AmongBest, InputError
 from virl_tf.conditional import conditioned
 from virl_tf.contexts import Places, drawn
@@ -113,6 +114,16 @@ def test_a_stopped_command_goes_on_to_the_same_bytes(finished, call, monkeypatch
     words = ("--world", folder / "world.py", "--out", folder / "out")
     assert call(*command(folder, *words))[0] == 0
     assert [path.read_bytes() for path in files] == before
+
+
+def test_quiet_leaves_the_warnings(finished, call):
+    folder, _ = finished
+    words = ("--world", folder / "world.py", "--out", folder / "out", "--quiet")
+    status, shown, error = call(*command(folder, *words))
+    warned = virl_tf.load(folder / "out" / "fit").warnings
+    assert (status, shown) == (0, "")
+    assert len(warned) > 0
+    assert all(f"warning: {text}\n" in error for text in warned)
 
 
 @pytest.mark.parametrize(

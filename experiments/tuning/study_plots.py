@@ -5,6 +5,7 @@ from pathlib import Path
 from virl_tf.validation import InputError
 
 from experiments.figures.study_pictures import draw_study
+from experiments.screen import warn
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES, find_study
 from experiments.tuning.importances import importances_of
 from experiments.tuning.specification import Studies
@@ -33,6 +34,6 @@ def study_plots(studies: Studies, method: str, components: int, out: Path | None
         alike = f"all {complete} complete trials of {study.study_name} have the same value"
         raise InputError(f"{alike}; there is nothing to draw.")
     if complete < FEWEST_TO_RELY_ON:
-        text = f"warning: {complete} complete trials; importances say little below"
-        print(f"{text} {FEWEST_TO_RELY_ON} and may be others after the next trials")
+        text = f"{complete} complete trials; importances say little below"
+        warn(f"{text} {FEWEST_TO_RELY_ON} and may be others after the next trials")
     draw_study(study, importances_of(study), out or Path("studies") / study.study_name / "plots")
