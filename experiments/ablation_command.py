@@ -9,11 +9,11 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 import pandas as pd
-from rich.console import Console
 
 from experiments.ablations import Ablation
 from experiments.records import Record
 from experiments.result_files import columns_of, reading, rows_of, with_interval
+from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line, write_tables
 
@@ -37,7 +37,7 @@ def ablate(
         InputError: no such scheduler, an `out` of something else; or, at the end, units that
             failed.
     """
-    console, task = Console(), units[0].spec.task
+    console, task = screen(), units[0].spec.task
     number = workers.local
     config = {"ablations": task, "table": origin, "overrides": list(assignments)}
     RunFolder.open(out, config, of_runs=True)

@@ -9,8 +9,6 @@ from virl_tf.validation import InputError
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from experiments.result_files import (
@@ -26,6 +24,7 @@ from experiments.result_files import (
     select,
     sign_flip_test,
 )
+from experiments.screen import screen
 from experiments.tasks import describe
 
 HOLDS, FAILS, TOO_FEW = "holds", "does not hold", "not enough runs"
@@ -376,6 +375,5 @@ def print_claims(task: str, results: Path | Sequence[Path], pool: bool = False) 
     table = Table("the paper says", "the runs say", "verdict", "test", show_lines=True)
     for claim in claims:
         finding = claim.check(frame)
-        cells = (claim.sentence, finding.numbers, finding.shown, claim.test)
-        table.add_row(*map(escape, cells))
-    Console().print(table)
+        table.add_row(claim.sentence, finding.numbers, finding.shown, claim.test)
+    screen().print(table)

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from virl_tf.validation import InputError
 
-from rich.console import Console
-
 from experiments.doc_tables import find_pages
 from experiments.docs_pages import ROOT
+from experiments.screen import screen
 
 EXTRA = "the site needs MkDocs with Material and mkdocstrings: pip install 'virl_tf[docs]'."
 
@@ -41,7 +40,7 @@ def write_site(out: Path) -> None:
         raise InputError(f"the site was not built: {said.text or error}") from error
     finally:
         logging.getLogger("mkdocs").removeHandler(said)
-    Console().print(f"wrote {out / 'index.html'}", highlight=False, soft_wrap=True)
+    screen().print(f"wrote {out / 'index.html'}", highlight=False, soft_wrap=True)
 
 
 class _Warnings(logging.Handler):

@@ -20,7 +20,7 @@ from experiments.evaluation.own_demonstrations import draw_missing
 from experiments.evaluation.trajectories import some_demonstrations, write_trajectories
 from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
 from experiments.result_files import read_summary, reading
-from experiments.screen import warn
+from experiments.screen import screen, warn
 from experiments.trajectory_files import EPISODE_COLUMNS
 
 
@@ -39,7 +39,7 @@ def fit_file(
     Raises:
         InputError: a file or an argument that cannot be used, or an `out` of something else.
     """
-    console = Console()
+    console = screen()
     if isinstance(read, Demonstrations):
         data, paths = read, None
         _warn_of_episodes(data.columns)
@@ -147,7 +147,7 @@ def _print_files(out: Path, console: Console) -> None:
     listed = ", ".join(str(path) for path in numbers if path.is_file())
     console.print(f"\npictures: {shown}; numbers: {listed}", highlight=False, soft_wrap=True)
     console.print("use it from Python:\n")
-    console.print(snippet(out), highlight=False, markup=False, soft_wrap=True)
+    console.print(snippet(out), highlight=False, soft_wrap=True)
 
 
 def print_summary(summary: dict[str, Any], console: Console, of_codes: bool = False) -> None:
@@ -161,7 +161,7 @@ def print_summary(summary: dict[str, Any], console: Console, of_codes: bool = Fa
         if "turn" in column:
             low, high = (f"{side:g}" for side in column["turn"])
             where = f"{column['name']} is cut at {low}: its values are in [{low}, {high})"
-            console.print(where, highlight=False, markup=False, soft_wrap=True)
+            console.print(where, highlight=False, soft_wrap=True)
     if summary["components_scores"]:
         scores = ", ".join(f"{k}: {score:.3f}" for k, score in summary["components_scores"].items())
         chosen = f"components {summary['components']}, {summary['components_reason']}"

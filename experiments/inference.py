@@ -23,7 +23,7 @@ from rich.console import Console
 from experiments.evaluation.base import SEARCH, Inference
 from experiments.evaluation.own_demonstrations import OwnInference, column_names, draw_missing
 from experiments.result_files import check_same_task, read_summary
-from experiments.screen import warn
+from experiments.screen import screen, warn
 from experiments.tasks import describe, experiment_of, names_where
 from experiments.tasks.description import TaskDescription
 from experiments.user_functions import load_support
@@ -66,7 +66,7 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
         InputError: a run that is not finished, runs on different tasks, or an `out` of something
             else.
     """
-    console = Console(quiet=quiet)
+    console = screen(quiet=quiet)
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
     context = _context(runs[0], rewards[0], request.context)

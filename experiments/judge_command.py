@@ -42,7 +42,7 @@ from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
 from experiments.flow import MISSING, flow_is_installed
 from experiments.judge_request import JudgeRequest
 from experiments.result_files import append_rows, table_so_far
-from experiments.screen import warn
+from experiments.screen import screen, warn
 
 LARGE = 1e4  # numbers whose powers of ten are shown
 SHOWN = {2: 1000, 3: 150}  # points [N, D], paths [N, T, D] of each picture
@@ -118,7 +118,7 @@ def judge(
         InputError: data or options that cannot be used, or an `out` of something else; before any
             fit.
     """
-    console, encoding = Console(), None
+    console, encoding = screen(), None
     if isinstance(read, Demonstrations):
         rows = read
     else:
@@ -131,7 +131,7 @@ def judge(
     folder = RunFolder.open(out, _identity(task, splits[0]))
     console.print(_size_line(task, splits[0]), highlight=False, soft_wrap=True)
     if not flow_is_installed():
-        console.print(MISSING, highlight=False, markup=False, soft_wrap=True)
+        console.print(MISSING, highlight=False, soft_wrap=True)
     with folder.locked():
         if encoding is not None:
             save_encoding(out / "encoding.npz", encoding)

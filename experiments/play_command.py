@@ -35,7 +35,7 @@ from experiments.figures.judged import draw_paths
 from experiments.fit_request import FitRequest
 from experiments.play_request import PlayRequest
 from experiments.result_files import append_rows, table_so_far
-from experiments.screen import warn
+from experiments.screen import screen, warn
 
 COLUMNS = ["seed", "mover"]
 SHOWN = 150  # paths of each picture
@@ -89,7 +89,7 @@ def play_file(
     Raises:
         InputError: data, options or a world that cannot be used, or an `out` of something else.
     """
-    moves, console = Moves.of(episodes, request.steps), Console()
+    moves, console = Moves.of(episodes, request.steps), screen()
     rows = moves.rows(episodes, numpy_seed(fitted.seed, 0, "moves"))
     game = Game(fitted, request, episodes, moves, rows, out, console)
     numbers_by_name("--world: outcome()", game.world().outcome(), COLUMNS)

@@ -34,7 +34,8 @@ from virl_tf.persistence.files import (
 from virl_tf.validation import InputError, reason
 
 import numpy as np
-from rich.console import Console
+
+from experiments.screen import screen
 
 FORMAT = 1  # a record of another format is refused
 SUFFIX = ".zip"
@@ -193,7 +194,7 @@ def record(run: Path, out: Path) -> None:
         raise InputError(f"{path} is there already; give another folder.")
     write_record(run, path)
     size = path.stat().st_size / 1e3
-    Console().print(f"wrote {path} ({size:.0f} KB)", highlight=False, soft_wrap=True)
+    screen().print(f"wrote {path} ({size:.0f} KB)", highlight=False, soft_wrap=True)
 
 
 # --- from a record to what it holds ---------------------------------------------------------------

@@ -19,14 +19,15 @@ from virl_tf.validation import InputError, check_demonstrations
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
+from rich.text import Text
 
 from experiments.evaluation.base import Experiment
 from experiments.result_files import read_summary
+from experiments.screen import screen
 from experiments.specification import Specification
 from experiments.tasks import experiment_of
 
-console = Console()
+console = screen()
 
 
 def execute(
@@ -57,7 +58,7 @@ def execute(
         return summary
 
     start = time.process_time() - folder.seconds()
-    console.print(f"[bold]{spec.name}[/bold] in {out}", soft_wrap=True)
+    console.print(Text.assemble((spec.name, "bold"), f" in {out}"), soft_wrap=True)
     train, test = demonstrations(experiment, spec, out)
     identity = (METHODS[spec.method], spec.components, spec.seed, spec.hparams, config)
     evaluate = _timed(experiment.evaluator(train, test))

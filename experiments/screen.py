@@ -1,7 +1,17 @@
-"""What commands print with."""
+"""What commands print with: results on stdout, warnings on stderr."""
+
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
+
+
+def screen(**options: Any) -> Console:
+    """A console on which users' names of columns and files stand as they are.
+
+    As markup, Rich would drop the unit of "speed [m]", and end in an error at "rate [/s]".
+    """
+    return Console(markup=False, emoji=False, **options)
 
 
 def warn(text: str, quiet: bool = False) -> None:
@@ -10,4 +20,4 @@ def warn(text: str, quiet: bool = False) -> None:
     `quiet`: none, of runs that warn by the hundred.
     """
     said = Text.assemble(("warning:", "yellow"), f" {text}")
-    Console(stderr=True, quiet=quiet).print(said, soft_wrap=True)
+    screen(stderr=True, quiet=quiet).print(said, soft_wrap=True)

@@ -10,11 +10,12 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 import pandas as pd
-from rich.console import Console
+from rich.text import Text
 
 from experiments.expected_time import sentence, times_of_units
 from experiments.records import FOLDER, find_records
 from experiments.result_files import table, table_of, to_markdown
+from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.tasks import describe
 from experiments.units import ReferenceUnit, SweepRequest
@@ -27,14 +28,14 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
         InputError: bad arguments, no such scheduler, an `out` of another sweep, records that are
             not those of these units; or, at the end, units that failed.
     """
-    console = Console()
+    console = screen()
     number = workers.local
     units = request.units()
     records_of(units, out)
     _open(request, out)
     for package, text in describe(request.task).wanted_packages.items():
         if importlib.util.find_spec(package) is None:
-            console.print(text, highlight=False, markup=False, soft_wrap=True)
+            console.print(text, highlight=False, soft_wrap=True)
     failures = execute_sweep(units, out, workers.scheduler, number, console)
     finished = records_of(units, out)
     results = table_of(list(finished.values()))
@@ -44,7 +45,7 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
     errors = "".join(f"{name}\n{error}\n" for name, error in failures.items())
     write_text(out / "errors.txt", errors)
     for name, error in failures.items():
-        console.print(f"[red]FAILED[/red] {name}: {last_line(error)}", highlight=False)
+        console.print(Text.assemble(("FAILED", "red"), f" {name}: {last_line(error)}"))
     if failures:
         raise InputError(
             f"{len(failures)} of {len(units)} units failed (see {out / 'errors.txt'}); "
@@ -68,7 +69,7 @@ def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
     Raises:
         InputError: as `sweep`.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = screen(highlight=False, soft_wrap=True)
     number, units = workers.local, request.units()
     finished = records_of(units, out)
     if (out / "config.yaml").is_file():

@@ -319,27 +319,29 @@ def test_equal_rows_are_on_one_side_of_the_split(finished):
 
 def test_bounds_angles_and_groups_reach_the_fit(call, tmp_path):
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"heading": rng.normal(0.0, 20.0, 120) % 360, "speed": rng.random(120)})
+    heading, speed = "heading [deg]", "speed [/s]"  # no markup for the screen
+    frame = pd.DataFrame({heading: rng.normal(0.0, 20.0, 120) % 360, speed: rng.random(120)})
     frame.assign(who=[f"p{i // 6}" for i in range(120)]).to_csv(tmp_path / "x.csv", index=False)
-    options = ["--periodic", "heading=360", "--lower", "speed=0", "--upper", "speed=1"]
+    options = ["--periodic", f"{heading}=360", "--lower", f"{speed}=0", "--upper", f"{speed}=1"]
     options += ["--group", "who", "--components", "2", "--no-tensorboard"]
-    options += ["--out", tmp_path / "out"]
-    status, shown, error = call("fit", tmp_path / "x.csv", *options, *TINY)
+    out = tmp_path / "out [/s]"
+    status, shown, error = call("fit", tmp_path / "x.csv", *options, *TINY, "--out", out)
     assert status == 0, error
-    result = virl_tf.load(tmp_path / "out")
+    result = virl_tf.load(out)
     inside = result.reward([[10.0, 0.5], [370.0, 0.5], [-350.0, 0.5]]).numpy()
     np.testing.assert_allclose(inside, inside[0])
     assert np.isneginf(result.reward([[10.0, 1.5], [10.0, -0.5]]).numpy()).all()
     # Not cut where the demonstrations are: all of them are within a quarter turn of each other.
-    with np.load(tmp_path / "out" / "demonstrations.npz") as arrays:
+    with np.load(out / "demonstrations.npz") as arrays:
         both = np.concatenate([arrays["train"], arrays["test"]])
         held_out = {row[1] for row in arrays["test"]}
     assert np.ptp(both[:, 0]) < 180.0
     low, high = result.summary["columns"][0]["turn"]
     assert low <= both[:, 0].min() <= both[:, 0].max() < high == low + 360.0
-    assert f"heading is cut at {low:g}: its values are in [{low:g}, {high:g})" in shown
+    assert f"{heading} is cut at {low:g}: its values are in [{low:g}, {high:g})" in shown
+    assert all(text in shown for text in (f"run folder {out}", f"│ {heading} │", f"│ {speed} "))
     assert "turn" not in result.summary["columns"][1]
-    of_held_out = frame["speed"].isin(held_out).to_numpy().reshape(20, 6)
+    of_held_out = frame[speed].isin(held_out).to_numpy().reshape(20, 6)
     assert (of_held_out.all(axis=1) == of_held_out.any(axis=1)).all()
     assert of_held_out.sum() == 12
 

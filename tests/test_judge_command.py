@@ -33,7 +33,7 @@ import numpy as np
 
 def outcome(x, kept_back):
     assert x.shape[1:] == kept_back.shape[1:] and isinstance(x, np.ndarray)
-    return {"reach": np.abs(x).max(), "inside": np.mean(x <= kept_back.max()), "axes": x.ndim}
+    return {"reach": np.abs(x).max(), "inside[/m]": np.mean(x <= kept_back.max()), "axes": x.ndim}
 """
 REFERENCES = ["EM by BIC", "EM, 2", "EM tied, 2", "KDE"]
 REFERENCES += ["flow"] if flow.flow_is_installed() else []
@@ -85,12 +85,12 @@ def row_of(out, density, number=0):
 def test_the_table_has_a_row_per_split_and_density(finished):
     _, out, shown = finished
     table = pd.read_csv(out / "judge.csv")
-    assert list(table.columns) == [*judged.COLUMNS, "reach", "inside", "axes"]
+    assert list(table.columns) == [*judged.COLUMNS, "reach", "inside[/m]", "axes"]
     densities = ["kept back", "reward", "policy, 2", *REFERENCES]
     assert list(table["density"]) == 2 * densities
     assert list(table["split"]) == [0] * len(densities) + [1] * len(densities)
     assert (table["rows"] == 10).all()  # of 16 the one person who fits
-    assert all(name in shown for name in densities)
+    assert all(name in shown for name in [*densities, "inside[/m]"])  # no markup
     assert judged.verdict(table) in shown
     assert (flow.MISSING in shown) != flow.flow_is_installed()
 
@@ -130,7 +130,7 @@ def test_outcomes_are_of_the_people_and_of_draws(finished):
     folder, out, _ = finished
     test, _ = kept_and_train(folder, out)
     people = row_of(out, "kept back")
-    found = (people["reach"], people["inside"], people["axes"])
+    found = (people["reach"], people["inside[/m]"], people["axes"])
     assert found == (np.abs(test).max(), 1.0, 2.0)
     assert np.isnan(people["log_likelihood"])
     em = bic_mixture(kept_and_train(folder, out)[1], numpy_seed(0, 0, "EM"))

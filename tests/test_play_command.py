@@ -42,7 +42,7 @@ class World:
         self.real.append(self.real[-1] + 0.5 * (targets - self.real[-1]))
 
     def outcome(self):
-        return {"reach": np.stack(self.real)[:, :, 0].max(), "moves": len(self.real) - 1}
+        return {"reach[/m]": np.stack(self.real)[:, :, 0].max(), "moves": len(self.real) - 1}
 
 class Elsewhere(World):
     def __init__(self, n, seed):
@@ -93,14 +93,14 @@ def test_every_mover_has_a_row_and_the_same_time(finished):
     table = pd.read_csv(folder / "out" / "play.csv")
     assert list(table["mover"]) == MOVERS
     assert table["moves"].between(30, 31).all()  # one and a half demonstrations, whole moves
-    assert all(name in shown for name in [*MOVERS, "20 runs each"])
+    assert all(name in shown for name in [*MOVERS, "20 runs each", "reach[/m]"])
     with Image.open(folder / "out" / "play.png") as picture:
         assert len(np.unique(np.asarray(picture))) > 10
 
 
 def test_a_replay_reaches_what_was_demonstrated(finished):
     table = pd.read_csv(finished[0] / "out" / "play.csv").set_index("mover")
-    assert table.loc[MOVERS[0], "reach"] == pytest.approx(2.0, abs=0.1)
+    assert table.loc[MOVERS[0], "reach[/m]"] == pytest.approx(2.0, abs=0.1)
 
 
 def test_a_stopped_command_goes_on_to_the_same_bytes(finished, call, monkeypatch):

@@ -21,6 +21,7 @@ from experiments.benchmark.settings import FILE, Settings
 from experiments.benchmark.timing import Row, ceiling
 from experiments.benchmark.vips import steps_beside_gmmvi, vips
 from experiments.result_files import to_markdown
+from experiments.screen import screen
 
 PARTS: dict[str, Callable[[int], list[Row]]] = {
     "training": part_functions.training,
@@ -58,7 +59,7 @@ def benchmark(names: Sequence[str], settings: Settings, out: Path) -> None:
         InputError: an unknown part or preset, numbers out of range, peers that are not installed,
             or earlier measurements in `out`.
     """
-    console = Console()
+    console = screen()
     settings.check(names, out)
     best = ceiling()
     products = "float32 products of 500 x 256 with 256 x 256"

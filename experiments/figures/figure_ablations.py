@@ -10,7 +10,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from rich.console import Console
 
 from experiments.ablation_tables import table_of
 from experiments.figures import own
@@ -23,6 +22,7 @@ from experiments.result_files import (
     to_markdown,
     with_interval,
 )
+from experiments.screen import screen
 from experiments.tasks import describe
 from experiments.tasks.description import Panel
 
@@ -78,7 +78,7 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
     )
     save(figure, out / "figure_ablations")
     write_text(out / "ablations.md", to_markdown(pd.DataFrame(columns)))
-    Console().print(f"wrote {out / 'ablations.md'}")
+    screen().print(f"wrote {out / 'ablations.md'}")
 
 
 def read_ablations(folder: Path) -> pd.DataFrame:

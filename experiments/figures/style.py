@@ -22,7 +22,8 @@ from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from PIL import Image
-from rich.console import Console
+
+from experiments.screen import screen
 
 Look = dict[str, Any]  # keyword arguments of a drawing
 LABELS = {"virl": "V-IRL", "geim": "G-EIM", "eim": "EIM"}  # of the paper's methods
@@ -140,7 +141,7 @@ def save(figure: Figure, path: Path) -> None:
         write = partial(figure.savefig, format=kind, metadata=metadata)
         write_atomically(path.with_suffix(f".{kind}"), write)
     plt.close(figure)
-    Console().print(f"wrote {path}.png and .pdf")
+    screen().print(f"wrote {path}.png and .pdf")
 
 
 def save_moving(frames: Iterable[Figure], path: Path) -> None:
@@ -154,4 +155,4 @@ def save_moving(frames: Iterable[Figure], path: Path) -> None:
     first, *others = [*images, *images[-2:0:-1]]
     look: Look = {"save_all": True, "append_images": others, "duration": FRAME_MS, "loop": 0}
     write_atomically(path.with_suffix(".gif"), partial(first.save, format="GIF", **look))
-    Console().print(f"wrote {path}.gif")
+    screen().print(f"wrote {path}.gif")

@@ -12,7 +12,6 @@ from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError, reason
 
 import pandas as pd
-from rich.console import Console
 
 from experiments import doc_tables
 from experiments.claims import FAILS, HOLDS, MOSTLY, TOO_FEW, Finding
@@ -30,6 +29,7 @@ from experiments.report.markup import (
     table,
 )
 from experiments.report.results import Results, mean_with_interval
+from experiments.screen import screen
 from experiments.tasks import describe, descriptions
 
 LOOKS = {HOLDS: "holds", MOSTLY: "holds", FAILS: "fails", TOO_FEW: "open"}
@@ -50,7 +50,7 @@ def write_report(results: Results, out: Path) -> None:
         write_text(out, content)
     except OSError as error:
         raise InputError(f"cannot write {out}: {error.strerror or error}.") from error
-    Console().print(f"wrote {out} ({len(content) / 1e6:.1f} MB)", highlight=False, soft_wrap=True)
+    screen().print(f"wrote {out} ({len(content) / 1e6:.1f} MB)", highlight=False, soft_wrap=True)
 
 
 def build(results: Results) -> Markup:

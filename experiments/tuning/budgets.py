@@ -16,11 +16,11 @@ from virl_tf.validation import InputError, check_choice, check_integer
 import numpy as np
 import optuna
 import pandas as pd
-from rich.console import Console
 from scipy.stats import spearmanr
 
 from experiments.records import Record
 from experiments.result_files import to_markdown
+from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line
 from experiments.tasks import describe
@@ -59,7 +59,7 @@ def rank_budgets(
         raise InputError("--presets needs two or more, the one last that counts: quick,paper.")
     for preset in presets:
         check_choice("preset", preset, describe(study.task).grids)
-    console, number = Console(soft_wrap=True), workers.local
+    console, number = screen(soft_wrap=True), workers.local
     chosen = random_points(study, points)
     units = [
         PointUnit(run.run(seed, overrides), 0, prefix=f"point-{i:02d}-", row=run.preset, point=i)
@@ -78,7 +78,7 @@ def rank_budgets(
         raise InputError(f"{len(failures)} runs failed, the first with: {first}")
     text = to_markdown(agreement(values, presets))
     write_text(out / "budgets.md", text)
-    console.print(text, markup=False, highlight=False)
+    console.print(text, highlight=False)
     console.print(f"{out / 'budgets.csv'} and .md", highlight=False)
 
 

@@ -15,7 +15,6 @@ from virl_tf.validation import InputError, check_choice
 import numpy as np
 import optuna
 import pandas as pd
-from rich.console import Console
 
 from experiments.expected_time import sentence, times_of_units
 from experiments.result_files import (
@@ -26,6 +25,7 @@ from experiments.result_files import (
     to_markdown,
     with_interval,
 )
+from experiments.screen import screen
 from experiments.specification import column_name, parse_integers, published_column, tuned_file
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line
@@ -98,7 +98,7 @@ def compare(
         InputError: no study of this task there, no such budget, seeds that tuning saw, or runs that
             failed.
     """
-    console, task = Console(), studies.task
+    console, task = screen(), studies.task
     number = workers.local
     columns, units, out = _planned(studies, seeds, out, budget)
     out.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def compare(
         if better:
             said = f"wrote {names} to {write_tuned(task, better)}; use it with --hparams tuned"
         console.print(said, soft_wrap=True)
-    console.print((out / "compare.md").read_text(), markup=False, highlight=False)
+    console.print((out / "compare.md").read_text(), highlight=False)
     if failures:
         raise _failed(failures)
 
@@ -141,7 +141,7 @@ def preview(
     Raises:
         InputError: as `compare`.
     """
-    console, number = Console(highlight=False, soft_wrap=True), workers.local
+    console, number = screen(highlight=False, soft_wrap=True), workers.local
     columns, units, out = _planned(studies, seeds, out, budget)
     finished = records_of(units, out)
     left = [unit for unit in units if unit.name not in finished]

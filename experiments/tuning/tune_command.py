@@ -16,8 +16,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from experiments.expected_time import expected_time, sentence
+from experiments.screen import screen
 from experiments.sweep import Workers, cluster, submit
 from experiments.tasks import describe as task_description
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES
@@ -58,15 +60,14 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
         InputError: bad arguments, a storage that cannot be used, another study of this name, or
             trials that only fail.
     """
-    console, trials = Console(), request.trials
+    console, trials = screen(), request.trials
     spec, out, url = _study_of(request, workers, place)
     study = open_study(spec, open_storage(url))
     claim_folder(out, spec, url, study)
     try:
         if count(study, *ENDED) < trials:
-            console.print(
-                f"[bold]{spec.name}[/bold] in {url}; runs in {out}", highlight=False, soft_wrap=True
-            )
+            said = Text.assemble((spec.name, "bold"), f" in {url}; runs in {out}")
+            console.print(said, soft_wrap=True)
             arguments = (spec, url, trials, (out / "trials").absolute())
             _work_together(study, arguments, workers, console)
     except optuna.exceptions.StorageInternalError as error:
@@ -81,7 +82,7 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
     studies = request.studies if place is None else request.studies._replace(storage=url)
     column = (request.method, request.components)
     for command in next_commands(studies, column, count(study, TrialState.COMPLETE)):
-        console.print(f"next: {command}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"next: {command}", highlight=False, soft_wrap=True)
     if count(study, *ENDED) < trials:
         text = "the study was given up after too many failed trials in a row"
         failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
@@ -115,7 +116,7 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
             done = count(study, *ENDED)
     left = max(0, request.trials - done)
     times = [expected_time(spec.run(seed, {})) for seed in spec.seeds] * left
-    console = Console(highlight=False, soft_wrap=True)
+    console = screen(highlight=False, soft_wrap=True)
     console.print(f"{request.trials} trials of {spec.name}: {done} done already, {left} to do")
     console.print(sentence(times, workers.local))
     console.print("a trial that is pruned takes less, one with a larger network more")
@@ -200,7 +201,7 @@ def print_ended(study: optuna.Study, told: set[int], console: Console) -> None:
         unneeded = trial.user_attrs.get("reason") == NOT_NEEDED
         if trial.number not in told and not unneeded and (failed or not console.is_terminal):
             line = f"trial {trial.number} {outcome(trial)}{best_so_far}"
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console.print(line, highlight=False, soft_wrap=True)
         told.add(trial.number)
 
 
