@@ -294,8 +294,7 @@ FIGURES = (
         lambda found: distances(found, "training", "training_policy", "inference"),
         lambda found: most_modes(found, "training", "training_policy", "inference"),
         "One target for all five runs; the inference policy is fitted to the average of their "
-        "rewards. The committed picture is of runs of preset quick, its numbers are of preset "
-        "paper.",
+        "rewards.",
         own_runs=True,
     ),
     Figure(
