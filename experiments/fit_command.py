@@ -1,5 +1,6 @@
 """`python -m experiments fit`: the reward of a user's own demonstrations, and how to use it."""
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -179,7 +180,8 @@ def print_summary(summary: dict[str, Any], console: Console, of_codes: bool = Fa
     else:
         console.print(repr(score), highlight=False, soft_wrap=True)
     for text in summary["warnings"]:
-        warn(text)
+        # Codes are no columns of the file, which alone can be left out.
+        warn(re.sub(r" \(--exclude .*\)", "", text) if of_codes else text)
     if of_codes and any("--exclude" in text for text in summary["warnings"]):
         warn("these columns are codes: --encoding and --encoding-size make others.")
 

@@ -299,6 +299,16 @@ def test_it_says_what_em_found(finished, capsys):
     assert "EM mixture: 21 Gaussians\n" in capsys.readouterr().out
 
 
+def test_codes_cannot_be_left_out_of_the_file(finished, capsys):
+    said = json.loads((finished[0] / "summary.json").read_text())
+    said["warnings"] = ["columns 'a_w0', 'b_w0': a straight line; drop them (--exclude a_w0,b_w0)."]
+    fit_command.print_summary(said, Console(width=200), of_codes=True)
+    shown = capsys.readouterr().err
+    assert "a straight line; drop them." in shown
+    assert "--exclude" not in shown
+    assert "these columns are codes: --encoding" in shown
+
+
 @pytest.mark.parametrize(("loss", "exponent"), [(1.0, 0.0), (1.5, 0.25), (1.3, 0.0)])
 def test_the_last_discriminator_is_called_useless_only_where_it_is(
     finished, capsys, loss, exponent

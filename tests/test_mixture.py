@@ -1,3 +1,4 @@
+from virl_tf.conditional import conditioned
 from virl_tf.em.by_bic import bic_mixture
 from virl_tf.em.em import em_mixture
 from virl_tf.mixture import (
@@ -11,6 +12,7 @@ from virl_tf.mixture import (
     standard_normal_start,
 )
 from virl_tf.tasks import RandomGaussians
+from virl_tf.validation import InputError
 
 import numpy as np
 import pytest
@@ -91,6 +93,24 @@ def test_a_component_of_weight_zero_does_not_matter():
     assert set(
         Mixture(log_weights, means, scale_trils).sample_with_components(100, SEED)[1].numpy()
     ) == {1}
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (2, 0)])
+def test_log_prob_of_points_in_any_shape_is_tfps(shape):
+    mixture = make_mixture(3, 2)
+    x = np.random.default_rng(0).normal(size=(*shape, 2))
+    found = mixture.log_prob(x)
+    assert found.shape == shape
+    np.testing.assert_allclose(found, mixture.distribution.log_prob(x), rtol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (5, 1), (2, 3), (2, 2, 1)])
+def test_points_of_other_dimensions_are_refused(shape):
+    with pytest.raises(InputError, match=r"x must have shape \[..., 2\], got "):
+        make_mixture(3, 2).log_prob(np.zeros(shape))
+    conditional = conditioned(make_mixture(3, 3), 1)
+    with pytest.raises(InputError, match=r"x must have shape \[..., 3\], got "):
+        conditional.log_prob(np.zeros((5, 2)))
 
 
 def test_log_prob_of_no_points():

@@ -54,6 +54,15 @@ REFUSED = {
     "bytes": (data().astype("S"), ["numeric"]),
     "objects": (data().astype(object), ["numeric", "object"]),
     "ragged": ([[1.0, 2.0], [3.0]], ["numeric", "[N, D]"]),
+    "masked": (np.ma.masked_greater(data(), 0.5), ["NaN", "row"]),
+    "two columns of one name": (
+        pd.DataFrame(data(), columns=["a", "a"]),
+        ["two columns are called 'a'"],
+    ),
+    "intervals": (
+        pd.DataFrame({"i": pd.IntervalIndex.from_breaks(np.arange(11.0)), "x": data()[:, 0]}),
+        ["'i' holds interval", "not real numbers"],
+    ),
     "None": (None, ["numeric", "object"]),
     "a dictionary": ({"x": data()}, ["numeric", "object"]),
     "dates": (

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.contexts import checked, checked_context, rows_of
-from virl_tf.mixture import MANY_COMPONENTS, Mixture, quadratics, rows_at_once
+from virl_tf.mixture import MANY_COMPONENTS, Mixture, of_rows, quadratics, rows_at_once
 from virl_tf.numerics import (
     DENSITY,
     LOG_2PI,
@@ -130,9 +130,12 @@ class ConditionalMixture(NamedTuple):
         return log_det + 0.5 * self.dim * LOG_2PI
 
     def log_prob(self, x: Any, c: Any = None) -> tf.Tensor:
-        """Log q(x | c): x [..., D] and c [..., C] -> [...]; or rows [c, x] [N, C + D] alone."""
+        """Log q(x | c): x [..., D] and c [..., C] -> [...]; or rows [c, x] [..., C + D] alone.
+
+        Raises InputError for other last axes.
+        """
         if c is None:
-            return by_blocks(self._log_prob, tf.convert_to_tensor(x, DENSITY), self.rows_at_once)
+            return of_rows(self._log_prob, x, self.num_contexts + self.dim, self.rows_at_once)
         rows = rows_of(x, c, self.num_contexts, self.dim)
         flat = self.log_prob(tf.reshape(rows, [-1, rows.shape[-1]]))
         return tf.reshape(flat, tf.shape(rows)[:-1])

@@ -104,8 +104,8 @@ class Mixture(NamedTuple):
         return log_det + 0.5 * self.dim * LOG_2PI
 
     def log_prob(self, x: tf.Tensor) -> tf.Tensor:
-        """Log q~(x): [N, D] -> [N]."""
-        return by_blocks(self._log_prob, tf.convert_to_tensor(x, DENSITY), self.rows_at_once)
+        """Log q~(x): [..., D] -> [...]. Raises InputError for another last axis."""
+        return of_rows(self._log_prob, x, self.dim, self.rows_at_once)
 
     @property
     def rows_at_once(self) -> int:
@@ -134,6 +134,19 @@ class Mixture(NamedTuple):
     def entropy(self, n: int, seed: Any) -> tf.Tensor:
         """Monte Carlo estimate of H(q~) from n draws: []."""
         return -tf.reduce_mean(self.log_prob(self.sample(n, seed)))
+
+
+def of_rows(log_density: Any, x: Any, width: int, at_once: int) -> tf.Tensor:
+    """A log density of rows [N, width] -> [N], in blocks, for x [..., width] -> [...]."""
+    x = tf.convert_to_tensor(x, DENSITY)
+    if x.shape.rank is None or x.shape[-1:] == [None]:  # of a graph that does not tell
+        return by_blocks(log_density, x, at_once)
+    if x.shape[-1:] != [width]:
+        raise InputError(f"x must have shape [..., {width}], got {tuple(x.shape)}.")
+    if x.shape.rank == 2:
+        return by_blocks(log_density, x, at_once)
+    flat = by_blocks(log_density, tf.reshape(x, [-1, width]), at_once)
+    return tf.reshape(flat, tf.shape(x)[:-1])
 
 
 def rows_at_once(k: int | None, dim: int) -> int:

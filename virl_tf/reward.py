@@ -32,7 +32,8 @@ class Reward(NamedTuple):
 
     Call it: float or array [..., D] -> float64 [...]. It is an unnormalised log density, so TFP's
     samplers take it as it is. With contexts it is R(c, x), up to a function of c, and called as
-    reward(x, c); `log_prob` and networks see rows [c, x] (`virl_tf.contexts`).
+    reward(x, c); `log_prob` and networks see rows [c, x] (`virl_tf.contexts`). tf.function takes it
+    as `lambda x: reward(x)`: of a tuple, which this is, it cannot hold a weak reference.
 
     Attributes:
         base: the prior q*_0 (V-IRL), or the policy (EIM, whose networks are none).

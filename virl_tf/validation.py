@@ -207,11 +207,14 @@ def _as_float64(demonstrations: Any) -> np.ndarray:
             f"demonstrations must be a numeric array [N, D], got {told(str(demonstrations))}; read "
             "the file first, e.g. with pandas.read_csv or np.load."
         )
+    if np.ma.isMaskedArray(demonstrations):  # what is masked is missing
+        demonstrations = np.ma.filled(demonstrations.astype(np.float64), np.nan)
     if is_frame(demonstrations):
+        _check_names(demonstrations.columns)
         check_number_columns("demonstrations", _columns_without_numbers(demonstrations))
-        if hasattr(demonstrations, "astype"):  # pandas's own missing values become NaN
-            demonstrations = demonstrations.astype(np.float64)
     try:
+        if is_frame(demonstrations) and hasattr(demonstrations, "astype"):
+            demonstrations = demonstrations.astype(np.float64)  # pandas's missing values: NaN
         x = np.asarray(demonstrations)
         if x.dtype.kind not in "biuf":
             raise TypeError(f"dtype {x.dtype}")
@@ -235,11 +238,19 @@ def check_two_axes(x: np.ndarray, where: str = "") -> None:
     raise InputError(f"{where}demonstrations must be 2-D [N, D], {got}.")
 
 
+def _check_names(columns: Any) -> None:
+    """Raises InputError if two columns have one name, by which bounds and angles are given."""
+    names = [str(name) for name in columns]
+    repeated = [name for i, name in enumerate(names) if name in names[:i]]
+    if repeated:
+        raise InputError(f"demonstrations: two columns are called {repeated[0]!r}; rename one.")
+
+
 def _columns_without_numbers(frame: Any) -> dict[str, str]:
     """{column: what it holds, "" for numbers} of a frame."""
     held = {}
     for name, dtype in zip(frame.columns, frame.dtypes, strict=True):
-        number = re.match(r"u?int|float|double|bool", str(dtype).lower())
+        number = re.match(r"u?int\d|float|double|bool", str(dtype).lower())
         values = np.asarray(frame[name]).ravel()
         example = f", for example {str(values[0])!r:.40}" if len(values) else ""
         text = str(dtype).lower() in ("object", "str", "string") or "char" in str(dtype)
