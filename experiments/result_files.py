@@ -22,6 +22,7 @@ from experiments.tasks.description import TaskDescription
 RUN = ["task", "method", "components", "modes", "seed", "preset", "stage"]  # what identifies a row
 COLUMNS = [*RUN, "best", "final", "reported", "cpu_seconds", "status"]
 Curve = tuple[str, str, int]  # stage, method, components
+DIVERGED, FAILED = "diverged", "failed"  # of the column `status`; failed: without any values
 
 
 def columns_of(task: str) -> list[str]:
@@ -171,7 +172,7 @@ def rows_of(summaries: Mapping[str, dict[str, Any]], where: Path) -> list[dict[s
                 own = summaries[stage]
                 values = value_at(own, description.inference_place)
                 # Of a walk: it is not finite, if none is in the support.
-                status = "finished" if np.isfinite(values["final"]) else "diverged"
+                status = "finished" if np.isfinite(values["final"]) else DIVERGED
                 found.append((stage, own, values, own["cpu_seconds"], status))
         rows = []
         for stage, own, values, seconds, status in found:
@@ -375,7 +376,7 @@ def paired(
 
     def values(curve: Curve, name: str) -> pd.DataFrame:
         rows = select(results, curve)
-        told = rows[column].notna() | (rows["status"] == "diverged")
+        told = rows[column].notna() | (rows["status"] == DIVERGED)
         return rows.loc[told, [*keys, column]].rename(columns={column: name})
 
     return values(first, "first").merge(values(second, "second"), on=keys)
@@ -415,6 +416,12 @@ def sign_flip_test(d: np.ndarray, draws: int = 20_000) -> float:
         drawn = np.random.default_rng(0).choice([-1.0, 1.0], (draws, len(d)))
         signs = np.vstack([np.ones(len(d)), drawn])
     return float(np.mean(signs @ d <= d.sum() + 1e-12))
+
+
+def lost(rows: pd.DataFrame, column: str = "reported") -> pd.Series:
+    """Which runs diverged or failed, or have no finite value of a column."""
+    finite = np.isfinite(rows[column].astype(float))
+    return rows["status"].isin((DIVERGED, FAILED)) | ~finite
 
 
 def table(results: pd.DataFrame) -> pd.DataFrame:

@@ -175,6 +175,42 @@ def test_what_is_better_on_fresh_seeds_is_stored_beside_other_columns(
 LOST = np.nan
 
 
+@pytest.mark.parametrize("failed", ["found", "published"])
+def test_a_run_that_failed_is_lost_and_not_left_out(studies, runs, tmp_path, monkeypatch, failed):
+    found, make = studies
+    make(3.0, 1.0)
+    path, out = tmp_path / "tuned.yaml", tmp_path / "out"
+    every = comparing.records_of
+
+    def lost(unit):
+        return unit.candidate == failed and unit.spec.seed > 100
+
+    def outcome(unit, summary):
+        value = 1.0 if unit.candidate == "found" else 2.0
+        return {**comparing._row(unit, value, "finished"), "cpu_seconds": 1.0}
+
+    monkeypatch.setattr(comparing, "_outcome", outcome)
+    monkeypatch.setattr(comparing, "tuned_file", lambda task: path)
+    monkeypatch.setattr(
+        comparing, "execute_sweep", lambda units, *_: {u.name: "x" for u in units if lost(u)}
+    )
+    monkeypatch.setattr(
+        comparing, "records_of", lambda units, out: every([u for u in units if not lost(u)], out)
+    )
+    with pytest.raises(InputError, match="2 runs failed"):
+        compare(found, "100,101,102", Workers(None, 1), True, out)
+    assert path.exists() == (failed == "published")
+    values = pd.read_csv(out / "values.csv")
+    chosen = values[(values["candidate"] == failed) & (values["seed"] > 100)]
+    assert list(chosen["status"]) == ["failed"] * 2
+    assert chosen["value"].isna().all()
+    header, _, row = (out / "compare.md").read_text().splitlines()[2:5]
+    cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
+    assert (cells["published diverged"], cells["found diverged"]) == (
+        ("0", "2") if failed == "found" else ("2", "0")
+    )
+
+
 @pytest.mark.parametrize(
     ("published", "found", "better"),
     [

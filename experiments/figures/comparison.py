@@ -25,7 +25,7 @@ def draw_comparison(values: pd.DataFrame, importances: pd.DataFrame, out: Path) 
         for candidate, shift in (("published", -0.15), ("found", 0.15)):
             own = (values["column"] == column) & (values["candidate"] == candidate)
             chosen = values[own]["value"].to_numpy(float)
-            if not len(chosen):  # all failed, or published was not beaten
+            if not np.isfinite(chosen).any():  # all failed, or published was not beaten
                 continue
             colour = COLOURS[candidate]
             label = None if candidate in labelled else candidate

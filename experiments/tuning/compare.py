@@ -18,9 +18,11 @@ import pandas as pd
 
 from experiments.expected_time import sentence, times_of_units
 from experiments.result_files import (
+    FAILED,
     bounded,
     differences,
     further_values,
+    lost,
     sign_flip_test,
     to_markdown,
     with_interval,
@@ -107,8 +109,11 @@ def compare(
     if len(failures) == len(units):
         raise _failed(failures)
     records = records_of(units, out)
-    finished = [unit for unit in units if unit.name in records]
-    values = pd.DataFrame([_outcome(unit, records[unit.name].summaries["."]) for unit in finished])
+    rows = [
+        _outcome(unit, records[unit.name].summaries["."]) if unit.name in records else _lost(unit)
+        for unit in units
+    ]
+    values = pd.DataFrame(rows)
     write_report(columns, values, out)
     if write:
         better = [column for column in columns if _found_is_better(column, values)]
@@ -189,16 +194,25 @@ def _size_line(columns: Sequence[Column], units: Sequence[CandidateUnit], out: P
 
 def _outcome(unit: CandidateUnit, summary: Mapping[str, Any]) -> dict[str, Any]:
     """A row of values.csv: the objective, and what else a run of the task measures."""
+    row = _row(unit, objective_value(summary), summary["status"])
+    row["cpu_seconds"] = summary["cpu_seconds"]["process"]
+    return row | further_values(unit.spec.description, summary, "training")
+
+
+def _lost(unit: CandidateUnit) -> dict[str, Any]:
+    """The row of a run that failed: without one it would not count against its values."""
+    return _row(unit, math.nan, FAILED)
+
+
+def _row(unit: CandidateUnit, value: float, status: str) -> dict[str, Any]:
     spec = unit.spec
-    row = {
+    return {
         "column": column_name(spec.task, spec.method, spec.components),
         "candidate": unit.candidate,
         "seed": spec.seed,
-        "value": objective_value(summary),
-        "status": summary["status"],
-        "cpu_seconds": summary["cpu_seconds"]["process"],
+        "value": value,
+        "status": status,
     }
-    return row | further_values(spec.description, summary, "training")
 
 
 def find_columns(studies: Studies) -> list[Column]:
@@ -298,8 +312,9 @@ def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
     parts = _by_seed(column, values)
     for candidate, chosen in parts.items():
         v = chosen["value"].to_numpy(float)
-        row[candidate] = with_interval(v, "{:.4f}".format) if len(v) else "failed"
-        row[f"{candidate} diverged"] = str(int((chosen["status"] == "diverged").sum()))
+        failed = (chosen["status"] == FAILED).all()
+        row[candidate] = FAILED if failed else with_interval(v, "{:.4f}".format)
+        row[f"{candidate} diverged"] = str(int(lost(chosen, "value").sum()))
     if column.unbeaten:
         row |= {"found": UNBEATEN, "found diverged": "-", "found lower in": "-", "p": "-"}
     else:
