@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from virl_tf.hparams import to_yaml
@@ -559,6 +560,27 @@ def test_sign_flip_test_against_enumeration():
     assert sign_flip_test(np.array([-1.0] * 9 + [-np.inf])) == 2.0**-10  # a win, no more
     assert sign_flip_test(np.full(5, np.inf)) == 1.0
     assert sign_flip_test(-np.ones(40)) < 1e-4
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e300])
+def test_sign_flip_test_is_exact_at_every_size(scale):
+    rng = np.random.default_rng(0)
+    for n in (*range(1, 8), 5, 6, 7):
+        d = scale * rng.normal(size=n)
+        sums = [
+            sum((s * Fraction(v) for s, v in zip(signs, d, strict=True)), Fraction(0))
+            for signs in itertools.product((-1, 1), repeat=n)
+        ]
+        true = sum(map(Fraction, d))
+        assert sign_flip_test(d) == np.mean([total <= true for total in sums])
+        assert sign_flip_test(-np.abs(d)) == 2.0**-n  # the least there is
+        assert sign_flip_test(np.append(-np.abs(d), [0.0, 0.0])) == 2.0**-n
+    assert sign_flip_test(scale * np.zeros(5)) == 1.0
+
+
+def test_sign_flip_test_is_never_zero():
+    d = [-14459.992177184098, -17526.399677988724, -33696.46723574119, -29214.3354264697, 0.0]
+    assert sign_flip_test(np.array(d)) == 2 / 32
 
 
 def test_differences_of_lost_runs_are_infinite():
