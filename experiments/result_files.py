@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from virl_tf.hparams import read_yaml
+from virl_tf.hparams import default_hparams, read_yaml
+from virl_tf.methods import METHODS
+from virl_tf.persistence.configuration import differences as config_differences
 from virl_tf.persistence.configuration import numerics
 from virl_tf.persistence.files import read_json, write_text
 from virl_tf.persistence.run_folder import RunFolder
@@ -209,12 +212,31 @@ def shortened(names: Sequence[Any], most: int = 3) -> str:
 def check_poolable(what: str, found: Mapping[Any, set[str]]) -> None:
     """Raises InputError unless `what`, {where: the values there}, has one value everywhere."""
     if len(set().union(*found.values())) > 1:
-        places: dict[str, list[Any]] = {}
+        places: dict[tuple[str, ...], list[Any]] = {}
         for where, values in found.items():
-            named = shortened([f"{value:.60}" for value in sorted(values)], 5)
-            places.setdefault(named, []).append(where)
-        shown = "; ".join(f"{shortened(where)}: {values}" for values, where in places.items())
+            places.setdefault(tuple(sorted(values)), []).append(where)
+        cut = _cut(sorted(set().union(*places)))
+        shown = "; ".join(
+            f"{shortened(where)}: {shortened([cut[value] for value in values], 5)}"
+            for values, where in places.items()
+        )
         raise InputError(f"results of different {what} ({shown}). Give those of one, or --pool.")
+
+
+def _cut(values: Sequence[str], most: int = 60) -> dict[str, str]:
+    """{value: what a message shows of it}, of sorted values: of a long one where it differs."""
+    common = [0, *(_shared(*two) for two in pairwise(values)), 0]
+    shown = {}
+    for value, start in zip(values, map(max, pairwise(common)), strict=True):
+        start = max(0, start - most // 3) if start >= most else 0
+        shown[value] = f"{'...' if start else ''}{value[start:]:.{most}}"
+    return shown
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two different texts have in common, from the first on."""
+    found = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(found, min(len(one), len(other)))
 
 
 def check_numerics(made_by: Mapping[Path, Mapping[str, str]]) -> None:
@@ -239,16 +261,15 @@ def read_results(
     Args:
         paths: each is the file, its folder, or a folder of records.
         task: what an error tells to sweep.
-        pool: take results of different presets and versions together.
+        pool: take results of different presets, settings and versions together.
 
     Raises:
         InputError: one is not there or not a table of this version, two hold the same run (which
-            of them would count?), or without `pool` their presets or versions differ.
+            of them would count?), or without `pool` their presets, settings or versions differ.
     """
     paths = [paths] if isinstance(paths, Path) else paths
-    made_by: dict[Path, dict[str, str]] = {}
-    made_with: dict[Path, str] = {}
-    frames = [_read_table(path, task, made_by, made_with) for path in paths]
+    made: dict[Path, _Made] = {}
+    frames = [_read_table(path, task, made) for path in paths]
     frame = pd.concat(frames, ignore_index=True)
     repeated = frame[frame.duplicated(RUN)]
     if len(repeated):
@@ -258,9 +279,53 @@ def read_results(
     if not pool:
         presets = [set(map(str, one["preset"])) for one in frames]
         check_poolable("presets", dict(zip(paths, presets, strict=True)))
-        check_poolable("settings", {where: {given} for where, given in made_with.items()})
-        check_numerics(made_by)
+        check_poolable("settings", {where: {one.given} for where, one in made.items()})
+        _check_settings({where: one.config for where, one in made.items()})
+        check_numerics({where: one.versions for where, one in made.items()})
     return frame
+
+
+class _Made(NamedTuple):
+    """How a table, or the run of a record, was made: the versions, as `numerics` has them; what was
+    given beside the preset; the configuration, {} where there is only a table.
+    """
+
+    versions: dict[str, str]
+    given: str
+    config: Mapping[str, Any] = {}
+
+
+def _check_settings(configs: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Raises InputError for runs of one task and preset on different numbers of demonstrations, or
+    of one method, too, with different hyperparameters. References have none.
+    """
+    first: dict[Any, tuple[Path, Any]] = {}
+    for path, config in configs.items():
+        if "hparams" not in config:
+            continue
+        with reading(path):
+            kind = config["task"], config["preset"]
+            column = *kind, config["method"], config["components"]
+            told = {
+                kind: {"num_train": config.get("num_train")},
+                column: {"hparams": _hparams_of(config)},
+            }
+            pairs = [(first.setdefault(key, (path, now)), now) for key, now in told.items()]
+        for (where, there), now in pairs:
+            if found := [f"{text:.160}" for text in config_differences(there, now)]:
+                text = f"{path} against {where}: {shortened(found)}"
+                raise InputError(
+                    f"results of different settings ({text}). Give those of one, or --pool."
+                )
+
+
+def _hparams_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's hyperparameters. What there was not yet when it was made has its default, by which
+    all is as it was.
+    """
+    defaults = default_hparams(METHODS[config["method"]].family).to_dict()
+    stored = config["hparams"]
+    return {**stored, **{name: {**of, **stored.get(name, {})} for name, of in defaults.items()}}
 
 
 def check_task(results: pd.DataFrame, task: str, paths: Path | Sequence[Path]) -> None:
@@ -272,19 +337,15 @@ def check_task(results: pd.DataFrame, task: str, paths: Path | Sequence[Path]) -
         raise InputError(f"{where} holds results of {held}, not of {task}.")
 
 
-def _read_table(
-    path: Path, task: str, made_by: dict[Path, dict[str, str]], made_with: dict[Path, str]
-) -> pd.DataFrame:
-    """One of them; `made_by` is told the versions that made it, `made_with` what was given beside
-    the preset.
-    """
+def _read_table(path: Path, task: str, made: dict[Path, _Made]) -> pd.DataFrame:
+    """One of them; `made` is told how."""
     file = results_file(path, task)
     if file.is_dir():
         records = [read_record(found) for found in find_records(file)]
         for record in records:
             stage = record.stages["."]
-            made_by[record.path] = numerics(stage.versions, stage.config.get("preset"))
-            made_with[record.path] = _given_of_unit(stage.summary)
+            made_by = numerics(stage.versions, stage.config.get("preset"))
+            made[record.path] = _Made(made_by, _given_of_unit(stage.summary), stage.config)
         return table_of(records)
     frame = read_table(file)
     if list(frame.columns) not in [columns_of(name) for name in names()]:
@@ -293,8 +354,8 @@ def _read_table(
             f"{file} is not a results table of this version: its columns are {columns}."
         )
     preset = frame["preset"].iloc[0] if len(frame) else None
-    made_by[file.parent] = numerics_in(file.parent, preset)
-    made_with[file.parent] = _given_of_sweep(file.parent / "config.yaml")
+    given = _given_of_sweep(file.parent / "config.yaml")
+    made[file.parent] = _Made(numerics_in(file.parent, preset), given)
     return frame
 
 

@@ -18,10 +18,10 @@ import pandas as pd
 import pytest
 
 from experiments import records
-from experiments.figures import draw
+from experiments.figures import RESULTS, draw
 from experiments.records import KEPT_ROWS, read_record, unpack, unpacked, write_record
 from experiments.report.results import Results
-from experiments.result_files import RUN, read_results
+from experiments.result_files import RUN, check_poolable, read_results
 from experiments.sweep import RUNS, execute_unit, record_file, records_of
 from experiments.units import RunUnit, units_of
 
@@ -327,6 +327,69 @@ def test_records_of_other_versions_are_listed_and_refused(call, out, tmp_path):
     with pytest.raises(InputError, match=r"different versions of numpy .*zip and .*--pool"):
         read_results(out)
     assert len(read_results(out, pool=True)) > 7
+
+
+def put_further(out, assignments=(), change=None, **given):
+    """Records of the sweep's next seed, in a folder of their own."""
+    further = out.parent / "further"
+    for unit in units_of("gaussians", "smoke", list(assignments), seeds=[1], **given):
+        put_record(unit, further)
+        if change is not None:
+            rewritten(record_file(unit, further), change)
+    return further
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["loop.num_iterations=2"], r"hparams\.loop\.num_iterations: 6 there, 2 now"),
+        (["network.dropout=0.5"], r"hparams\.network\.dropout: 0\.\d+ there, 0\.5 now"),
+    ],
+)
+def test_records_of_other_hyperparameters_are_pooled_only_when_told_to(call, out, given, said):
+    further = put_further(out, given)
+    message = rf"different settings \(.*further.*zip against .*out.*zip: {said}\)\. Give"
+    for both in ([out, further], [out / "records", further / "records"]):
+        with pytest.raises(InputError, match=message):
+            read_results(both)
+    assert len(read_results([out, further], pool=True)) == 2 * len(read_results(out))
+    assert call("claims", "gaussians", out, further)[0] == 2
+    assert call("claims", "gaussians", out, further, "--pool")[0] == 0
+    assert call("figure", "2b", out, further, "--out", out)[0] == 2
+
+
+def test_records_of_other_rows_are_pooled_only_when_told_to(out):
+    further = put_further(out, methods=["eim"], rows=300)
+    for path in (out / "records").glob("*-eim-*"):
+        path.unlink()  # so that no method has both
+    with pytest.raises(InputError, match=r"different settings .*: num_train: \d+ there, 300 now"):
+        read_results([out, further])
+    assert len(read_results([out, further], pool=True))
+
+
+def test_records_of_one_setting_are_taken_together_whatever_keys_are_new(out):
+    def older(members):
+        content = json.loads(members["record.json"])
+        config = content["stages"]["."]["config"]
+        if "hparams" in config:
+            del config["hparams"]["loop"]["prior"]
+        members["record.json"] = json.dumps(content).encode()
+
+    further = put_further(out, change=older)
+    assert len(read_results([out, further])) == 2 * len(read_results(out))
+
+
+def test_of_long_settings_the_part_that_differs_is_shown():
+    long = [f"network.layer_size={i}" for i in range(64, 70)]
+    settings = {name: {str([*long, end])} for name, end in {"a": "x=1", "b": "x=2"}.items()}
+    with pytest.raises(InputError, match=r"a: \.\.\..*x=1'\]; b: \.\.\..*x=2'\]\)") as raised:
+        check_poolable("settings", settings)
+    assert len(str(raised.value)) < 250
+
+
+@pytest.mark.parametrize("task", ["gaussians", "grid_walker", "path_planning"])
+def test_committed_records_are_of_one_setting(task):
+    assert len(read_results(RESULTS / "sweeps" / task))
 
 
 def test_records_of_another_configuration_are_listed_and_refused(call, out):
