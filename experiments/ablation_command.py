@@ -12,7 +12,14 @@ import pandas as pd
 
 from experiments.ablations import Ablation
 from experiments.records import Record
-from experiments.result_files import columns_of, reading, rows_of, with_interval
+from experiments.result_files import (
+    columns_of,
+    lost,
+    reading,
+    rows_of,
+    with_interval,
+    without_value,
+)
 from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line, write_tables
@@ -59,13 +66,17 @@ def ablate(
 
 
 def table(results: pd.DataFrame) -> pd.DataFrame:
-    """Mean over seeds [95 % bootstrap interval] of each measure by ablation, size and stage."""
+    """Mean over seeds [95 % bootstrap interval] of each measure by ablation, size and stage.
+
+    A measure of which lost runs have no value has no mean: one of the others would be too good.
+    """
     rows = []
     keys = ["ablation", "task", "modes", "stage"]
     for key, group in results.groupby(keys, sort=False):
-        row: dict[str, Any] = dict(zip(keys, key, strict=True)) | {"seeds": len(group)}
+        row: dict[str, Any] = dict(zip(keys, key, strict=True))
+        row |= {"seeds": len(group), "diverged": int(lost(group).sum())}
         for name in SHOWN:
-            if name in group and group[name].notna().any():
+            if name in group and group[name].notna().any() and not without_value(group, name):
                 row[name] = with_interval(group[name].dropna().to_numpy(float), "{:.4g}".format)
         rows.append(row)
     return pd.DataFrame(rows).fillna("")

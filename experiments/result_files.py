@@ -482,9 +482,19 @@ def sign_flip_test(d: np.ndarray, draws: int = 20_000) -> float:
 
 
 def lost(rows: pd.DataFrame, column: str = "reported") -> pd.Series:
-    """Which runs diverged or failed, or have no finite value of a column."""
-    finite = np.isfinite(rows[column].astype(float))
-    return rows["status"].isin((DIVERGED, FAILED)) | ~finite
+    """Which runs diverged or failed, or have no finite value of a column.
+
+    References are never lost: some are measured by another column only.
+    """
+    found = rows["status"].isin((DIVERGED, FAILED)) | ~np.isfinite(rows[column].astype(float))
+    if "stage" in rows:
+        found &= ~rows["stage"].astype(str).str.startswith("reference")
+    return found
+
+
+def without_value(rows: pd.DataFrame, column: str) -> int:
+    """How many runs of a table are lost to a column's mean: `lost`, and without a finite value."""
+    return int((lost(rows) & ~np.isfinite(rows[column].astype(float))).sum())
 
 
 def table(results: pd.DataFrame) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from experiments.ablation_tables import table_of
 from experiments.ablations import ablation_units
 from experiments.evaluation import ablated, distances
 from experiments.evaluation.ablated import correlations, far_share, off_grid_share
-from experiments.figures import draw
+from experiments.figures import draw, figure_ablations
 from experiments.references import Demonstrated
 from experiments.result_files import columns_of
 from experiments.sweep import Workers
@@ -209,6 +209,7 @@ def test_references_on_walks_are_correlations_with_log_p():
 
 def test_table_has_means_and_intervals_over_seeds():
     keys = {"ablation": "best", "task": "gaussians", "modes": 5, "stage": "training"}
+    keys |= {"status": "finished"}
     results = pd.DataFrame(
         [
             {**keys, "seed": seed, "reported": value}
@@ -216,8 +217,27 @@ def test_table_has_means_and_intervals_over_seeds():
         ]
     )
     (row,) = table(results).to_dict("records")
-    assert row["seeds"] == 5
+    assert (row["seeds"], row["diverged"]) == (5, 0)
     assert row["reported"].startswith("0.2 [0.1")
+
+
+def test_table_says_what_was_lost_and_gives_no_mean_of_the_rest():
+    names = ("ablation", "stage", "seed", "reported", "status", "reward_correlation")
+    rows = [
+        ("best", "training", 0, 0.1, "finished", 0.9),
+        ("best", "training", 1, np.nan, "diverged", np.nan),
+        ("no_stop", "training", 0, 0.1, "finished", 0.8),
+        ("no_stop", "training", 1, 5.1, "diverged", 0.6),
+        ("no_kde", "training", 0, 0.1, "finished", 0.8),
+        ("no_kde", "training", 1, np.inf, "finished", 0.6),
+        ("best", "reference em_bic", 0, np.nan, "finished", 0.5),  # not lost: not measured
+    ]
+    results = pd.DataFrame(rows, columns=names).assign(task="gaussians", modes=5)
+    best, no_stop, no_kde, reference = table(results).to_dict("records")
+    assert [row["diverged"] for row in (best, no_stop, no_kde, reference)] == [1, 1, 1, 0]
+    assert [row["reported"] for row in (best, no_stop, no_kde, reference)] == ["", "2.6", "", ""]
+    assert (best["reward_correlation"], no_kde["reward_correlation"]) == ("", "0.7")
+    assert reference["reward_correlation"] == "0.5"
 
 
 @pytest.mark.usefixtures("threads", "quick")
@@ -255,6 +275,7 @@ def ablations(folder, task, stage, column, values):
             "stage": of,
             "seed": seed,
             column: value,
+            "status": "finished" if np.isfinite(value) else "diverged",
             "cpu_seconds": 10.0 + seed,
             "far_share": 0.0,
         }
@@ -270,6 +291,7 @@ def ablations(folder, task, stage, column, values):
                 "stage": "reference em_bic",
                 "seed": seed,
                 column: 0.3,
+                "status": "finished",
             }
             for seed in (0, 1)
         ]
@@ -322,6 +344,24 @@ def test_figure_and_table_of_the_ablations_of_several_tasks(tmp_path):
         *empty,
         *("0.3", "", ""),
     ]
+
+
+def test_figure_and_table_of_the_ablations_say_what_was_lost(tmp_path, monkeypatch):
+    values = {"best": [0.1, 0.3, np.nan], "no_stop": [np.nan]}
+    folder = ablations(tmp_path / "m50", "gaussians", "training", "reported", values)
+    shown = []
+    monkeypatch.setattr(figure_ablations, "save", lambda figure, path: shown.append(figure))
+    (tmp_path / "figures").mkdir()
+    draw("ablations", [folder], None, tmp_path / "figures")
+    rows = (tmp_path / "figures" / "ablations.md").read_text().splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")][:2] for row in rows]
+    assert cells == [
+        ["best", "0.2 (1 lost)"],
+        ["no_stop", "none (1 lost)"],
+        ["EM, components by BIC", "0.3"],
+    ]
+    texts = [(text.get_position(), text.get_text()) for text in shown[0].axes[0].texts]
+    assert texts == [((1.0, 0), "1 lost"), ((1.0, 1), "1 lost")]
 
 
 def test_the_figure_of_the_ablations_takes_their_folders_alone(tmp_path):

@@ -3,6 +3,7 @@ browser.
 """
 
 import base64
+import dataclasses
 import html
 import io
 import re
@@ -431,6 +432,36 @@ def test_intervals_are_of_the_finite_values():
     assert mean_with_interval(values[:4], 2) == "2.50, n\u00a0=\u00a04"
     assert mean_with_interval(pd.Series([0.5])) == "0.500, n\u00a0=\u00a01"
     assert mean_with_interval(pd.Series([np.nan])) == "-"
+
+
+def test_lost_runs_are_said_beside_every_mean(results):
+    frame = gaussian_rows([50], range(2))
+    lost = (frame["seed"] == 1) & (frame["method"] == "virl") & (frame["components"] == 10)
+    frame.loc[lost, ["final", "reported", "status"]] = [np.nan, np.nan, "diverged"]
+    found = Results(results).tables["gaussians"]
+    gaussians = dataclasses.replace(found, frame=frame)
+    assert "V-IRL 10c 0.250 (1 lost), G-EIM 1c 0.250," in items.most_modes(gaussians, "training")
+    cells = items.distances(gaussians, "training")
+    assert "(1 diverged)" in cells
+    assert "0.250, n\u00a0=\u00a01 (1 lost)" in cells
+
+    frame = walker_rows([32]).assign(kl=0.5)
+    lost = (frame["method"] == "virl") | (frame["seed"] == 0)
+    frame.loc[lost, "status"] = "diverged"
+    frame.loc[lost, ["kl", "reported"]] = np.nan
+    walker = dataclasses.replace(found, frame=frame)
+    said = items.of_methods(walker, "training", "kl", "explored_unexplored_auc")
+    shown = "KL(q || p): V-IRL none (3 lost), G-EIM 0.50 (1 lost)"
+    assert said == f"{shown} (training, means over seeds)."
+    assert "0.50, n\u00a0=\u00a02 (1 lost)" in items.walks(walker, training=("kl",))
+
+
+def test_lost_runs_of_a_comparison_are_said(results):
+    folder = results / "study"
+    folder.mkdir()
+    values = {"column": "virl_1c", "candidate": "found", "value": [0.5, np.nan, np.nan]}
+    pd.DataFrame(values).to_csv(folder / "values.csv")
+    assert "0.5000, n = 1 (2 lost)" in Page(build(Results(results))).text
 
 
 def test_markup_escapes_everything_else():

@@ -21,6 +21,7 @@ from experiments.result_files import (
     read_table,
     to_markdown,
     with_interval,
+    without_value,
 )
 from experiments.screen import screen
 from experiments.tasks import describe
@@ -36,8 +37,8 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
     """A column of panels per folder of `ablate`: reward, policy, mass off the data, cost.
 
     Dots are seeds, bars 95 % intervals. Below the ablations: the references that were measured on
-    the same demonstrations. A panel without measurements stays empty. Writes the same numbers as
-    one table, `ablations.md`, beside the figure.
+    the same demonstrations. A panel without measurements stays empty; of lost runs it says how
+    many there are. Writes the same numbers as one table, `ablations.md`, beside the figure.
     """
     folders = [folders] if isinstance(folders, Path) else folders
     results = [read_ablations(folder) for folder in folders]
@@ -62,11 +63,11 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
                 name: _values(frame if measured else frame[:0], base, ref, column)
                 for name, ref in references.items()
             }
+            lost = {name: _lost(frame, name, stage, column) if measured else 0 for name in names}
             dots(axes, values, label, base)
+            _write_lost(axes, list(lost.values()))
             if measured:
-                cells = [
-                    with_interval(v, "{:.3g}".format) if len(v) else "" for v in values.values()
-                ]
+                cells = [_cell(v, lost.get(name, 0)) for name, v in values.items()]
                 columns[f"{title}: {label}"] = cells
         panel[0].set_title(title)
     explain(
@@ -125,4 +126,26 @@ def dots(axes: Axes, values: dict[str, np.ndarray], label: str, base: str) -> No
 
 def _values(frame: pd.DataFrame, name: str, stage: str, column: str) -> np.ndarray:
     chosen = frame[(frame["ablation"] == name) & (frame["stage"] == stage)]
-    return chosen[column].dropna().to_numpy(float) if column in chosen else np.array([])
+    values = chosen[column].to_numpy(float) if column in chosen else np.array([])
+    return values[np.isfinite(values)]
+
+
+def _lost(frame: pd.DataFrame, name: str, stage: str, column: str) -> int:
+    """How many runs are lost to the panel."""
+    chosen = frame[(frame["ablation"] == name) & (frame["stage"] == stage)]
+    return without_value(chosen, column) if column in chosen else 0
+
+
+def _cell(values: np.ndarray, lost: int) -> str:
+    """As `claims` writes it: '0.3 (1 lost)'."""
+    mean = with_interval(values, "{:.3g}".format) if len(values) else "none" if lost else ""
+    return f"{mean} ({lost} lost)" if lost else mean
+
+
+def _write_lost(axes: Axes, numbers: Sequence[int]) -> None:
+    """Beside the rows of a panel, of which the first ones have these numbers of lost runs."""
+    right: Look = {"ha": "right", "va": "bottom", "fontsize": 6, "color": "0.3"}
+    for row, number in enumerate(numbers):
+        if number:
+            place = axes.get_yaxis_transform()  # x: a share of the width
+            axes.text(1.0, row, f"{number} lost", transform=place, **right)

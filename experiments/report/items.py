@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from virl_tf.hparams import DIRECTORY, read_yaml
 
+import numpy as np
 import pandas as pd
 
 from experiments.figures.style import LABELS
 from experiments.references import LABELS as REFERENCES
 from experiments.report.markup import Markup, element, table
 from experiments.report.results import Results, Table, mean_with_interval
+from experiments.result_files import lost, without_value
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,28 @@ def _rows(frame: pd.DataFrame, stages: tuple[str, ...]) -> Iterator[tuple[str, p
             yield f"{LABELS.get(method, method)} {components}c, {OF_GAUSSIANS[stage]}", rows
 
 
+def _cell(rows: pd.DataFrame, column: str, digits: int = 3) -> str:
+    return mean_with_interval(rows[column], digits, without_value(rows, column))
+
+
+def _mean(rows: pd.DataFrame, column: str, digits: int = 3) -> str:
+    """'0.05 (1 lost)': of the finite values, as `claims` writes it; '' if it was not measured."""
+    values = rows[column].to_numpy(float)
+    finite, without = values[np.isfinite(values)], without_value(rows, column)
+    if not len(finite):
+        return f"none ({without} lost)" if without == len(rows) else ""
+    mean = f"{finite.mean():.{digits}f}"
+    return f"{mean} ({without} lost)" if without else mean
+
+
 def distances(results: Table, *stages: str) -> Markup:
     """I-projections of the Gaussians by number of modes."""
     modes = sorted(results.frame["modes"].unique())
     rows = []
     for label, chosen in _rows(results.frame, stages):
-        diverged = int((chosen["status"] == "diverged").sum())
+        diverged = int(lost(chosen).sum())
         shown = f"{label} ({diverged} diverged)" if diverged else label
-        cells = [mean_with_interval(chosen[chosen["modes"] == m]["reported"]) for m in modes]
+        cells = [_cell(chosen[chosen["modes"] == m], "reported") for m in modes]
         rows.append([shown, *cells])
     return table(["I-projection, (best + final) / 2", *(f"m = {m}" for m in modes)], rows)
 
@@ -89,8 +105,8 @@ def most_modes(results: Table, *stages: str) -> str:
     parts = []
     for stage in stages:
         of_stage = _rows(most, (stage,))
-        means = {label.partition(",")[0]: rows["reported"].mean() for label, rows in of_stage}
-        shown = ", ".join(f"{label} {mean:.3f}" for label, mean in means.items())
+        means = {label.partition(",")[0]: _mean(rows, "reported") for label, rows in of_stage}
+        shown = ", ".join(f"{label} {mean}" for label, mean in means.items() if mean)
         parts += [f"{OF_GAUSSIANS[stage]}: {shown}"] if shown else []
     return f"I-projection at m = {modes}, means over seeds. {'; '.join(parts)}."
 
@@ -116,9 +132,10 @@ def of_methods(results: Table, stage: str, *names: str) -> str:
     parts = []
     for name in names:
         label, digits = MEASURES[name]
-        means = frame.groupby("method")[name].mean().dropna()
-        found = [method for method in LABELS if method in means]
-        shown = ", ".join(f"{LABELS[method]} {means[method]:.{digits}f}" for method in found)
+        measured = frame[name].notna().any()
+        means = {method: _mean(rows, name, digits) for method, rows in frame.groupby("method")}
+        found = [method for method in LABELS if means.get(method)] if measured else []
+        shown = ", ".join(f"{LABELS[method]} {means[method]}" for method in found)
         parts += [f"{label}: {shown}"] if found else []
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]} ({STAGES[stage]}, means over seeds)." if text else ""
@@ -146,8 +163,8 @@ def walks(results: Table, **measures: tuple[str, ...]) -> Markup:
             label, digits = MEASURES[name]
             of_stage = results.frame[results.frame["stage"] == stage]
             if of_stage[name].notna().any():
-                found = [of_stage[of_stage["method"] == method][name] for method in methods]
-                cells = [mean_with_interval(values, digits) for values in found]
+                found = [of_stage[of_stage["method"] == method] for method in methods]
+                cells = [_cell(chosen, name, digits) for chosen in found]
                 rows.append([f"{STAGES[stage]}: {label}", *cells])
     return table(["", *(LABELS[method] for method in methods)], rows)
 

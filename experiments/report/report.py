@@ -11,6 +11,7 @@ from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError, reason
 
+import numpy as np
 import pandas as pd
 
 from experiments import doc_tables
@@ -221,13 +222,17 @@ def _study_values(path: Path) -> Markup:
     try:
         groups = pd.read_csv(path).groupby(["column", "candidate"])
         rows = [
-            [column, candidate, mean_with_interval(group["value"], 4)]
+            [column, candidate, mean_with_interval(group["value"], 4, _lost(group["value"]))]
             for (column, candidate), group in groups
         ]
     except (LookupError, TypeError, ValueError) as error:
         made = "a comparison made by `python -m experiments compare`"
         raise InputError(f"{path} is not {made}: {error}.") from error
     return table(["column", "hyperparameters", "objective on fresh seeds (lower is better)"], rows)
+
+
+def _lost(values: pd.Series) -> int:
+    return int((~np.isfinite(values.astype(float))).sum())
 
 
 def deviations() -> Markup:

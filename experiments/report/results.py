@@ -128,14 +128,19 @@ def _of_one_size(table: Table) -> Table:
     return replace(table, frame=table.frame[of_paper if of_paper.any() else largest])
 
 
-def mean_with_interval(values: pd.Series, digits: int = 3) -> str:
-    """'0.050 [0.043, 0.059], n = 3': mean and 95 % bootstrap interval of the finite values."""
+def mean_with_interval(values: pd.Series, digits: int = 3, lost: int = 0) -> str:
+    """'0.050 [0.043, 0.059], n = 5 (1 lost)': mean and 95 % bootstrap interval of finite values.
+
+    Args:
+        lost: runs that should have one, and have none.
+    """
     numbers = values.to_numpy(np.float64)
     finite = numbers[np.isfinite(numbers)]
+    others = f" ({lost} lost)" if lost else ""
     if not len(finite):
-        return "-"
+        return f"-{others}"
     shown = with_interval(finite, f"{{:.{digits}f}}".format)
-    return f"{shown}, n\u00a0=\u00a0{len(finite)}"
+    return f"{shown}, n\u00a0=\u00a0{len(finite)}{others}"
 
 
 def not_run(task: str, frames: Sequence[pd.DataFrame]) -> str:
