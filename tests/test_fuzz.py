@@ -44,7 +44,7 @@ from tests.conftest import make_mixture, make_network, make_reward, make_state
 
 RESULTS = Path(__file__).parent.parent / "experiments" / "results"
 QUICK, MANY = 40, 1000  # mutations of each form
-ROW = {"t": 3, "loss": 0.5, "policy_seconds": 1.0}
+ROW = {"t": 3, "loss": 0.5}
 RUN = {"method": "virl", "seed": 0}
 
 

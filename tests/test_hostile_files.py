@@ -473,13 +473,16 @@ def test_a_state_of_strings_or_of_another_run_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("table", ["metrics.csv", "timings.csv"])
-@pytest.mark.parametrize("damage", ["missing", "a row less", "other columns", "not text"])
+@pytest.mark.parametrize(
+    "damage", ["missing", "a row less", "other columns", "more cells", "not text"]
+)
 def test_a_run_does_not_continue_on_a_damaged_table(run, table, damage):
     path = run / table
     content = path.read_bytes()
     changed = {
         "a row less": b"".join(content.splitlines(keepends=True)[:-1]),
         "other columns": content.replace(b"t,", b"t,other,", 1),
+        "more cells": content.replace(b"\n", b",7\n").replace(b",7\n", b"\n", 1),
         "not text": content + b"\xff\xfe",
     }
     path.unlink() if damage == "missing" else path.write_bytes(changed[damage])

@@ -47,14 +47,26 @@ except ImportError:  # not a POSIX system: runs work, without the lock
 _STARTED = time.time()
 
 
-def _check_columns(path: Path, there: Sequence[str], now: Sequence[str]) -> None:
-    """Raises InputError for a table of the same rows with other measures."""
-    others = sorted(set(there) ^ set(now))
-    if "t" in there and others:
+def _first_rows(path: Path, number: int, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Of a table with these columns. Raises InputError for another one, or a damaged one."""
+    anew = "give another folder to start anew"
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)[:number]
+        if any(None in row for row in rows):
+            raise ValueError("a row has more cells than there are columns")
+    except (FileNotFoundError, ValueError, csv.Error) as error:
+        raise InputError(f"{path} is missing or damaged ({reason(error)}); {anew}.") from error
+    others = sorted(set(reader.fieldnames or ()) ^ set(columns))
+    if others:
         raise InputError(
             f"{path} has other columns than the run that goes on: {', '.join(others)}. Measure "
-            "the same as before (evaluate=), or give another folder."
+            f"the same as before (evaluate=), or {anew}."
         )
+    if len(rows) < number:
+        raise InputError(f"{path} has {len(rows)} of {number} rows; {anew}.")
+    return rows
 
 
 class RunFolder:
@@ -206,26 +218,11 @@ class RunFolder:
 
     def _append(self, name: str, row: Mapping[str, Any], before: int) -> None:
         """Put `row` behind the first `before` rows; later ones are of iterations done again."""
-        path, text, rows = self.path / name, io.StringIO(), []
+        path, text = self.path / name, io.StringIO()
+        rows = _first_rows(path, before, list(row)) if before else []
         writer = csv.DictWriter(text, list(row), lineterminator="\n")
         writer.writeheader()
-        try:
-            if before:
-                with path.open(newline="", encoding="utf-8") as file:
-                    reader = csv.DictReader(file)
-                    rows = list(reader)[:before]
-                _check_columns(path, reader.fieldnames or [], list(row))
-            writer.writerows(rows)
-        except (FileNotFoundError, ValueError, csv.Error) as error:
-            raise InputError(
-                f"{path} is missing or damaged ({reason(error)}); "
-                "give another folder to start anew."
-            ) from error
-        if len(rows) < before:
-            raise InputError(
-                f"{path} has {len(rows)} of {before} rows; give another folder to start anew."
-            )
-        writer.writerow(row)
+        writer.writerows([*rows, row])
         write_text(path, text.getvalue())
 
     def _checkpoints(self) -> list[Path]:
