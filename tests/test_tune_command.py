@@ -24,7 +24,15 @@ from optuna.trial import TrialState
 from experiments.cli import main
 from experiments.tuning import tune_command
 from experiments.tuning.specification import Studies
-from experiments.tuning.study import ENDED, NOT_NEEDED, RETRIES, count, published_parameters, work
+from experiments.tuning.study import (
+    ENDED,
+    NOT_NEEDED,
+    RETRIES,
+    absolute,
+    count,
+    published_parameters,
+    work,
+)
 from experiments.tuning.study_folder import _place
 from experiments.tuning.tune_command import board, describe, next_commands
 from tests import fake_runs
@@ -199,6 +207,35 @@ def test_the_same_study_goes_on_in_its_folder(tune, no_workers, tmp_path):
     )
     assert len(list((moved / "trials").glob("0*"))) == 4
     assert len(pd.read_csv(moved / "trials.csv")) == 4
+
+
+def test_workers_elsewhere_use_the_database_that_a_relative_url_names(tune, monkeypatch, tmp_path):
+    def work_elsewhere(_, arguments, *__):
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        work(*arguments, 0)
+        monkeypatch.chdir(tmp_path)
+
+    monkeypatch.setattr("experiments.runs.execute", fake_runs.execute)
+    monkeypatch.setattr(tune_command, "_work_together", work_elsewhere)
+    assert tune(*COMMAND, "--trials", "1", "--storage", "sqlite:///rel.db")[0] == 0
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert count(opened(f"sqlite:///{tmp_path}/rel.db"), *ENDED) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "whole"),
+    [
+        ("sqlite:///a/b.db?timeout=5", "sqlite:////here/a/b.db?timeout=5"),
+        ("sqlite:///file:b.db?uri=true", "sqlite:///file:/here/b.db?uri=true"),
+        *((url, url) for url in ("sqlite:////a.db", "sqlite:///file:/a.db?uri=true")),
+        *((url, url) for url in ("sqlite://", "sqlite:///", "sqlite:///:memory:", "nonsense")),
+        ("postgresql+psycopg://host/x", "postgresql+psycopg://host/x"),
+    ],
+)
+def test_the_path_of_a_sqlite_file_is_made_whole(url, whole, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert absolute(url) == whole.replace("/here", str(tmp_path))
 
 
 def test_a_folder_does_not_tell_passwords(tmp_path):

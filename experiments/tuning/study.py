@@ -7,6 +7,7 @@ as asked for are complete or pruned; failed ones are not counted.
 """
 
 import contextlib
+import re
 import time
 import traceback
 import warnings
@@ -81,6 +82,12 @@ def is_missing(url: str) -> bool:
     place = url.split("?")[0].removeprefix("sqlite:///")
     is_file = url.startswith("sqlite:///") and not place.startswith("file:")
     return is_file and not Path(place).is_file()
+
+
+def absolute(url: str) -> str:
+    """That of a SQLite file with its whole path: workers have other working directories."""
+    found = re.fullmatch(r"(sqlite:///(?:file:)?)(?!file:)([^/:].*)", url)
+    return url if found is None else f"{found[1]}{Path(found[2]).absolute()}"
 
 
 def open_storage(url: str) -> optuna.storages.RDBStorage:

@@ -35,6 +35,7 @@ from experiments.tuning.study import (
     ENDED,
     NOT_NEEDED,
     POLL_SECONDS,
+    absolute,
     best_of,
     best_trial,
     check_begun,
@@ -131,7 +132,7 @@ def _study_of(
     spec = request.specification()
     out = out or FOLDER / spec.name
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    url = request.studies.storage or f"sqlite:///{out.absolute()}/study.db"
+    url = absolute(request.studies.storage or f"sqlite:///{out}/study.db")
     check_folder(out, spec, url)
     return spec, out, url
 
