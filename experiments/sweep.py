@@ -6,6 +6,7 @@ wherever it runs next. At its end it leaves a record, and a unit with a record i
 sweep goes on wherever its records are.
 """
 
+import asyncio
 import contextlib
 import importlib
 import logging
@@ -47,6 +48,10 @@ RUNS = "runs"  # of a sweep's output: the folders of its runs, which nothing nee
 POLL_SECONDS = 1.0
 ANSWER_SECONDS = 10.0  # until a scheduler counts as one that does not answer
 ALLOWED_WORKER_DEATHS = 5  # of one unit, before it counts as failed
+LOST = (
+    "the Dask scheduler does not answer any more. Nothing that was finished is lost: the same "
+    "command continues."
+)
 DASK = {
     "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
     "distributed.worker.daemon": False,
@@ -228,6 +233,26 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
         yield client
 
 
+def ask(question: Callable[[], Any]) -> Any:
+    """What a client's scheduler answers. Raises InputError if it is lost."""
+    try:
+        return question()
+    except (OSError, AttributeError) as error:  # the latter of a client that has given it up
+        raise InputError(LOST) from error
+
+
+def result_of(future: Any) -> Any:
+    """Of what is done. Raises its own error, or InputError if the scheduler is lost: a client then
+    cancels everything.
+    """
+    try:
+        return future.result()
+    except (Exception, asyncio.CancelledError) as error:
+        if future.status == "error":
+            raise
+        raise InputError(LOST) from error
+
+
 def _worker_environment(cache: str) -> dict[str, str]:
     """One thread each, and a folder that shares what XLA compiled: 3 s once, then half a second."""
     given = os.environ.get("TF_XLA_FLAGS", "")
@@ -243,7 +268,8 @@ def execute_sweep(
 ) -> dict[str, str]:
     """Do every unit without a record in out/records, each in a folder in out/runs.
 
-    Returns {name: error} of those that failed. Raises InputError as `records_of`.
+    Returns {name: error} of those that failed. Raises InputError as `records_of`, or if the
+    scheduler is lost.
     """
     failures: dict[str, str] = {}
     records = records_of(units, out)
@@ -267,8 +293,8 @@ def execute_sweep(
                     pending.remove(future)
                     unit = futures[future]
                     # One whose worker died too often has an exception instead of a result.
-                    ended = future.status == "finished"
-                    error = future.result() if ended else str(future.exception())
+                    died = future.status == "error"
+                    error = str(future.exception()) if died else result_of(future)
                     if error is not None:
                         failures[unit.name] = error
                     board.count(unit, failed=error is not None)
@@ -289,7 +315,7 @@ def _wait(pending: Collection[Any]) -> None:
 
 
 def _processing(client: Any) -> set[str]:
-    return {str(key) for keys in client.processing().values() for key in keys}
+    return {str(key) for keys in ask(client.processing).values() for key in keys}
 
 
 class Board(Live):

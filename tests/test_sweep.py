@@ -9,10 +9,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 from virl_tf.hparams import to_yaml
 from virl_tf.persistence.files import write_json
@@ -23,6 +26,8 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+from distributed import LocalCluster
+from distributed.client import FutureCancelledError
 from rich.console import Console
 
 from experiments import sweep
@@ -166,6 +171,49 @@ def test_a_cluster_that_is_running_already(tmp_path):
         scheduler.terminate()
         worker.wait()
         scheduler.wait()
+
+
+def test_a_scheduler_that_is_lost_is_one_error_and_no_failure_of_units(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "ANSWER_SECONDS", 1.0)
+    units = [FakeUnit(f"unit-{i}") for i in range(200)]
+    sizes = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
+    with LocalCluster(**sizes, protocol="tcp://", dashboard_address=":0") as local:
+
+        def close():
+            while not (tmp_path / RUNS / "unit-1").exists():
+                time.sleep(0.02)
+            local.close()
+
+        closing = threading.Thread(target=close)
+        closing.start()
+        with pytest.raises(InputError, match=r"does not answer .* same command continues"):
+            execute_sweep(units, tmp_path, local.scheduler_address, 1, QUIET)
+        closing.join()
+    assert 0 < len(records_of(units, tmp_path)) < len(units)
+
+
+@pytest.mark.parametrize(
+    ("status", "raised", "found"),
+    [
+        ("error", KeyError("x"), KeyError),
+        ("cancelled", FutureCancelledError("x", ""), InputError),
+        ("cancelled", asyncio.CancelledError(), InputError),
+        ("finished", OSError("closed"), InputError),
+    ],
+)
+def test_a_result_is_lost_with_the_scheduler_alone(status, raised, found):
+    with pytest.raises(found):
+        sweep.result_of(SimpleNamespace(status=status, result=Mock(side_effect=raised)))
+
+
+def test_what_a_client_without_its_scheduler_says_is_one_error():
+    def raising(error):
+        raise error
+
+    assert sweep.ask(lambda: 3) == 3
+    for error in (OSError("closed"), AttributeError("'NoneType' object has no attribute")):
+        with pytest.raises(InputError, match="Nothing that was finished is lost"):
+            sweep.ask(lambda error=error: raising(error))
 
 
 TINY = [
