@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,8 +20,10 @@ import optuna
 import pandas as pd
 import psutil
 import pytest
+from distributed import LocalCluster
 from optuna.trial import TrialState
 
+from experiments import sweep
 from experiments.cli import main
 from experiments.tuning import tune_command
 from experiments.tuning.specification import Studies
@@ -236,6 +239,40 @@ def test_workers_elsewhere_use_the_database_that_a_relative_url_names(tune, monk
 def test_the_path_of_a_sqlite_file_is_made_whole(url, whole, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert absolute(url) == whole.replace("/here", str(tmp_path))
+
+
+def test_workers_that_join_a_cluster_later_take_part(tune, monkeypatch):
+    started, joining = [], []
+
+    def ask(question):
+        answer = sweep.ask(question)
+        if not joining:  # the first one asks how many workers there are
+            assert answer == {}
+            joining.extend(threading.Timer(n, local.scale, [n]) for n in (1, 2))
+            for timer in joining:
+                timer.start()
+        return answer
+
+    def submit(*arguments, **options):
+        started.append(arguments[-2])
+        return sweep.submit(*arguments, **options)
+
+    def execute(run, out, **options):
+        wait_until(lambda: len(started) >= 2)
+        return fake_runs.execute(run, out, **options)
+
+    for name, function in (("ask", ask), ("submit", submit), ("POLL_SECONDS", 0.1)):
+        monkeypatch.setattr(tune_command, name, function)
+    monkeypatch.setattr("experiments.runs.execute", execute)
+    sizes = {"n_workers": 0, "threads_per_worker": 1, "processes": False}
+    with LocalCluster(**sizes, protocol="tcp://", dashboard_address=":0") as local:
+        asked = ("--trials", "3", "--scheduler", local.scheduler_address)
+        status, text, error = tune(*COMMAND, *asked)
+        for timer in joining:
+            timer.join()
+    assert status == 0, error
+    assert "no worker yet: waiting for the first" in text
+    assert started == [0, 1]
 
 
 def test_a_folder_does_not_tell_passwords(tmp_path):

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from experiments.expected_time import expected_time, sentence
 from experiments.screen import screen
-from experiments.sweep import Workers, cluster, submit
+from experiments.sweep import Workers, ask, cluster, result_of, submit
 from experiments.tasks import describe as task_description
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES
 from experiments.tuning.space import written
@@ -172,8 +172,13 @@ def _work_together(
         ):
             from distributed import KilledWorker
 
-            futures = [start(worker) for worker in range(workers.asked or len(client.nthreads()))]
-            while not all(future.done() for future in futures):
+            _wait_for_a_worker(client, console)
+            futures: list[Any] = []
+            while not futures or not all(future.done() for future in futures):
+                # A cluster may grow; where a worker has ended, there is nothing left to do.
+                if not any(future.done() for future in futures):
+                    number = workers.asked or len(ask(client.nthreads))
+                    futures += [start(worker) for worker in range(len(futures), number)]
                 live.update(board(study, trials))
                 time.sleep(POLL_SECONDS)
                 print_ended(study, told, console)
@@ -182,12 +187,19 @@ def _work_together(
                     if future.status == "error" and isinstance(future.exception(), KilledWorker):
                         futures[worker] = start(worker)
             for future in futures:
-                future.result()
+                result_of(future)
             print_ended(study, told, console)
     except KeyboardInterrupt:
         with contextlib.suppress(optuna.exceptions.OptunaError):
             stop(study, command)
         raise
+
+
+def _wait_for_a_worker(client: Any, console: Console) -> None:
+    """Those of a cluster may start later than the command."""
+    if not ask(client.nthreads):
+        console.print("the scheduler has no worker yet: waiting for the first", soft_wrap=True)
+        ask(lambda: client.wait_for_workers(1))
 
 
 def print_ended(study: optuna.Study, told: set[int], console: Console) -> None:
