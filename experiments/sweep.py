@@ -32,7 +32,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from experiments.records import FOLDER, SUFFIX, Record, find_records, read_record, write_record
-from experiments.result_files import shortened
+from experiments.result_files import numerics_in, shortened
 from experiments.tasks import modules_elsewhere
 from experiments.units import Unit
 
@@ -97,11 +97,26 @@ def execute_unit(unit: Unit, out: Path) -> str | None:
         if not is_finished(unit, out):
             _leave_if_full()
             folder = out / RUNS / unit.name
+            _check_begun(unit, folder)
             unit.execute(folder)
             write_record(folder, record_file(unit, out))
     except Exception:  # whatever a run dies of is the report's business
         return traceback.format_exc()
     return None
+
+
+def _check_begun(unit: Unit, folder: Path) -> None:
+    """Raises InputError for what was begun with other versions: the record would name them alone,
+    though the rest were made with those of now.
+    """
+    preset = unit.stages["."].get("preset")
+    for file in sorted(folder.rglob("config.yaml")):
+        texts = _other_than_now(numerics_in(file.parent, preset), preset)
+        if texts:
+            raise InputError(
+                f"{folder} was begun with other versions ({shortened(texts)}); remove it, and it "
+                "is made anew."
+            )
 
 
 def record_file(unit: Unit, out: Path) -> Path:
@@ -140,7 +155,7 @@ def records_of(units: Sequence[Unit], out: Path) -> dict[str, Record]:
         raise InputError(
             f"{len(listed)} of {len(found)} records in {out / FOLDER} are of other versions or of "
             f"another configuration: {shortened(listed, 5)}. Go on with those, give another --out, "
-            "or delete these records to make them again."
+            f"or delete these records and their folders in {out / RUNS} to make them again."
         )
     files = {unit.name: record_file(unit, out) for unit in units}
     return {
@@ -158,12 +173,16 @@ def _kind(file: Path) -> Path:
 def _other_versions(record: Record) -> list[str]:
     """Of the packages that numbers depend on."""
     preset = record.stages["."].config.get("preset")
-    now = numerics(versions(), preset)
     texts: dict[str, None] = {}
     for stage in record.stages.values():
-        there = numerics(stage.versions, preset)
-        texts |= dict.fromkeys(differences(there, {name: now.get(name) for name in there}))
+        texts |= dict.fromkeys(_other_than_now(numerics(stage.versions, preset), preset))
     return list(texts)
+
+
+def _other_than_now(there: Mapping[str, str], preset: object) -> list[str]:
+    """In which of the packages that are named `there`."""
+    now = numerics(versions(), preset)
+    return differences(there, {name: now.get(name) for name in there})
 
 
 def _other_configuration(stages: Mapping[str, Mapping[str, Any]], record: Record) -> list[str]:

@@ -321,7 +321,7 @@ def test_records_of_other_versions_are_listed_and_refused(call, out, tmp_path):
         for unit in (first, second):
             assert f"{unit.name}.zip (numpy: '0.9' there, " in error
         assert "python" not in error
-        assert "give another --out, or delete these records" in error
+        assert f"or delete these records and their folders in {out / 'runs'} to" in error
         assert len(error.splitlines()) == 1
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     with pytest.raises(InputError, match=r"different versions of numpy .*zip and .*--pool"):

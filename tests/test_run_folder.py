@@ -3,6 +3,7 @@ import subprocess
 import sys
 import time
 
+from virl_tf.hparams import to_yaml
 from virl_tf.persistence import reward_file, run_folder
 from virl_tf.persistence.configuration import differences, versions
 from virl_tf.persistence.run_folder import RunFolder
@@ -189,6 +190,22 @@ def test_a_run_of_other_numbers_is_refused(tmp_path, monkeypatch, preset, made_b
         return
     with pytest.raises(InputError, match=f"made by virl_tf {made_by}; use that version"):
         RunFolder.open(tmp_path, config)
+
+
+def test_an_unfinished_run_of_another_tensorflow_is_refused_and_a_finished_one_is_not(
+    tmp_path, networks
+):
+    folder = RunFolder.open(tmp_path, CONFIG)
+    made_by = versions() | {"tensorflow": "2.0.0", "python": "2.7"}
+    (tmp_path / "config.yaml").write_text(to_yaml({"config": CONFIG, "versions": made_by}))
+    RunFolder.open(tmp_path, CONFIG)
+    record(folder, 1)
+    for use in (RunFolder.open, RunFolder.check):
+        with pytest.raises(InputError, match=r"made by tensorflow 2\.0\.0; use that version"):
+            use(tmp_path, CONFIG)
+    folder.write_result(make_reward(networks), make_mixture(5))
+    RunFolder.open(tmp_path, CONFIG)
+    RunFolder.check(tmp_path, CONFIG)
 
 
 # --- iterations -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 from virl_tf.hparams import to_yaml
+from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_json
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
@@ -171,6 +173,27 @@ def test_a_cluster_that_is_running_already(tmp_path):
         scheduler.terminate()
         worker.wait()
         scheduler.wait()
+
+
+@pytest.mark.parametrize("inner", [".", "inference"])
+def test_a_unit_that_was_begun_with_other_versions_is_refused_until_it_is_removed(inner, tmp_path):
+    unit = FakeUnit("unit")
+    folder = tmp_path / RUNS / "unit"
+    RunFolder.open(folder, unit.stages["."])
+    assert execute_unit(unit, tmp_path / "not begun") is None
+    made_by = versions() | {"tensorflow": "2.0.0", "python": "2.7"}
+    text = to_yaml({"config": unit.stages["."], "versions": made_by})
+    (folder / inner).mkdir(exist_ok=True)
+    (folder / inner / "config.yaml").write_text(text)
+    before = sorted(folder.rglob("*"))
+    error = execute_unit(unit, tmp_path)
+    assert "begun with other versions (tensorflow: '2.0.0' there, " in error
+    assert error.strip().endswith("remove it, and it is made anew.")
+    assert sorted(folder.rglob("*")) == before
+    assert not is_finished(unit, tmp_path)
+    shutil.rmtree(folder)
+    assert execute_unit(unit, tmp_path) is None
+    assert records_of([unit], tmp_path)["unit"].stages["."].versions == versions()
 
 
 def test_a_scheduler_that_is_lost_is_one_error_and_no_failure_of_units(tmp_path, monkeypatch):

@@ -89,7 +89,8 @@ class RunFolder:
         Raises:
             InputError: the path is a file, holds another configuration or something that is not a
                 run, or cannot be written. Nothing in it is changed then. Also if another version of
-                virl_tf made it whose numbers differ: they would be mixed.
+                virl_tf, or of a package that an unfinished run depends on, made it: numbers of
+                both would be mixed.
         """
         folder = cls(path)
         folder._check_no_file()
@@ -156,12 +157,15 @@ class RunFolder:
     def _check_numerics(self) -> None:
         made_by = {name: str(version) for name, version in self._versions.items()}
         preset = self.config.get("preset")
-        there, now = (numerics(of, preset).get("virl_tf") for of in (made_by, versions()))
-        if there is not None and there != now:
-            raise InputError(
-                f"{self.path} was made by virl_tf {made_by['virl_tf']}; "
-                "use that version, or give another folder."
-            )
+        there, now = (numerics(of, preset) for of in (made_by, versions()))
+        # A result is read with any TensorFlow, but iterations of two would be mixed.
+        unfinished = bool(self._checkpoints()) and not self.finished
+        for name in there if unfinished else {"virl_tf"} & there.keys():
+            if there[name] != now.get(name):
+                raise InputError(
+                    f"{self.path} was made by {name} {made_by[name]}; "
+                    "use that version, or give another folder."
+                )
 
     @property
     def config(self) -> dict[str, Any]:
