@@ -3,6 +3,7 @@
 import io
 import pickle
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -62,7 +63,7 @@ def convert(form: str, sources: Sequence[Path], out: Path, apart: float) -> str:
     out.parent.mkdir(parents=True, exist_ok=True)
     save_arrays(out, kept)
     said = f"{len(kept)} of {len(paths)} paths, ends at least {apart:g} {read.unit} apart: {out}"
-    return f"{said}\nnext: python -m experiments judge {out} --trajectories"
+    return f"{said}\nnext: python -m experiments judge {shlex.quote(str(out))} --trajectories"
 
 
 def _paths_of(source: Path, form: str) -> list[tuple[str, np.ndarray]]:

@@ -1,6 +1,7 @@
 """Figures from the committed results, the small folders they are drawn from, and what hints say."""
 
 import json
+import shlex
 from pathlib import Path
 
 from virl_tf.persistence.files import save_arrays, write_json
@@ -100,6 +101,22 @@ def test_figure_7_does_not_mix_trials(change, message, tmp_path):
 
 
 # --- hints ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", ["2a", "2b", "7", "ablations"])
+def test_hints_can_be_pasted_into_a_shell(number, tmp_path):
+    folder = tmp_path / "my runs; all"
+    if number == "7":
+        folder.mkdir()
+    with pytest.raises(InputError) as error:
+        draw(number, [folder], None, tmp_path / "out")
+    command = str(error.value).partition(" with: ")[2]
+    assert shlex.split(command)[-2:] == ["--out", str(folder)]
+
+
+def test_a_hint_for_runs_with_spaces_names_them_whole(tmp_path):
+    words = shlex.split(infer_command([tmp_path / "a b"], "--components 3", "inference"))
+    assert words[4:] == [str(tmp_path / "a b"), "--components", "3"]
 
 
 def test_no_hint_writes_into_the_package(tmp_path):

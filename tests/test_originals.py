@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pickle
+import shlex
 
 from virl_tf.persistence.files import load_arrays
 from virl_tf.validation import InputError
@@ -241,3 +242,9 @@ def test_the_command_says_what_comes_next(call, tmp_path):
     assert status == 2
     assert error.startswith("error: no file")
     assert error.count("\n") == 1
+
+
+def test_what_comes_next_can_be_pasted_into_a_shell(tmp_path):
+    out = tmp_path / "my paths.npz"
+    said = convert("obsmat", [write_obsmat(tmp_path)], out, 1.0)
+    assert shlex.split(said.splitlines()[-1])[-2:] == [str(out), "--trajectories"]

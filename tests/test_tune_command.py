@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import math
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -401,6 +402,13 @@ def test_a_study_says_what_can_be_done_with_it():
     plots = "python -m experiments study-plots gaussians --method virl --components 10 "
     assert next_commands(studies, column, 8) == [f"{plots}--preset smoke --modes 3", compare]
     assert next_commands(studies, ("virl", 2), 7) == []
+
+
+def test_the_next_command_can_be_pasted_into_a_shell():
+    storage = "postgresql+psycopg://user@host/study?a=1&b=2 3"
+    studies = Studies("gaussians", "smoke", 3, None, storage)
+    (command,) = next_commands(studies, ("virl", 10), 7)
+    assert shlex.split(command)[-2:] == ["--storage", storage]
 
 
 def test_parameters_in_one_line():

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import inspect
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,7 +151,8 @@ def _paths(number: str, runs: Sequence[Path]) -> list[Path]:
         )
     for run in runs:
         if not run.exists():
-            command = f"{kind.command}{_told_by(run, kind.command.split()[-1])} --out {own(run)}"
+            told = _told_by(run, kind.command.split()[-1])
+            command = f"{kind.command}{told} --out {quoted(own(run))}"
             raise InputError(
                 f"no results in {run}; make them with: python -m experiments {command}"
             )
@@ -172,8 +174,13 @@ def own(path: Path) -> Path:
     return Path("runs") / path.name if inside else path
 
 
+def quoted(path: Path) -> str:
+    """As a shell takes it."""
+    return shlex.quote(str(path))
+
+
 def infer_command(runs: Sequence[Path], options: str, folder: str) -> str:
     """What makes the inference that a figure needs, in `folder` of the first run."""
-    command = f"python -m experiments infer {' '.join(map(str, runs))} {options}"
+    command = f"python -m experiments infer {' '.join(map(quoted, runs))} {options}"
     place = own(runs[0])
-    return command if place == runs[0] else f"{command} --out {place / folder}"
+    return command if place == runs[0] else f"{command} --out {quoted(place / folder)}"

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from experiments.evaluation.contrast import normalised_rewards
-from experiments.figures import own, walks
+from experiments.figures import own, quoted, walks
 from experiments.figures.style import COLOURS, LABELS, explain, open_frame, read, save
 from experiments.result_files import check_poolable, check_same_preset
 from experiments.tasks import descriptions
@@ -76,7 +76,7 @@ def find_trials(folder: Path, method: str) -> list[Path]:
             found.append((config["steps"], config["seed"], run))
     if not found:
         wanted_runs = f"finished run of {task.name} by {method} with {COMPONENTS} components"
-        command = f"python -m experiments sweep {task.name} --out {own(folder)}"
+        command = f"python -m experiments sweep {task.name} --out {quoted(own(folder))}"
         raise InputError(f"{folder} holds no {wanted_runs}; make them with: {command}")
     lengths = {steps for steps, _, _ in found}
     length = task.default_size if task.default_size in lengths else max(lengths)

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from experiments.ablation_tables import table_of
-from experiments.figures import own
+from experiments.figures import own, quoted
 from experiments.figures.style import Look, explain, log_ticks, open_frame, save
 from experiments.references import LABELS
 from experiments.result_files import (
@@ -89,7 +89,7 @@ def read_ablations(folder: Path) -> pd.DataFrame:
     """
     file = folder / "results.csv"
     if not file.is_file():
-        command = f"python -m experiments ablate TASK --out {own(folder)}"
+        command = f"python -m experiments ablate TASK --out {quoted(own(folder))}"
         raise InputError(f"no results in {folder}; make them with: {command}")
     frame = read_table(file)
     if not {"ablation", *COLUMNS} <= set(frame) or not len(frame):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +126,8 @@ class Studies(NamedTuple):
             "steps": self.steps,
             "storage": self.storage,
         }
-        options = "".join(f" --{key} {v}" for key, v in given.items() if v is not None)
+        told = {key: shlex.quote(str(v)) for key, v in given.items() if v is not None}
+        options = "".join(f" --{key} {v}" for key, v in told.items())
         return f"python -m experiments {name} {self.task}{options}"
 
 
