@@ -70,8 +70,8 @@ def times_of_units(units: Sequence[Unit]) -> list[Expected]:
     return [expected_time(run.spec, ("training", *run.inferences)) for run in runs]
 
 
-def sentence(times: Sequence[Expected], workers: int) -> str:
-    """What these runs come to, in words."""
+def sentence(times: Sequence[Expected], workers: int | None) -> str:
+    """What these runs come to, in words; on a cluster (None) in CPU time alone."""
     known = [time.seconds for time in times if np.isfinite(time.seconds)]
     if not times:
         return "nothing left to run"
@@ -79,11 +79,16 @@ def sentence(times: Sequence[Expected], workers: int) -> str:
         return "expected time unknown: no run of this task and method is committed"
     bound = any(time.bound for time in times)
     about, by = ("at most", f" of preset {UPPER}") if bound else ("about", "")
-    total, plural = sum(known), "s" if workers > 1 else ""
-    text = f"{about} {_duration(total)} of CPU time, {_duration(total / workers)} on {workers} "
-    text += f"worker{plural}, by the committed runs{by}"
+    total = sum(known)
+    text = f"{about} {_duration(total)} of CPU time{_on(workers, total)}, by the committed runs{by}"
     missing = len(times) - len(known)
     return f"{text}; and {missing} runs of which none is committed" if missing else text
+
+
+def _on(workers: int | None, total: float) -> str:
+    if workers is None:
+        return ""
+    return f", {_duration(total / workers)} on {workers} worker{'s' if workers > 1 else ''}"
 
 
 def _duration(seconds: float) -> str:

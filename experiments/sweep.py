@@ -214,6 +214,12 @@ class Workers(NamedTuple):
         number = len(os.sched_getaffinity(0)) if self.asked is None else self.asked
         return check_integer("--workers", number, 1)
 
+    @property
+    def known(self) -> int | None:
+        """The number of processes; None: a cluster has as many as join it. Raises as `local`."""
+        number = self.local
+        return number if self.scheduler is None else None
+
 
 @contextlib.contextmanager
 def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:

@@ -70,7 +70,7 @@ def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
         InputError: as `sweep`.
     """
     console = screen(highlight=False, soft_wrap=True)
-    number, units = workers.local, request.units()
+    number, units = workers.known, request.units()
     finished = records_of(units, out)
     if (out / "config.yaml").is_file():
         RunFolder.open(out, request.to_config(), of_runs=True)

@@ -294,10 +294,23 @@ def test_the_expected_time_is_that_of_the_nearest_committed_runs(monkeypatch):
     assert expected(5) == (10.0, False)
 
 
+@pytest.mark.parametrize("command", [["sweep", "gaussians"], ["tune", "gaussians"]])
+def test_on_a_cluster_the_expected_time_is_cpu_time_alone(call, command, tmp_path):
+    options = ["--out", tmp_path / "out", "--dry-run", "--scheduler", "tcp://elsewhere:8786"]
+    status, shown, error = call(*command, *options)
+    assert status == 0, error
+    assert " of CPU time, by the committed runs" in shown
+    assert "worker" not in shown
+    status, _, error = call(*command, *options, "--workers", "0")
+    assert status == 2
+    assert "--workers must be an integer >= 1" in error
+
+
 def test_the_expected_time_in_words():
     minutes = [Expected(60.0), Expected(120.0)]
     both = "about 3 min of CPU time, 2 min on 2 workers, by the committed runs"
     assert sentence(minutes, 2) == both
+    assert sentence(minutes, None) == "about 3 min of CPU time, by the committed runs"
     assert sentence([], 2) == "nothing left to run"
     assert "unknown" in sentence([Expected(float("nan"))], 2)
     assert "1 runs of which none is committed" in sentence([*minutes, Expected(float("nan"))], 1)

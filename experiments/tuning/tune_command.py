@@ -119,7 +119,7 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     times = [expected_time(spec.run(seed, {})) for seed in spec.seeds] * left
     console = screen(highlight=False, soft_wrap=True)
     console.print(f"{request.trials} trials of {spec.name}: {done} done already, {left} to do")
-    console.print(sentence(times, workers.local))
+    console.print(sentence(times, workers.known))
     console.print("a trial that is pruned takes less, one with a larger network more")
 
 
