@@ -18,6 +18,7 @@ import time
 import warnings
 from pathlib import Path
 
+from virl_tf.persistence.configuration import numerics, versions
 from virl_tf.validation import InputError
 
 import optuna
@@ -865,7 +866,30 @@ def test_the_best_is_that_of_the_trials_that_are_told():
 
 
 def test_a_study_that_began_with_other_settings_is_refused():
+    study = optuna.create_study()
+    studies.check_begun(study, SPECIFICATION)
+    study.set_user_attr("specification", SPECIFICATION.to_attributes())
+    studies.check_begun(study, SPECIFICATION)
     begun = dataclasses.replace(SPECIFICATION, seeds=(7,)).to_attributes()
-    studies.check_begun(SPECIFICATION.to_attributes(), SPECIFICATION)
+    study.set_user_attr("specification", begun)
     with pytest.raises(InputError, match="exists with another space or objective"):
-        studies.check_begun(begun, SPECIFICATION)
+        studies.check_begun(study, SPECIFICATION)
+
+
+def test_a_study_that_was_begun_with_other_versions_is_refused(sqlite, monkeypatch):
+    study = opened(sqlite)
+    assert study.user_attrs["versions"] == numerics(versions(), "smoke")
+    opened(sqlite)
+    later = versions() | {"python": "4.0", "virl_tf": f"{versions()['virl_tf']}9"}
+    monkeypatch.setattr(studies, "versions", lambda: later)
+    opened(sqlite)  # by which no number changes
+    monkeypatch.setattr(studies, "versions", lambda: later | {"tensorflow": "9.0"})
+    with pytest.raises(InputError, match=r"begun with other versions \(tensorflow: .* '9\.0' now"):
+        opened(sqlite)
+
+
+def test_a_study_that_does_not_say_its_versions_goes_on(sqlite):
+    """As older ones, the committed ones among them."""
+    study = optuna.create_study(storage=open_storage(sqlite), study_name=SPECIFICATION.name)
+    study.set_user_attr("specification", SPECIFICATION.to_attributes())
+    assert opened(sqlite).user_attrs == study.user_attrs

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from virl_tf.persistence.configuration import differences
+from virl_tf.persistence.configuration import differences, numerics, versions
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
@@ -44,6 +44,7 @@ ALLOWED_FAILURES = 10  # trials in a row that fail before a worker gives the stu
 ALLOWED_MISTAKES = 3  # ... with an InputError: what a user got wrong fails them all
 CONNECT_SECONDS = 10  # until a PostgreSQL server counts as one that does not answer
 ELSEWHERE = "Give another --storage and --out."  # to one whose name or folder is taken
+MADE_BY = "versions"  # the attribute of a study that says with what its trials are made
 OPENING_SECONDS = 3.0  # that another command may take to make the tables, or the study
 
 
@@ -208,25 +209,34 @@ def _open_study(
     except optuna.exceptions.DuplicatedStudyError:
         study = optuna.load_study(**parts)
         deadline = time.monotonic() + OPENING_SECONDS
-    check_begun(_begun(study, spec, deadline), spec)
+    _wait_for_beginning(study, spec, deadline)
+    check_begun(study, spec)
     return study
 
 
-def check_begun(found: Mapping[str, Any], spec: StudySpecification) -> None:
-    """Raises InputError unless a study that began with these attributes is the one asked for."""
-    wanted = spec.to_attributes()
+def check_begun(study: optuna.Study, spec: StudySpecification) -> None:
+    """Raises InputError unless a study is the one asked for, and its numbers those of now."""
+    attributes, wanted = study.user_attrs, spec.to_attributes()
+    found = attributes.get("specification", wanted)
     if found != wanted:
         shown = f"another space or objective ({'; '.join(differences(found, wanted)[:4])})"
         raise InputError(f"the study {spec.name} exists with {shown}. {ELSEWHERE}")
+    made_by = attributes.get(MADE_BY, {})  # of older studies nobody knows
+    now = numerics(versions(), spec.preset)
+    others = differences(made_by, {name: now.get(name) for name in made_by})
+    if others:
+        shown = f"other versions ({'; '.join(others[:4])})"
+        text = f"the study {spec.name} was begun with {shown}"
+        raise InputError(f"{text}. Use those, or give another --storage and --out.")
 
 
-def _begun(study: optuna.Study, spec: StudySpecification, deadline: float) -> dict[str, Any]:
-    """The attributes that the study was begun with, by another command or, from `deadline`, here.
+def _wait_for_beginning(study: optuna.Study, spec: StudySpecification, deadline: float) -> None:
+    """Until another command has stored what the study is; from `deadline` on that is done here.
 
     One that is being made by another command is soon complete; if that command died, it never is.
     """
     minimised = study.directions == [optuna.study.StudyDirection.MINIMIZE]
-    while (found := study.user_attrs.get("specification")) is None:
+    while "specification" not in study.user_attrs:
         trials = study.get_trials(deepcopy=False)
         if not minimised or any("published" not in trial.user_attrs for trial in trials):
             text = f"the storage holds another study named {spec.name}"
@@ -237,9 +247,9 @@ def _begun(study: optuna.Study, spec: StudySpecification, deadline: float) -> di
         if spec.description.table is not None:
             marked = {"published": True}
             study.enqueue_trial(published_parameters(spec), marked, skip_if_exists=True)
+        study.set_user_attr(MADE_BY, numerics(versions(), spec.preset))
         # Last: its presence says that the first trial is there.
         study.set_user_attr("specification", spec.to_attributes())
-    return found
 
 
 def make_sampler(

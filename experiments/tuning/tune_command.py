@@ -113,7 +113,7 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
         storage = open_storage(url)
         if spec.name in optuna.get_all_study_names(storage):
             study = optuna.load_study(study_name=spec.name, storage=storage)
-            check_begun(study.user_attrs.get("specification", spec.to_attributes()), spec)
+            check_begun(study, spec)
             done = count(study, *ENDED)
     left = max(0, request.trials - done)
     times = [expected_time(spec.run(seed, {})) for seed in spec.seeds] * left
