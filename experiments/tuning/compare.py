@@ -146,7 +146,7 @@ def preview(
     Raises:
         InputError: as `compare`.
     """
-    console, number = screen(highlight=False, soft_wrap=True), workers.local
+    console, number = screen(highlight=False, soft_wrap=True), workers.known
     columns, units, out = _planned(studies, seeds, out, budget)
     finished = records_of(units, out)
     left = [unit for unit in units if unit.name not in finished]
