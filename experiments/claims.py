@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from virl_tf.validation import InputError
@@ -107,9 +107,14 @@ def _shown_tests(d: np.ndarray) -> str:
 
 def _rank_test(d: np.ndarray) -> float:
     """Wilcoxon's signed ranks, one-sided: one run that diverged is one rank."""
+    return _rank_p_value(tuple(bounded(d)))
+
+
+@cache  # with ties SciPy goes through all signs, and a check asks more than once
+def _rank_p_value(d: tuple[float, ...]) -> float:
     from scipy.stats import wilcoxon
 
-    return float(wilcoxon(bounded(d), alternative="less").pvalue)
+    return float(wilcoxon(d, alternative="less").pvalue)
 
 
 def _verdict(d: np.ndarray, enough: int = ENOUGH) -> str:

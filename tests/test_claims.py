@@ -225,9 +225,9 @@ def lose(frame, method, seeds):
 
 @comparisons
 def test_lost_runs_count_against_their_method(claim, stage, column, virl, geim):
-    frame = results(both(stage, column, virl, geim), seeds=12)
-    assert claim.check(lose(frame, "virl", range(12))).verdict == FAILS
-    assert claim.check(lose(frame, "virl", range(6))).verdict not in (HOLDS, MOSTLY)
+    frame = results(both(stage, column, virl, geim), seeds=14)
+    assert claim.check(lose(frame, "virl", range(14))).verdict == FAILS
+    assert claim.check(lose(frame, "virl", range(7))).verdict not in (HOLDS, MOSTLY)
     one = claim.check(lose(frame, "virl", [3]))
     assert one.verdict == MOSTLY
     assert "(1 lost)" in one.numbers
