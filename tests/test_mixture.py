@@ -310,6 +310,22 @@ def test_components_with_one_mean_start_a_policy_as_one():
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_components_without_a_weight_start_no_policy(k):
+    """As far from a context, where most weights underflow: halves of the others instead."""
+    modes = make_mixture(2, 3)
+    around = modes._replace(scale_trils=2.0 * modes.scale_trils)  # with means in common
+    far = make_mixture(4, 3, seed=1)
+    light = far._replace(log_weights=far.log_weights - 900.0)
+    both = [
+        Mixture(*(tf.concat(arrays, axis=0) for arrays in zip(*some, strict=True)))
+        for some in ((modes, around), (modes, around, light))
+    ]
+    for found, expected in zip(*(resized(mixture, k) for mixture in both), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("k", [2, 4, 7])
 def test_a_component_wider_than_all_rows_is_no_mode(k):
     modes = make_mixture(4, 5)

@@ -275,8 +275,16 @@ def resized(mixture: Mixture, num_components: int) -> Mixture:
     to the best policy of K than EM with K, which lays some over several modes
     (docs/decisions-policies.md, policy-start).
     """
-    mixture = in_one_width(mixture)
+    mixture = in_one_width(_with_weight(mixture))
     return _halved(mixture, distinct(mixture, num_components), num_components)
+
+
+def _with_weight(mixture: Mixture) -> Mixture:
+    """Without components whose weight is no float above zero, as far from a context."""
+    heavy = np.flatnonzero(np.exp(mixture.log_weights.numpy()) > 0.0)
+    if len(heavy) == mixture.num_components:
+        return mixture
+    return Mixture(*(tf.gather(array, heavy) for array in mixture))
 
 
 def without_light(mixture: Mixture, least: float) -> Mixture:
