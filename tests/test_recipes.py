@@ -52,6 +52,7 @@ def cook(title, block, given):
     return names
 
 
+@pytest.mark.slow
 def test_a_frugal_policy_takes_a_twentieth_of_the_evaluations(trained):
     frugal = cook("A log density that is slow", 0, trained)["frugal"]
     usual = virl_tf.fit_policy(trained["result"].reward.log_prob, dim=2, num_components=10, seed=1)
