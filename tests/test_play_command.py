@@ -213,6 +213,27 @@ def test_a_move_is_chosen_where_the_last_one_ended():
     np.testing.assert_allclose(mover.seen[2][0], [4.0, 0.0, 2.0, 0.0, 4.0, 0.0])
 
 
+class InPlace(Open):
+    """Overwrites its positions, and what it is sent."""
+
+    def move(self, targets):
+        self.positions[:] = targets
+        targets += 100.0
+
+
+def test_a_world_that_works_in_place_changes_no_history():
+    plain, in_place = Straight(), Straight()
+    of_plain, of_in_place = (
+        play(world, Moves(("a", "b"), 2), mover, 5, 0)
+        for world, mover in ((Open(), plain), (InPlace(), in_place))
+    )
+    np.testing.assert_array_equal(of_in_place, of_plain)
+    np.testing.assert_array_equal(in_place.seen, plain.seen)
+    episodes = check_episodes([np.arange(8.0).reshape(4, 2) ** k for k in (1, 2)])
+    of_plain, of_in_place = (replay(world, episodes, 5) for world in (Open(), InPlace()))
+    np.testing.assert_array_equal(of_in_place, of_plain)
+
+
 def test_a_replay_repeats_the_demonstrations_in_turn_from_each_start():
     episodes = check_episodes([np.arange(8.0).reshape(4, 2) ** k for k in (1, 2)])
     world = Open()

@@ -54,12 +54,13 @@ class Mover(Protocol):
 
 def play(world: World, moves: Moves, mover: Mover, samples: int, seed: int) -> np.ndarray:
     """Targets so far and on, [T, N, D] with T > `samples`: `steps` of a move, then the next one."""
-    history = [np.asarray(world.positions, np.float64)]
+    # Copies on both sides: a world may keep what it was sent, or move its positions in place.
+    history = [np.array(world.positions, np.float64)]
     while len(history) <= samples:
         c = tf.constant(moves.context(np.stack(history)), DENSITY)
         x = np.asarray(mover.sample(c, split_seed(seed, len(history), "closed loop")))
         for target in moves.targets(history[-1], x):
-            world.move(target)
+            world.move(target.copy())
             history.append(target)
     return np.stack(history)
 
@@ -71,7 +72,7 @@ def replay(world: World, episodes: Episodes, samples: int) -> np.ndarray:
     shown = paths[:, np.arange(len(start)) % paths.shape[1]]
     history = start + shown - shown[0]
     for targets in history[1:]:
-        world.move(targets)
+        world.move(targets.copy())
     return history
 
 
