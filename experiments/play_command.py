@@ -75,6 +75,11 @@ class Game(NamedTuple):
                 f"--world: World({runs}, seed).positions must be numbers [{runs}, {len(columns)}], "
                 f"of the columns {', '.join(columns)}; got {told(positions)}."
             )
+        if not np.isfinite(positions).all():
+            raise InputError(
+                f"--world: World({runs}, seed).positions hold NaN or infinities; nothing starts "
+                "there."
+            )
         for name in ("move", "outcome"):
             if not callable(getattr(found, name, None)):
                 raise InputError(f"--world: the world has no method {name!r}.")

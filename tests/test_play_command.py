@@ -48,6 +48,10 @@ class Elsewhere(World):
     def __init__(self, n, seed):
         self.positions = np.zeros((n, 3))
 
+class Lost(World):
+    def __init__(self, n, seed):
+        self.positions = np.full((n, 2), np.nan)
+
 class Stuck(World):
     move = None
 
@@ -130,6 +134,7 @@ def test_quiet_leaves_the_warnings(finished, call):
     ("world", "text"),
     [
         ("Elsewhere", r"positions must be numbers [20, 2], of the columns x0, x1"),
+        ("Lost", "positions hold NaN or infinities"),
         ("Stuck", "the world has no method 'move'"),
         ("Silent", "outcome() must return {name: number}"),
         ("Taken", "other names than the table's own; got 'mover'"),
