@@ -137,7 +137,11 @@ def _target_of(run: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     found = value_at(summary, "demonstrations.sha256")
     if found is None:
         raise InputError(f"{run / 'summary.json'} is neither a run's nor a fit's.")
-    return {"demonstrations": found}
+    # The same numbers mean something else as contexts, or as angles, which are moved into a turn.
+    turns = value_at(summary, "demonstrations.domain.period") or []
+    told = {"contexts": value_at(summary, "demonstrations.contexts")}
+    told |= {"turns": turns if any(float(turn) for turn in turns) else None}
+    return {"demonstrations": found, **{k: v for k, v in told.items() if v is not None}}
 
 
 def rows_of(summaries: Mapping[str, dict[str, Any]], where: Path) -> list[dict[str, Any]]:

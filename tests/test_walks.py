@@ -690,3 +690,31 @@ def test_runs_on_different_targets_are_refused(one, other, tmp_path):
     with pytest.raises(InputError, match="give runs on one task") as error:
         check_same_task(summaries(tmp_path, one, one, other))
     assert str(tmp_path / "2") in str(error.value)
+
+
+BOUNDED = {"lower": ["0.0", "-inf"], "upper": ["inf", "inf"], "period": ["0.0", "0.0"]}
+TURNED = {"lower": ["-3.0", "-inf"], "upper": ["3.3", "inf"], "period": ["6.3", "0.0"]}
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ({}, True),
+        ({"domain": BOUNDED}, True),
+        ({"domain": TURNED}, False),
+        ({"contexts": 1}, False),
+    ],
+    ids=["plain", "bounds", "angles", "contexts"],
+)
+def test_fits_to_the_same_numbers_as_something_else_have_no_average(other, same, tmp_path):
+    for name, more in (("one", {}), ("other", other)):
+        (tmp_path / name).mkdir()
+        told = {"demonstrations": {"sha256": "0f", **more}}
+        write_json(tmp_path / name / "summary.json", told)
+    for order in (["one", "other"], ["other", "one"]):
+        runs = [tmp_path / name for name in order]
+        if same:
+            check_same_task(runs)
+        else:
+            with pytest.raises(InputError, match="give runs on one task"):
+                check_same_task(runs)
