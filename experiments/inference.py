@@ -1,6 +1,5 @@
 """Inference: a new policy, fitted by VIPS to the reward of one run or the average of several."""
 
-import hashlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from rich.console import Console
 
 from experiments.evaluation.base import SEARCH, Inference
 from experiments.evaluation.own_demonstrations import OwnInference, column_names, draw_missing
-from experiments.result_files import check_same_task, read_summary
+from experiments.result_files import check_same_task, read_summary, rewards_of
 from experiments.screen import screen, warn
 from experiments.tasks import describe, experiment_of, names_where
 from experiments.tasks.description import TaskDescription
@@ -84,8 +83,7 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     steps, samples = _steps_and_samples(request, search, for_all)
     inference = inference_of(runs, rewards, request.obstacles, context, given)
     config = {
-        "runs": [run.resolve().name for run in runs],
-        "rewards": [_identity(run) for run in runs],
+        **_identities(out, runs),
         "components": request.components,
         "steps": steps,
         "samples": samples,
@@ -120,9 +118,16 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     _print_how_to_read(out, console)
 
 
-def _identity(run: Path) -> str:
-    """Of its reward: runs in folders of one name are not one run."""
-    return hashlib.sha256((run / "reward.keras").read_bytes()).hexdigest()[:16]
+def _identities(out: Path, runs: list[Path]) -> dict[str, list[str]]:
+    """Of runs: their names, and those of their rewards, as folders of one name are not one run.
+
+    The names are those that stand in `out` already, if folders were renamed since.
+    """
+    rewards = rewards_of(runs)
+    before = RunFolder(out).config if (out / "config.yaml").is_file() else {}
+    known = before.get("rewards") == rewards and "runs" in before
+    names = before["runs"] if known else [run.resolve().name for run in runs]
+    return {"runs": names, "rewards": rewards}
 
 
 def _what_is_fitted(runs: list[Path], request: InferenceRequest) -> str:

@@ -405,6 +405,13 @@ def test_a_new_policy_and_figure_5_of_fits(call, finished, tmp_path):
     status, _, error = call("figure", "5", plain, *drawn)
     assert status == 0, error
     assert (tmp_path / "figures" / "figure_5.png").is_file()
+    (tmp_path / "new").rename(plain / "inference")
+    plain.rename(tmp_path / "renamed")
+    status, _, error = call("figure", "5", tmp_path / "renamed", *drawn[2:])
+    assert status == 0, error
+    status, shown, error = call("infer", tmp_path / "renamed", *options)
+    assert status == 0, error
+    assert "finished before; nothing to do" in shown
 
 
 def test_a_new_policy_of_too_few_components_is_warned_of(call, finished, tmp_path):

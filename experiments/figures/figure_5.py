@@ -20,7 +20,7 @@ from experiments.figures.style import (
     save,
     task_mixture,
 )
-from experiments.result_files import check_same_task
+from experiments.result_files import check_same_task, rewards_of
 
 
 def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
@@ -91,9 +91,12 @@ def _interpolated(axes: np.ndarray, values: np.ndarray, points: np.ndarray) -> n
 
 def _check_inferred_on(runs: list[Path], inference: Path, same_grid: bool) -> None:
     """Raises InputError unless the inference was made from these runs, on the same grid."""
-    made_from = RunFolder(inference).config.get("runs")
-    names = [run.resolve().name for run in runs]
-    if made_from != names or not same_grid:
+    config = RunFolder(inference).config
+    made_from = config.get("runs")
+    same = made_from == [run.resolve().name for run in runs]
+    if inference.resolve().parent == runs[0].resolve() and "rewards" in config:
+        same = same or config["rewards"] == rewards_of(runs)  # renamed since, with it
+    if not (same and same_grid):
         found = ", ".join(map(str, made_from or ["something else"]))
         raise InputError(
             f"{inference} was inferred on the runs {found}, not on {', '.join(map(str, runs))}; "
