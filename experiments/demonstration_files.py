@@ -25,7 +25,11 @@ from experiments.early_checks import check_demonstration_file
 
 _WRONG_DESCRIPTION = LookupError, TypeError, AttributeError
 MOST_NAMED = 5  # rows that an error names
-_COMMENT = re.compile(r"(^|\s+)#.*$")  # not within a name, such as "joint#1"
+# Not within a name, such as "joint#1", or in quotes; in a line of names nor "joint #1".
+_COMMENT, _COMMENT_OF_NAMES = (
+    re.compile(rf'("[^"]*")|(?:^|\s+)#{but}.*$') for but in ("", r"(?!\d)")
+)
+_NO_NAMES = ("NA", "N/A", "n/a", "<NA>", "NULL", "null", "None", "True", "False", "true", "false")
 
 
 class Demonstrations(NamedTuple):
@@ -96,10 +100,9 @@ def read_csv(path: Path) -> pd.DataFrame:
         comment, first, place = _first_lines(path)
         if not first:
             raise InputError(f"{path} is not a .csv file of numbers: it holds no line of them.")
-        separator = max((",", ";", "\t"), key=first.count)
-        separator = separator if separator in first else r"\s+"
-        cells = _cells(first, separator)
-        named = not _is_data(cells)
+        separator = _separator(first)
+        named = not _is_data(_cells(_uncommented(first), separator))
+        cells = _cells(_uncommented(first, _COMMENT_OF_NAMES), separator)
         frame = pd.read_csv(
             _without_comments(path),
             sep=separator,
@@ -114,6 +117,8 @@ def read_csv(path: Path) -> pd.DataFrame:
     except (OSError, UnicodeDecodeError, pd.errors.ParserError) as error:
         raise InputError(f"{path} is not a .csv file of numbers: {reason(error)}.") from error
     width = frame.shape[1]
+    if separator == r"\s+" and width == 1 < len(cells):
+        cells = [" ".join(cells)]  # one name of several words
     if named:
         frame, names = _with_names(frame, cells, path)
     else:
@@ -160,7 +165,7 @@ def _first_lines(path: Path) -> tuple[str, str, int]:
     with path.open(encoding="utf-8-sig") as file:
         for place, line in enumerate(map(str.strip, file)):
             if line and not line.startswith("#"):
-                return comment, _COMMENT.sub("", line), place
+                return comment, line, place
             comment = line.lstrip("# ") or comment
     return comment, "", place + 1
 
@@ -171,7 +176,20 @@ def _without_comments(path: Path) -> Path | io.StringIO:
         if not any("#" in line for line in file):
             return path
         file.seek(0)
-        return io.StringIO("".join(f"{_COMMENT.sub('', line.rstrip())}\n" for line in file))
+        return io.StringIO("".join(f"{_uncommented(line.rstrip())}\n" for line in file))
+
+
+def _uncommented(line: str, comment: re.Pattern[str] = _COMMENT) -> str:
+    return comment.sub(r"\1", line)
+
+
+def _separator(line: str) -> str:
+    """Of the cells of a line: what is in it most often, but for what is quoted."""
+    bare = re.sub(r'"[^"]*"', "", line)
+    if re.fullmatch(r"[-+.,;\s\deE]+", bare) and re.search("[;\t]", bare):
+        bare = bare.replace(",", "")  # they are decimal ones
+    found = max(("\t", ";", ","), key=bare.count)
+    return found if found in bare else r"\s+"
 
 
 def _cells(line: str, separator: str) -> list[str]:
@@ -181,13 +199,16 @@ def _cells(line: str, separator: str) -> list[str]:
 
 
 def _is_data(cells: list[str]) -> bool:
-    """Whether the first line holds numbers, not names; "nan", "inf" and "" are data."""
+    """Whether the first line holds numbers, not names; "nan", "inf" and "" are data, and beside a
+    number what pandas reads as missing, or as true and false.
+    """
+    known = [cell for cell in cells if cell not in _NO_NAMES]
     try:
-        for cell in cells:
+        for cell in known:
             float(cell.strip().strip('"') or "nan")
     except ValueError:
         return False
-    return cells != [str(i) for i in range(len(cells))]  # pandas's own names
+    return bool(known) and cells != [str(i) for i in range(len(cells))]  # pandas's own names
 
 
 def read_parquet(path: Path) -> pd.DataFrame:

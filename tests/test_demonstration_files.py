@@ -123,9 +123,43 @@ def test_names_keep_what_is_a_comment_elsewhere(tmp_path):
     np.testing.assert_array_equal(found.x, [[1, 2], [3, 5], [4, 4], [9, 1]])
 
 
-def test_quoted_names_may_hold_the_separator(tmp_path):
-    path = written(tmp_path / "x.csv", csv(header='"a, left",b'))
-    assert load_demonstrations(path).columns == ["a, left", "b"]
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_quoted_names_may_hold_separators(tmp_path, separator):
+    rows = [line.replace(",", separator) for line in LINES]
+    text = "\n".join([f'"a, left"{separator}"b, #2"', *rows])
+    path = written(tmp_path / "x.csv", text)
+    found = load_demonstrations(path)
+    assert found.columns == ["a, left", "b, #2"]
+    np.testing.assert_array_equal(found.x, X)
+
+
+def test_numbers_in_names_are_no_comments(tmp_path):
+    path = written(tmp_path / "x.csv", csv(header="joint #1,joint #2 # both"))
+    assert load_demonstrations(path).columns == ["joint #1", "joint #2"]
+
+
+def test_the_name_of_one_column_may_be_several_words(tmp_path):
+    lines = ["reaction time [s]", *(str(v) for v in X[:, 0])]
+    found = load_demonstrations(written(tmp_path / "x.csv", "\n".join(lines)))
+    assert found.columns == ["reaction time [s]"]
+    np.testing.assert_array_equal(found.x, X[:, :1])
+
+
+def test_a_first_row_with_words_for_values_is_no_line_of_names(tmp_path):
+    path = written(tmp_path / "x.csv", "\n".join(["True,1.5", "False,2.5", "True,0.5", "False,1"]))
+    found = load_demonstrations(path)
+    assert found.columns == ["x0", "x1"]
+    np.testing.assert_array_equal(found.x, [[1.0, 1.5], [0.0, 2.5], [1.0, 0.5], [0.0, 1.0]])
+    path = written(tmp_path / "y.csv", csv(header="NA,1.5"))
+    with pytest.raises(InputError, match=r"missing values.* in row 0, line 1 .*column 'x0'"):
+        load_demonstrations(path)
+
+
+def test_decimal_commas_without_a_line_of_names_are_told(tmp_path):
+    lines = [line.replace(",", ";").replace(".", ",") for line in LINES]
+    path = written(tmp_path / "x.csv", "\n".join(lines))
+    with pytest.raises(InputError, match="they seem to have decimal commas"):
+        load_demonstrations(path)
 
 
 def test_row_names_that_r_wrote_are_left_out(tmp_path):
