@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from typing import NamedTuple
 from virl_tf.persistence.files import load_array, load_arrays
 from virl_tf.validation import (
     InputError,
+    as_option,
     check_choice,
     check_demonstrations,
     check_number_columns,
@@ -285,8 +285,8 @@ def _check_kinds(frame: pd.DataFrame, held: dict[str, str], path: Path) -> None:
     names = [name for name in held if name in wrong]
     shown = "; ".join(f"column {name!r} {wrong[name][1]}" for name in names[:MOST_NAMED])
     more = f"; and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    exclude = shlex.quote(",".join(names))
-    raise InputError(f"{path}: {shown}{more}; drop them (--exclude {exclude}) or mend the rows.")
+    drop = f"drop them (--exclude {as_option(names)}) or mend the rows"
+    raise InputError(f"{path}: {shown}{more}; {drop}.")
 
 
 def held_instead(column: pd.Series) -> str:

@@ -12,6 +12,7 @@ from virl_tf.validation import InputError, check_choice
 import pandas as pd
 
 from experiments.demonstration_files import Demonstrations, check_context_names, load_demonstrations
+from experiments.specification import parse_names
 from experiments.trajectory_files import TrajectoryFile, load_episodes, split_contexts
 
 Support = tuple[Mapping[str, float] | None, Mapping[str, float] | None]
@@ -97,7 +98,7 @@ def parse_numbers(
     if text is None:
         return None
     found = {}
-    for part in text.split(","):
+    for part in parse_names(text) or []:
         name, separator, number = part.partition("=")
         try:
             found[name.strip()] = float(number) if separator or default is None else default

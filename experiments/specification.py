@@ -1,5 +1,6 @@
 """What identifies one run: task, method, hyperparameters, checked before anything is computed."""
 
+import csv
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -188,8 +189,12 @@ def target_size(description: TaskDescription, modes: int | None, steps: int | No
 
 
 def parse_names(text: str | None) -> list[str] | None:
-    """'a,b' -> ['a', 'b']; None stays None."""
-    return None if text is None else [name.strip() for name in text.split(",")]
+    """'a,b' -> ['a', 'b'], '"a, b",c' -> ['a, b', 'c'], see `as_option`; None stays None."""
+    if text is None:
+        return None
+    line = " ".join(text.splitlines())
+    names = next(csv.reader([line], skipinitialspace=True), [])
+    return [name.strip() for name in names] or [""]
 
 
 def parse_integers(name: str, text: str | None) -> list[int] | None:

@@ -1,14 +1,19 @@
 """Files of demonstrations: each kind that is read, and one sentence for each that cannot be."""
 
+import re
+import shlex
 import sys
 
 from virl_tf import InputError
+from virl_tf.validation import as_option
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from experiments.demonstration_files import load_demonstrations
+from experiments.fit_request import parse_numbers
+from experiments.specification import parse_names
 
 X = np.random.default_rng(0).normal(size=(30, 2)).round(6)
 LINES = [",".join(map(str, row)) for row in X]
@@ -131,6 +136,19 @@ def test_quoted_names_may_hold_separators(tmp_path, separator):
     found = load_demonstrations(path)
     assert found.columns == ["a, left", "b, #2"]
     np.testing.assert_array_equal(found.x, X)
+
+
+def test_the_option_that_an_error_names_leaves_out_names_with_commas(tmp_path):
+    lines = ['"who, by name",a,"""b"", too"', *(f"me,{line}" for line in LINES)]
+    path = written(tmp_path / "x.csv", "\n".join(lines))
+    with pytest.raises(InputError) as error:
+        load_demonstrations(path)
+    option, value = shlex.split(re.search(r"\((--exclude .*)\)", str(error.value)).group(1))
+    assert option == "--exclude"
+    assert load_demonstrations(path, exclude=parse_names(value)).columns == ["a", '"b", too']
+    value = shlex.split(as_option(['"b", too', "a", "who, by name"]))[0]
+    assert parse_names(value) == ['"b", too', "a", "who, by name"]
+    assert parse_numbers("--lower", '"speed, m/s"=1.5,a=2') == {"speed, m/s": 1.5, "a": 2.0}
 
 
 def test_numbers_in_names_are_no_comments(tmp_path):

@@ -4,13 +4,12 @@ None of these is an error of form, and each gives a reward that looks fine and i
 is infinitely high on few distinct values, and says nothing about a column that counts the rows.
 """
 
-import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, as_option
 
 MOST_NAMED = 5  # columns that one line names
 FEWEST_ROWS = 5  # in which a straight line is no coincidence
@@ -246,4 +245,4 @@ def _more(names: list[str]) -> str:
 
 def _drop(names: list[str]) -> str:
     which = "it" if len(names) == 1 else "them"
-    return f"drop {which} (--exclude {shlex.quote(','.join(names))})"
+    return f"drop {which} (--exclude {as_option(names)})"

@@ -279,7 +279,15 @@ def check_number_columns(where: str, held: Mapping[str, str]) -> None:
 
 def _exclude(names: Sequence[str]) -> str:
     """The option that leaves columns out, for the end of a sentence."""
-    return f" (--exclude {shlex.quote(','.join(names)) if len(names) <= 10 else 'A,B,...'})"
+    return f" (--exclude {as_option(names) if len(names) <= 10 else 'A,B,...'})"
+
+
+def as_option(names: Iterable[str]) -> str:
+    """Names with commas between them, as a shell passes them to an option, whose reader knows the
+    quotes of .csv files: those of names that hold a comma themselves.
+    """
+    quoted = ('"{}"'.format(n.replace('"', '""')) if "," in n or n[:1] == '"' else n for n in names)
+    return shlex.quote(",".join(quoted))
 
 
 def _decimal_commas(held: Iterable[str]) -> str:
