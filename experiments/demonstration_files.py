@@ -251,6 +251,12 @@ def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
     check_names(names, path)
     if not len(frame) or not names:
         raise InputError(f"{path} holds no rows of numbers: its shape is {frame.shape}.")
+    if empty := [name for name in names if frame[name].isna().all()]:
+        text = "without any value, as behind a separator at the end of all lines"
+        shown = ", ".join(map(repr, empty[:MOST_NAMED]))
+        raise InputError(
+            f"{path}: columns {text}: {shown}; drop them (--exclude {as_option(empty)})."
+        )
     held = {name: held_instead(frame[name]) for name in names}
     _check_kinds(frame, held, path)
     check_number_columns(str(path), held)

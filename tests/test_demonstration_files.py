@@ -173,6 +173,15 @@ def test_a_first_row_with_words_for_values_is_no_line_of_names(tmp_path):
         load_demonstrations(path)
 
 
+@pytest.mark.parametrize(("header", "name"), [("a,b,", "'column 2'"), (None, "x2")])
+def test_a_separator_at_the_end_of_all_lines_is_told(tmp_path, header, name):
+    lines = ([] if header is None else [header]) + [f"{line}," for line in LINES]
+    path = written(tmp_path / "x.csv", "\n".join(lines))
+    with pytest.raises(InputError, match=rf"without any value.*--exclude {name}\)"):
+        load_demonstrations(path)
+    np.testing.assert_array_equal(load_demonstrations(path, exclude=[name.strip("'")]).x, X)
+
+
 def test_decimal_commas_without_a_line_of_names_are_told(tmp_path):
     lines = [line.replace(",", ";").replace(".", ",") for line in LINES]
     path = written(tmp_path / "x.csv", "\n".join(lines))
