@@ -6,6 +6,7 @@ TensorFlow is imported inside the commands, so that `--help` answers at once.
 import contextlib
 import io
 import math
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -300,8 +301,14 @@ def fit_command(
     request, found = _data_of(locals())
     from experiments.fit_command import fit_file
 
-    folder = out or Path("runs") / demonstrations.stem
+    folder = out or _named_after(demonstrations, "runs")
     fit_file(request, found, folder, tensorboard, not quiet)
+
+
+def _named_after(path: Path, parent: str) -> Path:
+    """A folder in `parent` by the name of a file, or of a folder, which may be given as "."."""
+    whole = Path(os.path.abspath(path))
+    return Path(parent) / (whole.name if whole.is_dir() else whole.stem)
 
 
 def _data_of(given: Mapping[str, Any]) -> Any:
@@ -439,7 +446,7 @@ def judge_command(
     fitted, found = _data_of(given)
     from experiments.judge_command import judge
 
-    judge(fitted, request, found, out or Path("judged") / demonstrations.stem, not quiet)
+    judge(fitted, request, found, out or _named_after(demonstrations, "judged"), not quiet)
 
 
 @app.command("play")
@@ -488,7 +495,7 @@ def play_command(
     fitted, (episodes, _) = _data_of(given)
     from experiments.play_command import play_file
 
-    play_file(fitted, request, episodes, out or Path("played") / demonstrations.stem, not quiet)
+    play_file(fitted, request, episodes, out or _named_after(demonstrations, "played"), not quiet)
 
 
 @app.command("infer")

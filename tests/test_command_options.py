@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import typer
 
-from experiments import early_checks, expected_time
+from experiments import cli, early_checks, expected_time
 from experiments.cli import app
 from experiments.demonstration_files import load_demonstrations
 from experiments.expected_time import Expected, sentence
@@ -329,3 +329,13 @@ def test_numbers_in_the_help_are_those_of_the_figures():
     source = inspect.getsource(sys.modules["experiments.cli"].figure_command)
     for number in FIGURES:
         assert number in source
+
+
+def test_results_are_named_after_the_file_or_folder_however_it_is_given(tmp_path, monkeypatch):
+    inner = tmp_path / "walks_0.2" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "rows.v2.csv").write_text("1")
+    monkeypatch.chdir(inner)
+    given = {".": "inner", "..": "walks_0.2", "../../walks_0.2/": "walks_0.2"}
+    for path, name in {**given, "rows.v2.csv": "rows.v2"}.items():
+        assert cli._named_after(Path(path), "runs") == Path("runs") / name
