@@ -1,6 +1,6 @@
 """What `fit` is asked for, and the data it reads: all that needs no TensorFlow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from virl_tf.data_checks import refuse_row_numbers
@@ -9,11 +9,17 @@ from virl_tf.trajectories.episodes import Episodes
 from virl_tf.trajectories.options import TOLERANCE, check_options
 from virl_tf.validation import InputError, check_choice
 
+import numpy as np
 import pandas as pd
 
 from experiments.demonstration_files import Demonstrations, check_context_names, load_demonstrations
 from experiments.specification import parse_names
-from experiments.trajectory_files import TrajectoryFile, load_episodes, split_contexts
+from experiments.trajectory_files import (
+    EPISODE_COLUMNS,
+    TrajectoryFile,
+    load_episodes,
+    split_contexts,
+)
 
 Support = tuple[Mapping[str, float] | None, Mapping[str, float] | None]
 
@@ -78,7 +84,9 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
         if request.group is not None:
             raise InputError("--group is for tables with a row per demonstration.")
         check_options(how.encoding, how.encoding_size, **how.options)
-        return split_contexts(load_episodes(file), contexts)
+        episodes = load_episodes(file)
+        _refuse_numbers_of_episodes(episodes, {*(file.columns or ()), *contexts})
+        return split_contexts(episodes, contexts)
     chosen = (file.all_columns, file.exclude, request.group)
     rows = load_demonstrations(file.path, file.array, *chosen)
     for name in contexts:
@@ -89,6 +97,22 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
             check_choice(f"column of {file.path}", name, rows.columns)
     refuse_row_numbers(rows.x, rows.columns)
     return rows._replace(contexts=contexts)
+
+
+def _refuse_numbers_of_episodes(episodes: Episodes, named: Collection[str]) -> None:
+    """Raises InputError for a column that only tells episodes apart, unless it was asked for.
+
+    Afterwards only its codes would be known, which no option leaves out.
+    """
+    ends = np.array([values[[0, -1]] for values in episodes.values], np.float64)
+    likely = np.flatnonzero((ends[:, 0] == ends[:, 1]).all(axis=0))
+    still = [i for i in likely if all((x[:, i] == x[0, i]).all() for x in episodes.values)]
+    columns = [episodes.columns[i] for i in still]
+    for name in columns:
+        if name in EPISODE_COLUMNS and name not in named:
+            what = f"column {name!r} is the same throughout each episode, and no part of a path"
+            raise InputError(f"{what}; drop it (--exclude {name}).")
+    refuse_row_numbers(ends[:, 0, still], columns)
 
 
 def parse_numbers(

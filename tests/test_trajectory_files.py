@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.fit_request import FitRequest, TrajectoryRequest, read
 from experiments.trajectory_files import (
     TrajectoryFile,
     episodes_of,
@@ -237,6 +238,20 @@ def test_contexts_of_an_array_leave_an_array(tmp_path):
     assert isinstance(paths.values, np.ndarray)
     np.testing.assert_array_equal(paths.values, EVEN[:, :, 1:])
     np.testing.assert_array_equal(contexts["x2"], np.arange(6.0))
+
+
+@pytest.mark.parametrize(("name", "step"), [("episode_index", -7), ("trial", 1)])
+def test_a_column_that_only_tells_episodes_apart_is_refused_by_its_own_name(tmp_path, name, step):
+    for i, x in enumerate(RAGGED):
+        frame = pd.DataFrame(x, columns=["x", "y"]).assign(**{name: (step * i) ** abs(step)})
+        frame.to_csv(tmp_path / f"walk_{i}.csv", index=False)
+    how = {"hparams": None, "trajectories": TrajectoryRequest()}
+    with pytest.raises(InputError, match=rf"column '{name}' .*\(--exclude {name}\)"):
+        read(FitRequest(TrajectoryFile(tmp_path), **how))
+    check_ragged(read(FitRequest(TrajectoryFile(tmp_path, exclude=[name]), **how))[0])
+    if step < 0:
+        _, contexts = read(FitRequest(TrajectoryFile(tmp_path, contexts=[name]), **how))
+        assert list(contexts.columns) == [name]
 
 
 @pytest.mark.parametrize(
