@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,11 +180,20 @@ def print_summary(summary: dict[str, Any], console: Console, of_codes: bool = Fa
         console.print(f"no rows were held out ({rows['train']} in all), so there is no score")
     else:
         console.print(repr(score), highlight=False, soft_wrap=True)
-    for text in summary["warnings"]:
-        # Codes are no columns of the file, which alone can be left out.
-        warn(re.sub(r" \(--exclude .*\)", "", text) if of_codes else text)
-    if of_codes and any("--exclude" in text for text in summary["warnings"]):
+    warn_of_fit(summary["warnings"], of_codes)
+
+
+def warn_of_fit(texts: Sequence[str], of_codes: bool = False) -> None:
+    """A fit's warnings; of codes without the option that leaves out columns of the file."""
+    for text in texts:
+        warn(without_option(text) if of_codes else text)
+    if of_codes and any("--exclude" in text for text in texts):
         warn("these columns are codes: --encoding and --encoding-size make others.")
+
+
+def without_option(text: str) -> str:
+    """A warning of columns that are not the file's, which --exclude does not know."""
+    return re.sub(r" \(--exclude .*\)", "", text)
 
 
 def _mixture(components: int, means: int, background: float) -> str:

@@ -37,7 +37,7 @@ from experiments.evaluation.judged import (
     verdict,
 )
 from experiments.figures.judged import draw_judged
-from experiments.fit_command import encoded, print_encoding
+from experiments.fit_command import encoded, print_encoding, warn_of_fit
 from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
 from experiments.flow import MISSING, flow_is_installed
 from experiments.judge_request import JudgeRequest
@@ -286,8 +286,7 @@ def _fit(task: Judge, split: Split, folder: Path) -> virl_tf.Result:
             progress=task.progress,
         )
     result = virl_tf.load(folder)
-    for text in result.warnings:
-        warn(text)
+    warn_of_fit(result.warnings, of_codes=task.encoding is not None)
     return result
 
 

@@ -32,6 +32,7 @@ from experiments.evaluation.closed_loop import (
 )
 from experiments.evaluation.judged import numbers_by_name
 from experiments.figures.judged import draw_paths
+from experiments.fit_command import without_option
 from experiments.fit_request import FitRequest
 from experiments.play_request import PlayRequest
 from experiments.result_files import append_rows, table_so_far
@@ -150,7 +151,7 @@ def _fit(game: Game, progress: bool) -> virl_tf.Result:
             progress=progress,
         )
     for text in result.warnings:
-        warn(text)
+        warn(without_option(text))
     return result
 
 

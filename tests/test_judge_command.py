@@ -284,8 +284,11 @@ def test_paths_are_measured_and_drawn_as_paths(call, tmp_path):
     (tmp_path / "outcome.py").write_text(OUTCOME)
     options = ["--trajectories", "--components", "2,3", "--splits", "1", *TINY]
     options += ["--outcome", tmp_path / "outcome.py", "--out", tmp_path / "out"]
+    options += ["--encoding", "waypoints", "--encoding-size", "3"]
     status, shown, error = call("judge", tmp_path / "paths.npy", *options)
     assert status == 0, error
+    assert "a straight line" in error
+    assert "--exclude" not in error  # no column of the file
     table = pd.read_csv(tmp_path / "out" / "judge.csv")
     assert (table["axes"] == 3.0).all()
     assert {"policy, 2", "policy, 3", "EM, 3", "EM tied, 3"} <= set(table["density"])
