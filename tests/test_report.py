@@ -411,6 +411,13 @@ def test_damaged_results_are_one_clear_error(results, name, content, message, tm
     assert not (tmp_path / "report.html").exists()
 
 
+@pytest.mark.parametrize("content", ["", "- a", "versions: [a]", "versions:\n  1: 2"])
+def test_a_configuration_of_another_program_says_no_versions(results, content):
+    (results / "other").mkdir()
+    (results / "other" / "config.yaml").write_text(content)
+    assert Results(results).versions() == {"other": {"1": "2"} if "1" in content else {}}
+
+
 def test_folders_and_files_that_cannot_be_used_are_named(call, results, tmp_path):
     (tmp_path / "empty").mkdir()
     for arguments, message in (

@@ -3,7 +3,7 @@
 import contextlib
 import io
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pandas as pd
 
 from experiments.early_checks import has_results
 from experiments.figures import draw
-from experiments.result_files import RUN, read_results, with_interval
+from experiments.result_files import RUN, read_results, value_at, with_interval
 from experiments.tasks import describe, descriptions, names
 
 NEED_TABLES_ONLY = ("2b", "4")  # figures that are drawn from results.csv alone
@@ -90,8 +90,9 @@ class Results:
         found = {}
         for folder in self.folders:
             if (folder / "config.yaml").is_file():
-                stored = read_yaml(folder / "config.yaml").get("versions") or {}
-                found[folder.name] = {key: str(value) for key, value in stored.items()}
+                stored = value_at(read_yaml(folder / "config.yaml"), "versions")
+                stored = stored if isinstance(stored, Mapping) else {}  # of another program
+                found[folder.name] = {str(key): str(value) for key, value in stored.items()}
         return found
 
 
