@@ -1,7 +1,8 @@
 """Inference: a new policy, fitted by VIPS to the reward of one run or the average of several."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,7 +102,7 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
 
     start = time.process_time()
     console.print(_what_is_fitted(runs, request), highlight=False, soft_wrap=True)
-    with console.status("fitting"):
+    with console.status("fitting"), _nothing_left_by_errors(out):
         fitted, evaluations = _fit(inference, rewards[0], given, config)
     seconds = time.process_time() - start
     save_policy(out / "policy.npz", fitted.policy)
@@ -116,6 +117,19 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     console.print(f"{sentence}; in {out}", highlight=False, soft_wrap=True)
     _print_found(found, console)
     _print_how_to_read(out, console)
+
+
+@contextmanager
+def _nothing_left_by_errors(out: Path) -> Iterator[None]:
+    """The same command is given again with another --support, and would be another configuration
+    than that of a folder in which nothing was made.
+    """
+    try:
+        yield
+    except Exception:
+        if [path.name for path in out.iterdir()] == ["config.yaml"]:
+            (out / "config.yaml").unlink()
+        raise
 
 
 def _identities(out: Path, runs: list[Path]) -> dict[str, list[str]]:

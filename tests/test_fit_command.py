@@ -429,6 +429,9 @@ def test_a_new_policy_of_too_few_components_is_warned_of(call, finished, tmp_pat
     assert "true at none of" in error
     assert "check its units" in error
     assert "initial_policy" not in error
+    (tmp_path / "far.py").write_text(text.replace(">", "<"))
+    status, _, error = call("infer", finished[0], *far)  # mended, into the same folder
+    assert status == 0, error
 
 
 @pytest.mark.parametrize(
