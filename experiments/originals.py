@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from virl_tf.persistence.files import read_json, save_arrays
+from virl_tf.trajectories.episodes import FEWEST_STEPS
 from virl_tf.validation import InputError, check_choice, reason
 
 import numpy as np
@@ -56,7 +57,10 @@ def convert(form: str, sources: Sequence[Path], out: Path, apart: float) -> str:
     kept = {
         name: path
         for name, path in paths.items()
-        if len(path) > 1 and np.linalg.norm(path[-1] - path[0]) >= apart
+        # What is shorter, or stands still, is refused as a trajectory.
+        if len(path) >= FEWEST_STEPS
+        and (path != path[0]).any()
+        and np.linalg.norm(path[-1] - path[0]) >= apart
     }
     if not kept:
         raise InputError(f"none of {len(paths)} paths has ends {apart:g} {read.unit} apart.")

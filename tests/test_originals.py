@@ -104,6 +104,15 @@ def test_short_paths_are_left_out(tmp_path):
         convert("obsmat", [tmp_path / "obsmat.txt"], tmp_path / "paths.npz", apart=100.0)
 
 
+def test_what_is_no_trajectory_is_left_out_so_that_the_next_command_works(tmp_path):
+    walks = {1: [0, 1, 2, 3], 2: [4, 5], 3: [7, 7, 7], 4: [0, 2, 4]}
+    rows = [f"{t} {who} {x} {x}" for who, walk in walks.items() for t, x in enumerate(walk)]
+    (tmp_path / "walks.txt").write_text("\n".join(rows))
+    said = convert("trajnet", [tmp_path / "walks.txt"], tmp_path / "paths.npz", apart=0.0)
+    assert said.startswith("2 of 4 paths")
+    assert load_episodes(TrajectoryFile(tmp_path / "paths.npz")).names == ["0-1", "0-4"]
+
+
 def test_paths_of_several_files_are_kept_apart(tmp_path):
     file = write_obsmat(tmp_path)
     assert convert("obsmat", [file, file], tmp_path / "paths.npz", 0.0).startswith("4 of 4 paths")
