@@ -76,6 +76,7 @@ def load_demonstrations(
         groups = frame.pop(check_choice(f"column of {path}", group, frame.columns))
         if groups.isna().any():
             raise InputError(f"{path}: column {group!r} has no label in {_rows(groups.isna())}.")
+        exclude = [name for name in exclude if name != group]  # as errors advise of text
     found = _checked(chosen_columns(frame, columns, exclude, path), path)
     return found if groups is None else found._replace(groups=groups.to_numpy())
 

@@ -125,6 +125,7 @@ def test_names_keep_what_is_a_comment_elsewhere(tmp_path):
     found = load_demonstrations(path, group="who")
     assert found.columns == ["joint#1", "joint#2"]
     assert list(found.groups) == ["me#1", "me#2", "me#1", "me#2"]
+    assert load_demonstrations(path, group="who", exclude=["who"]).columns == found.columns
     np.testing.assert_array_equal(found.x, [[1, 2], [3, 5], [4, 4], [9, 1]])
 
 
