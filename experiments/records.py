@@ -259,7 +259,10 @@ def unpacked(paths: Sequence[Path]) -> Iterator[list[Path]]:
     An InputError inside names the records, not the temporary folders.
     """
     with tempfile.TemporaryDirectory(prefix="virl_tf-records-") as scratch:
-        folders = [_unpacked(path, Path(scratch, str(i))) for i, path in enumerate(paths)]
+        # By their own names, as inferences name the runs they were made on.
+        names = [path.stem if path.is_file() else "" for path in paths]
+        places = [Path(scratch, str(i), name) for i, name in enumerate(names)]
+        folders = [_unpacked(path, place) for path, place in zip(paths, places, strict=True)]
         try:
             yield folders
         except InputError as error:

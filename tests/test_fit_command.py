@@ -406,6 +406,9 @@ def test_a_new_policy_and_figure_5_of_fits(call, finished, tmp_path):
     assert status == 0, error
     assert (tmp_path / "figures" / "figure_5.png").is_file()
     (tmp_path / "new").rename(plain / "inference")
+    assert call("record", plain, "--out", tmp_path / "records")[0] == 0
+    status, _, error = call("figure", "5", tmp_path / "records" / "plain.zip", *drawn[2:])
+    assert status == 0, error
     plain.rename(tmp_path / "renamed")
     status, _, error = call("figure", "5", tmp_path / "renamed", *drawn[2:])
     assert status == 0, error
