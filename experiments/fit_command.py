@@ -15,7 +15,7 @@ from virl_tf.validation import InputError, check_integer
 import numpy as np
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from experiments.demonstration_files import Demonstrations
 from experiments.evaluation.own_demonstrations import draw_missing
@@ -207,7 +207,8 @@ def _mixture(components: int, means: int, background: float) -> str:
 
 
 def _data_table(summary: dict[str, Any]) -> Table:
-    table = Table("column", "mean", "standard deviation", "KDE bandwidth", title="demonstrations")
+    titles = ("column", "mean", "standard deviation", "KDE bandwidth")
+    table = Table(*(Column(title, overflow="fold") for title in titles), title="demonstrations")
     widths = summary["bandwidth"] or ["-"] * len(summary["columns"])
     for column, width in zip(summary["columns"], widths, strict=True):
         numbers = (column["mean"], column["standard_deviation"], width)

@@ -356,7 +356,9 @@ def _shown(
     title: str, columns: Sequence[str], names: Iterable[str], cells: Iterable[Sequence[str]]
 ) -> Table:
     """A row of cells for each name."""
-    table = Table("", *(Column(name, justify="right") for name in columns), title=title)
+    # An ellipsis, which is Rich's way with too many columns, would hide a power of ten.
+    numbers = (Column(name, justify="right", overflow="fold") for name in columns)
+    table = Table(Column("", overflow="fold"), *numbers, title=title)
     for name, row in zip(names, cells, strict=True):
         table.add_row(name, *row)
     return table

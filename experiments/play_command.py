@@ -197,9 +197,9 @@ def _draw(game: Game) -> None:
 def _print_table(game: Game) -> None:
     table = _finished(game.out)
     shown = Table(title=f"{game.request.runs} runs each, in closed loop")
-    shown.add_column("")
+    shown.add_column("", overflow="fold")  # an ellipsis would hide a power of ten
     for name in table.columns[2:]:
-        shown.add_column(name, justify="right")
+        shown.add_column(name, justify="right", overflow="fold")
     for row in table.itertuples(index=False):
         shown.add_row(row[1], *(f"{value:.3g}" for value in row[2:]))
     game.console.print(shown)
