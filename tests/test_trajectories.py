@@ -485,3 +485,9 @@ def test_one_path_is_encoded_and_the_same_one_twice():
         encoding.encode([])
     with pytest.raises(InputError, match="not finite"):
         encoding.encode([np.full((12, 2), np.nan)])
+
+
+def test_an_encoding_that_cannot_be_written_is_one_clear_error(tmp_path):
+    path = tmp_path / "no such folder" / "encoding.npz"
+    with pytest.raises(InputError, match=r"cannot write .*encoding\.npz: No such file"):
+        save_encoding(path, fit_encoding(waves(), "promp", 4))

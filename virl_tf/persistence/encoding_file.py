@@ -22,7 +22,10 @@ def save_encoding(path: Path | str, encoding: Encoding) -> None:
         InputError: the file cannot be written.
     """
     arrays = {field.name: np.asarray(getattr(encoding, field.name)) for field in fields(Encoding)}
-    save_arrays(Path(path), arrays)
+    try:
+        save_arrays(Path(path), arrays)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}.") from error
 
 
 def load_encoding(path: Path | str) -> Encoding:
