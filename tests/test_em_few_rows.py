@@ -187,3 +187,11 @@ def test_narrow_ways_of_few_rows_are_kept_apart():
     draws = mean_of_starts(x, 0).mixture(x).sample(2000, tf.constant([1, 2])).numpy()
     distances = np.linalg.norm(draws[:, None] - centers, axis=2).min(axis=1)
     assert np.mean(distances > 3.0) < 0.05
+
+
+@pytest.mark.parametrize("x", [[[0.0], [1.0]], [[0.0, 1.0], [1.0, 0.0]], [[2.0], [2.0]]])
+def test_two_rows_have_a_density(x):
+    """What is left of three, or of two groups: a fold of them leaves one."""
+    x = np.array(x)
+    mixture = mean_of_starts(x, 0).mixture(x)
+    assert np.isfinite(mixture.log_prob(x)).all()

@@ -70,6 +70,7 @@ def cluster_by_columns(z: np.ndarray, number: int, seed: int) -> Int64[Array, " 
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
+    number = min(number, len(z))  # a fold of two rows leaves one
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than clusters
         return KMeans(number, n_init=3, random_state=seed).fit(weighted_columns(z)).labels_
@@ -119,7 +120,7 @@ def left_by_two_means(column: np.ndarray) -> float:
     count = np.arange(1, len(x))
     low, total = np.cumsum(x)[:-1], x.sum()
     between = low**2 / count + (total - low) ** 2 / (len(x) - count)
-    return float(1.0 - between.max() / max((x**2).sum(), 1e-12))
+    return float(1.0 - between.max(initial=0.0) / max((x**2).sum(), 1e-12))
 
 
 @functools.cache
