@@ -9,6 +9,7 @@ from virl_tf.em.em import (
     are_few,
     em_mixture,
     left_by_two_means,
+    standardised,
 )
 from virl_tf.em.growth import grow
 
@@ -144,3 +145,13 @@ def test_fewer_different_rows_than_components_are_no_error(recwarn):
     mixture = em_mixture(x, 5, 0, Covariances("tied", 1e-2))
     assert np.isfinite(mixture.log_prob(x)).all()
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("value", [0.1, 1234.567])
+def test_a_constant_column_has_the_scale_one_however_it_is_rounded(value):
+    """As where all rows that differ in it are held out: these are unlikely, but not for ever."""
+    x = np.column_stack([np.full(60, value), np.random.default_rng(0).normal(size=60)])
+    assert x.std(axis=0)[0] > 0.0
+    assert standardised(x)[2][0] == 1.0
+    held_out = x[:5] + [0.1, 0.0]
+    assert em_mixture(x, 1, 0).log_prob(held_out).numpy().min() > -1e4
