@@ -2,7 +2,7 @@
 
 from virl_tf import InputError, export, fit, fit_policy, irl, load
 from virl_tf.conditional import ConditionalMixture, conditioned, empty_conditional
-from virl_tf.contexts import DRAWS, Places, split_places
+from virl_tf.contexts import DRAWS, Places, drawn, split_places
 from virl_tf.demonstrations import Data, DataOptions, prepare
 from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.em.em import em_start
@@ -17,7 +17,7 @@ from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward
 from virl_tf.policy_start import conditional_start, reward_start, standard_conditional_start
-from virl_tf.pooling import log_likelihoods
+from virl_tf.pooling import _exponent, log_likelihoods
 from virl_tf.problem import make_problem
 from virl_tf.reward import CumulativeReward
 from virl_tf.score import log_normaliser
@@ -125,6 +125,24 @@ def test_the_pools_normaliser_is_that_of_each_context():
     # Of a density with itself: whatever the exponent, its own likelihoods.
     expected = found.mixture.log_prob(found.held_out)
     np.testing.assert_allclose(values, np.tile(expected, (21, 1)), atol=1e-9)
+
+
+def test_a_context_without_a_draw_inside_has_no_say_in_the_exponent():
+    found, start, _ = state(loop={"mixture_average": True})
+    box = Domain(*(tf.constant(np.full(C + D, v), tf.float64) for v in (-1e3, 1e3, 0.0)))
+    start = start._replace(reward=start.reward._replace(domain=box))
+    where = Places(found.held_out[:, :C], 40)
+    x = drawn(found.estimate, where, SEED).numpy()
+    of_first = np.arange(len(x)) % len(found.held_out) == 0
+    lost = np.where(of_first[:, None], 1e4, x)
+    of_all, of_others = (
+        _exponent(start, problem_, rows, found.estimate.log_prob(rows))
+        for problem_, rows in (
+            (found, tf.constant(lost)),
+            (found._replace(held_out=found.held_out[1:]), tf.constant(x[~of_first])),
+        )
+    )
+    assert of_all == of_others
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

@@ -1,6 +1,7 @@
 import virl_tf
 from virl_tf import irl, pooling
 from virl_tf.demonstrations import DataOptions, prepare
+from virl_tf.domain import Domain
 from virl_tf.fusion import Fusion
 from virl_tf.importance import effective_sample_size
 from virl_tf.methods import METHODS, PAPER_METHODS, VIRL
@@ -78,6 +79,25 @@ def test_the_exponent_is_that_of_the_reference(seed, scale):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
     _, info = pooling.pool(state, problem, hparams)
     assert info.mixture_exponent == pytest.approx(reference.exponent(held_out, draws))
+
+
+def in_box(reward, half_width, dim):
+    """The reward, -inf outside of a box around 0."""
+    sides = (np.full(dim, side) for side in (-half_width, half_width, 0.0))
+    return reward._replace(domain=Domain(*(tf.constant(side, tf.float64) for side in sides)))
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_where_no_draw_is_inside_the_exponent_is_a_half():
+    """As of saturated controls in many dimensions: nothing is known of the normaliser."""
+    problem, state, _ = start(VIRL)
+    one, two = (gaussian(np.array([mean]), np.eye(1)) for mean in (-1.0, 1.0))
+    problem = problem._replace(held_out=tf.constant([[-1.0], [-0.9]], tf.float64), mixture=two)
+    state = state._replace(reward=in_box(make_reward([], dim=1, base=one), 2.0, 1))
+    outside = tf.constant([[3.0], [-4.0]], tf.float64)
+    assert pooling._exponent(state, problem, outside, one.log_prob(outside)) == 0.5
+    inside = one.sample(1000, (0, 0))
+    assert pooling._exponent(state, problem, inside, one.log_prob(inside)) < 0.5
 
 
 @pytest.mark.parametrize("rows", [200, 1000, 100_000])

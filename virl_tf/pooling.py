@@ -73,12 +73,17 @@ def _exponent(state: State, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor) -
     Neither the mixture nor the networks were trained on these rows. Their likelihood, KL(p || q),
     hardly minds mass where p is small; KL(q || p) does, and a = 1/2 has the least sum of that to
     the two. Such mass is the networks': a below 1/2 is raised towards it as long as the likelihood
-    stays within one standard error of the best (Breiman et al. 1984).
+    stays within one standard error of the best (Breiman et al. 1984). Rows that tell nothing, 1/2.
 
     Args:
         x, log_mu: draws [M, D] and their log density [M], for the normaliser.
     """
     held_out = log_likelihoods(state, problem, x, log_mu)
+    known = np.isfinite(held_out).all(axis=0)
+    if not known.any():
+        return 0.5
+    if not known.all():
+        held_out = held_out[:, known]
     means = held_out.mean(axis=1)
     likeliest = int(np.argmax(means))
     lack = held_out[likeliest] - held_out
@@ -91,7 +96,8 @@ def _exponent(state: State, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor) -
 def log_likelihoods(state: State, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor) -> np.ndarray:
     """Of each held-out row under the normalised pool of each exponent: [21, N_held_out].
 
-    With contexts the normaliser is that of the row's own, of which `_where` tells the draws.
+    With contexts the normaliser is that of the row's own, of which `_where` tells the draws;
+    infinite where none of these is inside of the reward's bounds.
     """
     points = tf.concat([problem.held_out, x], axis=0)
     of_reward = evaluate(state.reward, points).numpy()
