@@ -182,6 +182,16 @@ def test_a_constant_column_is_no_number_of_the_code_whatever_its_value(kind, val
     np.testing.assert_allclose(found.decode(found.encode(y)).numpy()[:, :, 2], value, rtol=1e-9)
 
 
+@pytest.mark.parametrize(("kind", "via"), [("waypoints", ()), ("promp", ("start", "goal"))])
+def test_paths_of_three_steps_whose_ends_are_given_are_encoded(kind, via):
+    """Nothing is left of a curve between the ends while the inner step is held out."""
+    y = waves()[:, ::10]
+    assert y.shape[1] == 3
+    encoding = fit_encoding(y, kind, via=via, phase="time")
+    np.testing.assert_allclose(encoding.decode(encoding.encode(y)), y, atol=1e-6)
+    assert np.isfinite(encoding.error).all()
+
+
 def test_the_size_is_the_fewest_that_lose_little_of_held_out_samples():
     y = waves(steps=41)
     errors = [

@@ -85,7 +85,8 @@ def projection(curves: Curves, used: Sequence[int] | np.ndarray) -> Float64[Arra
     free = [i for i in range(size) if i not in curves.pinned]
     basis = curves.basis[used][:, free]
     gram = basis.T @ basis
-    ridge = RIDGE * np.trace(gram) / max(len(free), 1)
+    # Of three steps the inner one is held out, and with it all that a curve says: its weight is 0.
+    ridge = RIDGE * np.trace(gram) / max(len(free), 1) or RIDGE
     weights = np.linalg.solve(gram + ridge * np.eye(len(free)), basis.T)
     if not curves.pinned:
         missing = 1.0 - weights.sum(axis=1, keepdims=True)
