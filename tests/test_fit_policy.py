@@ -584,6 +584,20 @@ def test_few_draws_inside_leave_the_start_as_it_is(ways):
     assert constrained_start(ways.mixture, target, 4, seed=0) is None
 
 
+@pytest.mark.parametrize("dim", [6, 11])
+def test_a_narrow_constraint_has_no_spikes_for_a_start(dim):
+    """Of 200 draws inside: copies of them would have one on each."""
+    mixture = gaussian(np.zeros(dim), np.eye(dim))
+
+    def target(x):
+        return tf.where(x[:, 0] > 2.9, mixture.log_prob(x), -np.inf)
+
+    start = constrained_start(mixture, target, 1, seed=0)
+    widths = np.sqrt(np.diag(start.covariances[0]))
+    assert widths[0] < 0.5
+    assert widths[1:].min() > 0.4
+
+
 def test_where_hardly_a_draw_is_inside_there_is_a_search(ways, monkeypatch):
     monkeypatch.setattr("virl_tf.policy_start.FEWEST_EFFECTIVE", 1e9)
     seen = []

@@ -20,7 +20,8 @@ from virl_tf.vips.vips import Target, density_at, values_at
 # For each component: draws; effective draws, without which EM on them is no start, and with which
 # it needs no ridge beyond rounding; and rows for EM.
 DRAWS, FEWEST_EFFECTIVE, RESAMPLED = 2000, 10, 400
-# Draws of which those inside of a constraint count, and how many of these EM sees.
+# Draws of which those inside of a constraint count, and how many of these EM sees; of fewer
+# effective ones so many: growth on copies of a few draws ends in a spike on each.
 INSIDE_OF, MOST_RESAMPLED = 100_000, 6000
 
 
@@ -60,7 +61,8 @@ def constrained_start(
     log_w = tf.where(tf.math.is_finite(log_w), log_w, -np.inf)
     if _misses(log_w, num_components):
         return None
-    rows = _resampled(x, log_w, MOST_RESAMPLED, seed)
+    number = min(MOST_RESAMPLED, int(effective_sample_size(log_w)))
+    rows = _resampled(x, log_w, number, seed)
     policy = resized(grow_once(rows, numpy_seed(seed, 0, "start")), num_components)
     # Components that `resized` left out have their rows nearest to one that it kept.
     nearest = policy.component_log_prob(rows).numpy().argmax(axis=1)
