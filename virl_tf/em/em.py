@@ -18,7 +18,6 @@ FEW_ROWS, FEW_ROWS_PER_NUMBER = 500, 20
 # Of a column's variance within the groups of a start: one of two values is not all that counts, and
 # a covariance has an inverse.
 LEAST_LEFT = 0.01
-ROUNDING = 1e-12  # of a column's size: the standard deviation of a constant one need not be 0
 
 
 class Covariances(NamedTuple):
@@ -146,8 +145,8 @@ def standardised(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     A column may be constant here, where all rows that differ in it are held out; its scale is 1.
     """
     shift, scale = x.mean(axis=0), x.std(axis=0)
-    constant = scale <= ROUNDING * np.abs(x).max(axis=0)
-    scale = np.where(constant, 1.0, scale)
+    # Of 60 times 0.1 the standard deviation is not 0.
+    scale = np.where((x == x[0]).all(axis=0) | (scale == 0.0), 1.0, scale)
     return (x - shift) / scale, shift, scale
 
 

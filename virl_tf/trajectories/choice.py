@@ -25,7 +25,6 @@ MOST_FITTED = 1000  # episodes that the encoding is made of
 FEWEST_CURVES, MOST_CURVES = 3, 40
 MOST_COMPONENTS = 60
 FLAT = 1e-6  # of a column's spread, below which a number of the code does not vary
-ROUNDING = 1e-12  # of a column's size, up to which its spread is none
 
 
 class _Sample(NamedTuple):
@@ -102,7 +101,7 @@ def _sample(episodes: Episodes, kind: str, phase: str | None, num_steps: int) ->
     y = resample(episodes.take(rows), num_steps, phase)
     spread, size = y.std(axis=(0, 1)), np.abs(y).max(axis=(0, 1))
     # The spread of a constant column, such as a height of 0.1, need not be 0 exactly.
-    scale = np.where(spread > ROUNDING * size, spread, np.maximum(size, 1.0))
+    scale = np.where(np.ptp(y, axis=(0, 1)) > 0.0, spread, np.maximum(size, 1.0))
     duration = float(np.median(episodes.durations))
     return _Sample(y, scale, max(count // 2, 1), episodes.columns, duration, phase)
 
