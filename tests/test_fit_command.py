@@ -4,6 +4,7 @@ import json
 import re
 
 import virl_tf
+from virl_tf.persistence.files import save_arrays
 from virl_tf.persistence.policy_file import load_policy
 
 import numpy as np
@@ -360,6 +361,23 @@ def test_bounds_angles_and_groups_reach_the_fit(call, tmp_path):
 
 
 SEARCH = ["--components", "2", "--fixed", "--steps", "4", "--samples", "20"]
+
+
+def test_what_one_of_several_fits_was_trained_on_is_not_held_out(tmp_path):
+    """Of fits with other seeds, whose rewards are averaged."""
+    rows = clusters(100, 2)
+    rows[60] = rows[0]  # one of them twice
+    for name, held_out in (("a", slice(0, 10)), ("b", slice(5, 20)), ("c", slice(50, 60))):
+        test = np.zeros(100, bool)
+        test[held_out] = True
+        arrays = {"train": rows[~test], "test": rows[test]}
+        (tmp_path / name).mkdir()
+        save_arrays(tmp_path / name / "demonstrations.npz", arrays)
+    for names, expected in (("a", range(10)), ("aa", range(10)), ("ab", range(5, 10)), ("ac", ())):
+        runs = [tmp_path / name for name in names]
+        train, test = own_demonstrations.train_and_test(runs)
+        np.testing.assert_array_equal(test, rows[list(expected)])
+        assert sorted(map(tuple, np.concatenate([train, test]))) == sorted(map(tuple, rows))
 
 
 def test_a_new_policy_and_figure_5_of_fits(call, finished, tmp_path):

@@ -111,6 +111,18 @@ def grid_arrays(
     return arrays if support is None else {**arrays, "support": support(points)}
 
 
+def train_and_test(runs: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
+    """The demonstrations of fits: those that some of these were trained on, [N, D], and those that
+    all of them held out, [M, D], which are fewer where their seeds differ.
+    """
+    first, *others = (load_arrays(run / "demonstrations.npz") for run in runs)
+    train, test = first["train"], first["test"]
+    differ = [other for other in others if not np.array_equal(other["test"], test)]
+    seen = {row.tobytes() for other in differ for row in other["train"]}
+    held_out = np.array([row.tobytes() not in seen for row in test], bool)
+    return np.concatenate([train, test[~held_out]]), test[held_out]
+
+
 class OwnInference:
     """Inference on the reward of a fit, or the average of several to the same demonstrations.
 
@@ -133,8 +145,7 @@ class OwnInference:
         size = rewards[0].num_contexts
         self._rewards = [r.condition(context) for r in rewards] if context is not None else rewards
         self._columns = column_names(read_summary(runs[0]))
-        arrays = load_arrays(runs[0] / "demonstrations.npz")
-        self._train, self._test = arrays["train"], arrays["test"]
+        self._train, self._test = train_and_test(runs)
         self.contexts = self._train[:, :size] if size and context is None else None
         if context is not None:
             near = nearest(self._train[:, :size], context)
