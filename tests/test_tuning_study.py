@@ -169,6 +169,26 @@ def test_the_value_of_a_trial_is_the_mean_over_its_seeds(monkeypatch, sqlite, tm
     assert sorted(path.name for path in tmp_path.glob("0*")) == ["0000-s3", "0000-s4"]
 
 
+def test_the_poolings_row_does_not_take_the_step_of_the_next_seeds_first_iteration(
+    monkeypatch, sqlite, tmp_path
+):
+    assignments = (*SPECIFICATION.assignments, "loop.mixture_average=true")
+    spec = dataclasses.replace(SPECIFICATION, seeds=(3, 4), assignments=assignments)
+
+    def execute(run, out, *, progress, observers):
+        for t in range(run.hparams.loop.num_iterations + 1):
+            observers[0](None, {"t": t, "i_projection_reward": float(f"{out.name[-1]}.{t}")})
+        return fake_runs.summary(1.0)
+
+    monkeypatch.setattr(runs, "execute", execute)
+    work(spec, sqlite, 1, tmp_path, 0)
+    reported = opened(sqlite, spec).trials[0].intermediate_values
+    rows = range(ITERATIONS + 1)
+    assert [reported[step] for step in sorted(reported)] == [
+        float(f"{seed}.{t}") for seed in spec.seeds for t in rows
+    ]
+
+
 def test_only_a_trial_that_may_go_on_keeps_its_checkpoints(monkeypatch, sqlite, tmp_path):
     """Two whole ones, a pruned one, and one that fails."""
 

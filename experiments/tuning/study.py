@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from virl_tf.hparams import Hparams
 from virl_tf.persistence.configuration import differences, numerics, versions
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
@@ -281,7 +282,7 @@ def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float
     values: list[float] = []
     for index, seed in enumerate(spec.seeds):
         run = spec.run(seed, overrides)
-        first_step = index * run.hparams.loop.num_iterations
+        first_step = index * _most_reports(run.hparams)
         report = _Report(trial, spec.description.objective, first_step)
         with _without_checkpoints(out / f"{number:04d}-s{seed}") as folder:
             summary = execute(run, folder, progress=False, observers=[report])
@@ -291,6 +292,13 @@ def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float
         trial.set_user_attr(f"cpu_seconds_s{seed}", summary["cpu_seconds"]["process"])
         values.append(value)
     return float(np.mean(values))
+
+
+def _most_reports(hparams: Hparams) -> int:
+    """Rows of a run's history: one for each iteration, and the pooling's. Of two values that are
+    reported for one step Optuna keeps the first.
+    """
+    return hparams.loop.num_iterations + int(hparams.loop.mixture_average)
 
 
 @contextlib.contextmanager
