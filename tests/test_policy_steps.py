@@ -4,8 +4,9 @@ import io
 
 from virl_tf.fit_policy import fit_policy
 from virl_tf.mixture import Mixture, without_light
+from virl_tf.numerics import split_seed
 from virl_tf.observers import StepBar
-from virl_tf.policy_elbo import DRAWS, measured
+from virl_tf.policy_elbo import DRAWS, Measured, measured
 from virl_tf.policy_steps import LEAST_WEIGHT, STEPS_AFTER_SPLIT, Steps
 from virl_tf.policy_watch import Watch
 from virl_tf.vips.vips import default_samples, step_options
@@ -115,6 +116,32 @@ def test_rejected_splits_change_nothing_but_the_evaluations():
     assert without.history.equals(tried.history)
     assert without.elbo == tried.elbo
     assert tried.evaluations > without.evaluations
+
+
+def test_what_is_measured_is_the_policy_inside_of_the_support():
+    policy = mixture(np.ones(1), np.zeros((1, 2)), 1.0)
+
+    def target(x):
+        return tf.where(x[:, 0] > 0.5, 3.0 - x[:, 1] ** 2, -np.inf)
+
+    x = policy.sample(DRAWS, split_seed(7, 0, "ELBO"))
+    inside = x.numpy()[:, 0] > 0.5
+    ratios = (target(x) - policy.log_prob(x)).numpy()[inside]
+    found = measured(policy, target, DRAWS, 7)
+    assert found.inside == inside.mean() < 0.5
+    assert found.elbo == pytest.approx(ratios.mean() + np.log(inside.mean()))
+    assert found.error == pytest.approx(ratios.std(ddof=1) / np.sqrt(inside.sum()))
+
+
+@pytest.mark.parametrize(
+    ("elbo", "inside", "beats"),
+    [(1.29, 0.8, True), (1.28, 0.8, False), (1.29, 0.79, False), (9.0, 0.79, False)],
+)
+def test_a_policy_beats_another_by_two_standard_errors_and_with_no_more_outside(
+    elbo, inside, beats
+):
+    other = Measured(1.0, 0.1, 0.8)  # two standard errors of the difference are 0.283
+    assert Measured(elbo, 0.1, inside).beats(other) is beats
 
 
 def test_the_bar_counts_steps_that_were_not_planned():
