@@ -1,8 +1,18 @@
 """EM of few rows: what cross-validation chooses, and the mean of several starts."""
 
 from virl_tf.em.em import Covariances, em_mixture
-from virl_tf.em.few_rows import AVERAGED, RIDGES, STARTS, Choice, _Judged, _rank, mean_of_starts
-from virl_tf.em.shrunk import SHARED
+from virl_tf.em.few_rows import (
+    AVERAGED,
+    RIDGES,
+    STARTS,
+    Choice,
+    _Judged,
+    _rank,
+    _Rows,
+    mean_of_starts,
+)
+from virl_tf.em.growth import Grown
+from virl_tf.em.shrunk import SHARED, from_clusters
 from virl_tf.em.stacking import ONE_WIDTH, WIDTHS
 from virl_tf.tasks import RandomGaussians
 from virl_tf.tasks.hall import Hall
@@ -135,6 +145,30 @@ def test_of_few_rows_too_a_stray_one_asks_for_a_background():
     assert growth.background > 0.0
     mixture, plain = growth.mixture(x), growth._replace(background=0.0).mixture(x)
     assert mixture.num_components == plain.num_components + 1
+
+
+def test_no_mixture_has_seen_the_rows_that_judge_it(monkeypatch):
+    x = np.random.default_rng(3).standard_normal((40, 2))
+    last, judged = [], []
+
+    def mixtures(self, choice, number):
+        last[:] = self._z.tolist()
+        return [Grown(0.0, 1.0, from_clusters(self._z, 1, 0))]
+
+    def log_density(z, mixture):
+        assert not any(row in last for row in z.tolist())
+        assert len(last) + len(z) == len(x)
+        judged.append(len(z))
+        return np.zeros(len(z))
+
+    monkeypatch.setattr(_Rows, "mixtures", mixtures)
+    monkeypatch.setattr("virl_tf.em.few_rows.log_density", log_density)
+    monkeypatch.setattr(
+        "virl_tf.em.few_rows.log_densities",
+        lambda z, mixtures: np.tile(log_density(z, mixtures[0]), (len(WIDTHS), 1)),
+    )
+    mean_of_starts(x, 0)
+    assert sum(judged) % len(x) == 0 < len(judged)
 
 
 def test_shared_covariances_are_one_choice():

@@ -7,10 +7,13 @@ from virl_tf.em.growth import (
     PATIENCE,
     PSEUDO_ROWS,
     RESTARTS,
+    SHARING,
     STARTS,
+    Grown,
     go_on,
     grow,
     halves,
+    of_unseen,
     rows_looked_at,
     split,
 )
@@ -304,6 +307,73 @@ def test_where_one_mixture_is_enough_it_is_the_best_of_many(monkeypatch):
     # Of the same held-out rows, and of others: found 0.035 and 0.09 more.
     assert found[0][0] > found[1][0] + 0.02
     assert found[0][1] > found[1][1] + 0.05
+
+
+@pytest.mark.parametrize("enough", [False, True])
+def test_no_mixture_has_seen_the_rows_that_stop_its_growth_and_none_grows_twice(
+    monkeypatch, enough
+):
+    x, _ = blobs(200)
+    ways, held_out = [], []
+
+    def record(train, test, start, nu, seed, known, background=None):
+        np.testing.assert_allclose(np.sort(np.vstack([train, test]), 0), np.sort(of_grow, 0))
+        ways.append((start, nu, seed))
+        held_out.append(test.tobytes())
+        return Grown(float(nu == PSEUDO_ROWS[1]), nu, from_clusters(train, 1, seed))
+
+    of_grow = (x - x.mean(axis=0)) / x.std(axis=0)
+    monkeypatch.setattr("virl_tf.em.growth._grow", record)
+    monkeypatch.setattr("virl_tf.em.growth.mean_is_no_better", lambda *_: enough)
+    grow(x, 0)
+    assert len(set(ways)) == len(ways)
+    # More of one part, or one of each other part of three partitions.
+    assert len(set(held_out)) == (1 if enough else 3 * FOLDS)
+
+
+def at(places):
+    """A Gaussian at each place."""
+    means = np.atleast_2d(places).T
+    return Gaussians(np.full(len(means), 1.0 / len(means)), means, np.ones((len(means), 1, 1)))
+
+
+def test_rows_are_unseen_by_what_their_density_is_under():
+    z = RNG.standard_normal((20, 1))
+    parts = np.split(RNG.permutation(20), FOLDS)
+    places = np.arange(SHARING + len(parts) - 1 + 3.0)
+    found = of_unseen(z, parts, [Grown(0.0, 1.0, at([place])) for place in places])
+    first, *others = parts
+    expected = [log_densities(z[first], in_widths(at(places[:SHARING])))]
+    for part, place in zip(others, places[SHARING:], strict=False):
+        expected.append(log_densities(z[part], in_widths(at([place]))))
+    np.testing.assert_allclose(found, np.hstack(expected))
+
+
+def test_a_single_mixture_goes_on_without_the_rows_of_each_other_part(monkeypatch):
+    z = RNG.standard_normal((20, 1))
+    parts = np.split(RNG.permutation(20), FOLDS)
+    monkeypatch.setattr("virl_tf.em.growth.maximise", lambda rows, *_: at([rows.sum()]))
+    found = of_unseen(z, parts, [Grown(0.0, 1.0, at([0.0]))])
+    sums = [0.0, *(np.delete(z, part).sum() for part in parts[1:])]
+    expected = [
+        log_densities(z[part], in_widths(at([total])))
+        for part, total in zip(parts, sums, strict=True)
+    ]
+    np.testing.assert_allclose(found, np.hstack(expected))
+
+
+def test_the_background_is_judged_by_rows_beside_their_own_densities(monkeypatch):
+    x, _ = blobs(200)
+    seen = []
+    monkeypatch.setattr(
+        "virl_tf.em.growth.of_unseen",
+        lambda z, parts, _: np.tile(np.hstack([z[part][:, 0] for part in parts]), (3, 1)),
+    )
+    monkeypatch.setattr("virl_tf.em.growth.grown_on", lambda *_: [])
+    monkeypatch.setattr("virl_tf.em.growth.share_of_background", lambda *all: seen.append(all) or 0)
+    grow(x, 0)
+    ((_, unseen, log_q),) = seen
+    np.testing.assert_array_equal(unseen[:, 0], log_q)
 
 
 def test_a_background_has_its_share_of_the_density():
