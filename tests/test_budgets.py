@@ -58,6 +58,27 @@ def test_what_diverged_comes_last():
     assert table["diverged points"]["quick"] == "1"
 
 
+def test_a_point_that_diverged_at_any_seed_comes_last():
+    one, other = values(quick=[0.1, 1.0, 2.0]), values(quick=[math.inf, 1.0, 2.0])
+    frame = pd.concat([one, other.assign(seed=1), values(paper=[9.0, 1.0, 2.0])])
+    table = agreement(frame, ["quick", "paper"]).set_index("budget")
+    assert table["rank correlation with paper"]["quick"] == "1.00"
+    assert table["best point"]["quick"] == "1"
+    assert table["diverged points"]["quick"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("status", "value", "counts_as"),
+    [("finished", 0.5, 0.5), ("diverged", 0.5, math.inf), ("finished", math.nan, math.inf)],
+)
+def test_a_run_that_diverged_has_no_better_value_than_others(status, value, counts_as):
+    summary = {"task": "gaussians", "i_projection": {"reward": {"reported": value}}}
+    summary |= {"status": status, "cpu_seconds": {"process": 1.0}}
+    unit = SimpleNamespace(point=0, spec=SimpleNamespace(preset="quick", seed=0))
+    row = budgets._row(unit, SimpleNamespace(summaries={".": summary}))
+    assert row["value"] == counts_as
+
+
 @pytest.fixture
 def runs(monkeypatch):
     """The units asked for; a point's value is its number, reversed at the budget `smoke`."""
