@@ -212,6 +212,21 @@ def test_without_a_standard_error_between_them_the_first_counts():
     assert chosen(bad, good) == 1
 
 
+def test_what_is_ahead_by_less_than_a_standard_error_does_not_count():
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((400, 3))
+    train, held_out = rows[:300], rows[300:]
+    first = moments(train)
+    second = first._replace(scale_trils=1.01 * first.scale_trils)
+    fits = [lambda rows, joint=joint: joint for joint in (first, second)]
+    of_each = [describe_rows([fit], train, held_out, 2) for fit in fits]
+    ahead = np.subtract(
+        *(conditioned(each(train), 2).log_prob(held_out).numpy() for each in of_each[::-1])
+    )
+    assert 0.0 < ahead.mean() < ahead.std() / np.sqrt(len(ahead))
+    assert describe_rows(fits, train, held_out, 2).fit is fits[0]
+
+
 def test_one_fit_is_taken_as_it_is():
     rows = np.random.default_rng(0).standard_normal((100, 3))
     joint = moments(rows)
