@@ -86,6 +86,15 @@ def test_arrays_of_a_record_are_short_and_close(run, tmp_path):
     np.testing.assert_array_equal(kept["covered"], whole["covered"])
 
 
+@pytest.mark.parametrize(("resolution", "kept"), [(30, 30), (50, 50), (60, 30), (149, 50)])
+def test_a_grid_of_any_resolution_has_at_most_fifty_points_a_side(resolution, kept):
+    axes = np.tile(np.arange(resolution), (2, 1))
+    found = records._coarser({"axes": axes, "reward": np.arange(resolution**2)})
+    assert found["axes"].shape == (2, kept)
+    rows = found["reward"].reshape(kept, kept) // resolution
+    np.testing.assert_array_equal(rows[:, 0], found["axes"][0])
+
+
 @pytest.mark.parametrize("value", [0.0, np.inf, -np.inf, np.nan, -3.0, 1.0 / 3.0, 1e-30])
 def test_rounding_keeps_what_is_no_number(value):
     (found,) = records._rounded(np.array([value]))
