@@ -179,6 +179,14 @@ def test_held_out_follows_the_units(scale):
     np.testing.assert_allclose(large.bandwidth, 1000.0 * small.bandwidth, rtol=1e-9)
 
 
+def test_copies_of_one_group_do_not_ask_for_spikes():
+    points = np.repeat(normal(30), 3, axis=0)
+    groups = np.repeat(np.arange(30), 3)
+    alone, together = (fit_kde(points, "held_out", groups=g).bandwidth for g in (None, groups))
+    assert float(alone[0]) < 0.1  # a copy of each held-out point is a kernel
+    assert float(together[0]) > 3.0 * float(alone[0])
+
+
 def test_held_out_is_the_among_best_its_neighbours():
     train, test = normal(300), normal(3000, seed=1)
     bandwidth = fit_kde(train, "held_out").bandwidth.numpy()

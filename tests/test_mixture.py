@@ -296,6 +296,17 @@ def test_of_a_mode_that_is_there_twice_one_component_is_chosen(dim):
     assert sorted(found % 4) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(("dim", "second"), [(2, 1), (8, 2)])
+def test_in_many_dimensions_a_slight_overlap_is_an_estimate_of_the_same_mode(dim, second):
+    """An overlap of 0.05 with the first counts as itself in two dimensions, as 0.47 in eight."""
+    away = np.sqrt(-8.0 * np.log(0.05))  # of unit Gaussians with that Bhattacharyya coefficient
+    means = np.zeros((3, dim))
+    means[1:, 0] = away, -20.0
+    unit = np.tile(np.eye(dim), (3, 1, 1))
+    mixture = Mixture(*(tf.constant(a) for a in (np.log([0.5, 0.3, 0.2]), means, unit)))
+    np.testing.assert_array_equal(distinct(mixture, 2), [0, second])
+
+
 def test_components_with_one_mean_start_a_policy_as_one():
     """In three widths whose mean is one: the start is that of the mixture in one width."""
     modes = make_mixture(4, 5)

@@ -1,9 +1,10 @@
+from virl_tf import problem as problem_module
 from virl_tf.demonstrations import Data
 from virl_tf.em.density import describe_density
 from virl_tf.hparams import own_data_hparams
 from virl_tf.importance import effective_sample_size
 from virl_tf.kde import Kde, fit_kde
-from virl_tf.mixture import Mixture
+from virl_tf.mixture import Mixture, moments
 from virl_tf.numerics import numpy_seed
 from virl_tf.problem import make_problem
 
@@ -178,6 +179,27 @@ def test_groups_are_held_out_together():
     assert not held_out & train
     assert len(held_out) == 2
     assert len(problem.held_out) == 6
+
+
+def test_whatever_is_chosen_by_held_out_rows_is_told_their_groups(monkeypatch):
+    groups = np.repeat(np.arange(20), 3)
+    of_row = {tuple(row): group for row, group in zip(X, groups, strict=True)}
+    told = []
+
+    def recording(name, found):
+        def call(rows, *rest):
+            told.append(name)
+            np.testing.assert_array_equal([of_row[tuple(row)] for row in rows], rest[-1])
+            return found(rows)
+
+        monkeypatch.setattr(problem_module, name, call)
+
+    recording("fit_kde", lambda rows: fit_kde(rows, 0.3))
+    recording("density_fit", lambda rows: moments)
+    recording("density_widths", lambda rows: np.ones(rows.shape[1]))
+    options = tiny.hparams(loop={"mixture_average": True}, network={"num_frequencies": 4})
+    make_problem(Data(X, groups), options, 0)
+    assert sorted(told) == ["density_fit", "density_widths", "fit_kde"]
 
 
 # --- the mixture for pooling ----------------------------------------------------------------------
