@@ -15,6 +15,7 @@ from virl_tf.vips.adaptive import (
     prune,
     search,
 )
+from virl_tf.vips.reuse import no_batches
 from virl_tf.vips.vips import step_options
 
 import numpy as np
@@ -126,6 +127,15 @@ def test_unused_rows_are_never_candidates():
         np.testing.assert_array_equal(best, [[7.0]])
 
 
+def test_the_peak_is_that_at_points_that_were_evaluated():
+    """Rows that are not used yet are zeros, where this mixture has its mode."""
+    policy = isotropic([[0.0]], [1.0], [1.0])
+    points = tf.constant([[7.0], [9.0], [0.0]], DENSITY)
+    values = tf.constant([1.0, -1.0, -np.inf], DENSITY)
+    best = _candidates(policy, Store(points, values), 1, tf.constant(5.0, DENSITY), SEED)
+    np.testing.assert_array_equal(best, [[9.0]])
+
+
 def test_gaps_are_quantiles_below_the_best_finite_value():
     values = tf.constant([5.0, np.nan, 1.0, -np.inf, 3.0, 4.0, -5.0], DENSITY)
     np.testing.assert_allclose(
@@ -149,6 +159,40 @@ def test_step_sizes_grow_when_the_reward_rose_and_shrink_when_not():
     found, scores = adaptive._adapt(adaptive.SearchState(policy, bounds, before, None, None), gains)
     np.testing.assert_allclose(found, [0.115, 0.07, 0.5, 0.1, 0.07, 0.01])  # new ones keep theirs
     np.testing.assert_allclose(scores, policy.log_weights + gains)
+
+
+def small_pieces(**given):
+    hparams = search_hparams({**SMALL, **given})
+    return adaptive.Search(four_modes, SEED, OPTIONS, budget_of(4, 2, hparams))
+
+
+def test_what_stays_keeps_its_step_size_score_and_draws():
+    pieces = small_pieces(reused_steps=1)
+    policy = isotropic(3.0 * np.arange(14.0).reshape(7, 2), np.ones(7), [1, 6, 2, 7, 3, 5, 4])
+    state, scale = pieces.begin(Mixture(*(array[:4] for array in policy)))
+    own = tf.range(7.0, dtype=DENSITY)
+    batches = no_batches(policy, 2, 12)._replace(drawn=tf.ones([7, 2], tf.bool))
+    state = state._replace(policy=policy, kl_bounds=own, scores=own, batches=batches)
+    found = pieces.exchange(tf.constant(0), state, scale)
+    kept = np.round(found.policy.means.numpy()[:4, 0] / 6.0).astype(int)
+    assert sorted(kept) == [1, 3, 5, 6]  # the heaviest of components far apart
+    np.testing.assert_array_equal(found.kl_bounds, [*kept, *[adaptive.KL_BOUND] * 3])
+    np.testing.assert_array_equal(found.scores, [*kept, *[np.nan] * 3])
+    means = found.policy.means[:, None].numpy()
+    np.testing.assert_array_equal(found.batches.means, np.repeat(means, 2, axis=1))
+    np.testing.assert_array_equal(found.batches.drawn, [[True] * 2] * 4 + [[False] * 2] * 3)
+
+
+def test_every_step_has_rows_of_its_own_in_the_store():
+    pieces = small_pieces()
+    state, _ = pieces.begin(isotropic(np.eye(2)[[0, 1, 0, 1]], np.ones(4), np.ones(4)))
+    for i in range(3):
+        state = pieces.step(tf.constant(i), state)
+    used = np.isfinite(state.store.values)
+    number = adaptive.START_DRAWS + 3 * 7 * adaptive.STORED_DRAWS
+    np.testing.assert_array_equal(used, np.arange(len(used)) < number)
+    values = four_modes(state.store.points)
+    np.testing.assert_allclose(state.store.values[:number], values[:number], rtol=1e-9)
 
 
 # --- the search ---------------------------------------------------------------------------------
