@@ -17,7 +17,12 @@ import tensorflow as tf
 from PIL import Image
 
 from experiments.ablations import ablation_units
-from experiments.evaluation.contextual import WITHHELD, AveragedDistances, Situations
+from experiments.evaluation.contextual import (
+    WITHHELD,
+    AveragedDistances,
+    ContextualExperiment,
+    Situations,
+)
 from experiments.evaluation.judged import reference_fits
 from experiments.flow import fit_flow, flow_is_installed
 from experiments.result_files import columns_of
@@ -80,6 +85,15 @@ def test_distances_of_the_truth_are_zero_and_of_shifted_experts_their_closed_for
         shifted = truth.policy._replace(offsets=truth.policy.offsets + by)
         z = np.linalg.solve(truth.policy.scale_trils[0], by)
         assert distances.of_density(shifted) == pytest.approx(0.5 * z @ z, rel=0.05)
+
+
+def test_contexts_that_are_measured_in_are_no_demonstrations_and_policies_are_for_all():
+    experiment = ContextualExperiment({"seed": 5}, RandomExperts(1, 1, seed=2))
+    demonstrated = experiment.task.demonstrations(1000, 5)[:, 0]
+    for distances in (experiment.distances, experiment.unseen):
+        assert not np.isin(distances._where.contexts, demonstrated).any()
+    of_policies = experiment.inference([], []).contexts
+    assert 0.08 < is_withheld(of_policies).mean() < 0.22  # 0.15 of [-1, 1]
 
 
 def test_what_a_reward_says_of_contexts_alone_does_not_matter():

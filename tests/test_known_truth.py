@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from experiments.evaluation.known_truth import Truth, proposal_of
+from experiments.evaluation.known_truth import DRAWS, Truth, proposal_of
 from experiments.result_files import columns_of
 from tests import tiny
 from tests.conftest import make_mixture, make_reward
@@ -54,6 +54,11 @@ def test_distances_of_the_truth_itself_are_zero_and_of_another_gaussian_its_clos
     assert outcome["success"] == pytest.approx(0.99, abs=1e-3)
     assert outcome["right"] == pytest.approx(0.5, abs=0.02)
     assert truth.outcome_of(shifted)["right"] > 0.6
+
+
+def test_the_truth_is_told_by_other_demonstrations_than_those_of_the_run():
+    own = Known().demonstrations(DRAWS, 5)
+    assert not np.isin(Truth(Known(), seed=5).x, own).any()
 
 
 def test_a_rewards_constant_does_not_matter():
