@@ -107,6 +107,21 @@ def test_where_contexts_say_nothing_it_is_the_unconditional_step():
     np.testing.assert_allclose(kl, step.kl, atol=1e-9)
 
 
+def test_the_elbo_is_the_mean_over_what_the_policy_draws():
+    """One nat more at nine in ten of its draws, which one of two experts makes."""
+    gate = np.log([0.9, 0.1]), np.zeros((2, 1)), np.zeros((2, 1, 1))
+    arrays = *gate, np.zeros((2, 1, 1)), np.array([[50.0], [-50.0]]), np.ones((2, 1, 1))
+    old = ConditionalMixture(*(tf.constant(array) for array in arrays))
+
+    def target(rows):
+        return old.log_prob(rows) + tf.cast(rows[:, 1] > 0.0, tf.float64)
+
+    c = tf.constant(contexts(size=1))
+    _, row = conditional_step(old, target, c, SEED, FREE, 60)
+    assert float(row.elbo) == pytest.approx(0.9)
+    assert float(row.effective_components) == pytest.approx(0.9**-0.9 * 0.1**-0.1)
+
+
 def test_one_step_reaches_a_linear_gaussian_whatever_a_context_adds():
     target = policy(1, seed=5)
 
