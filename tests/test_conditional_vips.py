@@ -8,7 +8,7 @@ from virl_tf.validation import InputError
 from virl_tf.vips import conditional
 from virl_tf.vips.conditional import conditional_step, conditional_steps, improve
 from virl_tf.vips.trust_region import update_components, update_weights
-from virl_tf.vips.vips import step_options
+from virl_tf.vips.vips import VipsHistory, step_options
 
 import numpy as np
 import pytest
@@ -105,6 +105,22 @@ def test_where_contexts_say_nothing_it_is_the_unconditional_step():
     np.testing.assert_allclose(new.gains, old.gains, atol=1e-12)
     np.testing.assert_allclose(new.scale_trils, old.scale_trils @ step.tril, atol=1e-9)
     np.testing.assert_allclose(kl, step.kl, atol=1e-9)
+
+
+def test_of_very_many_contexts_each_step_sees_others(monkeypatch):
+    seen = []
+
+    def record(policy, target, chosen, *_):
+        seen.append(chosen.numpy()[:, 0])
+        return policy, VipsHistory(*np.zeros(len(VipsHistory._fields)))
+
+    monkeypatch.setattr(conditional, "MOST_CONTEXTS", 10)
+    monkeypatch.setattr(conditional, "conditional_step", record)
+    c = contexts(40)
+    conditional_steps(policy(), None, tf.constant(c), SEED, FREE, num_steps=60, num_samples=60)
+    assert {len(rows) for rows in seen} == {10}
+    assert len({tuple(rows) for rows in seen}) == 60
+    assert set(np.concatenate(seen)) == set(c[:, 0])
 
 
 def test_the_elbo_is_the_mean_over_what_the_policy_draws():

@@ -1,5 +1,6 @@
 """How many Gaussians, and of which covariances."""
 
+from virl_tf.em import choice
 from virl_tf.em.by_bic import bic_mixture
 from virl_tf.em.choice import choose_mixture
 from virl_tf.em.density import describe_density
@@ -83,6 +84,29 @@ def test_a_given_number_is_kept():
 def test_a_group_of_most_rows_leaves_enough_to_train_on(rows):
     groups = np.arange(rows) < rows // 10
     assert choose_mixture(clusters(rows, 2, modes=1), 0, groups).components <= 2
+
+
+@pytest.mark.parametrize("n", [60, 600])
+def test_rows_of_one_group_are_all_held_out_or_none(monkeypatch, n):
+    groups = np.random.default_rng(1).permutation(np.repeat(np.arange(n // 6), 6))
+    x = np.column_stack([groups, np.random.default_rng(2).standard_normal(n)])
+    found = []
+
+    def of_few(x, parts, *_):
+        found.extend([(x, part) for part in parts])
+        return {1: 0.0}
+
+    def of_many(x, held_out, seed):
+        found.append((x, held_out))
+
+    monkeypatch.setattr(choice, "_cross_validated", of_few)
+    monkeypatch.setattr(choice, "_by_held_out_rows", of_many)
+    choose_mixture(x, 0, groups)
+    assert len(found) == (len(choice.COVARIANCES) * choice.FOLDS if n == 60 else 1)
+    for rows, held_out in found:
+        out, others = (set(part[:, 0]) for part in (rows[held_out], np.delete(rows, held_out, 0)))
+        assert not out & others
+        assert len(out) == n // 30
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from virl_tf.demonstrations import Data
 from virl_tf.em.by_bic import bic_mixture
 from virl_tf.em.em import Covariances, em_mixture
 from virl_tf.kde import fit_kde
-from virl_tf.mixture import gaussian
+from virl_tf.mixture import gaussian, moments
 from virl_tf.numerics import numpy_seed, split_seed
 from virl_tf.splitting import random_rows
 
@@ -411,6 +411,24 @@ def test_the_ridge_of_few_rows_keeps_modes_wide_enough_for_others():
     chosen = judged.tied_mixture(Data(rows), 12, seed=0).log_prob(fresh).numpy().mean()
     narrow = em_mixture(rows, 12, 0, Covariances("tied", 1e-6)).log_prob(fresh).numpy().mean()
     assert chosen > narrow + 1.0
+
+
+@pytest.mark.parametrize(("n", "parts"), [(100, 5), (600, 1)])
+def test_of_few_rows_all_say_which_ridge(monkeypatch, n, parts):
+    x = np.random.default_rng(0).standard_normal((n, 2))
+    seen = []
+
+    def em_mixture(rows, *how):
+        seen.append({tuple(row) for row in rows})
+        return moments(rows)
+
+    monkeypatch.setattr(judged, "em_mixture", em_mixture)
+    judged.tied_mixture(Data(x), 3, 0)
+    *tried, last = seen
+    assert last == {tuple(row) for row in x}
+    left_out = [sum(tuple(row) not in rows for rows in tried) for row in x]
+    assert sum(left_out) == len(judged.RIDGES) * parts * n // 5
+    assert max(left_out) == len(judged.RIDGES)
 
 
 def test_a_reward_that_is_a_density_is_normalised_and_drawn_from_as_one():
