@@ -468,3 +468,38 @@ def test_rows_per_batch(batch_size, n, expected):
 def test_the_default_batch_of_best_takes_many_steps_of_few_demonstrations():
     hparams = own_data_hparams("virl").training
     assert all(n // rows_per_batch(hparams, n) >= 14 for n in (14, 100, 270, 900, 7200, 10**6))
+
+
+# --- the order of the points ----------------------------------------------------------------------
+
+
+def test_every_epoch_of_every_iteration_has_an_order_of_its_own(monkeypatch):
+    fitter, seeds = make_fitter(num_epochs=4), []
+
+    def train_epoch(experts, samples, seed):
+        seeds.append(tuple(seed.numpy()))
+        return 0.0
+
+    monkeypatch.setattr(fitter, "_train_epoch", train_epoch)
+    points = data(np.zeros((20, 2)))
+    for iteration in range(2):
+        fit(fitter, points, points, iteration=iteration)
+    assert len(set(seeds)) == len(seeds) == 8
+
+
+def test_the_classes_are_not_shuffled_alike(monkeypatch):
+    fitter, orders = make_fitter(), []
+    rows_of = discriminator_fit._shuffle
+
+    def shuffle(points, n, seed):
+        shuffled = rows_of(points, n, seed)
+        orders.append(shuffled.z.numpy()[:, 0].tolist())
+        return shuffled
+
+    monkeypatch.setattr(discriminator_fit, "_shuffle", shuffle)
+    monkeypatch.setattr(fitter, "_train_step", lambda *_: tf.constant(0.0))
+    points = data(np.tile(np.arange(20.0)[:, None], 2))
+    fitter._epoch(points, points, tf.constant([1, 2]))
+    experts, samples = orders
+    assert len(experts) == len(samples) > 10
+    assert experts != samples
