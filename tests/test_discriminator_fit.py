@@ -503,3 +503,22 @@ def test_the_classes_are_not_shuffled_alike(monkeypatch):
     experts, samples = orders
     assert len(experts) == len(samples) > 10
     assert experts != samples
+
+
+# --- averaged weights -----------------------------------------------------------------------------
+
+
+def test_averaged_weights_come_with_the_moving_moments_of_batch_norm():
+    training = {"weight_average": 0.5, "num_epochs": 1}
+    hparams = tiny.hparams(training=training, network={"batch_norm": True})
+    fitter = DiscriminatorFitter(2, hparams)
+    points = data(np.random.default_rng(0).standard_normal((40, 2)) + 3.0)
+    fit(fitter, points, points)
+    kept, averaged = (
+        [variable.numpy() for variable in model.non_trainable_variables]
+        for model in (fitter.model, fitter.validated)
+    )
+    start = [np.zeros_like, np.ones_like] * (len(kept) // 2)  # mean and variance of each layer
+    for found, of_average, like in zip(kept, averaged, start, strict=True):
+        np.testing.assert_array_equal(found, of_average)
+        assert (found != like(found)).any()
