@@ -367,3 +367,15 @@ def test_default_number_of_samples(dim, expected):
         == expected
     )
     assert samples_per_component(tiny.hparams().policy, dim) == 12
+
+
+def test_some_steps_and_then_others_are_the_same_as_all_at_once():
+    start, target = make_mixture(2, 2), make_mixture(3, 2, seed=1).log_prob
+    options = step_options(0.05, 0.05, 1e-6)
+
+    def steps(policy, number, first):
+        sizes = {"num_steps": number, "num_samples": 20, "first_step": first}
+        return vips_steps(policy, target, tf.constant([3, 4]), options, **sizes)[0]
+
+    for found, expected in zip(steps(steps(start, 1, 0), 2, 1), steps(start, 3, 0), strict=True):
+        np.testing.assert_array_equal(found, expected)
