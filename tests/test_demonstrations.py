@@ -52,7 +52,13 @@ def test_nothing_is_scored_where_a_group_would_be_missing():
     assert (len(three.train.rows), len(three.test)) == (380, 20)
 
 
-@pytest.mark.parametrize("kind", [list, lambda labels: np.array(labels, object), pd.Series])
+def masked(labels):
+    """The missing one masked, with a label below."""
+    missing = pd.isna(np.array(labels, object))
+    return np.ma.array(np.where(missing, "b", labels), mask=missing)
+
+
+@pytest.mark.parametrize("kind", [list, lambda labels: np.array(labels, object), pd.Series, masked])
 @pytest.mark.parametrize("missing", [np.nan, None])
 def test_a_missing_label_is_refused(kind, missing):
     labels = kind(["a"] * 7 + [missing] + ["a"] * 52)

@@ -113,6 +113,14 @@ def test_points_of_other_dimensions_are_refused(shape):
         conditional.log_prob(np.zeros((5, 2)))
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.int32])
+def test_other_number_formats(dtype):
+    mixture, x = make_mixture(2, 2), tf.cast([[1, 0], [2, -3]], dtype)
+    np.testing.assert_array_equal(mixture.log_prob(x), mixture.log_prob(np.float64(x)))
+    with pytest.raises(InputError, match=r"must be real numbers .*complex64"):
+        mixture.log_prob(tf.cast(x, tf.complex64))
+
+
 def test_log_prob_of_no_points():
     assert make_mixture().log_prob(np.zeros((0, 2))).shape == (0,)
 

@@ -3,6 +3,7 @@ from virl_tf.reward import DTYPES, CumulativeValues, from_named_arrays, named_ar
 from virl_tf.validation import InputError
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -70,6 +71,17 @@ def test_lists_and_tensors(reward):
     x = [[0.5, 1.0], [2.0, -3.0]]
     np.testing.assert_array_equal(reward(x), reward(np.array(x)))
     np.testing.assert_array_equal(reward(tf.constant(x, tf.float64)), reward(np.array(x)))
+
+
+def test_what_a_frame_or_a_masked_array_misses_is_no_number(reward):
+    """`fit` takes frames whose columns have types of their own, and refuses what is masked."""
+    x = np.array([[0.0, 1.0], [2.0, 3.0], [1.0, 0.0]])
+    for frame in (pd.DataFrame(x).astype({0: "Int64"}), pd.DataFrame(x).astype({0: "bool"})):
+        np.testing.assert_array_equal(reward(frame), reward(frame.to_numpy(np.float64)))
+    expected = np.where([False, True, False], np.nan, reward(x))
+    missing = [[False, False], [True, False], [False, False]]
+    np.testing.assert_array_equal(reward(np.ma.array(x, mask=missing)), expected)
+    np.testing.assert_array_equal(reward(pd.DataFrame(x).convert_dtypes().mask(missing)), expected)
 
 
 def test_numbers_of_a_list_are_not_rounded(reward):

@@ -150,7 +150,7 @@ def _check_labels(labels: Any, n: int) -> np.ndarray | None:
     if found.shape != (n,):
         raise InputError(f"groups must hold a label per demonstration, [{n}]; got {found.shape}.")
     # As objects: of a missing label in a list of texts NumPy makes a text.
-    missing = np.flatnonzero(pd.isna(np.asarray(labels, dtype=object)))
+    missing = np.flatnonzero(pd.isna(np.asarray(labels, dtype=object)) | np.ma.getmask(labels))
     if len(missing):
         raise InputError(f"groups: demonstration {missing[0]} has no label ({found[missing[0]]}).")
     return found.astype(str)

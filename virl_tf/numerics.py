@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.validation import InputError, check_seed
+from virl_tf.validation import InputError, check_seed, with_nan
 
 DENSITY = tf.float64
 NETWORK = tf.float32
@@ -84,7 +84,10 @@ def split_seed(seed: int, iteration: int, purpose: str) -> np.ndarray:
 
 
 def as_tensor(value: Any) -> tf.Tensor:
-    """`value` as a tensor: of lists of numbers float64, where TensorFlow makes float32."""
+    """`value` as a tensor: of lists of numbers float64, where TensorFlow makes float32; NaN for what
+    a frame or a masked array is missing.
+    """
+    value = with_nan(value)
     of_numbers = isinstance(value, (list, tuple, float, int))
     return tf.convert_to_tensor(value, dtype_hint=DENSITY if of_numbers else None)
 

@@ -200,6 +200,15 @@ def is_frame(value: Any) -> bool:
     return hasattr(value, "columns") and hasattr(value, "dtypes")
 
 
+def with_nan(value: Any) -> Any:
+    """`value`, but what a masked array or a frame of pandas is missing is NaN."""
+    if np.ma.isMaskedArray(value):
+        return np.ma.filled(value.astype(np.float64), np.nan)
+    if is_frame(value) and hasattr(value, "astype"):
+        return value.astype(np.float64)
+    return value
+
+
 def _as_float64(demonstrations: Any) -> np.ndarray:
     """As float64 of any shape. Raises InputError unless they are real numbers."""
     if isinstance(demonstrations, (str, Path)):
@@ -207,15 +216,11 @@ def _as_float64(demonstrations: Any) -> np.ndarray:
             f"demonstrations must be a numeric array [N, D], got {told(str(demonstrations))}; read "
             "the file first, e.g. with pandas.read_csv or np.load."
         )
-    if np.ma.isMaskedArray(demonstrations):  # what is masked is missing
-        demonstrations = np.ma.filled(demonstrations.astype(np.float64), np.nan)
     if is_frame(demonstrations):
         _check_names(demonstrations.columns)
         check_number_columns("demonstrations", _columns_without_numbers(demonstrations))
     try:
-        if is_frame(demonstrations) and hasattr(demonstrations, "astype"):
-            demonstrations = demonstrations.astype(np.float64)  # pandas's missing values: NaN
-        x = np.asarray(demonstrations)
+        x = np.asarray(with_nan(demonstrations))
         if x.dtype.kind not in "biuf":
             raise TypeError(f"dtype {x.dtype}")
         return x.astype(np.float64)
