@@ -4,6 +4,7 @@ import virl_tf
 from virl_tf import FitWarning, InputError, fit, irl, load
 from virl_tf.domain import Domain
 from virl_tf.irl import Info
+from virl_tf.mixture import Mixture
 from virl_tf.reward import CumulativeValues
 from virl_tf.score import score
 from virl_tf.summary import training_warnings
@@ -238,6 +239,29 @@ def test_few_groups_are_enough(sizes, method):
 def test_the_verdict_says_what_the_rows_can_tell(mean, said):
     over = {"recovered reward": {"mean": mean, "standard_error": 0.2}}
     assert said in virl_tf.Score(60, {}, over, 0.0, 0.0, 1.0).verdict
+
+
+def test_the_error_of_the_normaliser_counts():
+    """A reward that is EM differs from it by that error alone, the same on all rows."""
+    em = make_mixture(3)
+    elsewhere = em._replace(means=em.means + 1.0)
+    found = score(em.sample(100, 1).numpy(), make_reward([], base=em), em, elsewhere, em, seed=0)
+    assert found.over_em["recovered reward"]["standard_error"] < 1e-9
+    assert not found.behind_em("recovered reward")
+    assert "not distinguishable" in found.verdict
+
+
+def test_a_policy_without_a_rare_mode_misses_it():
+    """Whose rows make the standard error of the mean as large as the mean."""
+    one = make_mixture(1)
+    rare = one._replace(log_weights=one.log_weights + np.log(0.02), means=one.means + 50.0)
+    em = Mixture(*(tf.concat(pair, axis=0) for pair in zip(one, rare, strict=True)))
+    test = np.concatenate([one.sample(99, 0), rare.means])
+    found = score(test, make_reward([], base=em), one, em, em, seed=0)
+    mean, error = found.over_em["policy"].values()
+    assert -2.0 * error < mean < 0.0
+    assert found.missed == {"recovered reward": 0, "policy": 1, "KDE": 0}
+    assert found.behind_em("policy")
 
 
 @pytest.mark.slow

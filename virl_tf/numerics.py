@@ -84,8 +84,8 @@ def split_seed(seed: int, iteration: int, purpose: str) -> np.ndarray:
 
 
 def as_tensor(value: Any) -> tf.Tensor:
-    """`value` as a tensor: of lists of numbers float64, where TensorFlow makes float32; NaN for what
-    a frame or a masked array is missing.
+    """`value` as a tensor: NaN for what a frame or a masked array is missing, and of lists of
+    numbers float64, where TensorFlow makes float32.
     """
     value = with_nan(value)
     of_numbers = isinstance(value, (list, tuple, float, int))

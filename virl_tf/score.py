@@ -1,6 +1,7 @@
 """How likely held-out demonstrations are under what was recovered, and under KDE and EM."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +15,11 @@ from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.reward import Reward, evaluate
 from virl_tf.validation import InputError
 
+REWARD = "recovered reward"
 NORMALISER_DRAWS = 20_000
 DRAWS_OF_CONTEXT = 200  # for the normaliser of each held-out row's context
 CLEAR = 2.0  # standard errors by which a difference counts
+CHANCE = 1e-3  # that a density which is the truth counts as one that misses a row
 
 
 class Score(NamedTuple):
@@ -27,12 +30,15 @@ class Score(NamedTuple):
     Attributes:
         rows: how many were held out.
         log_likelihood: density -> {"mean", "standard_error"}.
-        over_em: the same of the paired differences to EM.
+        over_em: the same of the paired differences to EM, of rows alone.
         log_volume: to be added for the likelihoods of standardised columns.
         log_normaliser: of exp(R), by importance sampling; with contexts the mean of theirs.
         effective_share: of its draws.
         num_contexts: C; from 1 on all densities are those given the row's context, and the reward's
             normaliser is estimated for each with draws of policy and EM.
+        missed: density -> how many rows it misses that EM does not. Were it the truth, a density
+            ratio above a would have a probability below 1 / a (Markov); a mode that is missed also
+            has a standard error too large for its mean.
     """
 
     rows: int
@@ -42,6 +48,7 @@ class Score(NamedTuple):
     log_normaliser: float
     effective_share: float
     num_contexts: int = 0
+    missed: Mapping[str, int] = MappingProxyType({})
 
     def __repr__(self) -> str:
         """A line per density, then what they say."""
@@ -56,16 +63,26 @@ class Score(NamedTuple):
         return "\n".join([*lines, self.verdict])
 
     def behind_em(self, name: str) -> bool:
-        """Whether the density of this name is clearly less likely than EM."""
-        difference = self.over_em[name]
-        return difference["mean"] < -CLEAR * difference["standard_error"]
+        """Whether the density of this name is clearly less likely than EM, or misses rows."""
+        mean, error = self._over_em(name)
+        return mean < -CLEAR * error or (mean < 0.0 and self.missed.get(name, 0) > 0)
+
+    def _over_em(self, name: str) -> tuple[float, float]:
+        """Mean and standard error; the reward's with that of its normaliser, which is one for all
+        rows. With contexts each row has its own, so the rows' error has it already.
+        """
+        mean, error = self.over_em[name].values()
+        if name == REWARD and not self.num_contexts:
+            share = max(self.effective_share, 1.0 / NORMALISER_DRAWS)
+            error = float(np.hypot(error, np.sqrt((1.0 / share - 1.0) / NORMALISER_DRAWS)))
+        return mean, error
 
     @property
     def verdict(self) -> str:
         """What the reward's likelihood says, in one line."""
-        mean, error = self.over_em["recovered reward"].values()
+        mean, error = self._over_em(REWARD)
         by = f"by {abs(mean):.2g} nats each (standard error {error:.2g})"
-        if self.behind_em("recovered reward"):
+        if self.behind_em(REWARD):
             return f"EM explains these demonstrations better than the recovered reward, {by}."
         if mean > CLEAR * error:
             return f"The recovered reward explains these demonstrations better than EM, {by}."
@@ -85,18 +102,21 @@ def score(
     points, size = tf.constant(test, DENSITY), reward.num_contexts
     where: Where = Places(points[:, :size], DRAWS_OF_CONTEXT) if size else NORMALISER_DRAWS
     log_z, share = log_normaliser(reward, Fusion(policy, em if size else kde), where, seed)
-    values = {"recovered reward": evaluate(reward, points).numpy() - log_z}
+    values = {REWARD: evaluate(reward, points).numpy() - log_z}
     for name, density in {"policy": policy, "KDE": kde, "EM": em}.items():
         inside = _log_inside(density, reward, where, seed)
         values[name] = density.log_prob(points).numpy() - inside
+    over_em = {name: values[name] - values["EM"] for name in values if name != "EM"}
+    least = np.log(CHANCE / len(test))  # by all rows together
     return Score(
         rows=len(test),
         log_likelihood={name: _mean(value) for name, value in values.items()},
-        over_em={name: _mean(values[name] - values["EM"]) for name in values if name != "EM"},
+        over_em={name: _mean(difference) for name, difference in over_em.items()},
         log_volume=float(np.log(reward.features.scale[size:]).sum()),
         log_normaliser=float(np.mean(log_z)),
         effective_share=share,
         num_contexts=size,
+        missed={name: int(np.sum(difference < least)) for name, difference in over_em.items()},
     )
 
 

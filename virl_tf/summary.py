@@ -18,7 +18,7 @@ from virl_tf.mixture import Mixture, in_one_width, wider_than_all
 from virl_tf.numerics import numpy_seed
 from virl_tf.problem import kernel_estimate
 from virl_tf.reward import Reward
-from virl_tf.score import Score, score
+from virl_tf.score import REWARD, Score, score
 
 FEW_EFFECTIVE = 0.01  # of the importance weights, or of the normaliser's draws
 
@@ -158,8 +158,8 @@ def _of_score(found: Score | None) -> list[str]:
     if found is None:
         return []
     warned = []
-    if found.behind_em("recovered reward"):
-        by = -found.over_em["recovered reward"]["mean"]
+    if found.behind_em(REWARD):
+        by = -found.over_em[REWARD]["mean"]
         warned.append(
             f"held-out demonstrations are less likely under the reward than under EM, by {by:.2g} "
             "nats each: here EM is the better model. Try more demonstrations or fewer columns."
