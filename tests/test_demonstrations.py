@@ -44,6 +44,23 @@ def test_columns_have_the_names_of_a_frame():
     np.testing.assert_array_equal(prepared(frame).train.rows, prepared(x).train.rows)
 
 
+def test_contexts_may_have_few_values():
+    """They have no density, on which there could be spikes."""
+    goals = np.resize([[0.0], [1.0], [2.0], [2.0]], (200, 1))
+    assert prepared(normal(200), contexts=goals).warnings == []
+    (line,) = prepared(np.hstack([normal(200), goals])).warnings
+    assert line.startswith("column 'x2': 3 distinct values")
+
+
+def test_angles_in_degrees_are_no_radians():
+    x = normal(200) * [100.0, 1.0]
+    (line,) = prepared(x, periodic=[0]).warnings
+    assert "column 'x0': its values span " in line
+    assert "--periodic x0=360 (in Python periodic={'x0': 360})" in line
+    for fine in ({"x0": 360.0}, [1]):
+        assert prepared(x, periodic=fine).warnings == []
+
+
 def test_nothing_is_scored_where_a_group_would_be_missing():
     x = normal(400)
     found = prepared(x, groups=np.repeat(["a", "b"], [360, 40]))

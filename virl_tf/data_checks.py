@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError, as_option
 
 MOST_NAMED = 5  # columns that one line names
@@ -23,6 +24,7 @@ DIGITS = 8  # significant ones, with which a column counts as rounded
 FLAT = 1e-7  # standard deviation over the largest number
 UNEXPLAINED = 1e-6  # share of a variance that other columns do not explain
 OUTLIERS = 0.01  # share of the rows that may be outliers
+MOST_TURNS = 3.0  # of an angle
 INFLATED = 10.0  # times that outliers stretch a standard deviation
 
 
@@ -35,13 +37,15 @@ class Column(NamedTuple):
     counts: np.ndarray
 
 
-def examine(x: np.ndarray, names: Sequence[str] | None = None) -> list[str]:
+def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int = 0) -> list[str]:
     """What is suspicious about checked demonstrations x [N, D]: a line each, with what to do.
 
     Continuous data of 30 rows or more gives none, nor does it when rounded to 3 digits.
 
     Args:
         names: of the D columns; None: x0, x1, ...
+        num_contexts: how many of them are context, the first ones. The density is not theirs, so
+            they may have few values.
 
     Raises:
         InputError: a column counts the rows.
@@ -49,8 +53,21 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None) -> list[str]:
     names = [f"x{i}" for i in range(x.shape[1])] if names is None else names
     columns = _by_column(x, names)
     _refuse_row_numbers(columns)
-    checks = (_sorted, _coarse, _atoms, _copies, _flat, _dependent, _outliers)
-    return [line for check in checks for line in check(columns)]
+    own = columns[num_contexts:]
+    lines = [*_sorted(columns), *_coarse(own), *_atoms(own)]
+    checks = (_copies, _flat, _dependent, _outliers)
+    return lines + [line for check in checks for line in check(columns)]
+
+
+def examine_angles(x: np.ndarray, names: Sequence[str], period: Float64[Array, " D"]) -> list[str]:
+    """A line for each column of x [N, D] that spans many whole turns, 0 for what is no angle."""
+    lines = []
+    for name, column, turn in zip(names, x.T, period, strict=True):
+        if turn > 0.0 and np.ptp(column) > MOST_TURNS * turn:
+            text = f"column {name!r}: its values span {np.ptp(column) / turn:.2g} turns of {turn:g}"
+            cure = f"--periodic {as_option([name])}=360 (in Python periodic={ {name: 360} })"
+            lines.append(f"{text}; if it is in degrees, say {cure}.")
+    return lines
 
 
 def refuse_row_numbers(x: np.ndarray, names: Sequence[str]) -> None:

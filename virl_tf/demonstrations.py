@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from virl_tf.data_checks import dither, examine
+from virl_tf.data_checks import dither, examine, examine_angles
 from virl_tf.domain import EVERYWHERE, Domain, make_domain
 from virl_tf.numerics import numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
@@ -90,10 +90,12 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     share = check_share("held_out", options.held_out, MOST_HELD_OUT)
     if options.dither:
         x = dither(x, numpy_seed(seed, 0, "dither"))
-    suspicious = examine(x, names)
+    suspicious = examine(x, names, num_contexts)
     labels = _check_labels(options.groups, len(x))
     own = names[num_contexts:]
     domain = make_domain(x[:, num_contexts:], own, options.periodic, options.support)
+    if not domain.everywhere:
+        suspicious += examine_angles(x[:, num_contexts:], own, np.asarray(domain.period))
     domain = domain.behind(num_contexts)
     identity: dict[str, Any] = {"shape": list(x.shape), "sha256": _digest(x), "held_out": share}
     if num_contexts:
