@@ -448,7 +448,8 @@ def table_of(ahead):
     for split, by in enumerate(ahead):
         row = {"split": split, "rows": 10, "standard_error": 0.1, "ahead_error": 0.1}
         rows.append({**row, "density": "kept back", "works": 1.0})
-        rows.append({**row, "density": "reward", "log_likelihood": 2.0, "works": 0.9})
+        of_reward = {"log_likelihood": 2.0, "works": 0.9, "effective_share": 1.0}
+        rows.append({**row, "density": "reward", **of_reward})
         rows.append({**row, "density": "policy, 2", "log_likelihood": 9.0, "works": 0.8})
         for name, further in (("EM, 2", 0.0), ("KDE", 1.0)):
             behind = {"log_likelihood": 2.0 - by - further, "reward_ahead": by + further}
@@ -470,6 +471,14 @@ def test_the_verdict(ahead, place, by, error, on):
     by = f"{by} nats per row (standard error {error})"
     said = f"The recovered reward is {place} the best reference, EM, 2: {by}; ahead on {on} splits."
     assert judged.verdict(table_of(ahead)) == said
+
+
+def test_the_error_of_the_normaliser_counts():
+    """Rows differ by nothing where the reward is EM's mixture, normalised by draws."""
+    table = table_of([0.003]).assign(ahead_error=1e-9)
+    assert "is ahead of" in judged.verdict(table)
+    table.loc[table["density"] == "reward", "effective_share"] = 0.5
+    assert "is not distinguishable from" in judged.verdict(table)
 
 
 def test_errors_are_over_splits_or_of_one_split_over_its_rows():

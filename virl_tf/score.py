@@ -73,8 +73,7 @@ class Score(NamedTuple):
         """
         mean, error = self.over_em[name].values()
         if name == REWARD and not self.num_contexts:
-            share = max(self.effective_share, 1.0 / NORMALISER_DRAWS)
-            error = float(np.hypot(error, np.sqrt((1.0 / share - 1.0) / NORMALISER_DRAWS)))
+            error = float(np.hypot(error, normaliser_error(self.effective_share)))
         return mean, error
 
     @property
@@ -136,6 +135,12 @@ def log_normaliser(
     effective = np.nan_to_num([float(effective_sample_size(row)) for row in of_each])
     log_mean = np.where(np.isfinite(log_mean), log_mean, np.nan)
     return log_mean, float(np.mean(effective)) / number
+
+
+def normaliser_error(effective_share: float) -> float:
+    """Standard error of a log normaliser by `NORMALISER_DRAWS`, of which such a share counts."""
+    share = max(effective_share, 1.0 / NORMALISER_DRAWS)
+    return float(np.sqrt((1.0 / share - 1.0) / NORMALISER_DRAWS))
 
 
 def _log_inside(density: Density, reward: Reward, where: Where, seed: int) -> Any:

@@ -17,7 +17,13 @@ from virl_tf.fusion import Fusion
 from virl_tf.kde import fit_kde
 from virl_tf.numerics import DENSITY, at_share, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
-from virl_tf.score import CLEAR, DRAWS_OF_CONTEXT, NORMALISER_DRAWS, log_normaliser
+from virl_tf.score import (
+    CLEAR,
+    DRAWS_OF_CONTEXT,
+    NORMALISER_DRAWS,
+    log_normaliser,
+    normaliser_error,
+)
 from virl_tf.splitting import folds
 from virl_tf.validation import InputError, told
 
@@ -255,7 +261,9 @@ def verdict(table: pd.DataFrame) -> str:
     of_best = table[table["density"] == best]["reward_ahead"]
     mean, splits = means.loc[best, "reward_ahead"], len(of_best)
     # Splits share rows, and few of them may agree by chance: so the larger one counts.
-    error = max(errors.loc[best, "reward_ahead"], means.loc[best, "ahead_error"] / np.sqrt(splits))
+    of_normaliser = normaliser_error(means["effective_share"][REWARD])
+    of_rows = np.hypot(means.loc[best, "ahead_error"], of_normaliser)
+    error = max(errors.loc[best, "reward_ahead"], of_rows / np.sqrt(splits))
     place = "ahead of" if mean > 0.0 else "behind"
     if not abs(mean) > CLEAR * error:
         place = "not distinguishable from"
