@@ -193,6 +193,7 @@ def test_the_score_is_that_of_held_out_rows(fitted):
     assert score.log_volume == pytest.approx(np.log(train.std(axis=0)).sum())
     shown = repr(result)
     assert score.verdict in shown
+    assert "EM with 2 components" in shown
     assert f"Result of {method}" in shown
     assert len(shown) < 2000
     assert "data:image/png" in result._repr_html_()
@@ -239,6 +240,8 @@ def test_few_groups_are_enough(sizes, method):
 def test_the_verdict_says_what_the_rows_can_tell(mean, said):
     over = {"recovered reward": {"mean": mean, "standard_error": 0.2}}
     assert said in virl_tf.Score(60, {}, over, 0.0, 0.0, 1.0).verdict
+    told = said.replace("EM", "EM with 3 components")
+    assert told in virl_tf.Score(60, {}, over, 0.0, 0.0, 1.0, em_components=3).verdict
 
 
 def test_the_error_of_the_normaliser_counts():

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from virl_tf.conditional import Policy
 from virl_tf.contexts import Places, Where, drawn
 from virl_tf.density import Density
 from virl_tf.fusion import Fusion
@@ -39,6 +40,7 @@ class Score(NamedTuple):
         missed: density -> how many rows it misses that EM does not. Were it the truth, a density
             ratio above a would have a probability below 1 / a (Markov); a mode that is missed also
             has a standard error too large for its mean.
+        em_components: K of EM, which is the policy's; 0: not told.
     """
 
     rows: int
@@ -49,6 +51,7 @@ class Score(NamedTuple):
     effective_share: float
     num_contexts: int = 0
     missed: Mapping[str, int] = MappingProxyType({})
+    em_components: int = 0
 
     def __repr__(self) -> str:
         """A line per density, then what they say."""
@@ -81,19 +84,22 @@ class Score(NamedTuple):
         """What the reward's likelihood says, in one line."""
         mean, error = self._over_em(REWARD)
         by = f"by {abs(mean):.2g} nats each (standard error {error:.2g})"
+        em = "EM"
+        if count := self.em_components:
+            em += f" with {count} component{'s' if count > 1 else ''}"
         if self.behind_em(REWARD):
-            return f"EM explains these demonstrations better than the recovered reward, {by}."
+            return f"{em} explains these demonstrations better than the recovered reward, {by}."
         if mean > CLEAR * error:
-            return f"The recovered reward explains these demonstrations better than EM, {by}."
+            return f"The recovered reward explains these demonstrations better than {em}, {by}."
         which = "more" if mean > 0.0 else "less"
         return (
-            f"The recovered reward and EM are not distinguishable on {self.rows} rows, which "
-            f"are {which} likely under the reward {by}."
+            f"The recovered reward and {em} are not distinguishable on {self.rows} rows, "
+            f"which are {which} likely under the reward {by}."
         )
 
 
 def score(
-    test: np.ndarray, reward: Reward, policy: Density, kde: Density, em: Density, seed: int
+    test: np.ndarray, reward: Reward, policy: Density, kde: Density, em: Policy, seed: int
 ) -> Score:
     """Of held-out demonstrations test [N, D], or rows [c, x]; `kde` and `em` have seen the others
     alone.
@@ -116,6 +122,7 @@ def score(
         effective_share=share,
         num_contexts=size,
         missed={name: int(np.sum(difference < least)) for name, difference in over_em.items()},
+        em_components=em.num_components,
     )
 
 
