@@ -4,12 +4,14 @@ import json
 import re
 
 import virl_tf
+from virl_tf.mixture import standard_normal_start
 from virl_tf.persistence.files import save_arrays
 from virl_tf.persistence.policy_file import load_policy
 
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 from PIL import Image
 from rich.console import Console
 
@@ -177,6 +179,19 @@ def test_columns_can_be_contexts(call, tmp_path):
     assert status == 0, error
     assert virl_tf.load(tmp_path / "chosen").policy.dim == 1
     check_inference_with_contexts(call, tmp_path / "out", tmp_path)
+
+
+def test_the_elbo_in_a_context_is_of_a_policy_inside_of_the_bounds():
+    """Of a reward that is the policy where it has no bound: the log of the share inside."""
+    policy = standard_normal_start(1, 1, 0)
+    low = policy.means[0, 0]
+
+    def reward(x):
+        return tf.where(x[:, 0] > low, policy.log_prob(x), -np.inf)
+
+    assert own_demonstrations.elbo_inside(reward, policy) == pytest.approx(np.log(0.5), abs=0.1)
+    assert own_demonstrations.elbo_inside(policy.log_prob, policy) == 0.0
+    assert own_demonstrations.elbo_inside(lambda x: reward(x - 99.0), policy) == -np.inf
 
 
 def check_inference_with_contexts(call, run, folder):

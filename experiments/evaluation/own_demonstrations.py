@@ -123,6 +123,16 @@ def train_and_test(runs: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([train, test[~held_out]]), test[held_out]
 
 
+def elbo_inside(reward: RewardFunction, policy: Policy) -> float:
+    """E_q[R(x) - log q(x)] of the policy q that is restricted to where the reward has no bounds."""
+    x = policy.sample(MEASURED, split_seed(0, 0, "ELBO"))
+    values = reward(x) - policy.log_prob(x)
+    inside = values[tf.math.is_finite(values)]
+    if not len(inside):
+        return -np.inf
+    return float(tf.reduce_mean(inside)) + float(np.log(len(inside) / MEASURED))
+
+
 class OwnInference:
     """Inference on the reward of a fit, or the average of several to the same demonstrations.
 
@@ -175,11 +185,10 @@ class OwnInference:
         """The policy's mean log-likelihood of held-out demonstrations; of all if none were. Those
         outside of the user's support do not count: the policy is not meant to reach them.
 
-        In one context, where nothing was held out, its ELBO, E_q[R(x) - log q(x)].
+        In one context, where nothing was held out, its ELBO.
         """
         if self._context is not None:
-            x = policy.sample(MEASURED, split_seed(0, 0, "ELBO"))
-            return {"elbo": float(tf.reduce_mean(self.log_prob(x) - policy.log_prob(x)))}
+            return {"elbo": elbo_inside(self.log_prob, policy)}
         return {"log_likelihood": float(tf.reduce_mean(policy.log_prob(self._scored)))}
 
     @property
