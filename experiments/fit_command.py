@@ -8,7 +8,7 @@ from typing import Any
 
 import virl_tf
 from virl_tf import Encoding, fit_encoding, save_encoding
-from virl_tf.score import from_plain
+from virl_tf.score import in_words
 from virl_tf.trajectories.episodes import Episodes
 from virl_tf.validation import InputError, check_integer
 
@@ -175,11 +175,7 @@ def print_summary(summary: dict[str, Any], console: Console, of_codes: bool = Fa
         console.print(f"the reward: {discriminators} + {mixture}", soft_wrap=True)
         if found := summary.get("mixture"):  # fits before 1.0.8 do not say
             console.print(_mixture(**found), soft_wrap=True)
-    score, rows = from_plain(summary["score"]), summary["rows"]
-    if score is None:
-        console.print(f"no rows were held out ({rows['train']} in all), so there is no score")
-    else:
-        console.print(repr(score), highlight=False, soft_wrap=True)
+    console.print(in_words(summary), highlight=False, soft_wrap=True)
     warn_of_fit(summary["warnings"], of_codes)
 
 

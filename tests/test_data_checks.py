@@ -106,6 +106,11 @@ def test_a_warning_is_one_line_with_what_to_do(x, expected):
     assert "\n" not in line
 
 
+def test_a_row_far_away_in_two_columns_makes_no_straight_line_of_them():
+    lines = examine(np.concatenate([data(), [[1e6, 1e6, 0.0]]]))
+    assert [line.split(":")[0] for line in lines] == ["column 'x0'", "column 'x1'"]
+
+
 def test_many_columns_are_named_in_part():
     (line,) = examine(RNG.integers(0, 2, (100, 8)).astype(float) + data(100, 8).round() * 2.0)
     assert line.startswith("columns 'x0', 'x1', 'x2', 'x3', 'x4' and 3 more: ")
@@ -119,6 +124,10 @@ def modes(rng, n, d):
     return 10.0 * rng.normal(size=(5, d))[rng.integers(5, size=n)] + 0.1 * rng.normal(size=(n, d))
 
 
+def ways(rng, n, d):
+    return 1e5 * rng.integers(2, size=(n, 1)) + rng.normal(size=(n, d))
+
+
 CONTINUOUS = {
     "normal": lambda rng, n, d: rng.normal(size=(n, d)),
     "uniform": lambda rng, n, d: rng.random((n, d)),
@@ -127,6 +136,7 @@ CONTINUOUS = {
     "heavy tails": lambda rng, n, d: rng.standard_t(5, size=(n, d)),
     "correlated": correlated,
     "modes": modes,
+    "two ways far apart along a diagonal": ways,
     "far from 0": lambda rng, n, d: 1e4 * rng.normal(size=d) + rng.normal(size=(n, d)),
 }
 ROUNDED = {

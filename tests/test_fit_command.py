@@ -194,6 +194,14 @@ def test_the_elbo_in_a_context_is_of_a_policy_inside_of_the_bounds():
     assert own_demonstrations.elbo_inside(lambda x: reward(x - 99.0), policy) == -np.inf
 
 
+def test_the_share_of_a_policy_inside_of_a_support():
+    policy = standard_normal_start(1, 2, 0)._replace(means=tf.zeros([1, 2], tf.float64))
+    inside = own_demonstrations.share_inside(policy, lambda x: x[:, 0] > 0.0)
+    assert inside == pytest.approx(0.5, abs=0.05)
+    nowhere = own_demonstrations.share_inside(policy, lambda x: x[:, 0] > 99.0)
+    assert nowhere == 1.0 / own_demonstrations.MEASURED
+
+
 def check_inference_with_contexts(call, run, folder):
     """A policy for all contexts, for one of them, and what is refused."""
     few = ["infer", run, "--components", "3", "--steps", "2", "--samples", "40"]

@@ -22,7 +22,8 @@ ATOM = 0.05  # share of the rows with one and the same value
 COPIES = 0.05  # share of the rows that repeat another
 DIGITS = 8  # significant ones, with which a column counts as rounded
 FLAT = 1e-7  # standard deviation over the largest number
-UNEXPLAINED = 1e-6  # share of a variance that other columns do not explain
+UNEXPLAINED = 1e-3  # of a column's width that other columns do not explain
+TENTH_OF_NORMAL = 0.3  # what a tenth of normal values spans, in the median
 OUTLIERS = 0.01  # share of the rows that may be outliers
 MOST_TURNS = 3.0  # of an angle
 INFLATED = 10.0  # times that outliers stretch a standard deviation
@@ -220,12 +221,24 @@ def _dependent(columns: list[Column]) -> list[str]:
     if n < 2 * d:
         return []
     z = np.column_stack([(c.x - c.x.mean()) / c.x.std() for c in columns])
-    left = np.diag(np.linalg.qr(z, mode="r")) ** 2 / n  # of each variance
-    found = _chosen(columns, left <= UNEXPLAINED)
+    left = np.abs(np.diag(np.linalg.qr(z, mode="r"))) / np.sqrt(n)  # of each standard deviation
+    found = _chosen(columns, left <= UNEXPLAINED * np.array([_width(column) for column in z.T]))
     if not found:
         return []
     text = "a straight line of the columns before it, so a density has no width across"
     return [f"{_columns(found)}: {text}; {_drop(found)}."]
+
+
+def _width(z: np.ndarray) -> float:
+    """What a tenth of the values spans in the median, against that of a normal column [N] of
+    standard deviation 1; 1 for few distinct values.
+
+    Not the standard deviation: clusters far apart, or an outlier, are near a line of two columns
+    that is none within a cluster.
+    """
+    ordered = np.sort(z)
+    lag = max(1, len(z) // 10)
+    return float(np.median(ordered[lag:] - ordered[:-lag])) / TENTH_OF_NORMAL or 1.0
 
 
 def _outliers(columns: list[Column]) -> list[str]:

@@ -31,7 +31,7 @@ from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.problem import Problem, make_problem
 from virl_tf.reward import Reward
-from virl_tf.score import Score, from_plain
+from virl_tf.score import Score, from_plain, in_words
 from virl_tf.summary import FitWarning, summarise
 from virl_tf.validation import InputError, check_choice, check_integer, check_seed
 from virl_tf.vips.conditional import check_surrogate
@@ -74,8 +74,7 @@ class Result:
         """Reward, policy, score and warnings, a line each."""
         lines = [f"Result of {self.config.get('method')}, {len(self.history)} iterations:"]
         lines += [f"  {self.reward}", f"  {self.policy}"]
-        score = self.score
-        lines += [] if score is None else [f"  {line}" for line in repr(score).splitlines()]
+        lines += [f"  {line}" for line in in_words(self.summary).splitlines()]
         return "\n".join([*lines, *(f"  warning: {text}" for text in self.warnings)])
 
     def _repr_html_(self) -> str:

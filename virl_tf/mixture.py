@@ -11,7 +11,7 @@ import tensorflow_probability as tfp
 
 from virl_tf.numerics import DENSITY, LOG_2PI, as_tensor, by_blocks, sampling_seed
 from virl_tf.shapes import Array, Bool, Float64, Int64
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, check_integer
 
 tfd = tfp.distributions
 _SHOWN_WEIGHTS = 8
@@ -120,7 +120,12 @@ class Mixture(NamedTuple):
         return tf.nn.log_softmax(self.log_weights + self.component_log_prob(x), axis=-1)
 
     def sample(self, n: int, seed: Any = None) -> tf.Tensor:
-        """Draws [n, D]. `seed`: an integer, int32 [2], or None: another one each time."""
+        """Draws [n, D]. `seed`: an integer, int32 [2], or None: another one each time.
+
+        Raises InputError for an n that is no whole number from 0 on.
+        """
+        if not tf.is_tensor(n):
+            check_integer("n", n, 0)
         return self.sample_with_components(n, seed)[0]
 
     def sample_with_components(self, n: int, seed: Any = None) -> tuple[tf.Tensor, tf.Tensor]:

@@ -174,6 +174,14 @@ def _mean(values: np.ndarray) -> dict[str, float]:
     return {"mean": float(known.mean()), "standard_error": float(error)}
 
 
+def in_words(summary: Mapping[str, Any]) -> str:
+    """What the summary of a fit says of its score; "" for one of a run of the paper's tasks."""
+    found, rows = from_plain(summary.get("score")), summary.get("rows")
+    if found is None and rows:
+        return f"no rows were held out ({rows['train']} in all), so there is no score"
+    return repr(found) if found else ""
+
+
 def from_plain(value: Mapping[str, Any] | None) -> Score | None:
     """The inverse of `_asdict`, from a summary; None: nothing was scored.
 

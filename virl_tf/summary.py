@@ -141,8 +141,8 @@ def training_warnings(trained: pd.DataFrame, gaussian_prior: bool) -> list[str]:
     if trained["dropped"].all():
         found.append(
             "no network found anything, so each was dropped: the reward is its prior (and the EM "
-            "mixture it is averaged with). Try more demonstrations, fewer columns, or "
-            f"{_setting('loop.min_gain', None)} to keep it."
+            "mixture it is averaged with). If that is not all there is, try more demonstrations, "
+            f"fewer columns, or {_setting('loop.min_gain', None)} to keep it."
         )
     return found
 

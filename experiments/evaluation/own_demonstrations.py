@@ -29,7 +29,7 @@ from experiments.evaluation.trajectories import SHOWN, write_trajectories
 from experiments.result_files import read_summary
 
 RESOLUTION = 150  # of the grid in 1-D and 2-D
-MEASURED = 2000  # draws of a policy in one context
+MEASURED = 2000  # draws of a policy
 
 
 def draw_missing(folder: Path, result: Result) -> None:
@@ -133,6 +133,12 @@ def elbo_inside(reward: RewardFunction, policy: Policy) -> float:
     return float(tf.reduce_mean(inside)) + float(np.log(len(inside) / MEASURED))
 
 
+def share_inside(policy: Mixture, support: Support) -> float:
+    """How much of a policy is inside of a user's support, by draws; no less than one of them."""
+    inside = support(policy.sample(MEASURED, split_seed(0, 0, "inside")))
+    return max(float(np.mean(inside)), 1.0 / MEASURED)
+
+
 class OwnInference:
     """Inference on the reward of a fit, or the average of several to the same demonstrations.
 
@@ -189,7 +195,16 @@ class OwnInference:
         """
         if self._context is not None:
             return {"elbo": elbo_inside(self.log_prob, policy)}
-        return {"log_likelihood": float(tf.reduce_mean(policy.log_prob(self._scored)))}
+        return {"log_likelihood": float(np.mean(self._log_prob_inside(policy)))}
+
+    def _log_prob_inside(self, policy: Policy) -> np.ndarray:
+        """Of each demonstration that is scored: of a policy without contexts its density within
+        the user's support, where alone one policy can be compared with another.
+        """
+        values = policy.log_prob(self._scored).numpy()
+        if self._given is None or not isinstance(policy, Mixture):
+            return values
+        return values - np.log(share_inside(policy, self._given))
 
     @property
     def _points(self) -> np.ndarray:
@@ -250,8 +265,7 @@ class OwnInference:
         """Whether the new policy misses what the training policy does not."""
         if self._context is not None:
             return []
-        x = self._scored
-        by = np.asarray(self._trained().log_prob(x) - policy.log_prob(x))
+        by = self._log_prob_inside(self._trained()) - self._log_prob_inside(policy)
         if by.mean() <= CLEAR * by.std() / np.sqrt(len(by)):
             return []
         return [
