@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError, as_option
 
 MOST_NAMED = 5  # columns that one line names
@@ -60,8 +59,8 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int
     return lines + [line for check in checks for line in check(columns)]
 
 
-def examine_angles(x: np.ndarray, names: Sequence[str], period: Float64[Array, " D"]) -> list[str]:
-    """A line for each column of x [N, D] that spans many whole turns, 0 for what is no angle."""
+def examine_angles(x: np.ndarray, names: Sequence[str], period: np.ndarray) -> list[str]:
+    """A line for each column of x [N, D] that spans many of its turns `period` [D], 0: none."""
     lines = []
     for name, column, turn in zip(names, x.T, period, strict=True):
         if turn > 0.0 and np.ptp(column) > MOST_TURNS * turn:
