@@ -136,7 +136,10 @@ def two_ways(rows, columns, seed, apart=4.0):
 
 @pytest.mark.parametrize(
     ("rows", "seed"),
-    [(100, 0), (100, 1), (400, 2), pytest.param(1500, 3, marks=pytest.mark.slow)],
+    [
+        *((100, 0), (400, 2)),
+        *(pytest.param(*given, marks=pytest.mark.slow) for given in ((100, 1), (1500, 3))),
+    ],
 )
 def test_two_ways_that_one_column_of_many_tells_apart_are_found(rows, seed):
     x, side = two_ways(rows, 16, seed, apart=8.0)

@@ -26,6 +26,7 @@ def likelihood(mixture, x):
     return float(tf.reduce_mean(mixture.log_prob(x)))
 
 
+@pytest.mark.slow
 def test_the_mean_is_as_likely_as_what_fresh_rows_would_choose_and_nearer():
     """50 rows of ten Gaussians in five dimensions, five sets: of 16 ways of EM it is not told the
     best. Its own draws are likely under p, too.

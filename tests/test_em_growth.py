@@ -214,6 +214,7 @@ def test_the_same_rows_give_the_same_bytes_and_another_seed_another_mixture():
     assert not np.array_equal(first.means, other.means)
 
 
+@pytest.mark.slow
 def test_small_modes_in_many_dimensions_are_components_of_their_own():
     """20 modes, the smallest of about 20 rows, in 15 dimensions: KL(p || q), of which the numbers
     of 20 full covariances alone cost about 0.5 nats, is below that by BIC on every seed, in the
