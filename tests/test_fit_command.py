@@ -181,19 +181,6 @@ def test_columns_can_be_contexts(call, tmp_path):
     check_inference_with_contexts(call, tmp_path / "out", tmp_path)
 
 
-def test_the_elbo_in_a_context_is_of_a_policy_inside_of_the_bounds():
-    """Of a reward that is the policy where it has no bound: the log of the share inside."""
-    policy = standard_normal_start(1, 1, 0)
-    low = policy.means[0, 0]
-
-    def reward(x):
-        return tf.where(x[:, 0] > low, policy.log_prob(x), -np.inf)
-
-    assert own_demonstrations.elbo_inside(reward, policy) == pytest.approx(np.log(0.5), abs=0.1)
-    assert own_demonstrations.elbo_inside(policy.log_prob, policy) == 0.0
-    assert own_demonstrations.elbo_inside(lambda x: reward(x - 99.0), policy) == -np.inf
-
-
 def test_the_share_of_a_policy_inside_of_a_support():
     policy = standard_normal_start(1, 2, 0)._replace(means=tf.zeros([1, 2], tf.float64))
     inside = own_demonstrations.share_inside(policy, lambda x: x[:, 0] > 0.0)

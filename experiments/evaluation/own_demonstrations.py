@@ -14,6 +14,7 @@ from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.persistence.encoding_file import load_encoding, save_encoding
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.run_folder import RunFolder
+from virl_tf.policy_elbo import measured
 from virl_tf.policy_start import conditional_start, reward_start
 from virl_tf.reward import Reward
 from virl_tf.score import CLEAR
@@ -123,16 +124,6 @@ def train_and_test(runs: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([train, test[~held_out]]), test[held_out]
 
 
-def elbo_inside(reward: RewardFunction, policy: Policy) -> float:
-    """E_q[R(x) - log q(x)] of the policy q that is restricted to where the reward has no bounds."""
-    x = policy.sample(MEASURED, split_seed(0, 0, "ELBO"))
-    values = reward(x) - policy.log_prob(x)
-    inside = values[tf.math.is_finite(values)]
-    if not len(inside):
-        return -np.inf
-    return float(tf.reduce_mean(inside)) + float(np.log(len(inside) / MEASURED))
-
-
 def share_inside(policy: Mixture, support: Support) -> float:
     """How much of a policy is inside of a user's support, by draws; no less than one of them."""
     inside = support(policy.sample(MEASURED, split_seed(0, 0, "inside")))
@@ -191,10 +182,10 @@ class OwnInference:
         """The policy's mean log-likelihood of held-out demonstrations; of all if none were. Those
         outside of the user's support do not count: the policy is not meant to reach them.
 
-        In one context, where nothing was held out, its ELBO.
+        In one context, where nothing was held out, its ELBO inside of the reward's bounds.
         """
         if self._context is not None:
-            return {"elbo": elbo_inside(self.log_prob, policy)}
+            return {"elbo": measured(policy, self._average, MEASURED, 0).elbo}
         return {"log_likelihood": float(np.mean(self._log_prob_inside(policy)))}
 
     def _log_prob_inside(self, policy: Policy) -> np.ndarray:
