@@ -583,6 +583,20 @@ def test_figures_of_a_sweep(number, tmp_path):
     assert (tmp_path / f"figure_{number}.pdf").stat().st_size > 5_000
 
 
+@pytest.mark.parametrize("number", ["2b", "4"])
+@pytest.mark.parametrize(("method", "value"), [("eim", 1.0), ("kde", 0.2), ("virl", np.inf)])
+def test_figures_of_a_sweep_without_a_curve_yet(number, method, value, tmp_path):
+    """As where it is under way, of one method alone, or all of its runs diverged."""
+    from experiments.figures import draw
+
+    frame = results(PAPERS_WORLD)
+    frame = frame[(frame["method"] == method) & frame["stage"].isin(["training", "reference"])]
+    frame = frame.assign(reported=value, status="finished" if value < np.inf else "diverged")
+    frame.to_csv(tmp_path / "results.csv", index=False)
+    draw(number, [tmp_path], None, tmp_path)
+    assert (tmp_path / f"figure_{number}.png").is_file()
+
+
 def test_several_sweeps_are_taken_together(call, tmp_path):
     frame = results(PAPERS_WORLD)
     for m in (5, 20, 50):

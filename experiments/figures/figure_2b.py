@@ -86,12 +86,15 @@ def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
     if len(diverged):
         runs = "runs" if len(diverged) > 1 else "run"
         axes.plot([], [], "x", color="0.3", label=f"diverged ({len(diverged)} {runs})")
-    axes.set_yscale("log")
-    # A reference may be exact (0 with a component for every mode); it must not squeeze the curves.
-    axes.set_ylim(bottom=0.5 * results.loc[results["stage"].isin(stages), "reported"].min())
+    values = results.loc[results["stage"].isin(stages), "reported"]
+    if np.isfinite(values).any():  # a sweep that is under way may have no curve yet
+        axes.set_yscale("log")
+        # A reference may be exact (0 with a component for every mode) and squeeze the curves.
+        axes.set_ylim(bottom=0.5 * values.min())
     axes.set_xlabel("target components m")
     axes.set_ylabel("I-projection KL(q || p)")
     axes.set_xticks(sorted(results["modes"].unique()))
     place: Look = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
-    axes.legend(frameon=False, fontsize=7, handlelength=4, markerscale=0.8, **place)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=7, handlelength=4, markerscale=0.8, **place)
     open_frame(axes)
