@@ -59,9 +59,9 @@ def ablation_units(
         raise InputError(f"ablate is for {takers}; it infers with search, which {task} cannot.")
     rows = read_rows(table)
     base, *_ = rows
-    names = [check_choice("ablation", name, rows) for name in only] if only else list(rows)
     units = []
-    for name in names:
+    for name in dict.fromkeys(only or rows):
+        check_choice("ablation", name, rows)
         row = {"preset": rows[base].get("preset", "best"), **rows[name]}
         for seed in seeds:
             given = {**target, "task": task, "seed": seed}

@@ -124,8 +124,8 @@ def test_tables_do_not_share_a_folder(tmp_path, monkeypatch):
 
 
 def test_units_have_folders_of_their_own_and_search_in_inference():
-    found = units(seeds=[1, 2], only=["best", "silverman"])
-    assert len({unit.name for unit in found}) == 4
+    found = units(seeds=[1, 2], only=["best", "silverman", "best"])  # each once
+    assert len({unit.name for unit in found}) == len(found) == 4
     assert all(unit.searches == (True,) and unit.inference_components == 5 for unit in found)
     assert [unit.spec.num_train for unit in units(only=["best"], rows=300)] == [300]
     (walk,) = units(task="grid_walker", only=["best"], modes=None)
