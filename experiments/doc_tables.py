@@ -30,14 +30,19 @@ from virl_tf.validation import InputError, reason
 import numpy as np
 import pandas as pd
 
-from experiments.result_files import to_markdown, with_interval
+from experiments.result_files import (
+    DIVERGED,
+    FAILED,
+    differences,
+    to_markdown,
+    with_interval,
+)
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"
 TABLES = ROOT / "docs" / "tables.yaml"
 BLOCK = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
 SETTINGS = ("root", "file", "where", "value", "show", "digits", "times", "unit", "than", "of")
-DIVERGED = "diverged"
 
 Settings = dict[str, Any]
 Show = Callable[[pd.DataFrame, str, Settings], str]  # rows, column, settings of the cell
@@ -160,11 +165,15 @@ def _compared(settings: Settings, name: str) -> pd.DataFrame:
 
 
 def _below(rows: pd.DataFrame, column: str, settings: Settings) -> str:
-    """On how many seeds the value is below the other one."""
-    here = rows.set_index("seed")[column]
-    other = _compared(settings, "than").set_index("seed")[column]
-    pairs = pd.concat([here, other], axis=1, join="inner").dropna().to_numpy()
-    return f"{(pairs[:, 0] < pairs[:, 1]).sum()} of {len(pairs)}"
+    """On how many seeds the value is below the other one; that of a lost run is below none."""
+
+    def by_seed(frame: pd.DataFrame) -> pd.Series:
+        status = frame["status"] if "status" in frame else ""
+        return frame[frame[column].notna() | np.isin(status, (DIVERGED, FAILED))].set_index("seed")
+
+    both = [by_seed(_compared(settings, name))[column] for name in ("where", "than")]
+    d = differences(*pd.concat(both, axis=1, join="inner").to_numpy(float).T)
+    return f"{(d < 0.0).sum()} of {len(d)}"
 
 
 def _ratio(rows: pd.DataFrame, column: str, settings: Settings) -> str:

@@ -150,7 +150,11 @@ def test_numbers_in_tables_outside_of_blocks_are_found(checkout, row, stray):
         ({"show": "count"}, "3"),
         ({"times": 100, "digits": 0, "unit": " %"}, "300 %"),
         ({"value": ["missing", "value"]}, "3.000"),
-        ({"show": "below", "than": {"method": "b"}}, "1 of 2"),
+        ({"show": "below", "than": {"method": "b"}}, "2 of 3"),  # seed 0 of b is lost
+        (
+            {"show": "below", "where": {"method": "b"}, "than": {"method": "a"}},
+            "1 of 3, 1 diverged",
+        ),
         ({"show": "ratio", "of": {"method": "b"}, "digits": 2}, "1.00"),
         ({"where": {"method": "{name}"}, "name": "b"}, "3.000, 1 diverged"),
         ({"file": "benchmark.json", "where": {"who": "other"}, "value": "cpu"}, "1,234.500"),
