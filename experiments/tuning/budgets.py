@@ -55,8 +55,9 @@ def rank_budgets(
             failed.
     """
     check_integer("--points", points, FEWEST_POINTS)
-    if len(presets) < 2:
-        raise InputError("--presets needs two or more, the one last that counts: quick,paper.")
+    if len(presets) < 2 or len(presets) > len(set(presets)):
+        text = "--presets needs two or more different ones, the one last that counts: quick,paper."
+        raise InputError(text)
     for preset in presets:
         check_choice("preset", preset, describe(study.task).grids)
     console, number = screen(soft_wrap=True), workers.local
