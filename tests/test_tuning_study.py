@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import warnings
+from datetime import timedelta
 from pathlib import Path
 
 from virl_tf.persistence.configuration import numerics, versions
@@ -637,6 +638,20 @@ def test_a_lost_trial_that_its_finder_is_about_to_enqueue_is_not_done_twice(
     # Its finder does it while the other waits.
     monkeypatch.setattr(studies.time, "sleep", lambda _: studies._retry(None)(study, lost))
     studies._enqueue_forgotten(study)
+    assert states(study) == {"FAIL": 1, "WAITING": 1}
+
+
+def test_a_lost_trial_that_was_failed_in_another_time_zone_is_not_waited_for(sqlite, monkeypatch):
+    """Optuna stores local times: on a laptop nine hours ahead of the server, say."""
+    study = opened(sqlite)
+    study.tell(ask(study).number, state=TrialState.FAIL)
+    (lost,) = failed(study)
+    lost.datetime_complete += timedelta(hours=9)
+    slept = []
+    monkeypatch.setattr(studies, "_forgotten", lambda _: [lost])
+    monkeypatch.setattr(studies.time, "sleep", slept.append)
+    studies._enqueue_forgotten(study)
+    assert slept == [studies.BETWEEN_SECONDS]
     assert states(study) == {"FAIL": 1, "WAITING": 1}
 
 

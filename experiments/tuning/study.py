@@ -470,7 +470,9 @@ def _enqueue_forgotten(study: optuna.Study) -> None:
     """Enqueue lost trials whose finder failed them, and died before it enqueued them."""
     for trial in _forgotten(study):
         age = datetime.now() - (trial.datetime_complete or datetime.min)
-        time.sleep(max(0.0, BETWEEN_SECONDS - age.total_seconds()))
+        # Optuna writes local times: a finder in another time zone seems to be of the future.
+        left = BETWEEN_SECONDS - age.total_seconds()
+        time.sleep(min(BETWEEN_SECONDS, max(0.0, left)))
         if trial.number in {forgotten.number for forgotten in _forgotten(study)}:
             _retry(RETRIES)(study, trial)
 
