@@ -18,8 +18,10 @@ from experiments.figures import RESULTS, study_pictures
 from experiments.specification import RunRequest, tuned_file
 from experiments.sweep import Workers
 from experiments.tuning import compare as comparing
+from experiments.tuning import specification
 from experiments.tuning.compare import UNBEATEN, compare, find_columns, preview, same_parameters
 from experiments.tuning.importances import importances_of
+from experiments.tuning.space import searched
 from experiments.tuning.specification import Studies
 from experiments.tuning.study import open_storage, open_study, published_parameters
 from experiments.tuning.study_plots import study_plots
@@ -92,6 +94,30 @@ def test_a_dry_comparison_counts_and_writes_nothing(studies, tmp_path, capsys):
         preview(found, "0", Workers(None, 1), tmp_path / "out")
     preview(found, "100", Workers(None, 1), None, "quick")
     assert "comparisons/gaussians-m3-quick" in capsys.readouterr().out
+
+
+def test_what_a_study_of_another_space_found_is_not_compared(studies, monkeypatch):
+    """What Table 1 has no longer would be left out of what was found."""
+    found, make = studies
+    make(3.0, 1.0)
+    rows = {name: row for name, row in searched("gaussians", *COLUMN).items() if "num" not in name}
+    for module in (comparing, specification):
+        monkeypatch.setattr(module, "searched", lambda *_: rows)
+    with pytest.raises(InputError, match=r"exists with another space .*space\.network\.num_layers"):
+        find_columns(found)
+
+
+def test_a_study_of_another_program_is_none(studies, tmp_path):
+    found, _ = studies
+    file = found.file(COLUMN)
+    file.parent.mkdir(parents=True)
+    storage = open_storage(f"sqlite:///{file.absolute()}")
+    foreign = optuna.create_study(study_name=found.specification(COLUMN).name, storage=storage)
+    foreign.add_trial(create_trial(value=1.0))
+    with pytest.raises(InputError, match="no study of gaussians with a complete trial"):
+        find_columns(found)
+    with pytest.raises(InputError, match="no such study"):
+        study_plots(found, *COLUMN, tmp_path / "plots")
 
 
 def test_a_comparison_all_of_whose_runs_fail_says_why(studies, monkeypatch, tmp_path):

@@ -38,6 +38,7 @@ from experiments.tuning.specification import Studies, StudySpecification
 from experiments.tuning.study import (
     ENDED,
     best_trial,
+    check_same,
     count,
     is_missing,
     objective_value,
@@ -218,7 +219,7 @@ def _row(unit: CandidateUnit, value: float, status: str) -> dict[str, Any]:
 def find_columns(studies: Studies) -> list[Column]:
     """The columns of a task that have a study with a complete trial.
 
-    Raises InputError if none has.
+    Raises InputError if none has, or one is of another space than Table 1 has now.
     """
     task, columns = studies.task, []
     for method, components in describe(task).compared:
@@ -227,6 +228,7 @@ def find_columns(studies: Studies) -> list[Column]:
         if study is None or best is None:
             continue
         spec = specification_of(study)
+        check_same(study, spec)  # else its best point has no place in Table 1, or not all of it
         rows = searched(task, method, components)
         published = {
             section: {key: value for key, value in keys.items() if f"{section}.{key}" in rows}
@@ -257,7 +259,7 @@ def same_parameters(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def find_study(studies: Studies, column: tuple[str, int]) -> optuna.Study | None:
-    """The study of `tune` with the same arguments, or None."""
+    """The study of `tune` with the same arguments, or None; another program's is none."""
     name, url = studies.specification(column).name, studies.url(column)
     if url is None or is_missing(url):
         return None
@@ -265,7 +267,8 @@ def find_study(studies: Studies, column: tuple[str, int]) -> optuna.Study | None
     storage = open_storage(url)
     if name not in optuna.get_all_study_names(storage):
         return None
-    return optuna.load_study(study_name=name, storage=storage)
+    study = optuna.load_study(study_name=name, storage=storage)
+    return study if "specification" in study.user_attrs else None
 
 
 def specification_of(study: optuna.Study) -> StudySpecification:

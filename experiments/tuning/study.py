@@ -215,14 +215,19 @@ def _open_study(
     return study
 
 
-def check_begun(study: optuna.Study, spec: StudySpecification) -> None:
-    """Raises InputError unless a study is the one asked for, and its numbers those of now."""
-    attributes, wanted = study.user_attrs, spec.to_attributes()
-    found = attributes.get("specification", wanted)
+def check_same(study: optuna.Study, spec: StudySpecification) -> None:
+    """Raises InputError for another space, objective or configuration than a study has stored."""
+    wanted = spec.to_attributes()
+    found = study.user_attrs.get("specification", wanted)
     if found != wanted:
         shown = f"another space or objective ({'; '.join(differences(found, wanted)[:4])})"
         raise InputError(f"the study {spec.name} exists with {shown}. {ELSEWHERE}")
-    made_by = attributes.get(MADE_BY, {})  # of older studies nobody knows
+
+
+def check_begun(study: optuna.Study, spec: StudySpecification) -> None:
+    """Raises InputError unless a study is the one asked for, and its numbers those of now."""
+    check_same(study, spec)
+    made_by = study.user_attrs.get(MADE_BY, {})  # of older studies nobody knows
     now = numerics(versions(), spec.preset)
     others = differences(made_by, {name: now.get(name) for name in made_by})
     if others:
