@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 from virl_tf.hparams import to_yaml
-from virl_tf.persistence.configuration import versions
+from virl_tf.persistence.configuration import numerics, versions
 from virl_tf.persistence.files import write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from experiments.expected_time import sentence, times_of_units
 from experiments.records import FOLDER, find_records
-from experiments.result_files import table, table_of, to_markdown
+from experiments.result_files import numerics_in, table, table_of, to_markdown
 from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.tasks import describe
@@ -88,7 +88,13 @@ def last_line(error: str) -> str:
 
 
 def write_tables(results: pd.DataFrame, means: pd.DataFrame, out: Path) -> None:
-    """results.csv, table.csv and table.md."""
+    """results.csv, table.csv and table.md, and in config.yaml the versions that made them: of the
+    folder's records, which `records_of` has checked, and not those that opened the folder.
+    """
+    config = RunFolder(out).config
+    preset, now = config.get("preset"), versions()
+    if numerics_in(out, preset) != numerics(now, preset):
+        write_text(out / "config.yaml", to_yaml({"config": config, "versions": now}))
     write_text(out / "results.csv", results.to_csv(index=False))
     write_text(out / "table.csv", means.to_csv(index=False))
     write_text(out / "table.md", to_markdown(means))

@@ -23,7 +23,7 @@ from experiments.records import KEPT_ROWS, read_record, unpack, unpacked, write_
 from experiments.report.results import Results
 from experiments.result_files import RUN, check_poolable, read_results
 from experiments.sweep import RUNS, execute_unit, record_file, records_of
-from experiments.units import RunUnit, units_of
+from experiments.units import RunUnit, SweepRequest, units_of
 
 
 @pytest.fixture
@@ -336,6 +336,23 @@ def test_records_of_other_versions_are_listed_and_refused(call, out, tmp_path):
     with pytest.raises(InputError, match=r"different versions of numpy .*zip and .*--pool"):
         read_results(out)
     assert len(read_results(out, pool=True)) > 7
+
+
+def test_a_table_is_of_the_versions_that_made_its_runs_and_not_of_those_that_opened_its_folder(
+    call, out, tmp_path
+):
+    old = {**versions(), "numpy": "0.9"}
+    config = SweepRequest("gaussians", "smoke", None, None, None, False, []).to_config()
+    (out / "config.yaml").write_text(to_yaml({"config": config, "versions": old}))
+    assert call(*SWEEP, "--out", out)[0] == 0
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    for name in ("config.yaml", "results.csv"):
+        shutil.copy(out / name, copied / name)
+    before = (out / "config.yaml").read_bytes()
+    assert call(*SWEEP, "--out", out)[0] == 0
+    assert (out / "config.yaml").read_bytes() == before
+    assert len(read_results([copied, put_further(out)])) == 2 * len(read_results(copied))
 
 
 def put_further(out, assignments=(), change=None, **given):
