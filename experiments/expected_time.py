@@ -5,6 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from virl_tf.hparams import read_preset
+
 import numpy as np
 import pandas as pd
 
@@ -35,10 +37,12 @@ class Expected(NamedTuple):
 
     Attributes:
         bound: they are those of the preset `paper`, which takes longer than the run's.
+        unusual: the run has other rows or dimensions than the committed ones.
     """
 
     seconds: float
     bound: bool = False
+    unusual: bool = False
 
 
 def expected_time(spec: Specification, stages: Sequence[str] = ("training",)) -> Expected:
@@ -46,10 +50,15 @@ def expected_time(spec: Specification, stages: Sequence[str] = ("training",)) ->
 
     Those of as many components and modes, or of the nearest numbers there are.
     """
+    usual = (
+        read_preset(spec.preset)["demonstrations"]["train"],
+        spec.description.default_dim(spec.size),
+    )
+    unusual = (spec.num_train, spec.dim) != usual
     for preset in (spec.preset, UPPER):
         seconds = sum(_seconds(spec, preset, stage) for stage in stages)
         if np.isfinite(seconds):
-            return Expected(seconds, preset != spec.preset)
+            return Expected(seconds, preset != spec.preset, unusual)
     return Expected(float("nan"))
 
 
@@ -80,6 +89,7 @@ def sentence(times: Sequence[Expected], workers: int | None) -> str:
     bound = any(time.bound for time in times)
     about, by = ("at most", f" of preset {UPPER}") if bound else ("about", "")
     total = sum(known)
+    by += ", with the usual --rows and --dim" if any(time.unusual for time in times) else ""
     text = f"{about} {_duration(total)} of CPU time{_on(workers, total)}, by the committed runs{by}"
     missing = len(times) - len(known)
     return f"{text}; and {missing} runs of which none is committed" if missing else text

@@ -316,6 +316,11 @@ def test_the_expected_time_in_words():
     assert "1 runs of which none is committed" in sentence([*minutes, Expected(float("nan"))], 1)
     bound = "at most 3 min of CPU time, 3 min on 1 worker, by the committed runs of preset paper"
     assert sentence([minutes[0], Expected(120.0, bound=True)], 1) == bound
+    usual = {"task": "gaussians", "preset": "best"}
+    for given, unusual in (({}, False), ({"rows": 300}, True), ({"dim": 20}, True)):
+        time = expected_time.expected_time(RunRequest(**usual, **given).specification())
+        assert time.unusual == unusual
+        assert ("with the usual --rows and --dim" in sentence([time], 1)) == unusual
 
 
 def test_committed_results_have_times_for_the_papers_tasks_by_default():
