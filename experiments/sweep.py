@@ -202,6 +202,12 @@ def _leave_if_full() -> None:
         os._exit(0)
 
 
+def num_cores() -> int:
+    """Those that this process may use; of the machine where the system does not tell (macOS)."""
+    own = getattr(os, "sched_getaffinity", None)
+    return len(own(0)) if own else os.cpu_count() or 1
+
+
 class Workers(NamedTuple):
     """Who does the units: a running cluster, or local processes."""
 
@@ -211,7 +217,7 @@ class Workers(NamedTuple):
     @property
     def local(self) -> int:
         """The number of local processes. Raises InputError below 1."""
-        number = len(os.sched_getaffinity(0)) if self.asked is None else self.asked
+        number = num_cores() if self.asked is None else self.asked
         return check_integer("--workers", number, 1)
 
     @property

@@ -47,6 +47,7 @@ from experiments.result_files import (
 )
 from experiments.sweep import (
     RUNS,
+    Workers,
     cluster,
     execute_sweep,
     execute_unit,
@@ -329,6 +330,14 @@ def test_an_unreachable_scheduler_is_one_clear_error(monkeypatch):
         contextlib.ExitStack() as stack,
     ):
         stack.enter_context(cluster("nonsense://x", 1))
+
+
+def test_where_the_system_does_not_tell_whose_cores_they_are_all_are_used(monkeypatch):
+    """As on macOS."""
+    assert Workers().local == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert Workers().local == 7
 
 
 def test_paper_grid_is_the_papers():

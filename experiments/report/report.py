@@ -1,6 +1,5 @@
 """`python -m experiments report`: the page, from the results, the claims and the sources."""
 
-import os
 import platform
 import re
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from experiments.report.markup import (
 )
 from experiments.report.results import Results, mean_with_interval
 from experiments.screen import screen
+from experiments.sweep import num_cores
 from experiments.tasks import describe, descriptions
 
 LOOKS = {HOLDS: "holds", MOSTLY: "holds", FAILS: "fails", TOO_FEW: "open"}
@@ -261,8 +261,7 @@ def machine(results: Results) -> Markup:
         for package in packages
     ]
     silent = [task.folder.name for task in results.tables.values() if task.folder.name not in found]
-    cores = len(os.sched_getaffinity(0))
-    system = f"{platform.system()} {platform.machine()}, {cores} cores"
+    system = f"{platform.system()} {platform.machine()}, {num_cores()} cores"
     return Markup(
         element("h3", "The results")
         + table(["package", *found], rows)
