@@ -123,6 +123,8 @@ def assert_one_error(result: tuple[int, str, str], message: str) -> None:
             "cannot be used",
         ),
         (["gaussians", "--storage", "sqlite:////proc/study.db"], "/proc/study.db"),
+        (["gaussians", "--out", "why?"], "why? cannot hold study.db"),
+        (["gaussians", "--out", "a%20b"], "a%20b cannot hold study.db"),
     ],
 )
 def test_bad_input_is_one_clear_error_with_status_2_and_leaves_nothing(

@@ -5,6 +5,7 @@ import time
 import uuid
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError, check_integer
@@ -32,6 +33,7 @@ from experiments.tuning.specification import (
     TuneRequest,
 )
 from experiments.tuning.study import (
+    ELSEWHERE,
     ENDED,
     NOT_NEEDED,
     POLL_SECONDS,
@@ -132,6 +134,10 @@ def _study_of(
     spec = request.specification()
     out = out or FOLDER / spec.name
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    place = str(out.absolute())
+    if request.studies.storage is None and ("?" in place or unquote(place) != place):
+        text = "a URL of SQLite cannot name it (? begins options, % another letter)"
+        raise InputError(f"{place} cannot hold study.db: {text}. {ELSEWHERE}")
     url = absolute(request.studies.storage or f"sqlite:///{out}/study.db")
     check_folder(out, spec, url)
     return spec, out, url
