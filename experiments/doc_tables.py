@@ -167,9 +167,9 @@ def _compared(settings: Settings, name: str) -> pd.DataFrame:
 def _below(rows: pd.DataFrame, column: str, settings: Settings) -> str:
     """On how many seeds the value is below the other one; that of a lost run is below none."""
 
-    def by_seed(frame: pd.DataFrame) -> pd.Series:
-        status = frame["status"] if "status" in frame else ""
-        return frame[frame[column].notna() | np.isin(status, (DIVERGED, FAILED))].set_index("seed")
+    def by_seed(frame: pd.DataFrame) -> pd.DataFrame:
+        gone = np.isin(frame.get("status", ""), (DIVERGED, FAILED))
+        return frame[frame[column].notna() | gone].set_index("seed")
 
     both = [by_seed(_compared(settings, name))[column] for name in ("where", "than")]
     d = differences(*pd.concat(both, axis=1, join="inner").to_numpy(float).T)
