@@ -10,8 +10,11 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+from experiments.evaluation import densities
 from experiments.evaluation.densities import _worst_after_best
 from experiments.evaluation.distances import GridDistances, SampledDistances, distances_of
+from experiments.specification import RunRequest
+from experiments.tasks import experiment_of
 from tests.conftest import make_network, make_reward
 
 TASK = RandomGaussians(5, 0)
@@ -46,6 +49,18 @@ def test_a_kernel_estimate_is_measured_by_its_own_draws():
     assert SampledDistances(TASK, X).of_density(kde) == pytest.approx(
         GridDistances(TASK, X).of_density(kde), rel=0.1, abs=0.02
     )
+
+
+@pytest.mark.parametrize("dim", [2, 3, 5])
+def test_references_of_a_sweep_are_measured_in_any_dimension(dim, monkeypatch):
+    given = {"preset": "smoke", "modes": 3, "dim": dim, "rows": 200}
+    spec = RunRequest("gaussians", **given).specification()
+    x = spec.description.target(spec.to_config()).exact_samples(200, 0)[0]
+    fitted = em_mixture(x, 3, 0)
+    monkeypatch.setattr(densities, "fit_references", lambda *_: {"em_target": fitted})
+    experiment = experiment_of(spec.to_config())
+    expected = distances_of(experiment.task, x).of_density(fitted)
+    assert experiment.references(x) == {"i_projection": {"em_target": expected}}
 
 
 @pytest.mark.parametrize("dim", [1, 3, 10])

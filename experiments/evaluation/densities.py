@@ -98,15 +98,10 @@ class DensityExperiment:
         }
 
     def references(self, x: np.ndarray) -> dict[str, Any]:
-        """I-projections of all references, fitted to demonstrations x [N, 2]."""
-        of = self._demonstrated(x, min(SWEEP_COMPONENTS, len(x)))
-        points = tf.constant(metrics.grid_around(x).points, DENSITY)
-        log_p = self.task.log_prob(points)
-        distances = {
-            name: metrics.i_projection(density.log_prob(points), log_p)
-            for name, density in fit_references(LABELS, of).items()
-        }
-        return {"i_projection": distances}
+        """I-projections of all references, fitted to demonstrations x [N, D]."""
+        fitted = fit_references(LABELS, self._demonstrated(x, min(SWEEP_COMPONENTS, len(x))))
+        distances = distances_of(self.task, x)
+        return {"i_projection": {name: distances.of_density(q) for name, q in fitted.items()}}
 
     def _demonstrated(self, x: np.ndarray, components: int) -> Demonstrated:
         """With the density estimate that a run on them has."""
