@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.early_checks import results_file
-from experiments.records import Record, find_records, read_record
+from experiments.records import Record, Stage, find_records, read_record
 from experiments.tasks import describe, names
 from experiments.tasks.description import TaskDescription
 
@@ -356,7 +356,7 @@ def _read_table(path: Path, task: str, made: dict[Path, _Made]) -> pd.DataFrame:
         for record in records:
             stage = record.stages["."]
             made_by = numerics(stage.versions, stage.config.get("preset"))
-            made[record.path] = _Made(made_by, _given_of_unit(stage.summary), stage.config)
+            made[record.path] = _Made(made_by, _given_of_unit(stage), stage.config)
         return table_of(records)
     frame = read_table(file)
     if list(frame.columns) not in [columns_of(name) for name in names()]:
@@ -370,10 +370,11 @@ def _read_table(path: Path, task: str, made: dict[Path, _Made]) -> pd.DataFrame:
     return frame
 
 
-def _given_of_unit(summary: Mapping[str, Any]) -> str:
+def _given_of_unit(stage: Stage) -> str:
+    summary = stage.summary
     description = describe(summary["task"])
     size = summary.get(description.size_option, summary["modes"])
-    dim = summary.get("dim")
+    dim = summary.get("dim", value_at(stage.config, "references.dim"))
     usual = not description.largest_dim or dim in (None, description.default_dim(size))
     return "none" if usual else f"dim={dim}"
 

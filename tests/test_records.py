@@ -413,9 +413,20 @@ def test_of_long_settings_the_part_that_differs_is_shown():
     assert len(str(raised.value)) < 250
 
 
-@pytest.mark.parametrize("task", ["gaussians", "grid_walker", "path_planning"])
-def test_committed_records_are_of_one_setting(task):
-    assert len(read_results(RESULTS / "sweeps" / task))
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *(
+            "sweeps/gaussians",
+            "sweeps/grid_walker",
+            "sweeps/path_planning",
+            "contexts/obstacles_n2",
+        ),
+        *("contexts/experts_c4_m10", "contexts/waving_experts_c2_m10"),  # with --dim
+    ],
+)
+def test_committed_records_are_of_one_setting(folder):
+    assert len(read_results(RESULTS / folder))
 
 
 def test_records_of_another_configuration_are_listed_and_refused(call, out):
