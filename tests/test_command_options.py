@@ -284,14 +284,14 @@ def test_the_expected_time_is_that_of_the_nearest_committed_runs(monkeypatch):
         spec = RunRequest("gaussians", modes=modes, preset=preset).specification()
         return expected_time.expected_time(spec, stages or ("training",))
 
-    assert expected(7) == (10.0, False)
-    assert expected(50) == (30.0, False)
-    assert expected(20, "training", "inference") == (34.0, False)
+    assert expected(7)[:2] == (10.0, False)
+    assert expected(50)[:2] == (30.0, False)
+    assert expected(20, "training", "inference")[:2] == (34.0, False)
     assert np.isnan(expected(5, preset="smoke").seconds)
     assert np.isnan(expected(5, "training", "obstacles").seconds)
     rows.append({**keys, "preset": "paper", "cpu_seconds": 90.0})
-    assert expected(5, preset="smoke") == (90.0, True)
-    assert expected(5) == (10.0, False)
+    assert expected(5, preset="smoke")[:2] == (90.0, True)
+    assert expected(5)[:2] == (10.0, False)
 
 
 @pytest.mark.parametrize("command", [["sweep", "gaussians"], ["tune", "gaussians"]])
