@@ -58,6 +58,14 @@ def test_what_diverged_comes_last():
     assert table["diverged points"]["quick"] == "1"
 
 
+@pytest.mark.filterwarnings("ignore::scipy.stats.ConstantInputWarning")
+def test_of_points_that_all_diverged_none_is_the_best():
+    frame = values(quick=[math.inf] * 3, paper=[1.0, 2.0, 3.0])
+    table = agreement(frame, ["quick", "paper"]).set_index("budget")
+    assert list(table.loc["quick"])[:4] == ["nan", "nan", "none", "none"]
+    assert list(table.loc["paper"])[:4] == ["1.00", "0", "0", "1 of 3"]
+
+
 def test_a_point_that_diverged_at_any_seed_comes_last():
     one, other = values(quick=[0.1, 1.0, 2.0]), values(quick=[math.inf, 1.0, 2.0])
     frame = pd.concat([one, other.assign(seed=1), values(paper=[9.0, 1.0, 2.0])])

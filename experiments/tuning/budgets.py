@@ -118,8 +118,11 @@ def agreement(values: pd.DataFrame, presets: Sequence[str]) -> pd.DataFrame:
         found = spearmanr(ranks[preset], ranks[last])
         row = {"budget": preset, f"rank correlation with {last}": f"{found.statistic:.2f}"}
         row["p"] = f"{found.pvalue:.2g}"
-        row["best point"] = str(means[preset].idxmin())
-        row[f"its rank at {last}"] = f"{ranks[last][means[preset].idxmin()]:.0f} of {len(ranks)}"
+        best = means[preset].idxmin()
+        told = str(best), f"{ranks[last][best]:.0f} of {len(ranks)}"
+        if np.isinf(means[preset][best]):  # all points diverged
+            told = "none", "none"
+        row["best point"], row[f"its rank at {last}"] = told
         row["diverged points"] = str(int(np.isinf(means[preset]).sum()))
         row["CPU seconds of a run"] = f"{own['cpu_seconds'].mean():.0f}"
         rows.append(row)
