@@ -594,7 +594,7 @@ def sweep_command(
         ),
     ] = False,
     set_: Set = None,
-    out: Annotated[Path | None, _folder("Default: sweeps/TASK-PRESET.")] = None,
+    out: Annotated[Path | None, _folder("Default: sweeps/TASK[-DIM][-ROWS]-PRESET.")] = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
