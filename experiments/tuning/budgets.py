@@ -118,9 +118,9 @@ def agreement(values: pd.DataFrame, presets: Sequence[str]) -> pd.DataFrame:
         found = spearmanr(ranks[preset], ranks[last])
         row = {"budget": preset, f"rank correlation with {last}": f"{found.statistic:.2f}"}
         row["p"] = f"{found.pvalue:.2g}"
-        best = means[preset].idxmin()
+        best: Any = means[preset].idxmin()
         told = str(best), f"{ranks[last][best]:.0f} of {len(ranks)}"
-        if np.isinf(means[preset][best]):  # all points diverged
+        if np.isinf(means[preset].min()):  # all points diverged
             told = "none", "none"
         row["best point"], row[f"its rank at {last}"] = told
         row["diverged points"] = str(int(np.isinf(means[preset]).sum()))
