@@ -167,6 +167,14 @@ def test_draws_depend_on_the_seed_alone(density):
     assert (x.numpy() != density.sample(c, [4, 3]).numpy()).any()
 
 
+@pytest.mark.parametrize("sizes", [(60, 2), (None, 2)])
+def test_graphs_draw_the_same(density, sizes):
+    c = rng.standard_normal((60, 2))
+    specs = tf.TensorSpec(sizes, tf.float64), tf.TensorSpec([2], tf.int32)
+    draw = tf.function(lambda c, seed: density.sample(c, seed), specs)
+    np.testing.assert_array_equal(draw(c, SEED), density.sample(c, SEED))
+
+
 THREADS = """
 import numpy as np, sys, tensorflow as tf
 from tests.conftest import make_mixture

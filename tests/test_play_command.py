@@ -14,6 +14,7 @@ from virl_tf.trajectories.moves import Moves
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 from PIL import Image
 from rich.console import Console
 
@@ -271,7 +272,10 @@ def test_the_first_is_taken_that_is_almost_as_good_as_the_best(tolerance):
     reward = make_reward([make_network(3)], dim=3, base=proposal)
     c = np.linspace(-1.0, 1.0, 7)[:, None]
     rows = np.asarray(drawn(proposal, Places(c, 5), np.array([3, 4], np.int32)))
-    chosen = AmongBest(reward, proposal, 5, tolerance).sample(c, np.array([3, 4], np.int32))
+    among = AmongBest(reward, proposal, 5, tolerance)
+    chosen = among.sample(c, np.array([3, 4], np.int32))
+    in_graph = tf.function(lambda c: among.sample(c, [3, 4]))(c)
+    np.testing.assert_array_equal(in_graph, chosen)
     places = []
     for i, x in enumerate(np.asarray(chosen)):
         own = rows[i::7]

@@ -35,5 +35,5 @@ class AmongBest(NamedTuple):
         values = tf.reshape(evaluate(self.reward, rows), [self.candidates, -1])
         good = values >= tf.reduce_max(values, axis=0) - self.tolerance
         first = tf.argmax(tf.cast(good, tf.int32), axis=0)
-        x = tf.reshape(rows[:, c.shape[1] :], [self.candidates, len(c), -1])
+        x = tf.reshape(rows[:, c.shape[1] :], [self.candidates, tf.shape(c)[0], -1])
         return tf.gather(tf.transpose(x, [1, 0, 2]), first, batch_dims=1)

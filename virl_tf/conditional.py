@@ -153,9 +153,10 @@ class ConditionalMixture(NamedTuple):
                 f"{c.shape}; of one context condition(c).sample(n) makes n draws."
             )
         seeds = tf.random.split(sampling_seed(seed), 2)
-        shares = tf.random.stateless_uniform([len(c), 1], seeds[0], dtype=DENSITY)
+        number = tf.shape(c)[0]
+        shares = tf.random.stateless_uniform([number, 1], seeds[0], dtype=DENSITY)
         ids = by_blocks(self._acting, tf.concat([c, shares], axis=1), self.rows_at_once)
-        z = tf.random.stateless_normal([len(c), self.dim], seeds[1], dtype=DENSITY)
+        z = tf.random.stateless_normal([number, self.dim], seeds[1], dtype=DENSITY)
         gains, offsets, trils = (
             tf.gather(part, ids) for part in (self.gains, self.offsets, self.scale_trils)
         )

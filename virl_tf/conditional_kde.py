@@ -39,10 +39,11 @@ class ConditionalKde(NamedTuple):
         size = self.marginal.points.shape[1]
         c = checked("c", c, size)
         seeds = tf.random.split(sampling_seed(seed), 2)
-        uniform = tf.random.stateless_uniform([len(c)], seeds[0], dtype=DENSITY)
+        number = tf.shape(c)[0]
+        uniform = tf.random.stateless_uniform([number], seeds[0], dtype=DENSITY)
         kernels = _compiled_choice(size)(self.marginal, c, uniform)
         points, bandwidth = self.joint.points[:, size:], self.joint.bandwidth[size:]
-        noise = tf.random.stateless_normal([len(c), points.shape[1]], seeds[1], dtype=DENSITY)
+        noise = tf.random.stateless_normal([number, points.shape[1]], seeds[1], dtype=DENSITY)
         return tf.gather(points, kernels) + bandwidth * noise
 
 

@@ -87,7 +87,8 @@ def halves(n: Any) -> tuple[Any, Any]:
     """Half of the draws, and the others: of a number of them, or of the contexts [n, C] of each."""
     if isinstance(n, int):
         return n // 2, n - n // 2
-    return n[: len(n) // 2], n[len(n) // 2 :]
+    half = tf.shape(n)[0] // 2
+    return n[:half], n[half:]
 
 
 def rows_of(x: Any, c: Any, num_contexts: int, dim: int) -> tf.Tensor:
