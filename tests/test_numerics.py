@@ -193,7 +193,7 @@ def test_a_sampler_takes_a_pair_an_integer_or_no_seed():
     assert not np.array_equal(numerics.sampling_seed(None), numerics.sampling_seed(None))
 
 
-@pytest.mark.parametrize("seed", [-1, 0.5, "three"])
+@pytest.mark.parametrize("seed", [-1, 0.5, "three", [1], [1, 2, 3], [0.5, 1.0], tf.constant(3)])
 def test_other_seeds_of_samplers_are_refused(seed):
     with pytest.raises(InputError, match="seed"):
         numerics.sampling_seed(seed)

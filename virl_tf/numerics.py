@@ -111,7 +111,11 @@ def sampling_seed(seed: Any) -> tf.Tensor:
         return tf.constant(np.random.SeedSequence().generate_state(2).astype(np.int32))
     if np.ndim(seed) == 0 and not tf.is_tensor(seed):
         return tf.constant(split_seed(check_seed(seed), 0, "sample"))
-    return tf.convert_to_tensor(seed)
+    seed = tf.convert_to_tensor(seed)
+    if not (seed.dtype.is_integer and seed.shape.is_compatible_with([2])):
+        found = f"{seed.dtype.name} {seed.shape}"
+        raise InputError(f"seed must be one integer, or an int32 tensor [2]; got {found}.")
+    return seed
 
 
 def at_share(weights: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
