@@ -290,6 +290,7 @@ BAD_NUMBERS = {
     "kl_bound": [0.0, -0.1, np.nan, np.inf, "small"],
     "weight_kl_bound": [0.0, -0.1, np.nan],
     "ridge": [0.0, -1e-6, np.nan],
+    "callback": [5],
 }
 
 
@@ -349,6 +350,17 @@ def test_numpy_and_plain_python_are_refused_with_a_cure_that_works(log_prob):
         assert np.isfinite(quick(cured, search=search).policy.means).all()
 
 
+def test_why_a_graph_is_refused_is_said():
+    with pytest.raises(InputError, match="len is not well defined"):
+        quick(lambda x: tf.zeros(len(x), tf.float64))
+
+
+@pytest.mark.parametrize("search", [False, {"num_rounds": 1, "steps_per_round": 2}])
+def test_gradients_of_a_target_without_any_are_refused(search):
+    with pytest.raises(InputError, match="log_prob has no gradient"):
+        quick(lambda x: normal(tf.stop_gradient(x)), gradients=True, search=search)
+
+
 def test_float32_is_refused_with_a_cure_that_works():
     def log_prob(x):
         return -tf.reduce_sum(x * tf.constant([1.0, 2.0]) * x, axis=1)
@@ -366,8 +378,9 @@ def test_float32_is_refused_with_a_cure_that_works():
         (lambda x: x > 0.0, r"booleans.*\[50, 2\]"),
         (lambda x: x.numpy()[:, 0] > 0.0, "support must be made of TensorFlow"),
         (lambda x: x[:, 0] > tf.constant(0.0), r"support\(tf.cast"),
+        ((0.0, 1.0), "support must be a function .* not bounds, got tuple"),
     ],
-    ids=["floats", "a column each", "NumPy", "float32"],
+    ids=["floats", "a column each", "NumPy", "float32", "bounds"],
 )
 def test_bad_supports_are_refused(support, message):
     with pytest.raises(InputError, match=message):

@@ -183,6 +183,7 @@ def fit_policy(
             NaN, finite nowhere at the start, or not made of TensorFlow operations. What `log_prob`
             or `support` raise themselves is passed on.
     """
+    _check_functions(log_prob, support, callback)
     seed = check_seed(seed)
     dim = check_integer("dim", dim, 1)
     num_components = check_integer("num_components", num_components, 1)
@@ -260,6 +261,17 @@ def step_hparams(
     return default_hparams().override({"policy": known}, "fit_policy").policy
 
 
+def _check_functions(log_prob: Any, support: Any, callback: Any) -> None:
+    functions = [("log_prob", "[N, D] -> [N]", log_prob)]
+    if support is not None:
+        functions.append(("support", "[N, D] -> [N] of booleans, not bounds", support))
+    if callback is not None:
+        functions.append(("callback", "of steps_done and policy", callback))
+    for name, kind, value in functions:
+        if not callable(value):
+            raise InputError(f"{name} must be a function {kind}, got {type(value).__name__}.")
+
+
 def _mixture_of(log_prob: Any) -> Mixture | None:
     """The EM mixture of a reward that has one: its components are at the modes."""
     mixture = log_prob.mixture if isinstance(log_prob, Reward) else None
@@ -298,10 +310,6 @@ def _start(
     contexts: tf.Tensor | None,
 ) -> Policy:
     """The policy to start from, or InputError if `log_prob` or `initial_policy` cannot be used."""
-    if not callable(log_prob):
-        raise InputError(
-            f"log_prob must be a function [N, D] -> [N], got {type(log_prob).__name__}."
-        )
     reward = log_prob if isinstance(log_prob, Reward) else None
     if reward is not None:
         _check_reward(reward, dim, contexts)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from virl_tf.numerics import DENSITY
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool, Float64
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, reason
 from virl_tf.vips.vips import Target
 
 Support = Callable[[tf.Tensor], Bool[Array, " N"]]
@@ -79,8 +79,9 @@ def _tried(name: str, function: Callable[..., Any], x: Float64[Array, "N D"]) ->
     except (*_OF_TENSORFLOW, NotImplementedError, AttributeError) as error:
         dtype = "bool" if name == "support" else "float64"
         raise InputError(
-            f"{name} must be made of TensorFlow operations ({type(error).__name__}); wrap NumPy or "
-            f"plain Python: f = lambda x: np.asarray({name}(x), '{dtype}'), and then "
+            f"{name} must be made of TensorFlow operations ({type(error).__name__}: "
+            f"{reason(error)}); wrap NumPy or plain Python: "
+            f"f = lambda x: np.asarray({name}(x), '{dtype}'), and then "
             f"lambda x: tf.ensure_shape(tf.numpy_function(f, [x], tf.{dtype}), [None])."
         ) from error
     return values

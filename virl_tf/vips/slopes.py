@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from virl_tf.numerics import DENSITY, in_blocks
 from virl_tf.shapes import Array, Float64
+from virl_tf.validation import InputError
 
 # Of the segments between points of the start along which jumps are looked for: how many, the
 # intervals of each, and how often the one with the largest jump is halved; 1e-8 of it are left.
@@ -29,7 +30,10 @@ def values_and_slopes(
         with tf.GradientTape() as tape:
             tape.watch(rows)
             values = tf.reshape(tf.cast(function(rows), DENSITY), [rows.shape[0], 1])
-        return tf.concat([values, tape.gradient(values, rows)], axis=1)
+        slopes = tape.gradient(values, rows)
+        if slopes is None:
+            raise InputError("log_prob has no gradient; leave out gradients=True.")
+        return tf.concat([values, slopes], axis=1)
 
     found = in_blocks(both, x, most, columns=1 + x.shape[1])
     return found[:, 0], found[:, 1:]
