@@ -414,9 +414,7 @@ def test_kmeans_start_is_not_misled_by_units():
     np.testing.assert_allclose(scaled.means, plain.means * [1e6, 1e-6], rtol=1e-8)
 
 
-# scikit-learn warns that there are fewer distinct points than clusters, which is what these tests
-# are about.
-@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+@pytest.mark.filterwarnings("error")  # of fewer different rows than clusters
 @pytest.mark.parametrize("k", [4, 10])
 def test_kmeans_start_with_more_components_than_distinct_points(k):
     x = np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], 20, axis=0)

@@ -3,6 +3,7 @@
 Components are an axis.
 """
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -252,13 +253,12 @@ def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
     of D + 1 points.
     """
     from sklearn.cluster import KMeans  # here: 0.2 s of import that most users never need
+    from sklearn.exceptions import ConvergenceWarning
 
-    scale = x.std(axis=0)
-    labels = (
-        KMeans(num_components, n_init=3, random_state=seed)
-        .fit((x - x.mean(axis=0)) / scale)
-        .labels_
-    )
+    z = (x - x.mean(axis=0)) / x.std(axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than clusters
+        labels = KMeans(num_components, n_init=3, random_state=seed).fit(z).labels_
     prior = samples_start(x, num_components, seed).covariances[0].numpy()
     counts = np.bincount(labels, minlength=num_components)
     means, covariances = (
