@@ -235,6 +235,7 @@ def test_few_groups_are_enough(sizes, method):
         ),
         (-0.1, "less likely under the reward by 0.1 nats each (standard error 0.2)."),
         (-0.5, "EM explains these demonstrations better than the recovered reward, by 0.5 nats"),
+        (np.nan, "Nothing is known of the recovered reward's normaliser"),
     ],
 )
 def test_the_verdict_says_what_the_rows_can_tell(mean, said):

@@ -51,6 +51,12 @@ def test_weights_of_zero_are_allowed():
     np.testing.assert_allclose(effective_sample_size(log_w), 2.0, rtol=1e-14)
 
 
+def test_draws_without_any_weight_count_nothing():
+    log_w = normalise(tf.fill([5], tf.constant(-np.inf, tf.float64)))
+    np.testing.assert_array_equal(np.exp(log_w), np.zeros(5))
+    assert float(effective_sample_size(log_w)) == 0.0
+
+
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0, 1000.0])
 @pytest.mark.parametrize("n", [1, 2, 500])
 def test_effective_sample_size_lies_between_one_and_n(n, scale):

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 
 def normalise(log_weights: tf.Tensor, num_draws: int | None = None) -> tf.Tensor:
-    """Log w with mean(w) = 1: [N] -> [N].
+    """Log w with mean(w) = 1: [N] -> [N]; or all zero, if no draw has a weight.
 
     Self-normalisation replaces the unknown integral of q*_t in w_t = q*_t / (q~_t int q*_t) (below
     Eq. 3) by its estimate. That is another one for each context: with `num_draws`, S, the mean is
@@ -20,9 +20,12 @@ def normalise(log_weights: tf.Tensor, num_draws: int | None = None) -> tf.Tensor
         of_each -= tf.where(some, total + tf.math.log(share), 0.0)
         return tf.reshape(of_each, [-1]) + np.log(num_draws)
     n = tf.cast(tf.size(log_weights), log_weights.dtype)
-    return log_weights - tf.reduce_logsumexp(log_weights) + tf.math.log(n)
+    total = tf.reduce_logsumexp(log_weights)
+    return log_weights - tf.where(tf.equal(total, -np.inf), 0.0, total) + tf.math.log(n)
 
 
 def effective_sample_size(log_weights: tf.Tensor) -> tf.Tensor:
-    """Kish's (sum w)^2 / sum w^2, in [1, N]: [N] -> []."""
-    return tf.exp(2.0 * tf.reduce_logsumexp(log_weights) - tf.reduce_logsumexp(2.0 * log_weights))
+    """Kish's (sum w)^2 / sum w^2, in [1, N], or 0 of no weights but zeros: [N] -> []."""
+    total = tf.reduce_logsumexp(log_weights)
+    effective = tf.exp(2.0 * total - tf.reduce_logsumexp(2.0 * log_weights))
+    return tf.where(tf.equal(total, -np.inf), 0.0, effective)

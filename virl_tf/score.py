@@ -83,6 +83,8 @@ class Score(NamedTuple):
     def verdict(self) -> str:
         """What the reward's likelihood says, in one line."""
         mean, error = self._over_em(REWARD)
+        if np.isnan(mean):
+            return "Nothing is known of the recovered reward's normaliser, nor of its likelihood."
         by = f"by {abs(mean):.2g} nats each (standard error {error:.2g})"
         em = "EM"
         if count := self.em_components:
@@ -139,7 +141,7 @@ def log_normaliser(
     of_each = _of_each(evaluate(reward, x) - proposal.log_prob(x), where)
     number = of_each.shape[1]
     log_mean = tf.reduce_logsumexp(of_each, axis=1).numpy() - np.log(number)
-    effective = np.nan_to_num([float(effective_sample_size(row)) for row in of_each])
+    effective = [float(effective_sample_size(row)) for row in of_each]
     log_mean = np.where(np.isfinite(log_mean), log_mean, np.nan)
     return log_mean, float(np.mean(effective)) / number
 
