@@ -83,6 +83,17 @@ def test_a_missing_label_is_refused(kind, missing):
         prepared(normal(60), groups=labels)
 
 
+@pytest.mark.parametrize("name", ["contexts", "groups"])
+def test_frames_whose_rows_have_other_labels_are_refused(name):
+    frame = pd.DataFrame(normal(60))
+    column = pd.Series(np.arange(60) % 7)
+    given = column.to_frame() + normal(60, 1, seed=1) if name == "contexts" else column
+    assert len(prepared(frame, **{name: given}).train.rows)
+    assert len(prepared(frame.to_numpy(), **{name: given[::-1]}).train.rows)
+    with pytest.raises(InputError, match=f"{name}.loc"):
+        prepared(frame, **{name: given[::-1]})
+
+
 def test_a_column_is_known_by_its_name_before_its_number():
     frame = pd.DataFrame(np.abs(normal(60)), columns=[1, 0])
     domain = prepared(frame, support=({1: 0.0}, None)).train.domain

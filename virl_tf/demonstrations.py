@@ -85,6 +85,8 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
         InputError: demonstrations or options that cannot be used.
     """
     x = check_demonstrations(demonstrations)
+    for name in ("contexts", "groups"):
+        _check_index(name, getattr(options, name), demonstrations)
     names = column_names(demonstrations, x.shape[1])
     x, names, num_contexts = _with_contexts(x, names, options.contexts)
     share = check_share("held_out", options.held_out, MOST_HELD_OUT)
@@ -130,6 +132,18 @@ def _with_contexts(
         return x, names, 0
     c = check_contexts(contexts, len(x))
     return np.hstack([c, x]), [*column_names(contexts, c.shape[1], "c"), *names], c.shape[1]
+
+
+def _check_index(name: str, value: Any, demonstrations: Any) -> None:
+    """Raises InputError for frames whose rows have other labels: they are matched by position."""
+    own, other = (getattr(frame, "index", None) for frame in (demonstrations, value))
+    if not (isinstance(own, pd.Index) and isinstance(other, pd.Index)):
+        return
+    if len(own) == len(other) and not own.equals(other):
+        raise InputError(
+            f"{name} and demonstrations are matched row by row, but their rows have other labels: "
+            f"give {name}.loc[demonstrations.index], or both with reset_index(drop=True)."
+        )
 
 
 def column_names(demonstrations: Any, dim: int, letter: str = "x") -> list[str]:
