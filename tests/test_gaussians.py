@@ -25,6 +25,7 @@ def test_log_prob_equals_scipy(num_modes, dim):
     task = RandomGaussians(num_modes, seed=3, dim=dim)
     x = np.concatenate([np.random.default_rng(0).uniform(-6.0, 6.0, (50, dim)), task.mode_centers])
     np.testing.assert_allclose(task.log_prob(x), scipy_log_prob(task, x), rtol=1e-9)
+    np.testing.assert_array_equal(task.log_prob(x.tolist()), task.log_prob(x))
 
 
 @pytest.mark.parametrize("num_modes", [1, pytest.param(30, marks=pytest.mark.slow)])

@@ -68,7 +68,7 @@ class RandomGaussians:
 
     def log_prob(self, x: Any) -> tf.Tensor:
         """Log p(x): [N, D] -> [N], float64."""
-        return self.mixture.log_prob(tf.cast(x, DENSITY))
+        return self.mixture.log_prob(x)
 
     def demonstrations(self, n: int, seed: int) -> np.ndarray:
         """N demonstrations [n, D]: by elliptical slice sampling if D <= 2, else exact.
