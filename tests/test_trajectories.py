@@ -387,6 +387,13 @@ def test_episodes_that_cannot_be_used_are_named(trajectories, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("kind", [np.ma.array, list])
+def test_what_a_mask_hides_is_missing(kind):
+    y = np.ma.masked_greater(waves(8), np.sort(waves(8).ravel())[-2])
+    with pytest.raises(InputError, match="not finite"):
+        fit_encoding(kind(y), "promp", 4)
+
+
 def test_errors_have_the_names_of_episodes_and_columns():
     y = spoilt(lambda y: y[2].__setitem__((4, 1), np.nan))
     names, columns = [f"walk_{i}.csv" for i in range(8)], ["speed", "heading"]
@@ -408,6 +415,9 @@ def test_errors_have_the_names_of_episodes_and_columns():
         ),
         (np.zeros(21), r"episode 0: its times do not increase \(first: sample 1\)"),
         ([*[np.arange(21.0)] * 7, np.r_[0:20.0, np.nan]], r"7: .* not finite \(nan in sample 20\)"),
+        ("abc", "times must be numbers"),
+        (5.0, "times must be numbers"),
+        ([], "times must be numbers"),
     ],
 )
 def test_times_that_cannot_be_used(times, message):

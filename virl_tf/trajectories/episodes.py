@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, reason, with_nan
 
 FEWEST_STEPS = 3  # start, end, and something between them
 MOST_NAMED = 5  # episodes that an error names
@@ -111,7 +111,7 @@ def check_episodes(
 def _as_values(trajectories: Any, names: Sequence[str] | None) -> np.ndarray | list[np.ndarray]:
     """As an array [N, T, D] or a list of arrays; the shapes of the latter are not checked yet."""
     if hasattr(trajectories, "shape") or not isinstance(trajectories, Iterable):
-        values = np.asanyarray(trajectories)
+        values = np.asanyarray(_unmasked(trajectories))
         if values.ndim != 3 or values.dtype.kind not in "biuf":
             one = " (one number per step is [N, T, 1]: x[..., None])" if values.ndim == 2 else ""
             raise InputError(
@@ -124,10 +124,15 @@ def _as_values(trajectories: Any, names: Sequence[str] | None) -> np.ndarray | l
     return found
 
 
+def _unmasked(values: Any) -> Any:
+    """What a masked array is missing is NaN, which is refused; it is none of its numbers."""
+    return with_nan(values) if np.ma.isMaskedArray(values) else values
+
+
 def _as_array(values: Any, i: int, names: Sequence[str] | None) -> np.ndarray:
     name = names[i] if names is not None and i < len(names) else i
     try:
-        array = np.asarray(values)
+        array = np.asarray(_unmasked(values))
         if array.ndim == 2 and array.dtype.kind in "biuf":
             return array
         got = f"{array.dtype} {list(array.shape)}"
@@ -160,11 +165,14 @@ def _as_times(
 ) -> list[np.ndarray] | None:
     if times is None:
         return None
-    if np.ndim(times[0]) == 0:
-        times = [times] * len(values)
-    if len(times) != len(values):
-        raise InputError(f"times: {len(times)} for {len(values)} trajectories.")
-    found = [np.asarray(clock, np.float64) for clock in times]
+    try:
+        for_all = np.ndim(times[0]) == 0
+        clocks = [times] * len(values) if for_all else times
+        found = [np.asarray(clock, np.float64) for clock in clocks]
+    except (TypeError, ValueError, LookupError) as error:
+        raise InputError(f"times must be numbers [T], or N sequences: {reason(error)}.") from error
+    if len(found) != len(values):
+        raise InputError(f"times: {len(found)} for {len(values)} trajectories.")
     for name, clock, array in zip(names, found, values, strict=True):
         if clock.shape != array.shape[:1]:
             raise InputError(
