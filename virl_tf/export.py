@@ -253,4 +253,6 @@ class _PlainWrapper:
         self.env = environment
 
     def __getattr__(self, name: str) -> Any:
+        if name == "env":  # not there yet, in a copy that is being made
+            raise AttributeError(name)
         return getattr(self.env, name)
