@@ -59,6 +59,24 @@ class InferenceRequest(NamedTuple):
     context: Mapping[str, float] | None = None
 
 
+class Plan(NamedTuple):
+    """What a command is to do.
+
+    Attributes:
+        inference: the task's, on the average of the rewards.
+        reward: of the first run.
+        context: of the policy, [C]; None: without, or for all.
+        support: the user's.
+        config: what tells this command from others.
+    """
+
+    inference: Inference
+    reward: Reward
+    context: np.ndarray | None
+    support: Support | None
+    config: dict[str, Any]
+
+
 def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = False) -> None:
     """Fit a policy; policy.npz, history.csv, summary.json and the figures' arrays go into `out`.
 
@@ -67,6 +85,33 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
             else.
     """
     console = screen(quiet=quiet)
+    plan = _planned(runs, request, out, console)
+    RunFolder.open(out, plan.config)
+    if (out / "summary.json").is_file():
+        console.print(f"{out}: finished before; nothing to do.", soft_wrap=True)
+        _print_how_to_read(out, console)
+        return
+
+    start = time.process_time()
+    console.print(_what_is_fitted(runs, request), highlight=False, soft_wrap=True)
+    with console.status("fitting"), _nothing_left_by_errors(out):
+        fitted, evaluations = _fit(plan)
+    seconds = time.process_time() - start
+    save_policy(out / "policy.npz", fitted.policy)
+    write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
+    searched = _search_of(plan.config) is not False
+    found, sentence = plan.inference.finish(out, fitted.policy, evaluations, searched)
+    if plan.support is not None:
+        found |= {"outside_of_support": _outside(plan, fitted.policy, RunFolder(runs[0]).policy())}
+    summary = {**plan.config, **found, "evaluations": evaluations, "cpu_seconds": seconds}
+    write_json(out / "summary.json", summary)
+    console.print(f"{sentence}; in {out}", highlight=False, soft_wrap=True)
+    _print_found(found, console)
+    _print_how_to_read(out, console)
+
+
+def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Console) -> Plan:
+    """Raises InputError."""
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
     context = _context(runs[0], rewards[0], request.context)
@@ -76,13 +121,13 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     if for_all and request.search:
         raise InputError("--search is not for a policy for all contexts; give one with --context.")
     named = None if request.support is None else load_support(request.support)
-    given = None if named is None else named.function
+    support = None if named is None else named.function
     # None: as `fit_policy` does it where there is a support.
     search = request.search
-    if search is None and given is None:
+    if search is None and support is None:
         search = not for_all
     steps, samples = _steps_and_samples(request, search, for_all)
-    inference = inference_of(runs, rewards, request.obstacles, context, given)
+    inference = inference_of(runs, rewards, request.obstacles, context, support)
     config = {
         **_identities(out, runs),
         "components": request.components,
@@ -94,29 +139,11 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
         **({} if named is None else {"support": named.identity}),
         **({} if context is None else {"context": context.tolist()}),
     }
-    RunFolder.open(out, config)
-    if (out / "summary.json").is_file():
-        console.print(f"{out}: finished before; nothing to do.", soft_wrap=True)
-        _print_how_to_read(out, console)
-        return
+    return Plan(inference, rewards[0], context, support, config)
 
-    start = time.process_time()
-    console.print(_what_is_fitted(runs, request), highlight=False, soft_wrap=True)
-    with console.status("fitting"), _nothing_left_by_errors(out):
-        fitted, evaluations = _fit(inference, rewards[0], given, config)
-    seconds = time.process_time() - start
-    save_policy(out / "policy.npz", fitted.policy)
-    write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
-    found, sentence = inference.finish(out, fitted.policy, evaluations, search is not False)
-    if given is not None:
-        trained = RunFolder(runs[0]).policy()
-        trained = trained if context is None else trained.condition(context)
-        found |= {"outside_of_support": _outside(given, inference, fitted.policy, trained)}
-    summary = {**config, **found, "evaluations": evaluations, "cpu_seconds": seconds}
-    write_json(out / "summary.json", summary)
-    console.print(f"{sentence}; in {out}", highlight=False, soft_wrap=True)
-    _print_found(found, console)
-    _print_how_to_read(out, console)
+
+def _search_of(config: Mapping[str, Any]) -> bool | None:
+    return config.get("search", False)
 
 
 @contextmanager
@@ -150,13 +177,15 @@ def _what_is_fitted(runs: list[Path], request: InferenceRequest) -> str:
     return f"{what}; half a minute as a rule"
 
 
-def _outside(support: Support, inference: Inference, new: Any, trained: Any) -> dict[str, float]:
-    """The share of two policies' draws that are outside of a support."""
-    shares, contexts = {}, getattr(inference, "contexts", None)
+def _outside(plan: Plan, new: Any, trained: Any) -> dict[str, float]:
+    """The share of two policies' draws that are outside of the user's support."""
+    assert plan.support is not None
+    trained = trained if plan.context is None else trained.condition(plan.context)
+    shares, contexts = {}, getattr(plan.inference, "contexts", None)
     for name, policy in (("inference_policy", new), ("training_policy", trained)):
         seed = split_seed(0, 0, "outside of the support")
         x = drawn(policy, places(contexts, OUTSIDE_OF, seed), seed)
-        shares[name] = 1.0 - float(np.mean(support(x)))
+        shares[name] = 1.0 - float(np.mean(plan.support(x)))
     return shares
 
 
@@ -257,14 +286,13 @@ def _both(first: Support | None, second: Support | None) -> Support | None:
     return lambda x: first(x) & second(x)
 
 
-def _fit(
-    inference: Inference, reward: Reward, given: Support | None, config: dict[str, Any]
-) -> tuple[PolicyResult, list[dict[str, float]]]:
-    """The new policy inside of the task's support and the user's (`given`), and what is measured of
-    it on the way.
+def _fit(plan: Plan) -> tuple[PolicyResult, list[dict[str, float]]]:
+    """The new policy inside of the task's support and the user's, and what is measured of it on the
+    way.
     """
+    inference, reward, config = plan.inference, plan.reward, plan.config
     components, steps, seed = config["components"], config["steps"], config["seed"]
-    search = config.get("search", False)
+    search = _search_of(config)
     evaluations: list[dict[str, float]] = []
     measured: Any = None
 
@@ -280,7 +308,7 @@ def _fit(
             components,
             contexts=getattr(inference, "contexts", None),
             search=SEARCH if search else search,
-            support=_both(inference.support, given),
+            support=_both(inference.support, plan.support),
             seed=seed,
             num_steps=steps,
             samples_per_component=config["samples"],
@@ -289,7 +317,7 @@ def _fit(
             callback_every=EVALUATE_EVERY if steps % EVALUATE_EVERY == 0 else steps,
         )
     except NowhereInsideError as error:
-        if given is None:
+        if plan.support is None:
             raise
         raise InputError(
             f"--support: the support is true at none of {error.draws} draws of the reward; "

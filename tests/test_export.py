@@ -2,6 +2,7 @@
 learners of others ask for them.
 """
 
+import copy
 import subprocess
 import sys
 
@@ -226,7 +227,9 @@ def test_without_gymnasium_any_environment_is_wrapped(density, monkeypatch):
     wrapped = gymnasium_wrapper(Line(), density, last_and_effort)
     wrapped.reset()
     assert wrapped.limit == 10.0
+    again = copy.deepcopy(wrapped)
     assert wrapped.step(10.0)[1] == pytest.approx(float(density([10.0, 10.0])))
+    assert again.place == 0.0
 
 
 def test_what_cannot_be_wrapped_is_refused(line, density):

@@ -7,6 +7,7 @@ from virl_tf.domain import Domain
 from virl_tf.fit_policy import AFTER_SEARCH, FIXED
 from virl_tf.mixture import Mixture, gaussian
 from virl_tf.policy_start import constrained_start, spread_start
+from virl_tf.reward import Reward
 from virl_tf.vips.vips import VipsHistory, rows_at_once
 
 import numpy as np
@@ -242,6 +243,13 @@ def test_a_recovered_reward_is_a_target(reward):
     spread = spread_start(reward, 3, 0)
     from_spread = quick(reward, num_components=3, num_steps=20, initial_policy=spread)
     assert result.history.elbo.iloc[0] > from_spread.history.elbo.iloc[0] + 0.1
+
+
+def test_the_graph_of_a_reward_is_made_once(reward, monkeypatch):
+    """TensorFlow would keep it, for every policy, as long as the process lives."""
+    quick(reward)
+    monkeypatch.setattr(Reward, "log_prob", None)
+    assert np.isfinite(quick(reward, seed=1).elbo)
 
 
 def test_a_function_of_a_reward_is_a_target(reward):

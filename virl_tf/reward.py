@@ -1,7 +1,7 @@
 """The cumulative reward R(x) = log q*_0(x) + sum_i phi_i(x) (Eq. 2), as a value: arrays only."""
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -235,13 +235,20 @@ def evaluate(reward: Reward, x: tf.Tensor) -> tf.Tensor:
     """R(x), compiled once per shape of reward, whatever the numbers of networks and of points:
     float64 [N, D] -> [N].
     """
-    log_prob = functools.partial(compiled_log_prob(specs_of(reward)), reward)
-    return by_blocks(log_prob, x, min(reward.base.rows_at_once, reward.mixture.rows_at_once))
+    most = min(reward.base.rows_at_once, reward.mixture.rows_at_once)
+    return by_blocks(log_prob_of(reward), x, most)
+
+
+def log_prob_of(reward: Reward) -> Callable[[tf.Tensor], tf.Tensor]:
+    """`reward.log_prob` for float64 [N, D], for use inside other compiled functions, too: one graph
+    for all rewards of these shapes. TensorFlow keeps every graph with a gradient of our own as long
+    as the process lives: 30 MiB for each policy that is fitted.
+    """
+    return functools.partial(_compiled_log_prob(specs_of(reward)), reward)
 
 
 @functools.cache
-def compiled_log_prob(specs: Reward) -> Any:
-    """The function behind `evaluate` for rewards of these shapes."""
+def _compiled_log_prob(specs: Reward) -> Any:
     points = tf.TensorSpec([None, specs.features.dim], DENSITY)
     return compiled(lambda reward, x: reward.log_prob(x), specs, points, jit_compile=False)
 

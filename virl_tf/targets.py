@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.numerics import DENSITY
-from virl_tf.reward import Reward
+from virl_tf.reward import Reward, log_prob_of
 from virl_tf.shapes import Array, Bool, Float64
 from virl_tf.validation import InputError, reason
 from virl_tf.vips.vips import Target
@@ -33,7 +33,7 @@ def checked_target(log_prob: Any, support: Support | None, x: Float64[Array, "N 
     Raises:
         InputError: no number for each x, none finite, or what TensorFlow cannot compile.
     """
-    function = log_prob.log_prob if isinstance(log_prob, Reward) else log_prob
+    function = log_prob_of(log_prob) if isinstance(log_prob, Reward) else log_prob
     if support is None:
         _check_values(_tried("log_prob", function, x), x)
         return function

@@ -6,12 +6,13 @@ from typing import Any, Protocol
 
 from virl_tf.fit import Evaluate, Result
 from virl_tf.mixture import Mixture
-from virl_tf.numerics import numpy_seed
+from virl_tf.numerics import DENSITY, numpy_seed
 from virl_tf.policy_start import spread_start
-from virl_tf.reward import Reward
+from virl_tf.reward import Reward, log_prob_of
 from virl_tf.tasks import Task
 
 import numpy as np
+import tensorflow as tf
 from rich.console import Console
 
 RewardFunction = Reward | Callable[[Any], Any]
@@ -102,7 +103,5 @@ def new_start(reward: Reward, components: int, seed: int) -> Mixture:
 
 def average_reward(rewards: Sequence[Reward], x: Any) -> Any:
     """The mean of several runs' rewards: [N, D] -> [N]."""
-    total = rewards[0].log_prob(x)
-    for reward in rewards[1:]:
-        total = total + reward.log_prob(x)
-    return total / len(rewards)
+    x = tf.cast(x, DENSITY)
+    return sum(log_prob_of(reward)(x) for reward in rewards) / len(rewards)
