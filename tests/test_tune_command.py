@@ -35,6 +35,7 @@ from experiments.tuning.study import (
     absolute,
     count,
     published_parameters,
+    without_password,
     work,
 )
 from experiments.tuning.study_folder import _place
@@ -281,6 +282,27 @@ def test_workers_that_join_a_cluster_later_take_part(tune, monkeypatch):
 def test_a_folder_does_not_tell_passwords(tmp_path):
     url = "postgresql+psycopg://user:se:cr@t@host:5432/study?password=secret"
     assert _place(tmp_path, url) == "postgresql+psycopg://user@host:5432/study"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:////data/study.db", "sqlite:////data/study.db"),
+        ("postgresql+psycopg://user@host/study", "postgresql+psycopg://user@host/study"),
+        ("postgresql+psycopg://user:a@b:c@host:1/s", "postgresql+psycopg://user:***@host:1/s"),
+        ("postgresql://host/s?password=a@b&x=1", "postgresql://host/s?password=***&x=1"),
+    ],
+)
+def test_what_is_shown_of_a_storage_has_no_password(url, shown):
+    assert without_password(url) == shown
+
+
+def test_an_error_about_a_storage_has_no_password(tune, tmp_path):
+    asked = ("--trials", "1", "--storage", "nosuch://user:secret@host/study")
+    status, text, error = tune(*COMMAND, *asked, "--out", tmp_path / "study")
+    assert status == 2
+    assert "nosuch://user:***@host/study" in error
+    assert "secret" not in text + error
 
 
 def test_help_answers_without_tensorflow():

@@ -92,6 +92,12 @@ def absolute(url: str) -> str:
     return url if found is None else f"{found[1]}{Path(found[2]).absolute()}"
 
 
+def without_password(url: str) -> str:
+    """As it may be shown: three stars for what only the database should be told."""
+    hidden = re.sub(r"(//[^:/@]*):.*@", r"\1:***@", url)
+    return re.sub(r"(?<=[?&]password=)[^&]*", "***", hidden)
+
+
 def open_storage(url: str) -> optuna.storages.RDBStorage:
     """The database at `url`, created if it is a SQLite file that does not exist.
 
@@ -103,6 +109,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
 
     allowed = "Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
     _make_folder(url, allowed)
+    shown = without_password(url)
     retry = _retry(RETRIES)
     # From the first refusal on: the attempt before it may take long, as it loads what it needs.
     deadline: float | None = None
@@ -118,7 +125,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
         except ImportError as error:
             install = f"for PostgreSQL: pip install 'virl_tf[postgres]'. {allowed}"
             raise InputError(
-                f"--storage {url}: its driver is not installed ({error}); {install}"
+                f"--storage {shown}: its driver is not installed ({error}); {install}"
             ) from error
         except (
             SQLAlchemyError,
@@ -133,7 +140,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
             deadline = deadline or time.monotonic() + OPENING_SECONDS
             if time.monotonic() > deadline or not (contended or "already exists" in str(error)):
                 reason = f"{reason_of(error)} {allowed}"
-                raise InputError(f"--storage {url} cannot be used: {reason}") from error
+                raise InputError(f"--storage {shown} cannot be used: {reason}") from error
             time.sleep(0.2)
 
 

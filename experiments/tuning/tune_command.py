@@ -48,6 +48,7 @@ from experiments.tuning.study import (
     published_trial,
     reason_of,
     stop,
+    without_password,
     work,
 )
 from experiments.tuning.study_folder import check_folder, claim_folder
@@ -65,24 +66,24 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
     """
     console, trials = screen(), request.trials
     spec, out, url = _study_of(request, workers, place)
-    study = open_study(spec, open_storage(url))
+    study, shown = open_study(spec, open_storage(url)), without_password(url)
     claim_folder(out, spec, url, study)
     try:
         if count(study, *ENDED) < trials:
-            said = Text.assemble((spec.name, "bold"), f" in {url}; runs in {out}")
+            said = Text.assemble((spec.name, "bold"), f" in {shown}; runs in {out}")
             console.print(said, soft_wrap=True)
             arguments = (spec, url, trials, (out / "trials").absolute())
             _work_together(study, arguments, workers, console)
     except optuna.exceptions.StorageInternalError as error:
-        text = f"--storage {url} does not answer any more ({reason_of(error)})"
+        text = f"--storage {shown} does not answer any more ({reason_of(error)})"
         raise InputError(f"{text}; what was done is kept, the same command continues.") from error
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "trials.csv", trials_table(study).to_csv(index=False))
     console.print(board(study, trials))
-    where = f"trials: {out / 'trials.csv'}   database: {url}"
+    where = f"trials: {out / 'trials.csv'}   database: {shown}"
     console.print(where, highlight=False, soft_wrap=True)
     # A study in a folder of its own is found by its database alone.
-    studies = request.studies if place is None else request.studies._replace(storage=url)
+    studies = request.studies if place is None else request.studies._replace(storage=shown)
     column = (request.method, request.components)
     for command in next_commands(studies, column, count(study, TrialState.COMPLETE)):
         console.print(f"next: {command}", highlight=False, soft_wrap=True)
