@@ -172,14 +172,14 @@ def test_the_pool_is_a_geometric_mean_and_the_policys_target(improve):
     np.testing.assert_allclose(pooled.policy.means, state.policy.means + 0.1)
 
 
-@pytest.mark.parametrize("converged", [False, True])
-def test_the_state_says_that_the_run_is_over(converged):
+@pytest.mark.parametrize("dropped", [0, 2])
+def test_the_state_says_that_the_run_is_over(dropped):
     problem, state, hparams = iterated()
-    state = state._replace(converged=np.array(converged))
+    state = state._replace(dropped=np.array(dropped))
     before = state_bytes(state)
     pooled, info = pooling.pool(state, problem, hparams)
     assert (state.t, bool(state.pooled)) == (2, False)
-    assert (pooled.t, bool(pooled.pooled), bool(pooled.converged)) == (3, True, converged)
+    assert (pooled.t, bool(pooled.pooled), pooled.converged) == (3, True, dropped == 2)
     for found, kept in zip(pooled.network, state.network, strict=True):
         np.testing.assert_array_equal(found, kept)
     assert state_bytes(state) == before
@@ -336,9 +336,9 @@ def test_rows_held_out_for_the_score_join_the_mixture_after_it(monkeypatch):
 
 @pytest.mark.usefixtures("real_improve")
 def test_a_run_that_converges_early_is_pooled_too():
-    result = run(stop=(stop := Stop()), num_iterations=4, min_gain=10.0)  # none gains so much
-    assert stop.seen == [(1, False), (2, True)]
-    assert list(result.history.dropped) == [1, 0]
+    result = run(stop=(stop := Stop()), num_iterations=5, min_gain=10.0)  # none gains so much
+    assert stop.seen == [(1, False), (2, False), (3, True)]
+    assert list(result.history.dropped) == [1, 1, 0]
     assert float(result.reward.mixture_exponent) > 0.0
     assert int(result.reward.networks.count) == 0
 

@@ -1,5 +1,5 @@
 from virl_tf.discriminator.fit import FitInfo
-from virl_tf.stopping import LEAST_EFFECTIVE, enough_effective, found_nothing
+from virl_tf.stopping import found_nothing
 
 import numpy as np
 import pytest
@@ -30,13 +30,3 @@ def test_chance_is_that_of_the_held_out_points():
 @pytest.mark.parametrize("loss", [CHANCE, 2.0, np.nan])
 def test_as_in_the_paper_no_loss_ends_a_run(loss):
     assert not found_nothing(fit_info(loss), None)
-
-
-@pytest.mark.parametrize("count", [1, 4, 6, 100])
-def test_a_verdict_wants_one_in_twenty_weights_effective(count):
-    log_weights = np.where(np.arange(100) < count, 0.0, -np.inf)
-    assert enough_effective(log_weights) == (count >= 100 * LEAST_EFFECTIVE)
-
-
-def test_a_verdict_of_weights_that_broke_down_does_not_count():
-    assert not enough_effective(np.full(100, np.nan))

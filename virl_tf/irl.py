@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.conditional import Policy, conditioned
+from virl_tf.density import Density
 from virl_tf.discriminator.fit import DiscriminatorFitter, FitInfo
 from virl_tf.em.em import em_start
 from virl_tf.fusion import Fusion
@@ -19,8 +20,8 @@ from virl_tf.network_stack import empty_stack
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.problem import Problem
 from virl_tf.reward import Reward
-from virl_tf.shapes import Array, Bool
-from virl_tf.stopping import enough_effective, found_nothing
+from virl_tf.shapes import Array, Bool, Int64
+from virl_tf.stopping import IN_A_ROW, found_nothing
 from virl_tf.vips.conditional import improve
 from virl_tf.vips.vips import VipsHistory
 
@@ -32,8 +33,13 @@ class State(NamedTuple):
     policy: Any  # q~_t: a Mixture, or with contexts a ConditionalMixture
     reward: Reward  # log q*_t
     network: tuple[np.ndarray, ...]  # Keras weights of phi_{t-1}; empty at t = 0
-    converged: Bool[Array, ""] = np.array(False)  # phi_{t-1} found nothing: the run is over
+    dropped: Int64[Array, ""] = np.array(0)  # how many phi in a row, up to phi_{t-1}, found nothing
     pooled: Bool[Array, ""] = np.array(False)  # the reward was pooled: the run is over
+
+    @property
+    def converged(self) -> bool:
+        """Whether nothing is left for phi_t to find: the iterations are over."""
+        return bool(self.dropped >= IN_A_ROW)
 
 
 class Info(NamedTuple):
@@ -116,7 +122,7 @@ def step(
 
     # log q*_t (V-IRL) or log q_t, and the proposal mu_t of negatives.
     base = state.reward if method.base == "reward" else state.reward.of_policy(state.policy)
-    proposal = Fusion(state.policy, problem.estimate) if method.fusion else state.policy
+    proposal = _proposal(state, problem, method, hparams)
     draw_seed = split_seed(seed, t, "negatives")
     negatives = draw_negatives(proposal, base, method, problem.places(hparams, t), draw_seed)
     offset = {"none": None, "policy": state.policy, "proposal": proposal}[method.logit_offset]
@@ -126,7 +132,6 @@ def step(
     # Train phi_t by weighted binary cross-entropy, Eq. 3 (line 2).
     phi, weights, fit = fitter.fit(train, held_out, state.network, seed, t)
     dropped = method.converges and found_nothing(fit, hparams.loop.min_gain)
-    converged = dropped and enough_effective(negatives.log_weights)
     training_seconds = clock.lap()
 
     # log q*_{t+1} = log q*_t + phi_t (line 3), and q~_{t+1}, which minimises KL(q~ || q*_{t+1})
@@ -139,7 +144,22 @@ def step(
 
     seconds = (sample_seconds, training_seconds, clock.lap())
     info = make_info(t, fit, dropped, negatives, history, seconds)
-    return State(t + 1, policy, reward, tuple(weights), np.array(converged)), info
+    in_a_row = np.array(state.dropped + 1 if dropped else 0)
+    return State(t + 1, policy, reward, tuple(weights), in_a_row), info
+
+
+def _proposal(state: State, problem: Problem, method: Method, hparams: Hparams) -> Density:
+    """mu_t: the fusion of q~_t and p~, or q~_t alone.
+
+    A policy that starts at EM's modes does not stand for a q*_0 that is one Gaussian, and neither
+    do kernels: hardly a weight is effective. So the first draws are q*_0's own instead of the
+    policy's (docs/decisions.md, first-draws).
+    """
+    if not method.fusion:
+        return state.policy
+    at_modes = hparams.policy.start == "mixture" and not problem.from_mixture
+    first = state.t == 0 and method.base == "reward" and at_modes
+    return Fusion(state.reward.base if first else state.policy, problem.estimate)
 
 
 def make_info(

@@ -84,14 +84,9 @@ class ProgressBar:
         stage = "pooled" if state.pooled else f"t {row['t']:>3}"
         self._console.print(f"{stage}  {numbers}", highlight=False, soft_wrap=True)
         if row["dropped"]:
-            few = f"{row['effective_sample_size']:.0f} of {row['num_negatives']}"
-            on = f"but only {few} weights are effective, so the iterations go on"
-            self._console.print(
-                f"phi_{row['t']} tells held-out points apart no better than chance: dropped, "
-                f"{'and the iterations end here' if state.converged else on}",
-                highlight=False,
-                soft_wrap=True,
-            )
+            then = "and the iterations end here" if state.converged else "the next tries again"
+            nothing = f"phi_{row['t']} tells held-out points apart no better than chance: dropped"
+            self._console.print(f"{nothing}, {then}", highlight=False, soft_wrap=True)
         self._progress.update(self._task, completed=state.t - bool(state.pooled))
 
 

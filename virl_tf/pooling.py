@@ -46,7 +46,7 @@ def pool(state: State, problem: Problem, hparams: Hparams) -> tuple[State, Info]
     policy, history = improve(state.policy, reward, policy_seed, hparams.policy, problem.contexts)
     seconds = (sample_seconds, 0.0, clock.lap())
     info = make_info(t, NOT_TRAINED, False, weighted, history, seconds, exponent)
-    return State(t + 1, policy, reward, state.network, state.converged, np.array(True)), info
+    return State(t + 1, policy, reward, state.network, state.dropped, np.array(True)), info
 
 
 def of_all_rows(reward: Reward, problem: Problem, *more: np.ndarray) -> Reward:

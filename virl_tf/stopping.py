@@ -1,12 +1,10 @@
 """When a run is complete."""
 
 from virl_tf.discriminator.fit import FitInfo
-from virl_tf.importance import effective_sample_size
-from virl_tf.shapes import Array, Float64
 
-LEAST_EFFECTIVE = 0.05
-"""Share of the importance weights from which a verdict on phi_t counts: the held-out loss of fewer
-is that of a few points (docs/decisions.md, min-gain).
+IN_A_ROW = 2
+"""phi_t that find nothing, one after the other, after which a run is over: one verdict is that of
+one draw of negatives and a tenth of the demonstrations (docs/decisions.md, min-gain).
 """
 
 
@@ -19,11 +17,3 @@ def found_nothing(fit: FitInfo, min_gain: float | None) -> bool:
         min_gain: `loop.min_gain`, in nats of held-out cross-entropy; None: never.
     """
     return min_gain is not None and not fit.chance_loss - fit.validation_loss > min_gain
-
-
-def enough_effective(log_weights: Float64[Array, " N"]) -> bool:
-    """Whether a phi_t trained with these weights that found nothing ends the run. If not, it is
-    dropped alone, and the next one meets weights of a policy that is nearer to q*_t.
-    """
-    effective = float(effective_sample_size(log_weights))
-    return effective >= LEAST_EFFECTIVE * len(log_weights)
