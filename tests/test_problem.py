@@ -138,6 +138,18 @@ def test_where_kernels_miss_it_the_mixture_is_estimate_and_prior(rows, dim):
     assert float(effective_sample_size(log_w)) < 200
 
 
+@pytest.mark.parametrize(
+    ("width", "covered"), [(0.5, False), (0.53, True), (1.0, True), (9.0, False)]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_kernels_cover_up_to_a_divergence_that_their_width_tells(width, covered, seed):
+    divergence = 1.0 / width**2 - 1.0 + 2.0 * np.log(width)  # of N(0, I) from N(0, width^2 I)
+    assert (divergence <= problem_module.COVERED) == covered
+    normal = Mixture(np.zeros(1), np.zeros((1, 2)), np.eye(2)[None])
+    kernels = Kde(np.zeros((1, 2)), np.full(2, width))
+    assert problem_module.covers(kernels, normal, seed) == covered
+
+
 @pytest.mark.parametrize("prior", ["moments", "mixture"])
 def test_what_is_left_to_the_data_follows_from_the_prior(prior):
     problem = problem_of(apart(2000, 2), loop={"prior": prior})
