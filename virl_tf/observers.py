@@ -84,9 +84,9 @@ class ProgressBar:
         stage = "pooled" if state.pooled else f"t {row['t']:>3}"
         self._console.print(f"{stage}  {numbers}", highlight=False, soft_wrap=True)
         if row["dropped"]:
-            then = "and the iterations end here" if state.converged else "the next tries again"
+            end = ", and the iterations end here" if state.converged else ""
             nothing = f"phi_{row['t']} tells held-out points apart no better than chance: dropped"
-            self._console.print(f"{nothing}, {then}", highlight=False, soft_wrap=True)
+            self._console.print(f"{nothing}{end}", highlight=False, soft_wrap=True)
         self._progress.update(self._task, completed=state.t - bool(state.pooled))
 
 
