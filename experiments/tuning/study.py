@@ -93,9 +93,9 @@ def absolute(url: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """As it may be shown: three stars for what only the database should be told."""
-    hidden = re.sub(r"(//[^:/@]*):.*@", r"\1:***@", url)
-    return re.sub(r"(?<=[?&]password=)[^&]*", "***", hidden)
+    """As it may be shown and stored; PGPASSWORD or .pgpass tell PostgreSQL what is left out."""
+    bare = re.sub(r"(?<=[?&])password=[^&]*&?", "", url).rstrip("?&")
+    return re.sub(r"(//[^:/@]*):.*@", r"\1@", bare)
 
 
 def open_storage(url: str) -> optuna.storages.RDBStorage:

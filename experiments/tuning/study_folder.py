@@ -1,7 +1,6 @@
 """Whose trials a folder holds: two studies in one would take each other's runs for their own."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from optuna.trial import TrialState
 
 from experiments.result_files import shortened
 from experiments.tuning.specification import StudySpecification
-from experiments.tuning.study import ELSEWHERE
+from experiments.tuning.study import ELSEWHERE, without_password
 
 FILE = "study.json"
 
@@ -54,6 +53,6 @@ def _identity(out: Path, spec: StudySpecification, url: str) -> dict[str, Any]:
 def _place(out: Path, url: str) -> str:
     """Of a database: without a password; a file in the folder by its name, as both may be moved."""
     if not url.startswith("sqlite:///") or url.startswith("sqlite:///file:"):
-        return re.sub(r"(//[^:/@]*):.*@", r"\1@", url.split("?")[0])
+        return without_password(url.split("?")[0])
     file = Path(url.removeprefix("sqlite:///")).resolve()
     return file.name if file.parent == out.resolve() else str(file)
