@@ -23,7 +23,6 @@ if "TF_XLA_FLAGS" not in os.environ:
 
 # isort: split
 import contextlib
-import functools
 import importlib
 import io
 import shutil
@@ -32,6 +31,8 @@ from pathlib import Path
 
 from virl_tf import problem
 from virl_tf.discriminator import fit as discriminator_fit
+from virl_tf.em import few_rows
+from virl_tf.em.shrunk import SHARED
 from virl_tf.features import Features
 from virl_tf.irl import State
 from virl_tf.mixture import Mixture, empty_mixture
@@ -157,26 +158,38 @@ density_fit = remembered(problem.density_fit)
 conditional_fits = remembered(problem.conditional_fits)
 
 
+def plain_graph(function, *specs, jit_compile=False):
+    """`compiled` without XLA, whatever its caller asks for."""
+    return compiled(function, *specs, jit_compile=False)
+
+
+def few_choices(patch):
+    """Of few rows EM tries a sixth of its shrinkages."""
+    patch.setattr(few_rows, "PSEUDO_ROWS", (1.0, SHARED))
+    patch.setattr(few_rows, "RIDGES", few_rows.RIDGES[1:2])
+
+
 @pytest.fixture(scope="module", autouse=True)
 def light_runs(request):
     """What the runs of a module have in common is made once.
 
-    EM mixtures of the same rows (3 s). The policies' steps are plain graphs, because XLA takes 7 s
-    for each shape of a reward; modules marked `xla` and processes of their own have them as users
-    do.
+    EM mixtures of the same rows, which but for EM's own tests are of few choices. The policies'
+    steps are plain graphs, because XLA takes 3 to 7 s for each shape of a reward; modules marked
+    `xla` and processes of their own have them as users do.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(discriminator_fit, "_IDLE", {})  # another module's may be fused
         patch.setattr(fit_module, "choose_mixture", choose_mixture)
         patch.setattr(problem, "density_fit", density_fit)
         patch.setattr(problem, "conditional_fits", conditional_fits)
+        if not request.node.name.startswith(("test_em_", "test_mixture_choice")):
+            few_choices(patch)
         xla = request.node.get_closest_marker("xla")
         if xla:
             vips._compiled_improve.cache_clear()
         else:
-            plain = functools.partial(compiled, jit_compile=False)
-            patch.setattr(vips, "compiled", plain)
-            patch.setattr(conditional, "compiled", plain)
+            patch.setattr(vips, "compiled", plain_graph)
+            patch.setattr(conditional, "compiled", plain_graph)
             patch.setattr(discriminator_fit, "pays_to_fuse", lambda network: False)
         patch.setattr(situations, "FRAMES", 4)
         yield
@@ -197,6 +210,7 @@ def quick_runs():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(specification, "read_preset", lambda preset: {**whole(preset), **few})
         patch.setitem(compiled.__kwdefaults__, "jit_compile", False)
+        patch.setattr(vips, "compiled", plain_graph)
         patch.setattr(discriminator_fit, "pays_to_fuse", lambda network: False)
         yield
     vips._compiled_improve.cache_clear()

@@ -21,6 +21,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import conftest
+
+
+@pytest.fixture
+def few_choices(monkeypatch):
+    """Where it does not matter what is chosen among."""
+    conftest.few_choices(monkeypatch)
+
 
 def likelihood(mixture, x):
     return float(tf.reduce_mean(mixture.log_prob(x)))
@@ -60,6 +68,7 @@ def kl(q, p, seed):
     return likelihood(q, draws) - likelihood(p, draws)
 
 
+@pytest.mark.usefixtures("few_choices")
 def test_each_choice_counts_with_all_of_its_starts():
     x = np.random.default_rng(0).standard_normal((60, 3))
     x[:30] += 5.0
@@ -86,6 +95,7 @@ def test_where_modes_are_of_few_rows_several_widths_are_likelier():
     assert ends[0] > ends[1]
 
 
+@pytest.mark.usefixtures("few_choices")
 def test_the_same_rows_give_the_same_bytes():
     x = np.random.default_rng(1).standard_normal((24, 2))
     first, again = (mean_of_starts(x, 3).mixture(x) for _ in range(2))
@@ -93,6 +103,7 @@ def test_the_same_rows_give_the_same_bytes():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.usefixtures("few_choices")
 def test_one_gaussian_is_described_by_one():
     """Of a hundred rows of it: KL(p || q) below that of a Gaussian fitted to half of them."""
     rng = np.random.default_rng(2)
@@ -101,6 +112,7 @@ def test_one_gaussian_is_described_by_one():
     assert truth - likelihood(mean_of_starts(x, 0).mixture(x), draws) < 9 / 99
 
 
+@pytest.mark.usefixtures("few_choices")
 def test_groups_are_held_out_together():
     """Four copies of each row: alone they tell of one another, and every row is a component."""
     x = np.repeat(np.random.default_rng(4).standard_normal((20, 2)), 4, axis=0)
@@ -112,6 +124,7 @@ def test_groups_are_held_out_together():
     assert sizes[1] <= 10 < sizes[0]
 
 
+@pytest.mark.usefixtures("few_choices")
 @pytest.mark.parametrize("unit", [1e-6, 1e6])
 def test_units_do_not_matter(unit):
     x = np.random.default_rng(5).standard_normal((24, 2))
@@ -122,6 +135,7 @@ def test_units_do_not_matter(unit):
     np.testing.assert_allclose(of_scaled, found.log_prob(x), atol=1e-4)
 
 
+@pytest.mark.usefixtures("few_choices")
 @pytest.mark.parametrize(
     "x",
     [
@@ -137,6 +151,7 @@ def test_odd_rows_have_a_finite_density(x):
     assert np.isfinite(mean_of_starts(x, 0).mixture(x).log_prob(x)).all()
 
 
+@pytest.mark.usefixtures("few_choices")
 def test_of_few_rows_too_a_stray_one_asks_for_a_background():
     rng = np.random.default_rng(13)
     x = rng.standard_normal((60, 4))
@@ -172,6 +187,7 @@ def test_no_mixture_has_seen_the_rows_that_judge_it(monkeypatch):
     assert sum(judged) % len(x) == 0 < len(judged)
 
 
+@pytest.mark.usefixtures("few_choices")
 def test_shared_covariances_are_one_choice():
     """Two ways that differ in one of 16 columns: what they vary by is the same for both."""
     rng = np.random.default_rng(9)
@@ -224,6 +240,7 @@ def test_narrow_ways_of_few_rows_are_kept_apart():
     assert np.mean(distances > 3.0) < 0.05
 
 
+@pytest.mark.usefixtures("few_choices")
 @pytest.mark.parametrize("x", [[[0.0], [1.0]], [[0.0, 1.0], [1.0, 0.0]], [[2.0], [2.0]]])
 def test_two_rows_have_a_density(x):
     """What is left of three, or of two groups: a fold of them leaves one."""
