@@ -263,15 +263,17 @@ def _versatile_and_precise(results: pd.DataFrame) -> Finding:
 
 def _mostly_limited(results: pd.DataFrame) -> Finding:
     """Is the share of new modes among those that inference on G-EIM's reward covers small?"""
-    runs = select(results, (INFERRED, "geim", 10))
+    every = select(results, (INFERRED, "geim", 10))
+    runs = every[every["modes_covered"] > 0]  # of no mode there is no share
     if len(runs) < FEWEST_FOR_INTERVAL:
-        need = _few(len(runs), "runs", FEWEST_FOR_INTERVAL)
-        return Finding(f"{len(runs)} runs", TOO_FEW, need)
-    shares = (runs["new_modes"] / runs["modes_covered"].clip(lower=1)).to_numpy()
+        need = _few(len(runs), "runs that cover a mode", FEWEST_FOR_INTERVAL)
+        return Finding(f"{len(runs)} runs that cover a mode", TOO_FEW, need)
+    shares = (runs["new_modes"] / runs["modes_covered"]).to_numpy()
     low, high = bootstrap_interval(shares)
     covered, new = runs["modes_covered"].mean(), runs["new_modes"].mean()
     interval = f"{shares.mean():.2f} [{low:.2f}, {high:.2f}]"
     numbers = f"{covered:.1f} modes covered, {new:.1f} of them new; share of new ones {interval}"
+    numbers += f"; {len(every) - len(runs)} more cover none" if len(every) > len(runs) else ""
     if high <= FEW:
         return Finding(numbers, HOLDS)
     if low > FEW:

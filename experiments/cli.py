@@ -29,7 +29,7 @@ REPEAT_SECONDS = 10.0
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
+def _interruptible(then: str = "continues from the last finished iteration") -> Iterator[None]:
     """Ctrl-C and SIGTERM (what a cluster sends before the time is up) say how to go on.
 
     Python drops an exception that is raised in a destructor or in a library's callback, and the
@@ -45,8 +45,7 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        text = "stopped; the same command continues from the last finished iteration."
-        print(text, file=sys.stderr)
+        print(f"stopped; the same command {then}.", file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -499,6 +498,7 @@ def play_command(
 
 
 @app.command("infer")
+@_interruptible("starts again")
 def infer_command(
     runs: Annotated[list[Path], Argument(metavar="RUN...", help="Folders of finished runs.")],
     components: Annotated[int, Option(help="Components of the new policy.")],
@@ -833,6 +833,7 @@ def claims_command(
 
 
 @app.command("benchmark")
+@_interruptible("continues with the part at work")
 def benchmark_command(
     parts: Annotated[
         list[str] | None,
@@ -862,7 +863,7 @@ def benchmark_command(
     repeats: Annotated[int, Option(help="Measurements of each candidate.")] = 5,
     seeds: Annotated[int, Option(help="vips, few: seeds.")] = 5,
     preset: Annotated[str, Option(help="run, memory: paper (ten minutes) or smoke.")] = "paper",
-    out: Annotated[Path, _folder("For new benchmark.json and .md.")] = Path("benchmark"),
+    out: Annotated[Path, _folder("For benchmark.json and .md.")] = Path("benchmark"),
     quiet: Quiet = False,
 ) -> None:
     """Measure what the parts cost, against the machine's ceiling and public peers.

@@ -1,11 +1,12 @@
 """A user's demonstrations from .npy, .npz, .csv or .parquet, or one sentence on what is wrong."""
 
 import csv
+import functools
 import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from virl_tf.persistence.files import load_array, load_arrays
 from virl_tf.validation import (
@@ -22,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.early_checks import check_demonstration_file
+from experiments.screen import warn
 
 _WRONG_DESCRIPTION = LookupError, TypeError, AttributeError
 MOST_NAMED = 5  # rows that an error names
@@ -102,17 +104,11 @@ def read_csv(path: Path) -> pd.DataFrame:
         if not first:
             raise InputError(f"{path} is not a .csv file of numbers: it holds no line of them.")
         separator = _separator(first)
-        named = not _is_data(_cells(_uncommented(first), separator))
         cells = _cells(_uncommented(first, _COMMENT_OF_NAMES), separator)
-        frame = pd.read_csv(
-            _without_comments(path),
-            sep=separator,
-            header=None,
-            skiprows=place + 1 if named else place,
-            encoding="utf-8-sig",
-            skipinitialspace=True,
-            float_precision="round_trip",  # the default of pandas 3.1
-        )
+        data, named = _cells(_uncommented(first), separator), True  # as of a line alone
+        named = not _is_data(data) or _are_pandas_own(data, path, separator, place)
+        # "round_trip" is the default of pandas 3.1.
+        frame = _rows_below(path, separator, place + named, float_precision="round_trip")
     except pd.errors.EmptyDataError:
         frame = pd.DataFrame(columns=range(len(cells)))
     except (OSError, UnicodeDecodeError, pd.errors.ParserError) as error:
@@ -127,6 +123,44 @@ def read_csv(path: Path) -> pd.DataFrame:
         names = names if len(names) == width else [f"x{i}" for i in range(width)]
     check_names(names, path)
     return frame.set_axis(names, axis=1)
+
+
+def _rows_below(path: Path, separator: str, place: int, **options: Any) -> pd.DataFrame:
+    """From the line with number `place` on."""
+    return pd.read_csv(
+        _without_comments(path),
+        sep=separator,
+        header=None,
+        skiprows=place,
+        encoding="utf-8-sig",
+        skipinitialspace=True,
+        **options,
+    )
+
+
+def _are_pandas_own(cells: list[str], path: Path, separator: str, place: int) -> bool:
+    """Whether a first line 0,1,2 of numbers is how pandas numbers columns without names, and not a
+    row: so it is unless a column has whole numbers and others, all of which pandas writes alike.
+    """
+    own = [str(i) for i in range(len(cells))]
+    if len(cells) > 1 and cells == ["", *own[:-1]]:
+        return True  # above its index
+    if cells != own:
+        return False
+    rows = _rows_below(path, separator, place + 1, dtype=str)
+    whole = [rows[i].dropna().str.fullmatch(r"\s*[-+]?\d+\s*") for i in rows]
+    if any(column.any() and not column.all() for column in whole):
+        return False
+    _warn_of_numbers(path.parent, path, ",".join(cells))
+    return True
+
+
+@functools.cache  # once for all files of a folder
+def _warn_of_numbers(folder: Path, path: Path, names: str) -> None:
+    warn(
+        f"{path}: the first line was taken for the names {names}, as pandas numbers columns; if it "
+        "is a row, put a line of names above it."
+    )
 
 
 def _with_names(
@@ -209,7 +243,7 @@ def _is_data(cells: list[str]) -> bool:
             float(cell.strip().strip('"') or "nan")
     except ValueError:
         return False
-    return bool(known) and cells != [str(i) for i in range(len(cells))]  # pandas's own names
+    return bool(known)
 
 
 def read_parquet(path: Path) -> pd.DataFrame:

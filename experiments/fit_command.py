@@ -131,16 +131,21 @@ def _write_trajectories(
     """
     from experiments.figures.trajectories import draw_trajectories
 
+    keep_encoding(out, encoding)
     if result.reward.num_contexts:
-        save_encoding(out / "encoding.npz", encoding)
         return
     if not (out / "trajectories.npz").is_file():
-        save_encoding(out / "encoding.npz", encoding)
         policies = (result.policy, result.policy)
         shown = some_demonstrations(episodes, encoding)
         write_trajectories(out, encoding, result.reward, policies, shown)
     if not (out / "along.png").is_file():
         draw_trajectories(out)
+
+
+def keep_encoding(out: Path, encoding: Encoding) -> None:
+    """encoding.npz, unless it is there: the folder is one of these codes, and may be read-only."""
+    if not (out / "encoding.npz").is_file():
+        save_encoding(out / "encoding.npz", encoding)
 
 
 def _print_files(out: Path, console: Console) -> None:

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
-from virl_tf.contexts import drawn, places
 from virl_tf.fit_policy import AFTER_SEARCH, CONSTRAINED, FIXED, PolicyResult, fit_policy
-from virl_tf.numerics import split_seed
 from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.policy_file import save_policy
 from virl_tf.persistence.run_folder import RunFolder
@@ -20,7 +18,7 @@ from virl_tf.validation import InputError, check_choice
 import numpy as np
 from rich.console import Console
 
-from experiments.evaluation.base import SEARCH, Inference
+from experiments.evaluation.base import SEARCH, Inference, UserSupport
 from experiments.evaluation.own_demonstrations import OwnInference, column_names, draw_missing
 from experiments.result_files import check_same_task, read_summary, rewards_of
 from experiments.screen import screen, warn
@@ -30,7 +28,6 @@ from experiments.user_functions import load_support
 
 FIXED_STEPS, FIXED_SAMPLES = 400, 100
 EVALUATE_EVERY = 50  # steps; the paper evaluates inference policies "at their best iteration"
-OUTSIDE_OF = 20_000  # draws of a policy, of which those outside of a support are counted
 FAR = 0.1  # of what demonstrated contexts span
 
 
@@ -73,7 +70,7 @@ class Plan(NamedTuple):
     inference: Inference
     reward: Reward
     context: np.ndarray | None
-    support: Support | None
+    support: UserSupport | None
     config: dict[str, Any]
 
 
@@ -121,7 +118,7 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
     if for_all and request.search:
         raise InputError("--search is not for a policy for all contexts; give one with --context.")
     named = None if request.support is None else load_support(request.support)
-    support = None if named is None else named.function
+    support = None if named is None else UserSupport(named.function)
     # None: as `fit_policy` does it where there is a support.
     search = request.search
     if search is None and support is None:
@@ -181,12 +178,9 @@ def _outside(plan: Plan, new: Any, trained: Any) -> dict[str, float]:
     """The share of two policies' draws that are outside of the user's support."""
     assert plan.support is not None
     trained = trained if plan.context is None else trained.condition(plan.context)
-    shares, contexts = {}, getattr(plan.inference, "contexts", None)
-    for name, policy in (("inference_policy", new), ("training_policy", trained)):
-        seed = split_seed(0, 0, "outside of the support")
-        x = drawn(policy, places(contexts, OUTSIDE_OF, seed), seed)
-        shares[name] = 1.0 - float(np.mean(plan.support(x)))
-    return shares
+    contexts = getattr(plan.inference, "contexts", None)
+    policies = {"inference_policy": new, "training_policy": trained}
+    return {name: plan.support.outside(one, contexts) for name, one in policies.items()}
 
 
 def _print_found(found: Mapping[str, Any], console: Console) -> None:
@@ -256,7 +250,7 @@ def inference_of(
     rewards: list[Reward],
     obstacles: float | None,
     context: np.ndarray | None = None,
-    given: Support | None = None,
+    given: UserSupport | None = None,
 ) -> Inference:
     """What the task infers on the average of the rewards; `given`: the user's own support.
 

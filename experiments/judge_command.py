@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
-from virl_tf import Encoding, fit_policy, load_policy, save_encoding
+from virl_tf import Encoding, fit_policy, load_policy
 from virl_tf.data_checks import dither
 from virl_tf.demonstrations import FEWEST_HELD_OUT, Data, DataOptions, Prepared, prepare
 from virl_tf.density import Density
@@ -37,7 +37,7 @@ from experiments.evaluation.judged import (
     verdict,
 )
 from experiments.figures.judged import draw_judged
-from experiments.fit_command import encoded, print_encoding, warn_of_fit
+from experiments.fit_command import encoded, keep_encoding, print_encoding, warn_of_fit
 from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
 from experiments.flow import MISSING, flow_is_installed
 from experiments.judge_request import JudgeRequest
@@ -134,7 +134,7 @@ def judge(
         console.print(MISSING, highlight=False, soft_wrap=True)
     with folder.locked():
         if encoding is not None:
-            save_encoding(out / "encoding.npz", encoding)
+            keep_encoding(out, encoding)
         for split in splits:
             if split.number not in set(_finished(out)["split"]):
                 _judge_split(task, split)

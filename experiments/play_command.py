@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,14 +70,19 @@ class Game(NamedTuple):
     def world(self) -> World:
         """The same starts and noise for all. Raises InputError for what is none."""
         runs, columns = self.request.runs, self.moves.columns
-        found = self.request.world.function(runs, numpy_seed(self.fitted.seed, 0, "world"))
-        positions = np.asarray(getattr(found, "positions", None))
-        if positions.shape != (runs, len(columns)) or positions.dtype.kind not in "iuf":
+        make, guard = self.request.world.function, self.request.world.guard
+        found = make(runs, numpy_seed(self.fitted.seed, 0, "world"))
+
+        def positions(world: Any) -> np.ndarray:  # which may be a property
+            return np.asarray(getattr(world, "positions", None))
+
+        start = guard(positions)(found)
+        if start.shape != (runs, len(columns)) or start.dtype.kind not in "iuf":
             raise InputError(
                 f"--world: World({runs}, seed).positions must be numbers [{runs}, {len(columns)}], "
-                f"of the columns {', '.join(columns)}; got {told(positions)}."
+                f"of the columns {', '.join(columns)}; got {told(start)}."
             )
-        if not np.isfinite(positions).all():
+        if not np.isfinite(start).all():
             raise InputError(
                 f"--world: World({runs}, seed).positions hold NaN or infinities; nothing starts "
                 "there."
@@ -84,7 +90,16 @@ class Game(NamedTuple):
         for name in ("move", "outcome"):
             if not callable(getattr(found, name, None)):
                 raise InputError(f"--world: the world has no method {name!r}.")
-        return found
+        return _Guarded(np.array(start), guard(found.move), guard(found.outcome))
+
+
+@dataclass
+class _Guarded:
+    """A user's world whose errors are a line each."""
+
+    positions: np.ndarray
+    move: Callable[[np.ndarray], None]
+    outcome: Callable[[], Any]
 
 
 def play_file(
@@ -98,7 +113,9 @@ def play_file(
     moves, console = Moves.of(episodes, request.steps), screen()
     rows = moves.rows(episodes, numpy_seed(fitted.seed, 0, "moves"))
     game = Game(fitted, request, episodes, moves, rows, out, console)
-    numbers_by_name("--world: outcome()", game.world().outcome(), COLUMNS)
+    tried = game.world()
+    tried.move(tried.positions.copy())
+    numbers_by_name("--world: outcome()", tried.outcome(), COLUMNS)
     folder = RunFolder.open(out, _identity(game))
     text = f"{len(rows.x)} moves of {len(episodes.values)} episodes, a new one every {moves.steps}"
     console.print(f"{text} samples; {out}", highlight=False, soft_wrap=True)

@@ -1,21 +1,28 @@
 """A user's own Python functions: where a new policy may go, what draws do."""
 
+import functools
 import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, reason
 
 
 class NamedFunction(NamedTuple):
-    """A function, and what identifies it in config.yaml."""
+    """A function, and what identifies it in config.yaml.
+
+    Attributes:
+        guard: makes of a function of the same file one whose errors are a line each.
+    """
 
     function: Callable[..., Any]
     identity: str
+    guard: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def load_support(text: str) -> NamedFunction:
@@ -71,4 +78,24 @@ def load_function(option: str, text: str, default: str, kind: str) -> NamedFunct
             f"{option} {text}: {place} has no function {name!r}; allowed are FILE.py:name and "
             f"module:name of a function of {kind}."
         )
-    return NamedFunction(function, identity)
+    guard = functools.partial(_guarded, f"{option} {text}", getattr(module, "__file__", None))
+    return NamedFunction(guard(function), identity, guard)
+
+
+def _guarded(named: str, file: str | None, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, but what it raises is an `InputError` with the line of the user's file."""
+
+    def called(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except InputError:
+            raise
+        except Exception as error:  # the user's program may raise anything
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if frame.filename == file]
+            where = f" in line {lines[-1]}" if lines else ""
+            what = f"{type(error).__name__}: {reason(error)}"
+            name = getattr(function, "__name__", "it")
+            raise InputError(f"{named}: {name} raised {what}{where}.") from error
+
+    return called

@@ -245,8 +245,47 @@ def test_earlier_measurements_are_never_overwritten(call, tmp_path, monkeypatch)
     monkeypatch.setattr(command, "ceiling", lambda: pytest.fail("measured"))
     status, _, error = call("benchmark", "training", "--out", tmp_path)
     assert status == 2
-    assert f"{tmp_path / 'benchmark.json'} has measurements; move it away or give" in error
+    assert f"{tmp_path / 'benchmark.json'} has measurements of another command" in error
+    assert "asked.parts: ['kde'] there, ['training'] now" in error
+    assert "move it away or give another --out" in error
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_the_same_command_goes_on_with_the_part_at_which_it_was_stopped(
+    call, tmp_path, monkeypatch
+):
+    calls = []
+
+    def part(name, *, stopped=False):
+        def rows(repeats):
+            calls.append(name)
+            for case in ("a", "b"):
+                if stopped and case == "b":
+                    raise KeyboardInterrupt
+                yield {"part": name, "case": case, "who": "virl_tf", "gflop_per_cpu_second": 5.0}
+
+        return rows
+
+    monkeypatch.setitem(command.PARTS, "kde", part("kde"))
+    monkeypatch.setitem(command.PARTS, "growth", part("growth", stopped=True))
+    monkeypatch.setattr(command, "ceiling", lambda: 10.0)
+    given = ("benchmark", "kde", "growth", "--out", tmp_path)
+    status, _, error = call(*given)
+    assert (status, error) == (130, "stopped; the same command continues with the part at work.\n")
+    monkeypatch.setitem(command.PARTS, "growth", part("growth"))
+    monkeypatch.setattr(command, "ceiling", lambda: pytest.fail("another ceiling"))
+    assert call(*given)[0] == 0
+    assert calls == ["kde", "growth", "growth"]
+    written = json.loads((tmp_path / "benchmark.json").read_text())
+    assert [(row["part"], row["case"], row["share_of_ceiling"]) for row in written["rows"]] == [
+        (name, case, 0.5) for name in ("kde", "growth") for case in ("a", "b")
+    ]
+    before = (tmp_path / "benchmark.json").read_bytes()
+    status, output, _ = call(*given)
+    assert status == 0
+    assert "measured before: kde, growth" in output
+    assert len(calls) == 3
+    assert (tmp_path / "benchmark.json").read_bytes() == before
 
 
 class FakePeer:

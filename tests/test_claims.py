@@ -164,6 +164,17 @@ def test_mostly_limited_takes_five_runs_of_geim_and_none_of_virl():
     assert LIMITED.check(frame[frame["method"] == "virl"]).verdict == TOO_FEW
 
 
+def test_a_policy_that_covers_no_mode_has_no_share_of_new_ones():
+    changes = {("inference", "geim"): {"modes_covered": [8] * 5 + [0], "new_modes": [7] * 5 + [0]}}
+    finding = LIMITED.check(results(changes))
+    assert finding.numbers == (
+        "8.0 modes covered, 7.0 of them new; share of new ones 0.88 [0.88, 0.88]; 1 more cover none"
+    )
+    changes["inference", "geim"]["modes_covered"] = 0
+    nothing = LIMITED.check(results(changes))
+    assert (nothing.verdict, nothing.numbers) == (TOO_FEW, "0 runs that cover a mode")
+
+
 # --- comparisons of the methods -------------------------------------------------------------------
 
 # Claim, stage, column, and the two values for which V-IRL has it the paper's way.
@@ -311,7 +322,7 @@ def test_too_few_runs_tell_how_many_would_do():
     two = results(seeds=2)
     assert UNEXPLORED.check(two).shown == "not enough runs (2 pairs; at least 5)"
     assert VERSATILE.check(two).shown == "not enough runs (2 runs of a method; at least 3)"
-    assert LIMITED.check(two).shown == "not enough runs (2 runs; at least 5)"
+    assert LIMITED.check(two).shown == "not enough runs (2 runs that cover a mode; at least 5)"
     equal = results(both("inference", "new_modes", 1.0, 1.0))
     assert UNEXPLORED.check(equal).shown == "not enough runs (6 pairs undecided; 15 decide)"
     frame = results(task="gaussians")

@@ -209,6 +209,35 @@ def test_an_index_that_pandas_wrote_is_left_out(tmp_path):
     assert load_demonstrations(written(tmp_path / "y.csv", shuffled)).columns[1:] == ["a", "b"]
 
 
+def test_names_that_pandas_gives_by_itself_are_no_row(tmp_path, capsys):
+    frame = pd.DataFrame(X)
+    found = load_demonstrations(written(tmp_path / "x.csv", frame.to_csv()))
+    assert (found.columns, capsys.readouterr().err) == (["0", "1"], "")
+    np.testing.assert_allclose(found.x, X)
+    found = load_demonstrations(written(tmp_path / "y.csv", frame.to_csv(index=False)))
+    assert found.columns == ["0", "1"]
+    np.testing.assert_allclose(found.x, X)
+    told = capsys.readouterr().err
+    assert "y.csv: the first line was taken for the names 0,1" in told
+    assert "if it is a row, put a line of names above it." in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_first_row_that_counts_is_a_row_among_numbers_written_as_short_as_can_be(
+    tmp_path, capsys, width
+):
+    x = np.round(X[:, :width], 1)
+    x[:2] = np.arange(width)
+    np.savetxt(tmp_path / "x.csv", x, fmt="%g", delimiter=",")
+    found = load_demonstrations(tmp_path / "x.csv")
+    assert found.columns == ["x0", "x1"][:width]
+    np.testing.assert_allclose(found.x, x)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(InputError, match="holds no rows"):
+        load_demonstrations(written(tmp_path / "y.csv", "0,1\n"))
+
+
 @pytest.mark.parametrize("name", ["x.npy", "x.npz"])
 def test_the_columns_of_arrays_have_names_too(tmp_path, name):
     path = written(tmp_path / name, X if name == "x.npy" else {"x": X})

@@ -584,6 +584,10 @@ BAD_ARGUMENTS = {
     "wrong type": ({"hparams": {"loop": {"num_iterations": "4"}}}, "num_iterations"),
     "no mapping": ({"hparams": [1, 2]}, "sections"),
     "no file": ({"hparams": "no/such/file.yaml"}, "no/such/file.yaml"),
+    "dither as text": ({"dither": "no"}, "dither must be True or False, got 'no'"),
+    "progress as a number": ({"progress": 1}, "progress must be True or False"),
+    "no tensorboard": ({"tensorboard": None}, "tensorboard must be True or False"),
+    "no function": ({"evaluate": 3}, "evaluate must be a function of the State, got 3"),
 }
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from experiments import fit_command
 from experiments.evaluation import own_demonstrations
+from experiments.evaluation.base import UserSupport
 from experiments.figures import style
 from tests import tiny
 
@@ -183,10 +184,15 @@ def test_columns_can_be_contexts(call, tmp_path):
 
 def test_the_share_of_a_policy_inside_of_a_support():
     policy = standard_normal_start(1, 2, 0)._replace(means=tf.zeros([1, 2], tf.float64))
-    inside = own_demonstrations.share_inside(policy, lambda x: x[:, 0] > 0.0)
-    assert inside == pytest.approx(0.5, abs=0.05)
-    nowhere = own_demonstrations.share_inside(policy, lambda x: x[:, 0] > 99.0)
-    assert nowhere == 1.0 / own_demonstrations.MEASURED
+    calls = []
+    half = UserSupport(lambda x: (calls.append(len(x)), x[:, 0] > 0.0)[1])
+    share = half.outside(policy)
+    assert share == pytest.approx(0.5, abs=0.02)
+    again = policy._replace(means=tf.zeros([1, 2], tf.float64))
+    assert half.outside(again) == share
+    assert len(calls) == 1
+    assert half.outside(policy._replace(means=tf.ones([1, 2], tf.float64))) < share
+    assert UserSupport(lambda x: x[:, 0] > 99.0).outside(policy) == 1.0
 
 
 def check_inference_with_contexts(call, run, folder):

@@ -299,6 +299,9 @@ BAD_NUMBERS = {
     "weight_kl_bound": [0.0, -0.1, np.nan],
     "ridge": [0.0, -1e-6, np.nan],
     "callback": [5],
+    "gradients": ["x", 1],
+    "jit_compile": ["no", None],
+    "progress": [2],
 }
 
 
@@ -311,6 +314,10 @@ def test_bad_numbers_are_refused_by_name(name, value):
 
     with pytest.raises(InputError, match=name):
         fit_policy(untouched, **{"dim": 2, "num_components": 1, "num_steps": 1, name: value})
+
+
+def test_numpys_truth_values_are_flags():
+    assert np.isfinite(quick(num_components=1, progress=np.False_).elbo)
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (1, 3)])

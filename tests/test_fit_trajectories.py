@@ -265,6 +265,8 @@ def test_paths_may_have_a_context_each(call, tmp_path):
     assert np.load(tmp_path / "one/trajectories.npz")["trajectories"].shape == (1000, 12, 2)
     again = ["fit", tmp_path / "paths.csv", *options, "--out", tmp_path / "out"]
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    written = (tmp_path / "out/encoding.npz").stat().st_mtime_ns
     assert call(*again)[0] == 0
+    assert (tmp_path / "out/encoding.npz").stat().st_mtime_ns == written
     after = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert after == before

@@ -298,6 +298,9 @@ def test_paths_are_measured_and_drawn_as_paths(call, tmp_path):
         assert arrays["demonstrations"].shape == arrays["reward's draws"].shape == (60, 15, 2)
         np.testing.assert_array_equal(arrays["columns"], ["x0", "x1"])
     assert (tmp_path / "out" / "judge.png").is_file()
+    written = (tmp_path / "out" / "encoding.npz").stat().st_mtime_ns
+    assert call("judge", tmp_path / "paths.npy", *options)[0] == 0
+    assert (tmp_path / "out" / "encoding.npz").stat().st_mtime_ns == written
     assert "1 of 1 splits" in shown or "0 of 1 splits" in shown
     status, _, error = call("judge", tmp_path / "paths.npy", *options, "--group", "x0")
     assert (status, "--group is for tables" in error) == (2, True)

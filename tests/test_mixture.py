@@ -117,8 +117,16 @@ def test_points_of_other_dimensions_are_refused(shape):
 def test_other_number_formats(dtype):
     mixture, x = make_mixture(2, 2), tf.cast([[1, 0], [2, -3]], dtype)
     np.testing.assert_array_equal(mixture.log_prob(x), mixture.log_prob(np.float64(x)))
-    with pytest.raises(InputError, match=r"must be real numbers .*complex64"):
+    with pytest.raises(InputError, match=r"must be an array of real numbers .*complex64"):
         mixture.log_prob(tf.cast(x, tf.complex64))
+
+
+@pytest.mark.parametrize("x", [None, [[1.0, 2.0], [3.0]], [[None, 1.0]], {}, "ab", 10**400])
+def test_what_are_no_numbers_is_refused_in_one_line(x):
+    for density in (make_mixture(), conditioned(make_mixture(3, 3), 1)):
+        with pytest.raises(InputError, match=r"^x must be an array of real numbers \[") as error:
+            density.log_prob(x)
+        assert "\n" not in str(error.value)
 
 
 def test_log_prob_of_no_points():

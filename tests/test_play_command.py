@@ -61,6 +61,20 @@ class Silent(World):
     def outcome(self):
         return "well"
 
+class Broken(World):
+    def __init__(self, n, seed):
+        self.positions = np.zeros((n, 2)) + self.nothing
+
+class Fallen(World):
+    def move(self, targets):
+        raise RuntimeError(f"at {targets.shape}:\\n  fallen")
+
+class Unseen(World):
+    positions = property(lambda self: 1 / 0, lambda self, value: None)
+
+    def __init__(self, n, seed):
+        pass
+
 class Taken(World):
     def outcome(self):
         return {"mover": 1.0}
@@ -140,6 +154,12 @@ def test_quiet_leaves_the_warnings(finished, call):
         ("Stuck", "the world has no method 'move'"),
         ("Silent", "outcome() must return {name: number}"),
         ("Taken", "other names than the table's own; got 'mover'"),
+        (
+            "Broken",
+            "Broken raised AttributeError: 'Broken' object has no attribute",
+        ),
+        ("Fallen", "move raised RuntimeError: at (20, 2): fallen in line"),
+        ("Unseen", "positions raised ZeroDivisionError: division by zero in line"),
         ("Nowhere", "has no function 'Nowhere'"),
     ],
 )

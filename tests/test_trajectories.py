@@ -85,6 +85,13 @@ def test_the_gradient_is_that_of_finite_differences_and_compiles(encoding):
     np.testing.assert_allclose(compiled(x), roughness(x), rtol=1e-10)
 
 
+@pytest.mark.parametrize("x", [None, [[1.0], [2.0, 3.0]], np.array([None, 1.0]), "ab", [1j]])
+def test_what_are_no_codes_is_refused_in_one_line(encoding, x):
+    with pytest.raises(InputError, match=r"^codes must be an array of real numbers \[") as error:
+        encoding.decode(x)
+    assert "\n" not in str(error.value)
+
+
 def test_float32_and_lists_are_codes_too(encoding):
     x = codes_for(encoding, 2)
     assert encoding.decode(x.astype(np.float32)).dtype == tf.float64

@@ -4,7 +4,7 @@ from virl_tf import InputError
 
 import pytest
 
-from experiments.user_functions import load_support, load_world
+from experiments.user_functions import load_outcome, load_support, load_world
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,24 @@ def test_what_a_file_raises_while_it_is_read_is_one_error(tmp_path, text, messag
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(InputError, match=message):
         load_support(str(tmp_path / "mine.py"))
+
+
+def test_what_a_function_raises_is_one_line_that_names_its_own(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def outcome(x, kept_back):\n    return {'a': 1.0 / len(x)}\n")
+    named = load_outcome(str(path))
+    assert named.function([0], [0]) == {"a": 1.0}
+    with pytest.raises(InputError) as error:
+        named.function([], [])
+    what = "outcome raised ZeroDivisionError: float division by zero in line 2."
+    assert str(error.value) == f"--outcome {path}: {what}"
+
+
+def test_what_the_library_refuses_within_a_function_stays_as_it_is(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("import virl_tf\ndef support(x):\n    return virl_tf.load(x)\n")
+    with pytest.raises(InputError, match=r"^\S*/none is not a run folder"):
+        load_support(str(path)).function(tmp_path / "none")
 
 
 def test_a_world_may_be_a_dataclass(tmp_path):

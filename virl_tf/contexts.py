@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import DENSITY, as_tensor
+from virl_tf.numerics import real_tensor
 from virl_tf.shapes import Array, Bool, Float64
 from virl_tf.validation import InputError
 
@@ -122,13 +122,8 @@ def checked_context(c: Any, size: int) -> Float64[Array, " C"]:
 
 def checked(name: str, value: Any, size: int) -> tf.Tensor:
     """`value` as float64 [..., size], or an InputError that names it."""
-    wanted = f"{name} must be an array of real numbers [..., {size}]"
-    try:
-        value = as_tensor(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{wanted}: {error}") from error
-    if not (value.dtype.is_floating or value.dtype.is_integer):
-        raise InputError(f"{wanted}, got dtype {value.dtype.name}.")
+    value = real_tensor(name, value, size)
     if value.shape.rank in (0, None) or value.shape[-1] != size:
+        wanted = f"{name} must be an array of real numbers [..., {size}]"
         raise InputError(f"{wanted}, got shape {value.shape}.")
-    return tf.cast(value, DENSITY)
+    return value

@@ -33,7 +33,7 @@ from virl_tf.problem import Problem, make_problem
 from virl_tf.reward import Reward
 from virl_tf.score import Score, from_plain, in_words
 from virl_tf.summary import FitWarning, summarise
-from virl_tf.validation import InputError, check_choice, check_integer, check_seed
+from virl_tf.validation import InputError, check_choice, check_flag, check_integer, check_seed, told
 from virl_tf.vips.conditional import check_surrogate
 
 Evaluate = Callable[[State], Mapping[str, float]]
@@ -188,6 +188,7 @@ def fit(
     """
     row = METHODS[check_choice("method", method, METHODS)]
     check_seed(seed)
+    _check_kinds(evaluate, dither=dither, progress=progress, tensorboard=tensorboard)
     options = DataOptions(held_out, groups, periodic, support, dither, contexts)
     prepared = prepare(demonstrations, options, seed)
     if num_components is not None:
@@ -238,6 +239,14 @@ def fit(
     for text in result.warnings:
         warnings.warn(text, FitWarning, stacklevel=2)
     return result
+
+
+def _check_kinds(evaluate: Any, **flags: Any) -> None:
+    """Raises InputError: `evaluate` would be called after an iteration, "no" counts as true."""
+    for name, value in flags.items():
+        check_flag(name, value)
+    if evaluate is not None and not callable(evaluate):
+        raise InputError(f"evaluate must be a function of the State, got {told(evaluate)}.")
 
 
 def _lost_summary(folder: RunFolder) -> InputError:

@@ -27,7 +27,7 @@ from virl_tf.policy_steps import Steps
 from virl_tf.policy_watch import Callback, Watch
 from virl_tf.reward import Reward
 from virl_tf.targets import Support, checked_target
-from virl_tf.validation import InputError, check_contexts, check_integer, check_seed
+from virl_tf.validation import InputError, check_contexts, check_flag, check_integer, check_seed
 from virl_tf.vips.adaptive import budget_of
 from virl_tf.vips.conditional import FEWEST_DRAWS
 from virl_tf.vips.slopes import slopes_say_all
@@ -184,6 +184,9 @@ def fit_policy(
             or `support` raise themselves is passed on.
     """
     _check_functions(log_prob, support, callback)
+    check_flag("gradients", gradients, None)
+    check_flag("jit_compile", jit_compile)
+    check_flag("progress", progress)
     seed = check_seed(seed)
     dim = check_integer("dim", dim, 1)
     num_components = check_integer("num_components", num_components, 1)

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from virl_tf.numerics import DENSITY, LOG_2PI, as_tensor, by_blocks, sampling_seed
+from virl_tf.numerics import DENSITY, LOG_2PI, by_blocks, real_tensor, sampling_seed
 from virl_tf.shapes import Array, Bool, Float64, Int64
 from virl_tf.validation import InputError, check_integer
 
@@ -144,10 +144,7 @@ class Mixture(NamedTuple):
 
 def of_rows(log_density: Any, x: Any, width: int, at_once: int) -> tf.Tensor:
     """A log density of rows [N, width] -> [N], in blocks, for x [..., width] -> [...]."""
-    x = as_tensor(x)
-    if not (x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool):
-        raise InputError(f"x must be real numbers [..., {width}], got dtype {x.dtype.name}.")
-    x = tf.cast(x, DENSITY)
+    x = real_tensor("x", x, width)
     if x.shape.rank is None or x.shape[-1:] == [None]:  # of a graph that does not tell
         return by_blocks(log_density, x, at_once)
     if x.shape[-1:] != [width]:

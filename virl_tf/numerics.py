@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.validation import InputError, check_seed, with_nan
+from virl_tf.validation import InputError, check_seed, reason, with_nan
 
 DENSITY = tf.float64
 NETWORK = tf.float32
@@ -90,6 +90,20 @@ def as_tensor(value: Any) -> tf.Tensor:
     value = with_nan(value)
     of_numbers = isinstance(value, (list, tuple, float, int))
     return tf.convert_to_tensor(value, dtype_hint=DENSITY if of_numbers else None)
+
+
+def real_tensor(name: str, value: Any, width: int) -> tf.Tensor:
+    """`as_tensor` of real numbers [..., width], or an InputError that names it. Float64; the last
+    axis is the caller's to check.
+    """
+    wanted = f"{name} must be an array of real numbers [..., {width}]"
+    try:
+        value = as_tensor(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{wanted}: {reason(error)}") from error
+    if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
+        raise InputError(f"{wanted}, got dtype {value.dtype.name}.")
+    return tf.cast(value, DENSITY)
 
 
 def sampling_seed(seed: Any) -> tf.Tensor:

@@ -17,10 +17,10 @@ from virl_tf.network_stack import FrozenNetwork, NetworkStack
 from virl_tf.numerics import (
     DENSITY,
     NETWORK,
-    as_tensor,
     by_blocks,
     compiled,
     from_network,
+    real_tensor,
     specs_of,
 )
 from virl_tf.shapes import Array, Float64
@@ -183,23 +183,16 @@ class Reward(NamedTuple):
 
 
 def _checked_points(x: Any, dim: int) -> tf.Tensor:
-    try:
-        x = as_tensor(x)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"x must be an array of numbers [..., {dim}]: {error}") from error
-    if not (x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool):
-        raise InputError(
-            f"x must be an array of real numbers [..., {dim}], got dtype {x.dtype.name}."
-        )
+    x = real_tensor("x", x, dim)
     wanted = f"x must have shape [..., {dim}] (this reward's dimension)"
     if x.shape.rank is None or (x.shape.rank > 0 and x.shape[-1] is None):
         # In a graph whose input has no such shape: known when it runs.
         found = tf.debugging.assert_equal(tf.shape(x)[-1:], [dim], f"{wanted}.")
         with tf.control_dependencies([found] if found is not None else []):
-            return tf.cast(x, DENSITY)
+            return tf.identity(x)
     if x.shape.rank == 0 or x.shape[-1] != dim:
         raise InputError(f"{wanted}, got {tuple(x.shape)}.")
-    return tf.cast(x, DENSITY)
+    return x
 
 
 def _scaled(scale: tf.Tensor, density: Policy, x: tf.Tensor) -> tf.Tensor:

@@ -60,6 +60,13 @@ def check_integer(what: str, value: Any, low: int, high: int | None = None) -> i
     return int(value)
 
 
+def check_flag(what: str, value: Any, *others: Any) -> None:
+    """Raise `InputError` unless `value` is True or False, or one of `others`."""
+    if not isinstance(value, (bool, np.bool_)) and not any(value is other for other in others):
+        allowed = ", ".join(map(repr, (*others, True)))
+        raise InputError(f"{what} must be {allowed} or False, got {told(value)}.")
+
+
 def check_positive(what: str, value: Any) -> float:
     """Return `value` as a float if it is a finite number > 0, else raise `InputError`."""
     numeric = isinstance(value, (int, float, np.integer, np.floating))

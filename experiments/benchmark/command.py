@@ -1,13 +1,10 @@
 """`python -m experiments benchmark`: measure, and write benchmark.json and a table."""
 
-import os
-import platform
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_json, write_text
 
 import numpy as np
@@ -55,27 +52,53 @@ COLUMNS = {
 def benchmark(names: Sequence[str], settings: Settings, out: Path) -> None:
     """Measure the named parts, one after the other; without names all, `peers` if asked for.
 
+    Parts that the same command has finished in `out` stay as they are.
+
     Raises:
         InputError: an unknown part or preset, numbers out of range, peers that are not installed,
-            or earlier measurements in `out`.
+            or measurements of another command in `out`.
     """
     console = screen()
     settings.check(names, out)
-    best = ceiling()
-    products = "float32 products of 500 x 256 with 256 x 256"
-    console.print(f"ceiling: {best:.0f} GFLOP per CPU second ({products})", highlight=False)
-    rows: list[Row] = []
     every = [*PARTS, "run", "memory", "vips", "few", *(["peers"] if settings.peers else [])]
-    for name in names or every:
+    before = settings.measured(names, out)
+    finished: dict[str, int] = before.get("finished", {})  # {part: rows, up to its last one}
+    rows: list[Row] = before.get("rows", [])[: max(finished.values(), default=0)]
+    left = [name for name in dict.fromkeys(names or every) if name not in finished]
+    if finished:
+        console.print(f"{out}: measured before: {', '.join(finished)}", soft_wrap=True)
+    if left:
+        best = before.get("ceiling") or ceiling()
+        products = "float32 products of 500 x 256 with 256 x 256"
+        console.print(f"ceiling: {best:.0f} GFLOP per CPU second ({products})", highlight=False)
+        about = {**settings.identity(names), **settings.to_dict(best)}
+        about["peak_memory_gib"] = before.get("peak_memory_gib", 0.0)
+        _measure_all(left, settings, out, about, rows, finished)
+    console.print(f"{out / FILE}, {out / 'benchmark.md'}", soft_wrap=True)
+
+
+def _measure_all(
+    left: Sequence[str],
+    settings: Settings,
+    out: Path,
+    about: dict[str, Any],
+    rows: list[Row],
+    finished: Mapping[str, int],
+) -> None:
+    """Measure what is `left`, and write after each row: a later one may fail, and policies with
+    peers take hours.
+    """
+    console = screen()
+    for name in left:
         with console.status(f"measuring {name}"):
             for row in measure(name, settings, out):
                 if "gflop_per_cpu_second" in row:
-                    row["share_of_ceiling"] = row["gflop_per_cpu_second"] / best
+                    row["share_of_ceiling"] = row["gflop_per_cpu_second"] / about["ceiling"]
                 _report(console, row)
                 rows.append(row)
-                # After each row: a later one may fail, and policies with peers take hours.
-                write(rows, out, settings.to_dict(best))
-    console.print(f"{out / FILE}, {out / 'benchmark.md'}")
+                write(rows, out, {**about, "finished": finished})
+        finished = {**finished, name: len(rows)}
+        write(rows, out, {**about, "finished": finished})
 
 
 def measure(name: str, settings: Settings, out: Path) -> Iterator[Row]:
@@ -93,23 +116,14 @@ def measure(name: str, settings: Settings, out: Path) -> Iterator[Row]:
         yield from steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats)
 
 
-def write(rows: list[Row], out: Path, settings: Mapping[str, Any]) -> None:
+def write(rows: list[Row], out: Path, about: Mapping[str, Any]) -> None:
     """benchmark.json and benchmark.md in `out`."""
     _compare_with_ours(rows)
-    threads = os.environ.get("TF_NUM_INTRAOP_THREADS", "as many as cores")
-    about = {"machine": machine(), "threads": threads, "versions": versions(), **settings}
-    about["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    most = max(peak, about.get("peak_memory_gib", 0.0))  # of a command that was stopped, too
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / FILE, {**about, "rows": rows})
+    write_json(out / FILE, {**about, "peak_memory_gib": most, "rows": rows})
     write_text(out / "benchmark.md", markdown(rows))
-
-
-def machine() -> str:
-    """Processor and cores."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, {len(names)} cores"
 
 
 def _compare_with_ours(rows: list[Row]) -> None:

@@ -1,10 +1,14 @@
 """What `python -m experiments benchmark` may be asked for."""
 
 import importlib.util
+import os
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from virl_tf.persistence.configuration import differences, versions
+from virl_tf.persistence.files import plain, read_json
 from virl_tf.validation import InputError, check_choice, check_integer, check_positive
 
 PART_NAMES = (
@@ -35,7 +39,7 @@ class Settings(NamedTuple):
 
     def check(self, names: Sequence[str], out: Path) -> None:
         """Raises InputError for an unknown part or preset, a number out of range, no peers, or a
-        folder `out` with measurements.
+        folder `out` with measurements of another command.
         """
         for name in names:
             check_choice("part", name, PART_NAMES)
@@ -46,10 +50,29 @@ class Settings(NamedTuple):
             check_positive("--peer-seconds", self.peer_seconds)
         if self.peers or "peers" in names:
             check_gmmvi()
-        # One machine, ceiling and settings stand above all rows: those of another call cannot stay
-        # beside new ones, and some take hours.
-        if (out / FILE).exists():
-            raise InputError(f"{out / FILE} has measurements; move it away or give another --out.")
+        self.measured(names, out)
+
+    def measured(self, names: Sequence[str], out: Path) -> dict[str, Any]:
+        """What the same command has measured in `out`; {} where nothing is there.
+
+        Raises:
+            InputError: measurements of another one. One machine, ceiling and settings stand above
+                all rows: others cannot stay beside them, and some take hours.
+        """
+        if not (out / FILE).exists():
+            return {}
+        found, now = read_json(out / FILE), self.identity(names)
+        if unlike := differences({key: found.get(key) for key in now}, now):
+            text = f"{out / FILE} has measurements of another command ({unlike[0]:.160})"
+            raise InputError(f"{text}; move it away or give another --out.")
+        return found
+
+    def identity(self, names: Sequence[str]) -> dict[str, Any]:
+        """What tells a command from others, and its machine."""
+        threads = os.environ.get("TF_NUM_INTRAOP_THREADS", "as many as cores")
+        about = {"machine": machine(), "threads": threads, "versions": versions()}
+        found: dict[str, Any] = plain({**about, "asked": {"parts": names, **self._asdict()}})
+        return found
 
     def to_dict(self, best: float) -> dict[str, Any]:
         """As written beside the rows; `best`: the ceiling."""
@@ -63,6 +86,14 @@ class Settings(NamedTuple):
                 self.peer_seconds or f"{TIMES_OURS:.0f} times ours; few: {SECONDS:.0f}"
             )
         return stored
+
+
+def machine() -> str:
+    """Processor and cores."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor()}, {len(names)} cores"
 
 
 def check_gmmvi() -> None:

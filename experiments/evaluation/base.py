@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from virl_tf.contexts import drawn, places
 from virl_tf.fit import Evaluate, Result
 from virl_tf.mixture import Mixture
-from virl_tf.numerics import DENSITY, numpy_seed
+from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.policy_start import spread_start
 from virl_tf.reward import Reward, log_prob_of
+from virl_tf.targets import Support
 from virl_tf.tasks import Task
 
 import numpy as np
@@ -16,6 +18,8 @@ import tensorflow as tf
 from rich.console import Console
 
 RewardFunction = Reward | Callable[[Any], Any]
+
+OUTSIDE_OF = 20_000  # draws of a policy, of which those outside of a support are counted
 
 SEARCH = {"split_rounds": 0}
 """Of inference with a search: as in the records of all sweeps, and it starts where a reward's modes
@@ -81,6 +85,30 @@ class Experiment(Protocol):
 
         `obstacles`: share of the modes to block, for tasks with such a stage of inference.
         """
+
+
+class UserSupport:
+    """Where a user lets a policy go, [N, D] -> [N] bool."""
+
+    def __init__(self, function: Support):
+        """The user's own."""
+        self._function = function
+        self._outside: dict[tuple[bytes, ...], float] = {}
+
+    def __call__(self, x: Any) -> Any:
+        """Whether points are inside."""
+        return self._function(x)
+
+    def outside(self, policy: Any, contexts: np.ndarray | None = None) -> float:
+        """The share of a policy's draws that are outside, in some of its contexts if there are any.
+        What is asked for again is not drawn again.
+        """
+        key = tuple(np.asarray(array).tobytes() for array in policy)
+        if key not in self._outside:
+            seed = split_seed(0, 0, "outside of the support")
+            x = drawn(policy, places(contexts, OUTSIDE_OF, seed), seed)
+            self._outside[key] = 1.0 - float(np.mean(self(x)))
+        return self._outside[key]
 
 
 # A run counts as diverged when its objective ends this many nats above its best: healthy runs stay

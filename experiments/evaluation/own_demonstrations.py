@@ -24,7 +24,7 @@ from virl_tf.validation import InputError
 import numpy as np
 import tensorflow as tf
 
-from experiments.evaluation.base import RewardFunction, average_reward
+from experiments.evaluation.base import OUTSIDE_OF, RewardFunction, UserSupport, average_reward
 from experiments.evaluation.situations import grid_over, nearest, write_situations
 from experiments.evaluation.trajectories import SHOWN, write_trajectories
 from experiments.result_files import read_summary
@@ -124,12 +124,6 @@ def train_and_test(runs: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([train, test[~held_out]]), test[held_out]
 
 
-def share_inside(policy: Mixture, support: Support) -> float:
-    """How much of a policy is inside of a user's support, by draws; no less than one of them."""
-    inside = support(policy.sample(MEASURED, split_seed(0, 0, "inside")))
-    return max(float(np.mean(inside)), 1.0 / MEASURED)
-
-
 class OwnInference:
     """Inference on the reward of a fit, or the average of several to the same demonstrations.
 
@@ -144,7 +138,7 @@ class OwnInference:
         runs: Sequence[Path],
         rewards: Sequence[Reward],
         context: np.ndarray | None = None,
-        given: Support | None = None,
+        given: UserSupport | None = None,
     ):
         """From the files of the fits. Raises InputError if their codes are of different maps."""
         check_same_encoding(runs)
@@ -195,7 +189,8 @@ class OwnInference:
         values = policy.log_prob(self._scored).numpy()
         if self._given is None or not isinstance(policy, Mixture):
             return values
-        return values - np.log(share_inside(policy, self._given))
+        inside = 1.0 - self._given.outside(policy)
+        return values - np.log(max(inside, 1.0 / OUTSIDE_OF))  # no less than one draw
 
     @property
     def _points(self) -> np.ndarray:

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.mixture import gaussian
-from virl_tf.numerics import DENSITY, LOG_2PI, as_tensor, split_seed
+from virl_tf.numerics import DENSITY, LOG_2PI, real_tensor, split_seed
 from virl_tf.tasks.slice_sampling import slice_sample
 from virl_tf.validation import InputError, check_integer, check_positive, check_seed
 
@@ -142,7 +142,7 @@ class GridWalker:
         return tf.cumsum(tf.cos(x) - self.spacing, axis=-1)
 
     def _angles(self, x: Any) -> tf.Tensor:
-        x = tf.cast(as_tensor(x), DENSITY)
+        x = real_tensor("x", x, self.dim)
         if x.shape.rank == 0 or x.shape[-1] != self.dim:
             raise InputError(
                 f"x must have shape [..., {self.dim}], one angle per step; got {tuple(x.shape)}."

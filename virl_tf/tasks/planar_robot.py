@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import DENSITY, LOG_2PI, split_seed
+from virl_tf.numerics import DENSITY, LOG_2PI, real_tensor, split_seed
 from virl_tf.validation import InputError, check_integer, check_positive, check_seed
 
 GOALS = ((7.0, 0.0), (0.0, 7.0), (-7.0, 0.0), (0.0, -7.0))
@@ -177,7 +177,7 @@ class PlanarRobot:
         return tf.norm(self.joints(x)[..., -1:, :] - tf.constant(self.goals, DENSITY), axis=-1)
 
     def _angles(self, x: Any) -> tf.Tensor:
-        x = tf.cast(x if tf.is_tensor(x) else np.asarray(x), DENSITY)
+        x = real_tensor("x", x, self.dim)
         if x.shape.rank == 0 or x.shape[-1] != self.dim:
             raise InputError(
                 f"x must have shape [..., {self.dim}], one angle per joint; got {tuple(x.shape)}."

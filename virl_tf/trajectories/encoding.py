@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import DENSITY
+from virl_tf.numerics import real_tensor
 from virl_tf.shapes import Array, Float64
 from virl_tf.trajectories.episodes import Episodes, at_samples, check_episodes, resample
 from virl_tf.validation import InputError
@@ -113,9 +113,9 @@ class Encoding:
         """Paths of codes: [..., D'] -> [..., T, D], float64.
 
         Of TensorFlow operations, so that constraints and rewards on paths have gradients and can
-        be compiled. Raises InputError for another last axis.
+        be compiled. Raises InputError for another last axis, or no real numbers.
         """
-        x = tf.cast(x if tf.is_tensor(x) else np.asarray(x), DENSITY)
+        x = real_tensor("codes", x, self.dim)
         if x.shape.rank == 0 or x.shape[-1] != self.dim:
             raise InputError(
                 f"codes must have shape [..., {self.dim}]; got {tuple(x.shape)}. "
