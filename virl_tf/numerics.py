@@ -83,6 +83,11 @@ def split_seed(seed: int, iteration: int, purpose: str) -> np.ndarray:
     return np.random.SeedSequence(words).generate_state(2).astype(np.int32)
 
 
+def generator(seed: int, iteration: int, purpose: str) -> np.random.Generator:
+    """NumPy's generator of one purpose in one iteration of one run."""
+    return np.random.default_rng(split_seed(seed, iteration, purpose).astype(np.uint32))
+
+
 def as_tensor(value: Any) -> tf.Tensor:
     """`value` as a tensor: NaN for what a frame or a masked array is missing, and of lists of
     numbers float64, where TensorFlow makes float32.
