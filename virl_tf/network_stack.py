@@ -88,9 +88,7 @@ def empty_stack(capacity: int, num_inputs: int, num_layers: int, layer_size: int
     )
 
 
-def stack_shapes(
-    capacity: int, num_inputs: int, num_layers: int, layer_size: int
-) -> FrozenNetwork:
+def stack_shapes(capacity: int, num_inputs: int, num_layers: int, layer_size: int) -> FrozenNetwork:
     """The shapes of the arrays of `empty_stack`."""
     t, hidden, h = capacity, num_layers - 1, layer_size
     return FrozenNetwork(
