@@ -146,7 +146,10 @@ class ConditionalMixture(NamedTuple):
         return tf.reduce_logsumexp(log_gate + self.component_log_prob(rows), axis=-1)
 
     def sample(self, c: Any, seed: Any = None) -> tf.Tensor:
-        """A draw for each context: c [N, C] -> [N, D]. `seed` as of `Mixture.sample`."""
+        """A draw for each context: c [N, C] -> [N, D]. `seed` as of `Mixture.sample`.
+
+        Raises InputError for contexts of another shape.
+        """
         c = checked("c", c, self.num_contexts)
         if c.shape.rank != 2:
             raise InputError(

@@ -151,7 +151,10 @@ def log_normalisers(scale_trils: Float64[Array, "K D D"]) -> Float64[Array, " K"
 
 
 def of_rows(log_density: Any, x: Any, width: int, at_once: int) -> tf.Tensor:
-    """A log density of rows [N, width] -> [N], in blocks, for x [..., width] -> [...]."""
+    """A log density of rows [N, width] -> [N], in blocks, for x [..., width] -> [...].
+
+    Raises InputError for another last axis, or what is not real.
+    """
     x = as_tensor(x)
     if not (x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool):
         raise InputError(f"x must be real numbers [..., {width}], got dtype {x.dtype.name}.")

@@ -258,8 +258,8 @@ def _loss_and_accuracy(
 
 
 def _shuffle(data: LogitData, n: int, seed: tf.Tensor) -> LogitData:
-    """N rows in random order: a random part of more rows; fewer are repeated, each as often as the
-    others but for one.
+    """N rows in random order: a random part of the data if it has more, else all of it, repeated in
+    that order until there are n.
     """
     size = data.z.shape[0]
     order = tf.argsort(tf.random.stateless_uniform([size], seed))
