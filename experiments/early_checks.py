@@ -7,7 +7,6 @@ from typing import Any
 from virl_tf.hparams import Hparams, load_hparams, own_data_hparams
 from virl_tf.methods import METHODS
 from virl_tf.validation import (
-    MOST_HELD_OUT,
     InputError,
     check_choice,
     check_integer,
@@ -73,7 +72,7 @@ def check_fit(
     if components is not None:
         check_integer("--components", components, 1)
     check_seed(seed)
-    check_share("--held-out", held_out, MOST_HELD_OUT)
+    check_share("--held-out", held_out)
     family = METHODS[method].family
     if hparams_file is None:
         return assigned(own_data_hparams(family), assignments)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from virl_tf.validation import MOST_HELD_OUT, InputError, check_integer, check_share
+from virl_tf.validation import InputError, check_integer, check_share
 
 from experiments.specification import parse_integers
 from experiments.user_functions import NamedFunction, load_outcome
@@ -31,7 +31,7 @@ class JudgeRequest(NamedTuple):
     ) -> "JudgeRequest":
         """Of the command's options. Raises InputError for one that cannot be used."""
         check_integer("--splits", splits, 1)
-        if not check_share("--keep-back", keep_back, MOST_HELD_OUT):
+        if not check_share("--keep-back", keep_back):
             raise InputError("--keep-back is 0: there would be no rows to measure on.")
         function = None if outcome is None else load_outcome(outcome)
         return cls(components, splits, keep_back, function)

@@ -109,7 +109,7 @@ def test_frozen_does_not_follow_the_model():
 def test_every_start_is_fresh_without_a_previous_network(start):
     model = build()
     for found, expected in zip(
-        start_weights(model, start, None, 5), fresh_weights(model, 5), strict=True
+        start_weights(model, start, (), 5), fresh_weights(model, 5), strict=True
     ):
         np.testing.assert_array_equal(found, expected)
 

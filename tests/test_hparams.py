@@ -224,7 +224,7 @@ def test_the_baselines_take_more_iterations():
 def test_a_default_that_is_missing_is_named(tmp_path, monkeypatch):
     values = read_yaml(module.DIRECTORY / "defaults.yaml")
     del values["policy"]["kl_bound"]
-    monkeypatch.setattr(module, "_defaults", lambda: values)
+    monkeypatch.setattr(module, "_own_file", lambda _: values)
     with pytest.raises(InputError, match=r"defaults.yaml: no value for policy.kl_bound"):
         default_hparams()
 

@@ -318,7 +318,7 @@ def test_other_shapes_are_told_how_to_become_rows(x, expected):
 @pytest.mark.parametrize(
     "check",
     [
-        lambda value: check_share("held_out", value, 0.5),
+        lambda value: check_share("held_out", value),
         lambda value: check_integer("seed", value, 0),
         lambda value: check_positive("extent", value),
         lambda value: check_choice("method", value, ["virl"]),

@@ -17,10 +17,17 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.contexts import checked, checked_context, rows_of
-from virl_tf.mixture import MANY_COMPONENTS, Mixture, of_rows, quadratics, rows_at_once
+from virl_tf.mixture import (
+    MANY_COMPONENTS,
+    Mixture,
+    log_gaussians,
+    log_normalisers,
+    of_rows,
+    quadratics,
+    rows_at_once,
+)
 from virl_tf.numerics import (
     DENSITY,
-    LOG_2PI,
     at_share,
     by_blocks,
     sampling_seed,
@@ -97,9 +104,7 @@ class ConditionalMixture(NamedTuple):
             return self._many_log_prob(rows)
         c, x = rows[:, : self.num_contexts], rows[:, self.num_contexts :]
         means = tf.matmul(self.gains, tf.transpose(c)[None]) + self.offsets[:, :, None]
-        inverses = tf.linalg.triangular_solve(self.scale_trils, tf.eye(self.dim, dtype=DENSITY))
-        z = tf.matmul(inverses, tf.transpose(x)[None] - means)  # [K, D, N]
-        return tf.transpose(-0.5 * tf.reduce_sum(z * z, axis=1) - self.log_normalisers()[:, None])
+        return log_gaussians(tf.transpose(x)[None] - means, self.scale_trils)
 
     def _many_log_prob(self, rows: Float64[Array, "N C+D"]) -> Float64[Array, "N K"]:
         """The same as quadratics of the rows."""
@@ -111,7 +116,8 @@ class ConditionalMixture(NamedTuple):
         maps = tf.concat([-tf.matmul(inverses, self.gains), inverses], axis=-1)
         precisions = tf.matmul(maps, maps, transpose_a=True)
         linear = tf.linalg.matvec(maps, shifts, transpose_a=True)
-        constant = -0.5 * tf.reduce_sum(shifts * shifts, axis=-1) - self.log_normalisers()
+        of_shifts = -0.5 * tf.reduce_sum(shifts * shifts, axis=-1)
+        constant = of_shifts - log_normalisers(self.scale_trils)
         return quadratics((constant, linear, precisions), rows - centre)
 
     def _centre(self) -> Float64[Array, " C+D"]:
@@ -123,11 +129,6 @@ class ConditionalMixture(NamedTuple):
         c = tf.sort(places, axis=0)[self.num_components // 2]
         means = tf.linalg.matvec(self.gains, c) + self.offsets
         return tf.concat([c, tf.reduce_mean(means, axis=0)], axis=0)
-
-    def log_normalisers(self) -> tf.Tensor:
-        """[K]: log of (2 pi)^{D/2} det(Sigma_o)^{1/2}."""
-        log_det = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(self.scale_trils)), axis=-1)
-        return log_det + 0.5 * self.dim * LOG_2PI
 
     def log_prob(self, x: Any, c: Any = None) -> tf.Tensor:
         """Log q(x | c): x [..., D] and c [..., C] -> [...]; or rows [c, x] [..., C + D] alone.
@@ -145,7 +146,10 @@ class ConditionalMixture(NamedTuple):
         return tf.reduce_logsumexp(log_gate + self.component_log_prob(rows), axis=-1)
 
     def sample(self, c: Any, seed: Any = None) -> tf.Tensor:
-        """A draw for each context: c [N, C] -> [N, D]. `seed` as of `Mixture.sample`."""
+        """A draw for each context: c [N, C] -> [N, D]. `seed` as of `Mixture.sample`.
+
+        Raises InputError for contexts of another shape.
+        """
         c = checked("c", c, self.num_contexts)
         if c.shape.rank != 2:
             raise InputError(

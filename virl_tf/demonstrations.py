@@ -13,7 +13,6 @@ from virl_tf.numerics import numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.splitting import random_rows, row_groups
 from virl_tf.validation import (
-    MOST_HELD_OUT,
     InputError,
     check_contexts,
     check_demonstrations,
@@ -89,7 +88,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
         _check_index(name, getattr(options, name), demonstrations)
     names = column_names(demonstrations, x.shape[1])
     x, names, num_contexts = _with_contexts(x, names, options.contexts)
-    share = check_share("held_out", options.held_out, MOST_HELD_OUT)
+    share = check_share("held_out", options.held_out)
     if options.dither:
         x = dither(x, numpy_seed(seed, 0, "dither"))
     suspicious = examine(x, names, num_contexts)

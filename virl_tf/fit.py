@@ -213,7 +213,7 @@ def fit(
 
     def finish(result: Result, problem: Problem) -> Result:
         fitted = (result.reward, result.policy, result.history)
-        summary = summarise(prepared, choice, row, values, fitted, seed)
+        summary = summarise(prepared, choice, row, problem, fitted)
         if folder is not None:
             folder.write_summary(summary, {"train": data.rows, "test": prepared.test})
         reward = result.reward

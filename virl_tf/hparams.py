@@ -94,7 +94,6 @@ class KdeHparams:
     """Density estimate p~ of the demonstrations."""
 
     estimator: str = _ranged(choice("kernel", "mixture", "auto"))
-
     bandwidth: float | str = _table_1(words=("silverman", "held_out"))
     bandwidth_scale: str = _ranged(choice("absolute", "relative"))
 
@@ -227,9 +226,8 @@ def check_value(name: str, value: Any, source: str = "hparams") -> Any:
     """
     section, key = name.split(".")
     spec = next(f for f in dataclasses.fields(_CHECKED_SECTIONS[section]) if f.name == key)
-    kinds: tuple[Any, ...] = getattr(
-        spec.type, "__args__", (spec.type,)
-    )  # the members of a union, or the type itself
+    # The members of a union, or the type itself.
+    kinds: tuple[Any, ...] = getattr(spec.type, "__args__", (spec.type,))
     words = spec.metadata.get("words", ())
     allowed = search_space()[name].range if spec.metadata.get("table_1") else spec.metadata["range"]
     description = " or ".join(
@@ -389,19 +387,20 @@ def search_space() -> dict[str, SearchParameter]:
 
 
 @functools.cache
-def _presets() -> dict[str, Any]:
-    return read_yaml(DIRECTORY / "presets.yaml")
+def _own_file(name: str) -> dict[str, Any]:
+    """What a YAML file of `DIRECTORY` holds."""
+    return read_yaml(DIRECTORY / f"{name}.yaml")
 
 
 def read_preset(name: str) -> dict[str, Any]:
     """One preset of presets.yaml. Raises InputError if there is none of this name."""
-    presets = _presets()
+    presets = _own_file("presets")
     return presets[check_choice("preset", name, presets)]
 
 
 def runs_published(preset: object) -> bool:
     """Whether a preset of this name puts its values over a published column."""
-    return preset in _presets() and bool(read_preset(str(preset)).get("published", True))
+    return preset in _own_file("presets") and bool(read_preset(str(preset)).get("published", True))
 
 
 def apply_preset(values: Hparams, overrides: Mapping[str, Any], family: str) -> Hparams:
@@ -423,18 +422,16 @@ def own_data_hparams(family: str = "virl") -> Hparams:
     return apply_preset(default_hparams(family), read_preset("best")["hparams"], family)
 
 
-@functools.cache
-def _defaults() -> dict[str, Any]:
-    return read_yaml(DIRECTORY / "defaults.yaml")
-
-
 def default_hparams(family: str = "virl") -> Hparams:
     """`defaults.yaml` for a method: the common values, then those of its `methods` section.
 
     Args:
         family: "virl", "geim" or "eim" (`Method.family`).
+
+    Raises:
+        InputError: another family.
     """
-    values = dict(_defaults())
+    values = dict(_own_file("defaults"))
     per_method = values.pop("methods")
     check_choice("method family", family, ("virl", *per_method))
     values.pop("search")
@@ -463,9 +460,9 @@ def search_hparams(overrides: Mapping[str, Any] | None = None) -> SearchHparams:
             f"search must be True, False or a mapping of its hyperparameters, got {overrides!r}."
         )
     source = "hparams/defaults.yaml"
-    defaults = SearchHparams(**_checked(SearchHparams, "search", _defaults()["search"], source))
+    values = _checked(SearchHparams, "search", _own_file("defaults")["search"], source)
     given = _checked(SearchHparams, "search", overrides or {}, "search")
-    return dataclasses.replace(defaults, **given)
+    return SearchHparams(**{**values, **given})
 
 
 def load_hparams(path: Path | str, family: str = "virl") -> Hparams:
@@ -475,11 +472,6 @@ def load_hparams(path: Path | str, family: str = "virl") -> Hparams:
     """
     content = read_yaml(path)
     return own_data_hparams(family).override({} if content is None else content, str(path))
-
-
-@functools.cache
-def _table(name: str) -> dict[str, Any]:
-    return read_yaml(DIRECTORY / f"{name}.yaml")
 
 
 def published(table: str, column: str) -> dict[str, dict[str, Any]]:
@@ -505,7 +497,7 @@ def starred(table: str, column: str) -> list[str]:
 def _published_row(table: str, column: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """(the values for all columns, those of one)."""
     check_choice("table", table, [path.stem for path in DIRECTORY.glob("*.yaml")])
-    content = _table(table)
+    content = _own_file(table)
     columns = {**content["columns"], **content.get("ours", {})}
     return content["common"], columns[
         check_choice(f"column of hparams/{table}.yaml", column, columns)

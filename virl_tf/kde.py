@@ -21,7 +21,7 @@ from virl_tf.validation import InputError
 
 # Squared distances of 1e12 squared bandwidths are exact to 1e-4 nats.
 _MAX_WIDTHS = 1e6
-_FOLDS = 5  # of the cross-validation
+_FOLDS, _MOST_HELD_OUT = 5, 2000  # of the cross-validation: folds, points of all of them
 _BLOCK = 64  # points at once; 16 to 256 take the same time (measured)
 # Up to so many columns squared distances are summed column by column, which XLA fuses with all that
 # follows. Measured, ns per pair of point and kernel, by columns and by one product: D = 2 2.9 and
@@ -41,7 +41,7 @@ class Kde(NamedTuple):
         return _compiled_log_prob(self.points.shape[1])(self, tf.convert_to_tensor(x, DENSITY))
 
     def sample(self, n: int, seed: Any = None) -> tf.Tensor:
-        """N draws [n, D]. `seed`: an integer, int32 [2], or None: another one each time."""
+        """Draws [n, D]. `seed`: an integer, int32 [2], or None: another one each time."""
         seeds = tf.random.split(sampling_seed(seed), 2)
         rows = tf.random.stateless_uniform([n], seeds[0], 0, self.points.shape[0], tf.int32)
         noise = tf.random.stateless_normal([n, self.points.shape[1]], seeds[1], dtype=DENSITY)
@@ -151,16 +151,15 @@ def held_out_bandwidth(
     unit: np.ndarray,
     seed: int,
     groups: Int64[Array, " N"] | None = None,
-    most: int = 2000,
 ) -> float:
     """The bandwidth, in multiples of `unit` [D], under which held-out points are likeliest.
 
-    Cross-validation with at most `most` held-out points, among 25 values around Silverman's in
-    geometric steps of 1.25: every fourth of them, then those around the best.
+    Cross-validation with at most `_MOST_HELD_OUT` held-out points, among 25 values around
+    Silverman's in geometric steps of 1.25: every fourth of them, then those around the best.
     """
     parts = folds(len(points), _FOLDS, seed, groups)
     splits = [
-        (np.delete(points, part, axis=0), points[part[: max(1, most // len(parts))]])
+        (np.delete(points, part, axis=0), points[part[: max(1, _MOST_HELD_OUT // len(parts))]])
         for part in parts
     ]
     typical = float(np.exp(np.mean(np.log(points.std(axis=0) / unit))))

@@ -83,11 +83,7 @@ class Mixture(NamedTuple):
         x = tf.convert_to_tensor(x, DENSITY)
         if (self.means.shape[0] or 0) >= MANY_COMPONENTS:  # None: unknown in a graph
             return self._many_log_prob(x)
-        centred = tf.transpose(x)[None] - self.means[:, :, None]  # [K, D, N]
-        # K inverses and one batched matmul: several times faster than K x N triangular solves.
-        inverses = tf.linalg.triangular_solve(self.scale_trils, tf.eye(self.dim, dtype=DENSITY))
-        z = tf.matmul(inverses, centred)
-        return tf.transpose(-0.5 * tf.reduce_sum(z * z, axis=1) - self.log_normalisers()[:, None])
+        return log_gaussians(tf.transpose(x)[None] - self.means[:, :, None], self.scale_trils)
 
     def _many_log_prob(self, x: tf.Tensor) -> tf.Tensor:
         """The same as quadratics of x."""
@@ -96,13 +92,9 @@ class Mixture(NamedTuple):
         inverses = tf.linalg.triangular_solve(self.scale_trils, tf.eye(self.dim, dtype=DENSITY))
         precisions = tf.matmul(inverses, inverses, transpose_a=True)
         linear = tf.linalg.matvec(precisions, means)
-        constant = -0.5 * tf.reduce_sum(linear * means, axis=-1) - self.log_normalisers()
+        of_means = -0.5 * tf.reduce_sum(linear * means, axis=-1)
+        constant = of_means - log_normalisers(self.scale_trils)
         return quadratics((constant, linear, precisions), x)
-
-    def log_normalisers(self) -> tf.Tensor:
-        """[K]: log of (2 pi)^{D/2} det(Sigma_o)^{1/2}."""
-        log_det = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(self.scale_trils)), axis=-1)
-        return log_det + 0.5 * self.dim * LOG_2PI
 
     def log_prob(self, x: tf.Tensor) -> tf.Tensor:
         """Log q~(x): [..., D] -> [...]. Raises InputError for another last axis."""
@@ -142,8 +134,27 @@ class Mixture(NamedTuple):
         return -tf.reduce_mean(self.log_prob(self.sample(n, seed)))
 
 
+def log_gaussians(
+    centred: Float64[Array, "K D N"], scale_trils: Float64[Array, "K D D"]
+) -> Float64[Array, "N K"]:
+    """Log N(x; mean_o, L_o L_o^T) of `centred`, x - mean_o."""
+    # K inverses and one batched matmul: several times faster than K x N triangular solves.
+    unit = tf.eye(scale_trils.shape[-1], dtype=DENSITY)
+    z = tf.matmul(tf.linalg.triangular_solve(scale_trils, unit), centred)
+    return tf.transpose(-0.5 * tf.reduce_sum(z * z, axis=1) - log_normalisers(scale_trils)[:, None])
+
+
+def log_normalisers(scale_trils: Float64[Array, "K D D"]) -> Float64[Array, " K"]:
+    """Log of (2 pi)^{D/2} det(L_o L_o^T)^{1/2}."""
+    log_det = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(scale_trils)), axis=-1)
+    return log_det + 0.5 * scale_trils.shape[-1] * LOG_2PI
+
+
 def of_rows(log_density: Any, x: Any, width: int, at_once: int) -> tf.Tensor:
-    """A log density of rows [N, width] -> [N], in blocks, for x [..., width] -> [...]."""
+    """A log density of rows [N, width] -> [N], in blocks, for x [..., width] -> [...].
+
+    Raises InputError for another last axis, or what is not real.
+    """
     x = real_tensor("x", x, width)
     if x.shape.rank is None or x.shape[-1:] == [None]:  # of a graph that does not tell
         return by_blocks(log_density, x, at_once)
@@ -211,12 +222,15 @@ def check_mixture(what: str, arrays: Any) -> Mixture:
 
 def gaussian(mean: np.ndarray, covariance: np.ndarray) -> Mixture:
     """One Gaussian, mean [D] and covariance [D, D], as a mixture with K = 1."""
-    scale_tril = np.linalg.cholesky(covariance)
-    return Mixture(
-        tf.zeros([1], DENSITY),
-        tf.constant(mean[None], DENSITY),
-        tf.constant(scale_tril[None], DENSITY),
-    )
+    return from_covariances(np.zeros(1), mean[None], covariance[None])
+
+
+def from_covariances(
+    log_weights: np.ndarray, means: np.ndarray, covariances: np.ndarray
+) -> Mixture:
+    """The mixture of log_weights [K], means [K, D] and covariances [K, D, D]."""
+    arrays = log_weights, means, np.linalg.cholesky(covariances)
+    return Mixture(*(tf.constant(array, DENSITY) for array in arrays))
 
 
 def moments(x: np.ndarray) -> Mixture:
@@ -258,10 +272,8 @@ def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
         labels = KMeans(num_components, n_init=3, random_state=seed).fit(z).labels_
     prior = samples_start(x, num_components, seed).covariances[0].numpy()
     counts = np.bincount(labels, minlength=num_components)
-    means, covariances = (
-        np.zeros((num_components, x.shape[1])),
-        np.zeros((num_components,) + prior.shape),
-    )
+    means = np.zeros((num_components, x.shape[1]))
+    covariances = np.zeros((num_components, *prior.shape))
     pseudo = x.shape[1] + 1.0
     for o in range(num_components):
         members = x[labels == o] if counts[o] else x[:1]
@@ -269,7 +281,7 @@ def kmeans_start(x: np.ndarray, num_components: int, seed: int) -> Mixture:
         scatter = (members - means[o]).T @ (members - means[o])
         covariances[o] = (scatter + pseudo * prior) / (len(members) + pseudo)
     log_weights = np.log(np.maximum(counts, 1.0) / np.maximum(counts, 1.0).sum())
-    return _uniform(means, covariances)._replace(log_weights=tf.constant(log_weights, DENSITY))
+    return from_covariances(log_weights, means, covariances)
 
 
 def resized(mixture: Mixture, num_components: int) -> Mixture:
@@ -315,9 +327,8 @@ def _halved(mixture: Mixture, order: Int64[Array, " M"], num_components: int) ->
         weights[o : o + 1] = [0.5 * weights[o]] * 2
         means[o : o + 1] = [means[o] - shift, means[o] + shift]
         covariances[o : o + 1] = [narrower] * 2
-    found = _uniform(np.array(means), np.array(covariances))
     log_shares = np.log(weights) - np.log(np.sum(weights))
-    return found._replace(log_weights=tf.constant(log_shares, DENSITY))
+    return from_covariances(log_shares, np.array(means), np.array(covariances))
 
 
 def in_one_width(mixture: Mixture) -> Mixture:
@@ -331,8 +342,7 @@ def in_one_width(mixture: Mixture) -> Mixture:
     sums = np.bincount(of, weights)
     covariances = np.zeros((len(means), mixture.dim, mixture.dim))
     np.add.at(covariances, of, (weights / sums[of])[:, None, None] * mixture.covariances.numpy())
-    found = _uniform(means, covariances)
-    return found._replace(log_weights=tf.constant(np.log(sums), DENSITY))
+    return from_covariances(np.log(sums), means, covariances)
 
 
 def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
@@ -377,9 +387,4 @@ def _overlaps(means: np.ndarray, covariances: np.ndarray, o: int) -> Float64[Arr
 
 def _uniform(means: np.ndarray, covariances: np.ndarray) -> Mixture:
     k = len(means)
-    scale_trils = np.linalg.cholesky(covariances)
-    return Mixture(
-        tf.fill([k], -tf.math.log(tf.cast(k, DENSITY))),
-        tf.constant(means, DENSITY),
-        tf.constant(scale_trils, DENSITY),
-    )
+    return from_covariances(np.full(k, -np.log(k)), means, covariances)

@@ -10,7 +10,7 @@ from virl_tf.discriminator.fit import Classes, LogitData
 from virl_tf.features import Features
 from virl_tf.importance import normalise
 from virl_tf.methods import Method
-from virl_tf.numerics import DENSITY, NETWORK
+from virl_tf.numerics import DENSITY, NETWORK, to_network
 from virl_tf.problem import Problem
 from virl_tf.reward import Reward, evaluate
 from virl_tf.shapes import Array, Bool, Float64
@@ -40,13 +40,13 @@ def draw_negatives(
         where, seed: how many draws, or for which contexts; stateless seed, int32 [2].
     """
     x = drawn(proposal, where, seed)
-    log_proposal = proposal.log_prob(x)
     num_draws, held_out = None, None
     if not isinstance(where, int):
         num_draws, held_out = where.num_draws, where.held_out
     if not method.importance_weights:
         return Negatives(x, tf.zeros(len(x), DENSITY), held_out)
-    return Negatives(x, normalise(evaluate(base, x) - log_proposal, num_draws), held_out)
+    log_ratios = evaluate(base, x) - proposal.log_prob(x)
+    return Negatives(x, normalise(log_ratios, num_draws), held_out)
 
 
 def logit_data(
@@ -65,11 +65,11 @@ def logit_data(
         x: points, or rows [c, x] whose first `num_contexts` columns are no part of a density.
     """
     ones = tf.ones(len(x), NETWORK)
-    weights = ones if log_weights is None else tf.cast(tf.exp(log_weights), NETWORK)
+    weights = ones if log_weights is None else to_network(tf.exp(log_weights))
     offsets = tf.zeros(len(x), NETWORK)
     if subtracted is not None:
         log_volume = tf.reduce_sum(tf.math.log(features.scale[num_contexts:]))
-        offsets = tf.cast(-subtracted.log_prob(x) - log_volume, NETWORK)
+        offsets = to_network(-subtracted.log_prob(x) - log_volume)
     return LogitData(features(x), offsets, weights)
 
 

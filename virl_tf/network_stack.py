@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from virl_tf.numerics import DENSITY, NETWORK, from_network
+from virl_tf.numerics import DENSITY, NETWORK, from_network, to_network
 from virl_tf.shapes import Array, Float32, Int32
 
 
@@ -24,7 +24,7 @@ class FrozenNetwork(NamedTuple):
     output_bias: Float32[Array, "*T 1"]
 
     def logits(self, z: tf.Tensor) -> tf.Tensor:
-        """phi(z): [N, D] -> [N], float32."""
+        """phi(z): [N, inputs] -> [N], float32."""
         h = tf.nn.relu(tf.matmul(z, self.input_kernel) + self.input_bias)
         for layer in range(self.hidden_kernels.shape[0]):
             h = tf.nn.relu(tf.matmul(h, self.hidden_kernels[layer]) + self.hidden_biases[layer])
@@ -72,7 +72,7 @@ class NetworkStack(NamedTuple):
         return self._replace(count=tf.constant(0))
 
     def sum_logits(self, z: tf.Tensor) -> tf.Tensor:
-        """sum_{i < count} phi_i(z): float32 [N, D] -> float64 [N].
+        """sum_{i < count} phi_i(z): float32 [N, inputs] -> float64 [N].
 
         Differentiable in z (once). The backward pass runs through the networks one at a time, so
         memory does not grow with T.
@@ -82,17 +82,17 @@ class NetworkStack(NamedTuple):
 
 def empty_stack(capacity: int, num_inputs: int, num_layers: int, layer_size: int) -> NetworkStack:
     """A stack with room for `capacity` networks and none in use."""
-    d, h, t = num_inputs, layer_size, capacity
-    shapes = [
-        (t, d, h),
-        (t, h),
-        (t, num_layers - 1, h, h),
-        (t, num_layers - 1, h),
-        (t, h, 1),
-        (t, 1),
-    ]
+    shapes = stack_shapes(capacity, num_inputs, num_layers, layer_size)
     return NetworkStack(
         FrozenNetwork(*(tf.zeros(shape, NETWORK) for shape in shapes)), tf.constant(0)
+    )
+
+
+def stack_shapes(capacity: int, num_inputs: int, num_layers: int, layer_size: int) -> FrozenNetwork:
+    """The shapes of the arrays of `empty_stack`."""
+    t, hidden, h = capacity, num_layers - 1, layer_size
+    return FrozenNetwork(
+        (t, num_inputs, h), (t, h), (t, hidden, h, h), (t, hidden, h), (t, h, 1), (t, 1)
     )
 
 
@@ -114,7 +114,7 @@ def _sum_logits(stack: NetworkStack, z: tf.Tensor) -> tf.Tensor:
                 with tf.GradientTape() as tape:
                     tape.watch(z)
                     logits = stack.network(i).logits(z)
-                return gradient + tape.gradient(logits, z, tf.cast(upstream, NETWORK))
+                return gradient + tape.gradient(logits, z, to_network(upstream))
 
             return loop(add, tf.zeros_like(z))
 

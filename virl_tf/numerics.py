@@ -83,6 +83,11 @@ def split_seed(seed: int, iteration: int, purpose: str) -> np.ndarray:
     return np.random.SeedSequence(words).generate_state(2).astype(np.int32)
 
 
+def generator(seed: int, iteration: int, purpose: str) -> np.random.Generator:
+    """NumPy's generator of one purpose in one iteration of one run."""
+    return np.random.default_rng(split_seed(seed, iteration, purpose).astype(np.uint32))
+
+
 def as_tensor(value: Any) -> tf.Tensor:
     """`value` as a tensor: NaN for what a frame or a masked array is missing, and of lists of
     numbers float64, where TensorFlow makes float32.
@@ -208,17 +213,13 @@ def bisect_decreasing(
         low, high: [...] float64, the brackets.
     """
 
-    def halve(
-        i: tf.Tensor, low: tf.Tensor, high: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def halve(_: tf.Tensor, bracket: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        low, high = bracket
         middle = 0.5 * (low + high)
         above = f(middle) > 0.0
-        return i + 1, tf.where(above, middle, low), tf.where(above, high, middle)
+        return tf.where(above, middle, low), tf.where(above, high, middle)
 
-    _, _, high = tf.while_loop(
-        lambda i, *_: i < steps, halve, (0, low, high), maximum_iterations=steps
-    )
-    return high
+    return repeat(steps, halve, (low, high))[1]
 
 
 # XLA expands Cholesky factors and triangular solves into code that takes seconds to compile and is
@@ -235,13 +236,11 @@ def solve_positive_definite(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     size = int(a.shape[-1])
     unit = tf.eye(size, dtype=a.dtype)
 
-    def eliminate(i: tf.Tensor, system: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def eliminate(i: tf.Tensor, system: tf.Tensor) -> tf.Tensor:
         pivot = system[:, i] / system[:, i, i][:, None]
-        return i + 1, system - (system[:, :, i] - unit[i])[:, :, None] * pivot[:, None, :]
+        return system - (system[:, :, i] - unit[i])[:, :, None] * pivot[:, None, :]
 
-    start = (tf.constant(0), tf.concat([a, b[..., None]], axis=-1))
-    _, system = tf.while_loop(lambda i, _: i < size, eliminate, start, maximum_iterations=size)
-    return system[..., -1]
+    return repeat(size, eliminate, tf.concat([a, b[..., None]], axis=-1))[..., -1]
 
 
 def conjugate_gradients(
@@ -289,12 +288,12 @@ def cholesky(a: tf.Tensor) -> tf.Tensor:
     unit = tf.eye(size, dtype=a.dtype)
 
     def next_column(
-        i: tf.Tensor, rest: tf.Tensor, factor: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        i: tf.Tensor, state: tuple[tf.Tensor, tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        rest, factor = state
         column = rest[:, :, i] * tf.math.rsqrt(rest[:, i, i])[:, None]
         rest = rest - column[:, :, None] * column[:, None, :]
-        return i + 1, rest, factor + column[:, :, None] * unit[i]
+        return rest, factor + column[:, :, None] * unit[i]
 
-    start = (tf.constant(0), a, tf.zeros_like(a))
-    factor = tf.while_loop(lambda i, *_: i < size, next_column, start, maximum_iterations=size)[2]
+    factor = repeat(size, next_column, (a, tf.zeros_like(a)))[1]
     return tf.linalg.band_part(factor, -1, 0)  # what rounding left above the diagonal

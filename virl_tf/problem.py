@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.conditional import Policy, conditioned, empty_conditional
-from virl_tf.conditional_kde import conditional_kernels
+from virl_tf.conditional_kde import ConditionalKde, conditional_kernels
 from virl_tf.context_smoothing import describe_rows
 from virl_tf.contexts import Places, Where, drawn, split_places
 from virl_tf.demonstrations import Data
@@ -65,6 +65,7 @@ class Problem(NamedTuple):
         train: those that every phi_t is trained on.
         held_out: the others, by which phi_t is judged.
         estimate: p~, the density estimate of the fusion.
+        kernels: a kernel estimate of the demonstrations, which p~ may be.
         prior: an EM mixture or a Gaussian that q*_0 may be.
         mixture: by EM, of `train`, for pooling; without components where nothing is pooled.
         describe: rows [N, D] -> the same mixture after EM on them, for when none are held out any
@@ -81,6 +82,7 @@ class Problem(NamedTuple):
     train: Float64[Array, "N_train D"]
     held_out: Float64[Array, "N_held_out D"]
     estimate: Density
+    kernels: Kde | ConditionalKde
     prior: Policy
     mixture: Policy
     describe: Callable[[np.ndarray], Policy]
@@ -133,7 +135,6 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
     mixture = described.smooth(described.unsmoothed)
     of_mixture = conditioned(mixture, num_contexts)
     of_kernels = conditional_kernels(kernels, num_contexts)
-    estimate: Density = of_mixture if estimator == "mixture" else of_kernels
 
     widths = _widths(data, kernels, hparams, seed)
     features = make_features(x, draw_frequencies(widths, hparams.network, seed))
@@ -148,7 +149,8 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
         demonstrations=tf.constant(x, DENSITY),
         train=tf.constant(train.rows, DENSITY),
         held_out=tf.constant(held_out, DENSITY),
-        estimate=estimate,
+        estimate=of_mixture if estimator == "mixture" else of_kernels,
+        kernels=of_kernels,
         prior=conditioned(start, num_contexts),
         mixture=of_mixture if average else empty_density(x.shape[1] - num_contexts, num_contexts),
         describe=lambda rows: conditioned(described(rows), num_contexts),
@@ -165,8 +167,8 @@ def _widths(data: Data, kernels: Kde, hparams: Hparams, seed: int) -> Float64[Ar
     """See `density_widths`; ones where no frequencies are drawn, which are all that need them."""
     if hparams.network.num_frequencies == 0:
         return np.ones(data.rows.shape[1])
-    known = np.asarray(kernels.bandwidth) if hparams.kde.bandwidth == "held_out" else None
-    return density_widths(data.rows, known, seed, data.groups)
+    held_out = np.asarray(kernels.bandwidth) if hparams.kde.bandwidth == "held_out" else None
+    return density_widths(data.rows, held_out, seed, data.groups)
 
 
 def _where_compared(train: Data) -> Where:
@@ -233,9 +235,9 @@ def _estimator_and_prior(
     """What p~ and q*_0 are: "kernel" or "mixture", "moments" or "mixture".
 
     The EM mixture is of training rows alone: a q*_0 that saw the held-out rows, too, would seem too
-    good on them. "auto": where kernels do not cover the density, the mixture joins them in p~, and
-    the networks, which find little then, start from it. With contexts the rows decide: starting
-    from the mixture throughout was worse (docs/decisions-policies.md, contexts).
+    good on them. "auto": where kernels do not cover the density, the mixture takes their place in
+    p~, and the networks, which find little then, start from it. With contexts the rows decide, too
+    (docs/decisions-policies.md, contexts).
     """
     estimator, prior = hparams.kde.estimator, hparams.loop.prior
     if "auto" in (estimator, prior):

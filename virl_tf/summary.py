@@ -7,16 +7,14 @@ import numpy as np
 import pandas as pd
 
 from virl_tf.conditional import Policy, conditioned
-from virl_tf.conditional_kde import conditional_kernels
 from virl_tf.demonstrations import Prepared
 from virl_tf.domain import Domain
 from virl_tf.em.choice import MixtureChoice
 from virl_tf.em.em import em_mixture
-from virl_tf.hparams import Hparams
 from virl_tf.methods import Method
 from virl_tf.mixture import Mixture, in_one_width, wider_than_all
 from virl_tf.numerics import numpy_seed
-from virl_tf.problem import kernel_estimate
+from virl_tf.problem import Problem
 from virl_tf.reward import Reward
 from virl_tf.score import REWARD, Score, score
 
@@ -31,9 +29,8 @@ def summarise(
     prepared: Prepared,
     choice: MixtureChoice,
     method: Method,
-    hparams: Hparams,
+    problem: Problem,
     fitted: tuple[Reward, Policy, pd.DataFrame],
-    seed: int,
 ) -> dict[str, Any]:
     """Everything about a fit but its result, for summary.json.
 
@@ -41,15 +38,13 @@ def summarise(
         fitted: reward, policy and history.
     """
     reward, policy, history = fitted
-    data, test, num_contexts = prepared.train, prepared.test, prepared.train.num_contexts
-    train = data.rows
-    kernels = kernel_estimate(data, hparams, seed)
-    kde = conditional_kernels(kernels, num_contexts)
+    data, test, seed = prepared.train, prepared.test, problem.seed
+    train, kde = data.rows, problem.kernels
     found = None
     if len(test):
         em_seed = numpy_seed(seed, 0, "EM")
         em = em_mixture(train, policy.num_components, em_seed, choice.covariances)
-        found = score(test, reward, policy, kde, conditioned(em, num_contexts), seed)
+        found = score(test, reward, policy, kde, conditioned(em, data.num_contexts), seed)
     trained = history[history["epochs"] > 0]  # the pooling's row comes after training's
     last = trained.iloc[-1]
     gaussian_prior = method.base == "reward" and reward.base.num_components == 1

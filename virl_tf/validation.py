@@ -82,11 +82,12 @@ def check_positive(what: str, value: Any) -> float:
 MOST_HELD_OUT = 0.5  # of the demonstrations, from the fit
 
 
-def check_share(what: str, value: Any, most: float) -> float:
-    """Return `value` as a float in [0, most], else raise `InputError`."""
+def check_share(what: str, value: Any) -> float:
+    """Return `value` as a float in [0, `MOST_HELD_OUT`], else raise `InputError`."""
     numeric = isinstance(value, (int, float, np.integer, np.floating))
-    if isinstance(value, bool) or not numeric or not 0.0 <= value <= most:
-        raise InputError(f"{what} is a share of the rows, from 0 to {most:g}; got {told(value)}.")
+    if isinstance(value, bool) or not numeric or not 0.0 <= value <= MOST_HELD_OUT:
+        allowed = f"a share of the rows, from 0 to {MOST_HELD_OUT:g}"
+        raise InputError(f"{what} is {allowed}; got {told(value)}.")
     return float(value)
 
 

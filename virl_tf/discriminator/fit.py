@@ -17,7 +17,7 @@ from virl_tf.discriminator.network import (
 )
 from virl_tf.hparams import Hparams, rows_per_batch
 from virl_tf.network_stack import FrozenNetwork
-from virl_tf.numerics import NETWORK, numpy_seed, split_seed
+from virl_tf.numerics import NETWORK, numpy_seed, repeat, split_seed
 from virl_tf.shapes import Array, Float32
 
 
@@ -25,9 +25,7 @@ class LogitData(NamedTuple):
     """N points of one class, as the classifier sees them."""
 
     z: Float32[Array, "N inputs"]
-    offsets: Float32[
-        Array, " N"
-    ]  # added to the network's output to give the logit; 0 but for G-EIM
+    offsets: Float32[Array, " N"]  # added to the network's output for the logit; 0 but for G-EIM
     weights: Float32[Array, " N"]  # w_t(x) with mean one; ones for the demonstrations
 
 
@@ -174,15 +172,16 @@ class DiscriminatorFitter:
     def _reset(self, previous: Sequence[np.ndarray], seed: int, iteration: int) -> None:
         """Set every variable: weights, Adam's moments, dropout's generators."""
         start = numpy_seed(seed, iteration, "initial weights")
-        weights = start_weights(self.model, self.hparams.start, list(previous) or None, start)
+        weights = start_weights(self.model, self.hparams.start, previous, start)
         self.model.set_weights(weights)
         for variable, value in zip(self.optimizer.variables, self._optimizer_start, strict=True):
             variable.assign(value)
         seed_dropout(self.model, split_seed(seed, iteration, "dropout"))
 
     def _epoch(self, experts: LogitData, samples: LogitData, seed: tf.Tensor) -> tf.Tensor:
-        """One pass over the experts in batches of equally many of both classes; returns the mean
-        loss. Compiled.
+        """One pass over the experts in batches of equally many of both classes: the mean loss.
+
+        Compiled.
         """
         num_experts = experts.z.shape[0]
         size = rows_per_batch(self.hparams, num_experts)
@@ -191,16 +190,11 @@ class DiscriminatorFitter:
         experts = _shuffle(experts, steps * size, seeds[0])
         samples = _shuffle(samples, steps * size, seeds[1])
 
-        def train_step(step: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return step + 1, total + self._train_step(
-                _rows(experts, step, size), _rows(samples, step, size)
-            )
+        def train_step(step: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
+            batches = _rows(experts, step, size), _rows(samples, step, size)
+            return total + self._train_step(*batches)
 
-        # A while_loop, because AutoGraph takes about two seconds to convert a `for`.
-        _, total = tf.while_loop(
-            lambda step, _: step < steps, train_step, (tf.constant(0), tf.constant(0.0))
-        )
-        return total / steps
+        return repeat(steps, train_step, tf.constant(0.0)) / steps
 
     def _train_step(self, expert: LogitData, sample: LogitData) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -264,8 +258,8 @@ def _loss_and_accuracy(
 
 
 def _shuffle(data: LogitData, n: int, seed: tf.Tensor) -> LogitData:
-    """N rows in random order: a random part of the data if it is larger, all of it in turn,
-    repeated, if it is smaller.
+    """N rows in random order: a random part of the data if it has more, else all of it, repeated in
+    that order until there are n.
     """
     size = data.z.shape[0]
     order = tf.argsort(tf.random.stateless_uniform([size], seed))

@@ -1,6 +1,6 @@
 """The Keras network of phi_t: building, (re)starting and freezing it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
@@ -78,19 +78,18 @@ def _bernoulli_mask(size: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     # Of a tiny rate even one reaches beyond all integers.
     distances = tf.minimum(distances, tf.cast(size + 1, NETWORK))
     dropped = tf.cumsum(tf.cast(distances, tf.int32)) - 1
-    mask = tf.fill(
-        [size + 1], tf.constant(1.0 / (1.0 - rate), NETWORK)
-    )  # the last one takes what lies beyond
-    return tf.tensor_scatter_nd_update(
-        mask, tf.minimum(dropped, size)[:, None], tf.zeros([number])
-    )[:size]
+    # The last one takes what lies beyond.
+    mask = tf.fill([size + 1], tf.constant(1.0 / (1.0 - rate), NETWORK))
+    places = tf.minimum(dropped, size)[:, None]
+    return tf.tensor_scatter_nd_update(mask, places, tf.zeros([number]))[:size]
 
 
 def seed_dropout(model: keras.Model, seed: np.ndarray) -> None:
     """Set the state of every dropout layer's generator, so that masks depend on `seed` (int32 [2])
     alone.
     """
-    for i, layer in enumerate(_layers_of(model, keras.layers.Dropout)):
+    dropouts = [layer for layer in model.layers if isinstance(layer, keras.layers.Dropout)]
+    for i, layer in enumerate(dropouts):
         layer.seed_generator.state.assign((seed + [0, i]).astype("uint32"))
 
 
@@ -113,16 +112,16 @@ def fresh_weights(model: keras.Model, seed: int) -> list[np.ndarray]:
 
 
 def start_weights(
-    model: keras.Model, start: str, previous: list[np.ndarray] | None, seed: int
+    model: keras.Model, start: str, previous: Sequence[np.ndarray], seed: int
 ) -> list[np.ndarray]:
     """The weights from which a fit of phi_t starts.
 
     Args:
         start: "warm" (those of phi_{t-1}), "zero_head" (the same with the output layer at 0, so
             that phi_t starts as 0), "fresh".
-        previous: the weights of phi_{t-1}; None at t = 0, where every start is fresh.
+        previous: the weights of phi_{t-1}; empty at t = 0, where every start is fresh.
     """
-    if previous is None or start == "fresh":
+    if not previous or start == "fresh":
         return fresh_weights(model, seed)
     if start == "zero_head":
         return [*previous[:-2], np.zeros_like(previous[-2]), np.zeros_like(previous[-1])]
@@ -142,10 +141,6 @@ def freeze(model: keras.Model) -> FrozenNetwork:
     biases = np.stack([bias for _, bias in hidden]) if hidden else np.zeros((0, size))
     arrays = (first_kernel, first_bias, kernels, biases, last_kernel, last_bias)
     return FrozenNetwork(*(tf.constant(array, NETWORK) for array in arrays))
-
-
-def _layers_of(model: keras.Model, kind: type) -> list[keras.layers.Layer]:
-    return [layer for layer in model.layers if isinstance(layer, kind)]
 
 
 def _dense_layers(

@@ -141,6 +141,7 @@ class _Judged(NamedTuple):
     """A choice, and what mixtures of it say of rows.
 
     Attributes:
+        choice: what was judged.
         of_rows: log-likelihood of each under what the other parts end in.
         of_seen: mean log-likelihood of the rows that EM saw: the narrower, the higher.
     """

@@ -82,6 +82,8 @@ class Growth(NamedTuple):
     """What has grown, of columns shifted by `shift` [D] and divided by `scale` [D].
 
     Attributes:
+        grown: the mixtures, whose mean counts.
+        shift, scale: see above.
         background: the share of rows that are unlike all others.
         few: rows are so few that covariances have to be those of further rows.
         shares: of `WIDTHS`.

@@ -13,7 +13,7 @@ import numpy as np
 from virl_tf.conditional import field_shapes
 from virl_tf.domain import EVERYWHERE
 from virl_tf.mixture import Mixture, empty_mixture
-from virl_tf.network_stack import FrozenNetwork
+from virl_tf.network_stack import stack_shapes
 from virl_tf.persistence.files import PARTIAL, read_members, write_atomically
 from virl_tf.reward import CONDITIONAL_DTYPES, DTYPES, Reward, dtypes_of, from_named_arrays
 from virl_tf.validation import InputError, reason
@@ -154,13 +154,10 @@ def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
     t, _, h = arrays["networks.input_kernel"].shape
     layers = arrays["networks.hidden_kernels"].shape[1]
     f = arrays["features.frequencies"].shape[-1]
-    network = FrozenNetwork(
-        (t, d + 2 * f, h), (t, h), (t, layers, h, h), (t, layers, h), (t, h, 1), (t, 1)
-    )
     return {
         **_density_shapes("base", arrays, d),
         "base_exponent": (),
-        **_prefixed("networks", network),
+        **_prefixed("networks", stack_shapes(t, d + 2 * f, layers + 1, h)),
         "networks.count": (),
         "features.shift": (d,),
         "features.scale": (d,),

@@ -298,7 +298,10 @@ class RunFolder:
             self._remove_partial()
 
     def history(self) -> "pd.DataFrame":
-        """metrics.csv and timings.csv side by side, a row per iteration."""
+        """metrics.csv and timings.csv side by side, a row per iteration.
+
+        Raises InputError if one is missing or damaged.
+        """
         import pandas as pd
 
         metrics, timings = self.table("metrics.csv"), self.table("timings.csv")

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from virl_tf.conditional import ConditionalMixture
 from virl_tf.contexts import checked
-from virl_tf.numerics import DENSITY, split_seed
+from virl_tf.numerics import DENSITY, generator, split_seed
 from virl_tf.validation import check_integer, check_positive, check_seed
 
 MAX_EXPERTS = 10_000
@@ -64,7 +64,7 @@ class RandomExperts:
             check_positive(name, value)
         check_positive("spread", spread)
         check_positive("min_variance", min_variance)
-        rng = np.random.default_rng(split_seed(self.seed, 0, "random experts").astype(np.uint32))
+        rng = generator(self.seed, 0, "random experts")
         roots = rng.normal(0.0, spread / np.sqrt(2.0), (m, d, d))
         covariances = np.einsum("kji,kjl->kil", roots, roots) + min_variance * np.eye(d)
         self.policy = ConditionalMixture(
@@ -82,9 +82,8 @@ class RandomExperts:
 
     def contexts(self, n: int, seed: int) -> np.ndarray:
         """N contexts [n, C]."""
-        words = split_seed(check_seed(seed), 0, "contexts").astype(np.uint32)
         shape = (check_integer("n", n, 1), self.num_contexts)
-        return np.random.default_rng(words).uniform(-1.0, 1.0, shape)
+        return generator(check_seed(seed), 0, "contexts").uniform(-1.0, 1.0, shape)
 
     def demonstrations(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """N contexts [n, C] and a demonstration in each [n, D], exact draws."""

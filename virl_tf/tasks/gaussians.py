@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.mixture import Mixture, gaussian
-from virl_tf.numerics import DENSITY, split_seed
+from virl_tf.mixture import from_covariances, gaussian
+from virl_tf.numerics import generator, split_seed
 from virl_tf.tasks.slice_sampling import slice_sample
 from virl_tf.validation import check_integer, check_positive, check_seed
 
@@ -54,16 +54,12 @@ class RandomGaussians:
         check_positive("extent", extent)
         check_positive("spread", spread)
         check_positive("min_variance", min_variance)
-        rng = np.random.default_rng(split_seed(self.seed, 0, "random Gaussians").astype(np.uint32))
+        rng = generator(self.seed, 0, "random Gaussians")
         means = rng.uniform(-extent, extent, (num_modes, dim))
         roots = rng.normal(0.0, spread / np.sqrt(2.0), (num_modes, dim, dim))
         covariances = np.einsum("kji,kjl->kil", roots, roots) + min_variance * np.eye(dim)
         weights = rng.uniform(0.0, 1.0, num_modes)
-        self.mixture = Mixture(
-            tf.constant(np.log(weights / weights.sum()), DENSITY),
-            tf.constant(means, DENSITY),
-            tf.constant(np.linalg.cholesky(covariances), DENSITY),
-        )
+        self.mixture = from_covariances(np.log(weights / weights.sum()), means, covariances)
         self.mode_centers = means
 
     def log_prob(self, x: Any) -> tf.Tensor:

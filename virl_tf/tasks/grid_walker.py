@@ -20,13 +20,11 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.mixture import gaussian
-from virl_tf.numerics import DENSITY, LOG_2PI, real_tensor, split_seed
+from virl_tf.numerics import DENSITY, LOG_2PI, generator, real_tensor
 from virl_tf.tasks.slice_sampling import slice_sample
 from virl_tf.validation import InputError, check_integer, check_positive, check_seed
 
 SUPPORT = float(np.pi)  # half-width of the box of angles
-
-
 _MIN_VARIANCE = 1e-10  # the quadrature's nodes lie 17 per standard deviation: 3 million of them
 
 
@@ -132,8 +130,7 @@ class GridWalker:
     def exact_samples(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """N exact draws [n, d] and their sign patterns [n]: the slice sampler's oracle."""
         check_integer("n", n, 1)
-        words = split_seed(check_seed(seed), 0, "exact samples")
-        rng = np.random.default_rng(words.astype(np.uint32))
+        rng = generator(check_seed(seed), 0, "exact samples")
         x = _recursion(self.dim, self.spacing, self.variance).sample(n, rng)
         return x, (x > 0.0) @ (1 << np.arange(self.dim))
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.contexts import checked
-from virl_tf.numerics import DENSITY, LOG_2PI, split_seed
+from virl_tf.numerics import DENSITY, LOG_2PI, generator
 from virl_tf.shapes import Array, Float64
 from virl_tf.validation import check_integer, check_seed
 
@@ -70,7 +70,7 @@ class Hall:
             InputError: an argument out of its range.
         """
         check_integer("num_pairs", num_pairs, 1, MAX_PAIRS)
-        rng = np.random.default_rng(split_seed(check_seed(seed), 0, "hall").astype(np.uint32))
+        rng = generator(check_seed(seed), 0, "hall")
         self.gates = _gates()
         walls = np.repeat(np.arange(4), WALL_GATES)
         possible = np.argwhere(walls[:, None] != walls)
@@ -101,9 +101,9 @@ class Hall:
     def demonstrations(self, n: int, seed: int) -> Float64[Array, "n 12"]:
         """N exact draws [n, 12]; the first of more are the same."""
         check_integer("n", n, 1)
-        words = split_seed(check_seed(seed), 0, "exact samples").astype(np.uint32)
         # A stream each: how many are drawn of one must not shift the next.
-        of_pairs, of_ends, of_sides, of_bridges = np.random.default_rng(words).spawn(4)
+        rng = generator(check_seed(seed), 0, "exact samples")
+        of_pairs, of_ends, of_sides, of_bridges = rng.spawn(4)
         boxes = self.gates[self._pairs[of_pairs.choice(len(self._pairs), n, p=self._shares)]]
         low, high = boxes[:, :, 0], boxes[:, :, 1]
         ends = low + (high - low) * of_ends.random((n, 2, 2))

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.contexts import rows_of
-from virl_tf.numerics import DENSITY, LOG_2PI, split_seed
+from virl_tf.numerics import DENSITY, LOG_2PI, generator
 from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.validation import InputError, check_integer, check_positive, check_seed
 
@@ -92,9 +92,9 @@ class Obstacles:
 
     def contexts(self, n: int, seed: int) -> Float64[Array, "n C"]:
         """N contexts [n, C]."""
-        words = split_seed(check_seed(seed), 0, "contexts").astype(np.uint32)
         shape = (check_integer("n", n, 1), self.num_contexts)
-        return np.random.default_rng(words).uniform(-self.spread, self.spread, shape)
+        rng = generator(check_seed(seed), 0, "contexts")
+        return rng.uniform(-self.spread, self.spread, shape)
 
     def demonstrations(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """N contexts [n, C] and a demonstration in each [n, D], exact draws."""
@@ -110,8 +110,7 @@ class Obstacles:
         c = np.asarray(c, np.float64)
         if c.ndim != 2 or c.shape[1] != self.num_contexts:
             raise InputError(f"c must have shape [N, {self.num_contexts}], got {c.shape}.")
-        words = split_seed(check_seed(seed), 0, "exact samples").astype(np.uint32)
-        rng = np.random.default_rng(words)
+        rng = generator(check_seed(seed), 0, "exact samples")
         x, left = np.zeros_like(c), np.arange(len(c))
         while len(left):
             drawn = rng.standard_normal((len(left), self.dim)) @ self._scale_tril.T

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import DENSITY, LOG_2PI, split_seed
+from virl_tf.numerics import DENSITY, LOG_2PI, generator, numpy_seed
 from virl_tf.tasks.grid_walker import GridWalker, num_half_angles
 from virl_tf.validation import InputError, check_integer, check_positive, check_seed
 
@@ -120,11 +120,11 @@ class PathPlanning(GridWalker):
         check_integer("n", n, 1)
         check_seed(seed)
         walker = GridWalker(self.dim, spacing=self.spacing, variance=self.variance)
-        rng = np.random.default_rng(split_seed(seed, 0, "goal").astype(np.uint32))
+        rng = generator(seed, 0, "goal")
         kept: list[np.ndarray] = []
         for batch in range(10_000):
             # Batches have one size, so that draw i is the same for every n > i.
-            x, _ = walker.exact_samples(5000, int(split_seed(seed, batch, "walks")[0]) & 0x7FFFFFFF)
+            x, _ = walker.exact_samples(5000, numpy_seed(seed, batch, "walks"))
             miss = self.waypoints(x)[:, -1, 1].numpy()
             accepted = np.log(rng.uniform(size=len(x))) < -0.5 * miss**2 / self.goal_variance
             kept.append(x[accepted & ~self.collides(x).numpy()])
@@ -208,7 +208,7 @@ class PathPlanning(GridWalker):
                 f"any disc of radius {radius} blocks every one of the "
                 f"{len(self.mode_centers)} paths."
             )
-        rng = np.random.default_rng(split_seed(check_seed(seed), 0, "obstacles").astype(np.uint32))
+        rng = generator(check_seed(seed), 0, "obstacles")
         chosen = choices[rng.choice(np.flatnonzero(distance == distance.min()))]
         return self.with_obstacles(inner[list(chosen)], radius)
 

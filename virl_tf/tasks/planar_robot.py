@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import DENSITY, LOG_2PI, real_tensor, split_seed
+from virl_tf.numerics import DENSITY, LOG_2PI, generator, real_tensor
 from virl_tf.validation import InputError, check_integer, check_positive, check_seed
 
 GOALS = ((7.0, 0.0), (0.0, 7.0), (-7.0, 0.0), (0.0, -7.0))
@@ -121,8 +121,7 @@ class PlanarRobot:
         Not by slice sampling as in the paper's own tasks: a chain does not leave its goal.
         """
         check_integer("n", n, 1)
-        words = split_seed(check_seed(seed), 0, "exact samples")
-        rng = np.random.default_rng(words.astype(np.uint32))
+        rng = generator(check_seed(seed), 0, "exact samples")
         bound = self._calibration[1]
         drawn: list[np.ndarray] = []
         while sum(map(len, drawn)) < n:

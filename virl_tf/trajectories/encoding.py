@@ -8,7 +8,7 @@ with y [T, D] a trajectory at T equal phases. What differs are the arrays.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,20 +19,6 @@ from virl_tf.trajectories.episodes import Episodes, at_samples, check_episodes, 
 from virl_tf.validation import InputError
 
 MOST_SHOWN = 6  # columns of an error
-
-
-class TrajectoryEncoding(Protocol):
-    """What stands between trajectories and `fit`, whose rows are codes."""
-
-    @property
-    def dim(self) -> int:
-        """D', numbers of a code."""
-
-    def encode(self, trajectories: Any, times: Any = None) -> Float64[Array, "N C"]:
-        """[N, T, D] or N arrays [T_i, D] -> [N, D']."""
-
-    def decode(self, x: Any) -> tf.Tensor:
-        """[..., D'] -> [..., T, D], of TensorFlow operations."""
 
 
 class Reconstruction(NamedTuple):
@@ -58,7 +44,7 @@ class Reconstruction(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Encoding:
-    """A `TrajectoryEncoding` that is affine; see `fit_encoding`.
+    """What stands between trajectories and `fit`, whose rows are codes; see `fit_encoding`.
 
     Attributes:
         kind: "promp", "waypoints" or "components".

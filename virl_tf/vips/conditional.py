@@ -26,7 +26,7 @@ multiplier eta of the bound,
 in the coordinates of x: new precision (eta Lambda~ + R) / (eta + 1), and precision x [A b] =
 (eta Lambda~ [A~ b~] + R_c) / (eta + 1). In the basis where A is diagonal eta depends on G through
 the norms of its rows alone: `update_components` finds it, given a slope of these lengths. With
-C = 0 s~ is [1], G is b, and nothing is left but today's update.
+C = 0 s~ is [1], G is b, and what is left is the update without contexts.
 
 **Gate.** R(o, c) = log pi~(o|c) + d_o(c), d_o(c) = E_{q~(x|o,c)}[log p*(x|c) - log q~(x|c)], and
 
@@ -44,7 +44,7 @@ import tensorflow as tf
 
 from virl_tf.conditional import ConditionalMixture, Policy
 from virl_tf.hparams import PolicyHparams
-from virl_tf.mixture import quadratics
+from virl_tf.mixture import log_normalisers, quadratics
 from virl_tf.numerics import DENSITY, cholesky, compiled, repeat, specs_of
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool, Float64, Int32
@@ -116,7 +116,8 @@ def conditional_step(
     log_target, alive = vips.floored(values)
     log_policy = tf.reshape(vips.density_at(policy, flat), [k, num_samples])
 
-    log_component = -0.5 * tf.reduce_sum(draws.z**2, -1) - policy.log_normalisers()[:, None]
+    of_experts = log_normalisers(policy.scale_trils)
+    log_component = -0.5 * tf.reduce_sum(draws.z**2, -1) - of_experts[:, None]
     rewards = log_target + draws.log_gate + log_component - log_policy
     a, b = fit_quadratic(tf.concat([draws.z, draws.s], axis=-1), rewards, options.ridge)
     new, component_kl = _moved(policy, acting, a, b, alive, options.kl_bound)

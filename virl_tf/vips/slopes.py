@@ -24,7 +24,10 @@ JUMP = 0.1
 def values_and_slopes(
     function: Callable[[tf.Tensor], tf.Tensor], x: Float64[Array, "N D"], most: int
 ) -> tuple[Float64[Array, " N"], Float64[Array, "N D"]]:
-    """`function` [N, D] -> [N] and its gradient, at most so many rows at once."""
+    """`function` [N, D] -> [N] and its gradient, at most so many rows at once.
+
+    Raises InputError if it has no gradient.
+    """
 
     def both(rows: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:

@@ -30,7 +30,7 @@ import tensorflow as tf
 
 from virl_tf.conditional import Policy
 from virl_tf.hparams import PolicyHparams
-from virl_tf.mixture import Mixture
+from virl_tf.mixture import Mixture, log_normalisers
 from virl_tf.numerics import DENSITY, compiled, in_blocks, repeat, specs_of
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool, Float64, Int32
@@ -177,7 +177,8 @@ def vips_step(
         evaluated, z, weights = weighed(batches)
     log_target, alive = floored(evaluated.values)
 
-    log_component = -0.5 * tf.reduce_sum(z**2, axis=-1) - policy.log_normalisers()[:, None]
+    of_components = log_normalisers(policy.scale_trils)
+    log_component = -0.5 * tf.reduce_sum(z**2, axis=-1) - of_components[:, None]
     x = tf.reshape(evaluated.points, [-1, d])
     log_policy, slopes_of_policy = _density_and_slopes(policy, x, gradients)
     log_policy = tf.reshape(log_policy, log_target.shape)
