@@ -323,7 +323,7 @@ def csv(*lines, header="a,b"):
         ("x.npy", X * [1.0, 0.0], "x.npy: demonstrations: column 'x1' is constant"),
         ("x.npy", with_holes(3, 17), r"in rows 3, 17 \(column 'x1'\)"),
         ("x.npy", with_holes(*range(8)), r"in rows 0, 1, 2, 3, 4 and 3 more"),
-        ("x.npz", b"PK\x03\x04 broken", "damaged or not a zip file, which .npz files are"),
+        ("x.npz", b"PK\x03\x04 broken", "damaged, or no zip file, as which .npz"),
         (
             "x.npz",
             {"x": np.array([Explosive()] * 9, dtype=object)},

@@ -8,7 +8,7 @@ from virl_tf.fit_policy import AFTER_SEARCH, FIXED
 from virl_tf.mixture import Mixture, gaussian
 from virl_tf.policy_start import constrained_start, spread_start
 from virl_tf.reward import Reward
-from virl_tf.vips.vips import VipsHistory, rows_at_once
+from virl_tf.vips.vips import VipsHistory, target_rows_at_once
 
 import numpy as np
 import pytest
@@ -477,7 +477,7 @@ def test_a_target_gets_a_bounded_number_of_points_at_once():
         sizes.append(x.shape[0])
         return -0.5 * tf.reduce_sum((x - 1.0) ** 2, axis=1)
 
-    most = rows_at_once(20)
+    most = target_rows_at_once(20)
     options = {"num_components": 4, "samples_per_component": 2000, "num_steps": 2}
     policy = quick(target, 20, **options).policy
     assert 8000 > most >= max(sizes)

@@ -13,6 +13,7 @@ import zipfile
 from virl_tf import load
 from virl_tf.hparams import load_hparams, read_yaml
 from virl_tf.persistence.checkpoint import load_state, save_state
+from virl_tf.persistence.encoding_file import load_encoding
 from virl_tf.persistence.files import load_array, load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward
@@ -490,3 +491,10 @@ def test_a_run_does_not_continue_on_a_damaged_table(run, table, damage):
     with pytest.raises(InputError, match=rf"{table} (is missing or damaged|has (2 of|other))"):
         RunFolder(run).record(make_state(4), {"t": 3, "loss": 0.5, "policy_seconds": 1.0})
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == kept
+
+
+@pytest.mark.parametrize("path", [None, 3, ["runs"]])
+@pytest.mark.parametrize("read", [load, load_policy, load_reward, load_encoding])
+def test_what_is_no_path_is_told_in_one_line(read, path):
+    with pytest.raises(InputError, match=r"path must be the name of a file or folder, got .*\.$"):
+        read(path)

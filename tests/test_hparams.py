@@ -144,6 +144,11 @@ def test_published_does_not_share_what_it_returns():
     assert published("gaussians", "virl_10c")["kde"]["bandwidth"] == 0.215
 
 
+def test_only_tables_of_the_paper_are_published():
+    with pytest.raises(InputError, match="gaussians, grid_walker"):
+        published("presets", "paper")
+
+
 @pytest.mark.parametrize(
     ("task", "column", "hint"),
     [

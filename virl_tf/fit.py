@@ -33,7 +33,15 @@ from virl_tf.problem import Problem, make_problem
 from virl_tf.reward import Reward
 from virl_tf.score import Score, from_plain, in_words
 from virl_tf.summary import FitWarning, summarise
-from virl_tf.validation import InputError, check_choice, check_flag, check_integer, check_seed, told
+from virl_tf.validation import (
+    InputError,
+    check_choice,
+    check_flag,
+    check_integer,
+    check_path,
+    check_seed,
+    told,
+)
 from virl_tf.vips.conditional import check_surrogate
 
 Evaluate = Callable[[State], Mapping[str, float]]
@@ -92,7 +100,7 @@ class Result:
             InputError: the folder holds files already (nothing is overwritten), or cannot be
                 written.
         """
-        folder = Path(path)
+        folder = check_path(path)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{folder} exists and is not an empty folder; nothing was written.")
         try:

@@ -34,8 +34,8 @@ from virl_tf.vips.slopes import slopes_say_all
 from virl_tf.vips.vips import (
     Target,
     default_samples,
-    rows_at_once,
     step_options,
+    target_rows_at_once,
 )
 
 
@@ -206,7 +206,9 @@ def fit_policy(
     check_integer("callback_every", callback_every, 1)
 
     start = _start(log_prob, dim, num_components, seed, initial_policy, c)
-    num_points = min(defaults.samples(num_contexts + dim) * num_components, rows_at_once(dim))
+    num_points = min(
+        defaults.samples(num_contexts + dim) * num_components, target_rows_at_once(dim)
+    )
     points = drawn(start, _where(c, num_points, seed), split_seed(seed, 0, "check"))
     target = checked_target(log_prob, support, points)
     if mixture is not None and defaults is CONSTRAINED:

@@ -494,9 +494,14 @@ def starred(table: str, column: str) -> list[str]:
     return _published_row(table, column)[1]["starred"]
 
 
+def _published_tables() -> list[str]:
+    names = [path.stem for path in sorted(DIRECTORY.glob("*.yaml"))]
+    return [name for name in names if "columns" in _own_file(name)]
+
+
 def _published_row(table: str, column: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """(the values for all columns, those of one)."""
-    check_choice("table", table, [path.stem for path in DIRECTORY.glob("*.yaml")])
+    check_choice("table", table, _published_tables())
     content = _own_file(table)
     columns = {**content["columns"], **content.get("ours", {})}
     return content["common"], columns[

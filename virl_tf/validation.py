@@ -67,6 +67,14 @@ def check_flag(what: str, value: Any, *others: Any) -> None:
         raise InputError(f"{what} must be {allowed} or False, got {told(value)}.")
 
 
+def check_path(value: Any) -> Path:
+    """Return `value` as a path, else raise `InputError`."""
+    try:
+        return Path(value)
+    except TypeError:
+        raise InputError(f"path must be the name of a file or folder, got {told(value)}.") from None
+
+
 def check_positive(what: str, value: Any) -> float:
     """Return `value` as a float if it is a finite number > 0, else raise `InputError`."""
     numeric = isinstance(value, (int, float, np.integer, np.floating))

@@ -8,7 +8,7 @@ import numpy as np
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.trajectories.encoding import Encoding
 from virl_tf.trajectories.options import KINDS, PHASES
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, check_path
 
 
 def save_encoding(path: Path | str, encoding: Encoding) -> None:
@@ -23,7 +23,7 @@ def save_encoding(path: Path | str, encoding: Encoding) -> None:
     """
     arrays = {field.name: np.asarray(getattr(encoding, field.name)) for field in fields(Encoding)}
     try:
-        save_arrays(Path(path), arrays)
+        save_arrays(check_path(path), arrays)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}.") from error
 
@@ -37,7 +37,7 @@ def load_encoding(path: Path | str) -> Encoding:
     Raises:
         InputError: the file cannot be read, or is no encoding.
     """
-    found = load_arrays(Path(path))
+    found = load_arrays(check_path(path))
     wanted = {field.name for field in fields(Encoding)}
     if set(found) != wanted:
         raise InputError(

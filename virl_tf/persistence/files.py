@@ -231,8 +231,8 @@ def read_members(path: Path) -> dict[str, bytes]:
     except FileNotFoundError as error:
         raise InputError(f"no file {path}.") from error
     except _DAMAGED as error:
-        kind = f"a zip file, which {path.suffix} files are"
-        raise DamagedFileError(f"{path} is damaged or not {kind}: {reason(error)}.") from error
+        text = f"{path} is damaged, or no zip file, as which .npz and .keras files are written"
+        raise DamagedFileError(f"{text}: {reason(error)}.") from error
 
 
 _MAGIC = b"\x93NUMPY"

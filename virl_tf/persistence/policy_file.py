@@ -6,7 +6,7 @@ from typing import Any
 from virl_tf.conditional import ConditionalMixture, Policy, check_conditional
 from virl_tf.mixture import Mixture, check_mixture
 from virl_tf.persistence.files import load_arrays, save_arrays
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, check_path
 
 
 def save_policy(path: Path, policy: Policy) -> None:
@@ -29,7 +29,7 @@ def load_policy(path: Path | str) -> Any:
     Raises:
         InputError: no such file, or it is not a policy.
     """
-    path = Path(path)
+    path = check_path(path)
     if path.is_dir():
         path = path / "policy.npz"
         if not path.is_file():

@@ -16,7 +16,7 @@ from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import stack_shapes
 from virl_tf.persistence.files import PARTIAL, read_members, write_atomically
 from virl_tf.reward import CONDITIONAL_DTYPES, DTYPES, Reward, dtypes_of, from_named_arrays
-from virl_tf.validation import InputError, reason
+from virl_tf.validation import InputError, check_path, reason
 
 _MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}
 _CLASSES = {"Functional", "InputLayer", "CumulativeReward", "DTypePolicy", "__keras_tensor__", ""}
@@ -39,7 +39,7 @@ def load_reward(path: Path | str) -> Reward:
     Raises:
         InputError: no such file, not a Keras file, or one that holds something else.
     """
-    path = Path(path)
+    path = check_path(path)
     if not path.is_file():
         raise InputError(f"no reward file {path}.")
     try:

@@ -29,7 +29,7 @@ from virl_tf.persistence.files import (
     write_json,
     write_text,
 )
-from virl_tf.validation import InputError, reason
+from virl_tf.validation import InputError, check_path, reason
 
 if TYPE_CHECKING:  # whether a folder is the right one is known without TensorFlow and pandas
     import pandas as pd
@@ -74,7 +74,7 @@ class RunFolder:
 
     def __init__(self, path: Path | str):
         """The folder at `path`, not yet opened."""
-        self.path = Path(path)
+        self.path = check_path(path)
 
     @classmethod
     def open(

@@ -87,6 +87,7 @@ class RandomGaussians:
 
     def exact_samples(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """N exact draws [n, D] and their components [n]: the slice sampler's oracle."""
+        check_integer("n", n, 1)
         words = split_seed(check_seed(seed), 0, "exact samples")
         x, ids = self.mixture.sample_with_components(n, words)
         return x.numpy(), ids.numpy()

@@ -263,10 +263,10 @@ def _surrogate(
 
 def values_at(target: Target, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
     """The target at x, in blocks where these are many numbers."""
-    return in_blocks(target, x, rows_at_once(x.shape[1]))
+    return in_blocks(target, x, target_rows_at_once(x.shape[1]))
 
 
-def rows_at_once(dim: int) -> int:
+def target_rows_at_once(dim: int) -> int:
     """How many points a target gets at most."""
     return max(1, TARGET_NUMBERS // dim)
 
