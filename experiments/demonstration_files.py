@@ -105,7 +105,8 @@ def read_csv(path: Path) -> pd.DataFrame:
             raise InputError(f"{path} is not a .csv file of numbers: it holds no line of them.")
         separator = _separator(first)
         cells = _cells(_uncommented(first, _COMMENT_OF_NAMES), separator)
-        data, named = _cells(_uncommented(first), separator), True  # as of a line alone
+        data = _cells(_uncommented(first), separator)
+        named = True  # if no line is below it
         named = not _is_data(data) or _are_pandas_own(data, path, separator, place)
         # "round_trip" is the default of pandas 3.1.
         frame = _rows_below(path, separator, place + named, float_precision="round_trip")
