@@ -112,7 +112,10 @@ def read_csv(path: Path) -> pd.DataFrame:
         frame = _rows_below(path, separator, place + named, float_precision="round_trip")
     except pd.errors.EmptyDataError:
         frame = pd.DataFrame(columns=range(len(cells)))
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError) as error:
+    except UnicodeDecodeError as error:
+        text = f"{path} is not a .csv file in UTF-8; save it as one"
+        raise InputError(f"{text}: {reason(error)}.") from error
+    except (OSError, pd.errors.ParserError) as error:
         raise InputError(f"{path} is not a .csv file of numbers: {reason(error)}.") from error
     width = frame.shape[1]
     if separator == r"\s+" and width == 1 < len(cells):

@@ -277,7 +277,7 @@ def csv(*lines, header="a,b"):
         ),
         ("x.csv", csv(header="a,b,c,d"), "x.csv: 4 names stand above 2 columns"),
         ("x.csv", "a,b\n", r"holds no rows of numbers: its shape is \(0, 2\)"),
-        ("x.csv", b"\xff\xfe\x00\x01", "not a .csv file of numbers"),
+        ("x.csv", b"\xff\xfe\x00\x01", "not a .csv file in UTF-8; save it as one"),
         ("x.csv", csv("1,2,3"), "not a .csv file of numbers.*line 32"),
         (
             "x.csv",
