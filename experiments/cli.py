@@ -5,7 +5,6 @@ TensorFlow is imported inside the commands, so that `--help` answers at once.
 
 import contextlib
 import io
-import math
 import os
 import signal
 import sys
@@ -318,7 +317,7 @@ def _data_of(given: Mapping[str, Any]) -> Any:
     from experiments.fit_request import (
         FitRequest,
         TrajectoryRequest,
-        parse_numbers,
+        parse_periods,
         parse_support,
         read,
     )
@@ -347,7 +346,7 @@ def _data_of(given: Mapping[str, Any]) -> Any:
         trajectories=how if trajectories else None,
         group=given["group"],
         **fitted,
-        periodic=parse_numbers("--periodic", given["periodic"], default=2.0 * math.pi),
+        periodic=parse_periods(given["periodic"]),
         support=parse_support(given["lower"], given["upper"]),
         dither=given["dither"],
     )

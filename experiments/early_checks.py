@@ -23,6 +23,11 @@ KINDS = (".npy", ".npz", ".csv", ".parquet")  # of files with demonstrations
 def check_demonstration_file(path: Path) -> None:
     """Raises InputError unless `path` is a file, not empty, of one of `KINDS`."""
     kind = path.suffix.lower()
+    if path.is_dir():
+        raise InputError(
+            f"{path} is a folder: give a file of demonstrations, or --trajectories if it holds a "
+            "file for each episode."
+        )
     if kind not in KINDS:
         raise InputError(f"{path}: unknown kind of file {kind!r}; allowed are {', '.join(KINDS)}.")
     if not path.is_file():

@@ -1,5 +1,6 @@
 """What `fit` is asked for, and the data it reads: all that needs no TensorFlow."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -7,7 +8,7 @@ from virl_tf.data_checks import refuse_row_numbers
 from virl_tf.hparams import Hparams
 from virl_tf.trajectories.episodes import Episodes
 from virl_tf.trajectories.options import TOLERANCE, check_options
-from virl_tf.validation import InputError, check_choice
+from virl_tf.validation import InputError, check_choice, check_positive
 
 import numpy as np
 import pandas as pd
@@ -128,6 +129,14 @@ def parse_numbers(
             found[name.strip()] = float(number) if separator or default is None else default
         except ValueError as error:
             raise InputError(f"{option} takes COLUMN=NUMBER,..., got {part!r}.") from error
+    return found
+
+
+def parse_periods(text: str | None) -> dict[str, float] | None:
+    """--periodic as `virl_tf.fit` takes it; a column alone is an angle in radians."""
+    found = parse_numbers("--periodic", text, default=2.0 * math.pi)
+    for name, turn in (found or {}).items():
+        check_positive(f"--periodic {name}", turn)
     return found
 
 

@@ -26,6 +26,7 @@ import contextlib
 import importlib
 import io
 import shutil
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -43,6 +44,7 @@ from virl_tf.vips import conditional, vips
 
 import numpy as np
 import pytest
+import sqlalchemy
 import tensorflow as tf
 
 from experiments import specification
@@ -71,6 +73,21 @@ def pytest_collection_modifyitems(items):
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: ranks.get(item.path.stem, len(LONGEST)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_disk():
+    """Nothing waits until it is on the disk, for no test cuts the power."""
+
+    def unsynced(connection, record):
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("PRAGMA synchronous = OFF")
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "connect", unsynced)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+    sqlalchemy.event.remove(sqlalchemy.Engine, "connect", unsynced)
 
 
 def make_mixture(num_components=3, dim=2, seed=0):

@@ -91,6 +91,7 @@ def test_operations_of_a_run_by_hand(method, sample, policy, evaluation):
     assert counted == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_run_are_all_of_it():
     spec = smoke(
         "virl", "loop.num_iterations=2", "network.layer_size=8", "training.num_epochs=1", modes=2

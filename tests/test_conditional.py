@@ -185,6 +185,7 @@ print(int(np.asarray(x).view(np.uint64).sum(dtype=np.uint64)))
 """
 
 
+@pytest.mark.slow
 def test_its_draws_do_not_depend_on_the_number_of_threads():
     """So many that TensorFlow splits work between threads."""
     found = [

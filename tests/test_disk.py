@@ -22,7 +22,7 @@ from tests.test_cli import TINY
 pytestmark = pytest.mark.usefixtures("quick")
 
 CONFIG = {"method": "virl", "seed": 0}
-ITERATIONS = 4
+ITERATIONS = 3
 STATES = [make_state(t) for t in range(ITERATIONS + 1)]
 RESULT = make_reward([make_network()]), make_mixture()
 

@@ -81,6 +81,7 @@ def test_each_choice_counts_with_all_of_its_starts():
     np.testing.assert_allclose(np.exp(mixture.log_weights).sum(), 1.0)
 
 
+@pytest.mark.slow
 def test_where_modes_are_of_few_rows_several_widths_are_likelier():
     """A hall's 40 pairs of gates, 80 rows."""
     hall = Hall(40, 0)
@@ -103,6 +104,7 @@ def test_the_same_rows_give_the_same_bytes():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_choices")
 def test_one_gaussian_is_described_by_one():
     """Of a hundred rows of it: KL(p || q) below that of a Gaussian fitted to half of them."""
@@ -151,6 +153,7 @@ def test_odd_rows_have_a_finite_density(x):
     assert np.isfinite(mean_of_starts(x, 0).mixture(x).log_prob(x)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_choices")
 def test_of_few_rows_too_a_stray_one_asks_for_a_background():
     rng = np.random.default_rng(13)
@@ -220,6 +223,7 @@ def test_the_narrowest_of_those_as_likely_come_first():
     assert [one.of_seen for one in ranked] == [3.0, 2.0, 9.0]
 
 
+@pytest.mark.slow
 def test_ways_among_columns_of_noise_are_components_of_their_own():
     """Twenty ways of four rows, which four of eight columns tell apart."""
     rng = np.random.default_rng(14)

@@ -296,6 +296,7 @@ def test_several_mixtures_grow_with_other_rows_held_out_where_their_mean_is_bett
     np.testing.assert_allclose(np.exp(mixture.log_weights).sum(), 1.0)
 
 
+@pytest.mark.slow
 def test_where_one_mixture_is_enough_it_is_the_best_of_many(monkeypatch):
     task = RandomGaussians(30, 2, dim=10)
     x, fresh = task.demonstrations(3000, 0), task.demonstrations(4000, 1)

@@ -215,7 +215,7 @@ def test_bounds_count_for_all_densities():
     assert found.over_em["policy"] == {"mean": 0.0, "standard_error": 0.0}
 
 
-@pytest.mark.parametrize("sizes", [(360, 40), (320, 20, 60)])
+@pytest.mark.parametrize("sizes", [pytest.param((360, 40), marks=pytest.mark.slow), (320, 20, 60)])
 @pytest.mark.parametrize("method", ["virl", "eim"])
 def test_few_groups_are_enough(sizes, method):
     x = tiny.demonstrations(sum(sizes))

@@ -140,46 +140,62 @@ def test_another_file_is_refused_and_nothing_changes(call, finished):
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_columns_can_be_contexts(call, tmp_path):
+@pytest.fixture(scope="module")
+def in_contexts(call, tmp_path_factory):
+    """A run on a .csv of which a column is the context: (arguments, folder, what was shown)."""
+    folder = tmp_path_factory.mktemp("contexts")
     x = clusters(120, 3)
     frame = pd.DataFrame(x, columns=["goal", "speed", "distance"]).assign(other=x[:, 0] + 1.0)
-    frame.to_csv(tmp_path / "mine.csv", index=False)
-    arguments = ["fit", tmp_path / "mine.csv", "--contexts", "goal", "--exclude", "other"]
-    arguments += [*TINY, "--components", "2", "--out", tmp_path / "out"]
+    frame.to_csv(folder / "mine.csv", index=False)
+    arguments = ["fit", folder / "mine.csv", "--contexts", "goal", "--exclude", "other"]
+    arguments += [*TINY, "--components", "2", "--out", folder / "out"]
     status, shown, error = call(*arguments)
     assert status == 0, error
+    return arguments, folder / "out", shown
+
+
+def test_columns_can_be_contexts(in_contexts):
+    _, out, shown = in_contexts
     assert "120 demonstrations of dimension 2, each in a context of dimension 1, from" in shown
-    result = virl_tf.load(tmp_path / "out")
+    result = virl_tf.load(out)
     assert (result.reward.num_contexts, result.reward.dim) == (1, 2)
-    columns = [column["name"] for column in result.summary["columns"]]
-    assert columns == ["goal", "speed", "distance"]
+    columns = result.summary["columns"]
+    assert [column["name"] for column in columns] == ["goal", "speed", "distance"]
     code = shown[shown.index("import virl_tf") :]
     exec(code.replace("print(", "found = ("), names := {})
     assert names["found"].shape == (3,)
-    with np.load(tmp_path / "out" / "situations.npz") as found:
+    assert f"c = [{columns[0]['mean']:.4g}]  # a context" in fit_command.snippet(out)
+
+
+def test_situations_are_drawn_of_contexts(in_contexts):
+    _, out, _ = in_contexts
+    with np.load(out / "situations.npz") as found:
         assert found["contexts"].shape == (4, 1)
         assert (np.diff(found["contexts"][:, 0]) >= 0.0).all()
         assert found["demonstrations"].shape == (4, 20, 2)
         assert found["rewards"].shape == found["log_policy"].shape == (4, 100**2)
-        rows = np.load(tmp_path / "out" / "demonstrations.npz")["train"]
+        rows = np.load(out / "demonstrations.npz")["train"]
         assert np.isin(found["contexts"], rows[:, :1]).all()
-    assert (tmp_path / "out" / "situations.gif").stat().st_size > 10_000
-    pictures = {
-        name: (tmp_path / "out" / name).read_bytes() for name in ("situations.gif", "training.png")
-    }
-    for name in pictures:  # as after a kill between two pictures
-        (tmp_path / "out" / name).unlink()
+    assert (out / "situations.gif").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_pictures_of_contexts_are_completed_after_a_kill_between_two(in_contexts, call):
+    arguments, out, _ = in_contexts
+    pictures = {name: (out / name).read_bytes() for name in ("situations.gif", "training.png")}
+    for name in pictures:
+        (out / name).unlink()
     status, _, error = call(*arguments)
     assert status == 0, error
-    for name, content in pictures.items():
-        assert (tmp_path / "out" / name).read_bytes() == content
-    usual = virl_tf.load(tmp_path / "out").summary["columns"][0]["mean"]
-    assert f"c = [{usual:.4g}]  # a context" in fit_command.snippet(tmp_path / "out")
-    chosen = [*arguments[:4], "--columns", "distance", *TINY, "--components", "2"]
-    status, _, error = call(*chosen, "--out", tmp_path / "chosen")
+    assert {name: (out / name).read_bytes() for name in pictures} == pictures
+
+
+@pytest.mark.slow
+def test_columns_are_chosen_beside_contexts(in_contexts, call, tmp_path):
+    words = [*in_contexts[0][:4], "--columns", "distance", *TINY, "--components", "2"]
+    status, _, error = call(*words, "--out", tmp_path)
     assert status == 0, error
-    assert virl_tf.load(tmp_path / "chosen").policy.dim == 1
-    check_inference_with_contexts(call, tmp_path / "out", tmp_path)
+    assert virl_tf.load(tmp_path).policy.dim == 1
 
 
 def test_the_share_of_a_policy_inside_of_a_support():
@@ -195,8 +211,9 @@ def test_the_share_of_a_policy_inside_of_a_support():
     assert UserSupport(lambda x: x[:, 0] > 99.0).outside(policy) == 1.0
 
 
-def check_inference_with_contexts(call, run, folder):
-    """A policy for all contexts, for one of them, and what is refused."""
+def test_policies_for_all_contexts_and_for_one(in_contexts, call, tmp_path):
+    _, run, _ = in_contexts
+    folder = tmp_path
     few = ["infer", run, "--components", "3", "--steps", "2", "--samples", "40"]
     status, shown, error = call(*few, "--out", folder / "all")
     assert status == 0, error
@@ -247,6 +264,8 @@ def check_inference_with_contexts(call, run, folder):
             ["mine.npy", "--periodic", "x0=turn"],
             "--periodic takes COLUMN=NUMBER,..., got 'x0=turn'",
         ),
+        (["mine.npy", "--periodic", "x0=0"], "--periodic x0 must be a finite number > 0, got 0.0"),
+        (["."], ". is a folder: give a file of demonstrations, or --trajectories if it holds a"),
         (["mine.npy", "--periodic", "x7"], "mine.npy 'x7': did you mean 'x1'?"),
         (["mine.npy", "--lower", "x0"], "--lower takes COLUMN=NUMBER,..., got 'x0'"),
         (["mine.npy", "--lower", "x0=1000"], "demonstrations are outside of the bounds"),

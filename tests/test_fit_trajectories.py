@@ -236,6 +236,7 @@ def test_100_demonstrations_give_a_policy_with_components_in_both_ways():
     assert 0.25 < (draws > 0.0).mean() < 0.8  # of the demonstrations 0.56
 
 
+@pytest.mark.slow
 def test_paths_may_have_a_context_each(call, tmp_path):
     """Columns that are the same throughout an episode."""
     angles, _ = arm.reaching(60, num_steps=12)

@@ -407,6 +407,7 @@ def test_exact_draws_are_points_of_the_density(task, exact):
 # --- slice sampling against exact draws -----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_demonstrations_visit_all_modes_equally(task, demonstrations):
     # Chi-square at 99.9 %.
     modes = task.modes_of(demonstrations)

@@ -148,6 +148,7 @@ def test_the_picture_shows_people_and_draws(finished):
     assert shown == {**dict.fromkeys(titles, (80, 2)), "columns": (2,)}
 
 
+@pytest.mark.slow
 def test_a_size_that_is_chosen_is_in_no_name(call, tmp_path):
     """It may be another one in the next split."""
     rows_file(tmp_path)
@@ -309,6 +310,7 @@ def test_paths_are_measured_and_drawn_as_paths(call, tmp_path):
 # --- contexts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_columns_can_be_contexts(call, tmp_path):
     """All densities are those of the other columns given these, draws are in kept-back contexts."""
     rng = np.random.default_rng(0)

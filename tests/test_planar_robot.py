@@ -57,6 +57,7 @@ def test_the_normaliser_agrees_with_quadrature():
     assert task.log_normaliser == pytest.approx(np.log(integral), abs=0.02)
 
 
+@pytest.mark.slow
 def test_draws_end_at_the_goals_with_the_likelihoods_spread(robot, draws):
     goals = robot.goals_of(draws, num_deviations=5.0)
     assert (goals >= 0).all()

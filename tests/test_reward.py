@@ -358,6 +358,7 @@ def test_a_reward_and_its_gradient_are_vectorised(name):
     np.testing.assert_allclose(slopes, expected_slopes, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_batch_jacobians_of_a_reward_and_of_its_gradient():
     reward = variants()["V-IRL"]
     x = tf.constant(np.random.default_rng(0).normal(size=(4, 2)))

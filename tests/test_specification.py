@@ -14,6 +14,7 @@ import pytest
 from experiments.references import Demonstrated
 from experiments.specification import RunRequest
 from experiments.tasks import names
+from tests.conftest import quick_runs
 
 TASKS = names()
 WALKS = ["grid_walker", "path_planning"]
@@ -248,10 +249,18 @@ def test_names_are_the_documented_ones(options, name):
 # --- demonstrations -------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def few():
+    """Tasks draw hundreds of rows, not thousands."""
+    with quick_runs():
+        yield
+
+
 def gaussians(**given):
     return RunRequest("gaussians", modes=3, preset="smoke", rows=50, **given).specification()
 
 
+@pytest.mark.usefixtures("few")
 def test_runs_of_one_target_and_seed_share_demonstrations_whatever_their_method():
     first = gaussians(seed=1)
     others = (
@@ -264,12 +273,14 @@ def test_runs_of_one_target_and_seed_share_demonstrations_whatever_their_method(
     np.testing.assert_array_equal(first.demonstrations(), drawn)
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_has_rows_to_train_and_to_test_on(task):
     spec = RunRequest(task, preset="smoke", rows=60).specification()
     assert spec.demonstrations().shape == (60 + spec.num_test, spec.dim)
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("given", [{"seed": 2}, {"task_seed": 2}, {"dim": 3}])
 def test_another_target_or_seed_has_other_demonstrations(given):
     first, other = gaussians(seed=1), gaussians(**{"seed": 1, **given})

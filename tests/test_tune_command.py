@@ -245,6 +245,7 @@ def test_the_path_of_a_sqlite_file_is_made_whole(url, whole, monkeypatch, tmp_pa
     assert absolute(url) == whole.replace("/here", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_workers_that_join_a_cluster_later_take_part(tune, monkeypatch):
     started, joining = [], []
 

@@ -600,6 +600,7 @@ def test_the_published_trial_stays_the_published_one_however_often_it_is_interru
     assert sorted(path.name for path in tmp_path.glob("0*")) == ["0000-s0", "0013-s0"]
 
 
+@pytest.mark.slow
 def test_a_trial_that_never_had_a_heartbeat_is_not_waited_for_forever(sqlite, tmp_path):
     """Its worker was killed after it had taken the trial and before the first heartbeat."""
     ask(opened(sqlite))

@@ -19,7 +19,7 @@ from experiments.references import Demonstrated, fit_references
 from experiments.specification import Specification
 
 BURN_IN = 200
-DRAWS = 2000  # of the recovered density, to see whether it has mass away from the demonstrations
+DRAWS = 500  # of the recovered density, to see whether it has mass away from the demonstrations
 
 
 def measure(spec: Specification, folder: Path, with_references: bool) -> dict[str, Any]:
