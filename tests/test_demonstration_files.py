@@ -356,7 +356,7 @@ def test_what_is_refused(tmp_path, name, content, message):
 @pytest.mark.parametrize("name", ["missing.csv", "folder.npy"])
 def test_what_is_not_a_file_is_refused(tmp_path, name):
     (tmp_path / "folder.npy").mkdir()
-    with pytest.raises(InputError, match=r"no file|is not a file"):
+    with pytest.raises(InputError, match=r"no file|is a folder: give a file"):
         load_demonstrations(tmp_path / name)
 
 
