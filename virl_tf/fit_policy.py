@@ -193,13 +193,11 @@ def fit_policy(
     c = None if contexts is None else _checked_contexts(contexts, search, gradients)
     num_contexts = 0 if c is None else c.shape[1]
     mixture = _mixture_of(log_prob) if initial_policy is None else None
-    defaults = FIXED if search is False else AFTER_SEARCH
-    defaults = defaults if c is None else CONDITIONAL
-    if mixture is not None and support is not None and search is None:
-        defaults = CONSTRAINED
-    given = (samples_per_component, kl_bound, weight_kl_bound, ridge)
+    constrained = mixture is not None and support is not None
+    defaults = _defaults(search, c is not None, constrained)
     own: Any = None if search is True else search
     searched = search_hparams(own) if defaults is AFTER_SEARCH else None
+    given = (samples_per_component, kl_bound, weight_kl_bound, ridge)
     hparams = step_hparams(defaults, *given)
     if num_steps is not None:
         check_integer("num_steps", num_steps, 1)
@@ -232,19 +230,15 @@ def fit_policy(
     if searched is not None:
         at_modes = mixture is not None and support is None
         budget = budget_of(num_components, dim, searched, gradients, at_modes)
-    total, evaluations = num_steps + (0 if budget is None else budget.steps), 0
+    total = num_steps + (0 if budget is None else budget.steps)
     try:
         with StepBar(total) if progress else nullcontext() as watch.bar:
-            policy = start
-            if budget is not None:
-                policy, evaluations = steps.search(start, budget, watch)
-            policy = steps.improve(policy, num_steps, watch)
+            policy, evaluations = steps.run(start, budget, num_steps, watch)
     except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
         if not jit_compile:
             raise
         raise InputError(f"{NOT_COMPILED}: {error.message}") from error
     watch.end(policy, hparams.kl_bound)
-    evaluations += num_steps * num_samples * num_components
     return _result(policy, start, target, _where(c, DRAWS, seed), seed, watch, evaluations)
 
 
@@ -264,6 +258,15 @@ def step_hparams(
     }
     known = {name: value for name, value in given.items() if value is not None}
     return default_hparams().override({"policy": known}, "fit_policy").policy
+
+
+def _defaults(search: Any, in_contexts: bool, constrained: bool) -> StepDefaults:
+    """Of the steps; `constrained`: a support for a reward that tells where modes are."""
+    if in_contexts:
+        return CONDITIONAL
+    if search is False:
+        return FIXED
+    return CONSTRAINED if constrained and search is None else AFTER_SEARCH
 
 
 def _check_functions(log_prob: Any, support: Any, callback: Any) -> None:

@@ -36,6 +36,18 @@ class Steps:
     jit_compile: bool
     contexts: Float64[Array, "M C"] | None = None
 
+    def run(
+        self, start: Any, budget: Budget | None, num_steps: int, watch: Watch
+    ) -> tuple[Policy, int]:
+        """The policy after the search, if there is one, and K components' steps; and how many
+        evaluations that takes.
+        """
+        policy, evaluations = start, num_steps * self.num_samples * start.num_components
+        if budget is not None:
+            policy, of_search = self.search(start, budget, watch)
+            evaluations += of_search
+        return self.improve(policy, num_steps, watch), evaluations
+
     def search(self, start: Any, budget: Budget, watch: Watch) -> tuple[Mixture, int]:
         """The K components that the search finds, and how many evaluations it takes."""
         seed = tf.constant(split_seed(self.seed, 0, "search"))
