@@ -301,14 +301,19 @@ def test_dithered_columns_are_not_warned_of():
     assert not any("distinct values" in text for text in dithered.warnings)
 
 
+def trained_rows(iterations=2, **columns):
+    """Of a history: iterations in which nothing went wrong, but for `columns`."""
+    usual = {"t": range(iterations), "num_negatives": 1000, "effective_sample_size": 900.0}
+    return pd.DataFrame({**usual, "best_epoch": 9, "dropped": 0, **columns})
+
+
 @pytest.mark.parametrize("worst", [0, 1])
 @pytest.mark.parametrize("gaussian", [True, False])
 def test_the_cure_of_few_effective_weights_fits_their_cause(worst, gaussian):
     """Of modes far apart one Gaussian is most likely where no negative is: worst in the first."""
     sizes = [500.0, 9.0]
     sizes[worst] = 9.0
-    of_both = {"t": [0, 1], "num_negatives": [1000, 1000], "dropped": [0, 0]}
-    trained = pd.DataFrame({**of_both, "effective_sample_size": sizes})
+    trained = trained_rows(effective_sample_size=sizes)
     (text,) = training_warnings(trained, gaussian)
     assert "only 9 of 1000 importance weights were effective in the last iteration (1)" in text
     of_prior = gaussian and worst == 0
@@ -319,17 +324,19 @@ def test_the_cure_of_few_effective_weights_fits_their_cause(worst, gaussian):
 
 
 def test_bad_weights_that_recovered_are_no_reason_to_doubt():
-    columns = {"t": [0, 1], "num_negatives": [1000, 1000], "dropped": [0, 0]}
-    trained = pd.DataFrame({**columns, "effective_sample_size": [2.0, 900.0]})
-    assert training_warnings(trained, True) == []
+    assert training_warnings(trained_rows(effective_sample_size=[2.0, 900.0]), True) == []
 
 
 @pytest.mark.parametrize("dropped", [[1], [1, 1], [1, 0], [0, 1]])
 def test_a_reward_without_networks_says_so(dropped):
-    columns = {"t": range(len(dropped)), "num_negatives": 1000, "dropped": dropped}
-    trained = pd.DataFrame({**columns, "effective_sample_size": 900.0})
-    found = " ".join(training_warnings(trained, False))
+    found = " ".join(training_warnings(trained_rows(len(dropped), dropped=dropped), False))
     assert ("the reward is its prior" in found) == all(dropped)
+
+
+def test_a_network_that_could_not_be_trained_is_named():
+    (text,) = training_warnings(trained_rows(best_epoch=[9, -1]), False)
+    assert "no epoch of network 1 had a finite held-out loss" in text
+    assert training_warnings(trained_rows(best_epoch=[9, -1], dropped=[0, 1]), False) == []
 
 
 def test_a_column_that_counts_the_rows_is_refused():

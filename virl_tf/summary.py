@@ -133,6 +133,12 @@ def training_warnings(trained: pd.DataFrame, gaussian_prior: bool) -> list[str]:
             f"negatives miss where the reward is high. Try {_setting(cure, 'mixture')}, "
             "or fewer columns."
         )
+    untrained = trained["t"][(trained["best_epoch"] < 0) & (trained["dropped"] == 0)]
+    if len(untrained):
+        found.append(
+            f"no epoch of network {', '.join(map(str, untrained))} had a finite held-out loss: the "
+            "reward has it as it began. Try a smaller training.learning_rate."
+        )
     if trained["dropped"].all():
         found.append(
             "no network found anything, so each was dropped: the reward is its prior (and the EM "
