@@ -115,7 +115,7 @@ def read_csv(path: Path) -> pd.DataFrame:
     except UnicodeDecodeError as error:
         text = f"{path} is not a .csv file in UTF-8; save it as one"
         raise InputError(f"{text}: {reason(error)}.") from error
-    except (OSError, pd.errors.ParserError) as error:
+    except (OSError, csv.Error, pd.errors.ParserError) as error:
         raise InputError(f"{path} is not a .csv file of numbers: {reason(error)}.") from error
     width = frame.shape[1]
     if separator == r"\s+" and width == 1 < len(cells):

@@ -186,7 +186,7 @@ def _of_arrays(file: TrajectoryFile) -> Episodes:
         return _of_array(arrays["values"], file, _check_lengths(**arrays))
     if len(arrays) == 1:
         return _of_array(next(iter(arrays.values())), file)
-    if any(x.ndim != 2 for x in arrays.values()):
+    if not arrays or any(x.ndim != 2 for x in arrays.values()):
         shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in arrays.items())
         raise InputError(
             f"it holds {shapes or 'no array'}; choose one [N, T, D] with --array NAME, or store an "
@@ -286,6 +286,8 @@ def _split(
     if clock is not None:
         check_number_columns("times", {clock: held_instead(frame[clock])})
         times = np.split(frame.pop(clock).to_numpy(np.float64, na_value=np.nan)[order], ends)
+    if frame.columns.empty:
+        raise InputError("it has no column beside those of episodes and times.")
     frame = _spread(_values(frame, file))
     _check_numbers(frame, episode, names)
     x = np.column_stack([frame[n].to_numpy(np.float64, na_value=np.nan) for n in frame])[order]

@@ -269,6 +269,7 @@ def csv(*lines, header="a,b"):
         ("x.npy", b"", "x.npy is empty"),
         ("x.csv", "", "x.csv is empty"),
         ("x.csv", "\n\n", "not a .csv file of numbers"),
+        ("x.csv", 200_000 * "x", "not a .csv file of numbers: field larger than field limit"),
         ("x.csv", csv(header="a,a"), "x.csv: several columns are called 'a'"),
         (
             "x.csv",
@@ -356,7 +357,7 @@ def test_what_is_refused(tmp_path, name, content, message):
 @pytest.mark.parametrize("name", ["missing.csv", "folder.npy"])
 def test_what_is_not_a_file_is_refused(tmp_path, name):
     (tmp_path / "folder.npy").mkdir()
-    with pytest.raises(InputError, match=r"no file|is not a file"):
+    with pytest.raises(InputError, match=r"no file|is a folder"):
         load_demonstrations(tmp_path / name)
 
 

@@ -309,6 +309,7 @@ def test_a_copied_file_is_named(tmp_path):
         (lambda f: f.assign(y="left"), {}, "'y' holds text"),
         (lambda f: f.assign(time="now"), {}, "'time' holds text"),
         (lambda f: f.assign(episode=5), {}, "1 trajectories; at least two"),
+        (lambda f: f[["episode"]], {}, "no column beside those of episodes and times"),
         (lambda f: f.assign(y=f.y.mask(f.episode == 104)), {}, "episode 104 is not finite"),
         (lambda f: f.assign(time=0.0), {}, "episode 100: its times do not increase"),
     ],
@@ -334,6 +335,7 @@ def test_an_index_that_pandas_wrote_is_left_out(tmp_path):
     ("arrays", "message"),
     [
         ({"a": EVEN, "b": EVEN[0]}, r"it holds a \[6, 8, 2\], b \[8, 2\]; choose one"),
+        ({}, "it holds no array; choose one"),
         ({"a": EVEN[0]}, r"trajectories must be \[N, T, D\], got \[8, 2\]"),
         ({"a": EVEN[0], "b": EVEN[0, :, :1]}, "episode b is of another width: 1 columns"),
         ({"values": EVEN[0], "lengths": [3, 4]}, "whose sum is the number of rows"),
