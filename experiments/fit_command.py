@@ -20,7 +20,7 @@ from rich.table import Column, Table
 from experiments.demonstration_files import Demonstrations
 from experiments.evaluation.own_demonstrations import draw_missing
 from experiments.evaluation.trajectories import some_demonstrations, write_trajectories
-from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
+from experiments.fit_request import FitRequest, Trajectories
 from experiments.result_files import read_summary, reading
 from experiments.screen import screen, warn
 from experiments.trajectory_files import EPISODE_COLUMNS
@@ -46,7 +46,7 @@ def fit_file(
         data, paths = read, None
         _warn_of_episodes(data.columns)
     else:
-        data, paths = encoded(*read, request.trajectories or TrajectoryRequest())
+        data, paths = encoded(read)
     if request.components is not None:
         check_integer("--components", request.components, 1, len(data.x))
     frame = pd.DataFrame(data.x, columns=data.columns)
@@ -99,10 +99,9 @@ def _warn_of_episodes(columns: list[str]) -> None:
         )
 
 
-def encoded(
-    episodes: Episodes, contexts: pd.DataFrame, how: TrajectoryRequest
-) -> tuple[Demonstrations, tuple[Episodes, Encoding]]:
+def encoded(paths: Trajectories) -> tuple[Demonstrations, tuple[Episodes, Encoding]]:
     """Contexts and codes of trajectories as rows, and what they are codes of."""
+    episodes, contexts, how = paths
     encoding = fit_encoding(episodes, how.encoding, how.encoding_size, **how.options)
     codes = encoding.encode(episodes)
     names = [str(name) for name in contexts]

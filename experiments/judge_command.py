@@ -38,7 +38,7 @@ from experiments.evaluation.judged import (
 )
 from experiments.figures.judged import draw_judged
 from experiments.fit_command import encoded, keep_encoding, print_encoding, warn_of_fit
-from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
+from experiments.fit_request import FitRequest, Trajectories
 from experiments.flow import MISSING, flow_is_installed
 from experiments.judge_request import JudgeRequest
 from experiments.result_files import append_rows, table_so_far
@@ -122,7 +122,7 @@ def judge(
     if isinstance(read, Demonstrations):
         rows = read
     else:
-        rows, (episodes, encoding) = encoded(*read, fitted.trajectories or TrajectoryRequest())
+        rows, (episodes, encoding) = encoded(read)
         print_encoding(episodes, encoding, console)
     rows = _contexts_first(_dithered(rows, fitted))
     task = Judge(fitted, request, rows, encoding, out, progress, console)

@@ -20,6 +20,7 @@ from experiments.demonstration_files import (
     read_parquet,
 )
 from experiments.early_checks import check_trajectory_path
+from experiments.specification import parse_names
 
 EPISODE_COLUMNS = ("episode_index", "episode", "episode_id")
 TIME_COLUMNS = ("timestamp", "time")
@@ -50,6 +51,21 @@ class TrajectoryFile(NamedTuple):
     episode: str | None = None
     time: str | None = None
     contexts: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls,
+        path: Path,
+        array: str | None,
+        columns: str | None,
+        exclude: str | None,
+        episode: str | None,
+        time: str | None,
+        contexts: str | None = None,
+    ) -> "TrajectoryFile":
+        """Of a command's options, with names as A,B,..."""
+        chosen = (parse_names(columns), parse_names(exclude) or [])
+        return cls(path, array, *chosen, episode, time, parse_names(contexts) or [])
 
     @property
     def all_columns(self) -> Sequence[str] | None:

@@ -248,10 +248,10 @@ def test_a_column_that_only_tells_episodes_apart_is_refused_by_its_own_name(tmp_
     how = {"hparams": None, "trajectories": TrajectoryRequest()}
     with pytest.raises(InputError, match=rf"column '{name}' .*\(--exclude {name}\)"):
         read(FitRequest(TrajectoryFile(tmp_path), **how))
-    check_ragged(read(FitRequest(TrajectoryFile(tmp_path, exclude=[name]), **how))[0])
+    check_ragged(read(FitRequest(TrajectoryFile(tmp_path, exclude=[name]), **how)).episodes)
     if step < 0:
-        _, contexts = read(FitRequest(TrajectoryFile(tmp_path, contexts=[name]), **how))
-        assert list(contexts.columns) == [name]
+        found = read(FitRequest(TrajectoryFile(tmp_path, contexts=[name]), **how))
+        assert list(found.contexts.columns) == [name]
 
 
 @pytest.mark.parametrize(
