@@ -35,12 +35,27 @@ _NO_NAMES = ("NA", "N/A", "n/a", "<NA>", "NULL", "null", "None", "True", "False"
 
 
 class Demonstrations(NamedTuple):
-    """Numbers and what their columns are called."""
+    """Numbers and what their columns are called.
+
+    Attributes:
+        groups: labels of the rows that are held out together.
+        contexts: columns that are the situation, not what is done there.
+    """
 
     x: np.ndarray  # [N, D] float64
     columns: list[str]  # [D]
-    groups: np.ndarray | None = None  # [N] labels of the column `group`
-    contexts: Sequence[str] = ()  # columns that are the situation, not what is done there
+    groups: np.ndarray | None = None  # [N]
+    contexts: Sequence[str] = ()
+
+    def parts(self) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+        """What is done, and the contexts if there are any, as `virl_tf.fit` takes them."""
+        frame, names = pd.DataFrame(self.x, columns=self.columns), list(self.contexts)
+        return frame.drop(columns=names), frame[names] if names else None
+
+    def take(self, chosen: np.ndarray) -> "Demonstrations":
+        """Those of a mask [N]."""
+        groups = None if self.groups is None else self.groups[chosen]
+        return self._replace(x=self.x[chosen], groups=groups)
 
 
 def load_demonstrations(

@@ -13,7 +13,6 @@ from virl_tf.trajectories.episodes import Episodes
 from virl_tf.validation import InputError, check_integer
 
 import numpy as np
-import pandas as pd
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -49,37 +48,17 @@ def fit_file(
         data, paths = encoded(read)
     if request.components is not None:
         check_integer("--components", request.components, 1, len(data.x))
-    frame = pd.DataFrame(data.x, columns=data.columns)
-    contexts, x = frame[list(data.contexts)], frame.drop(columns=list(data.contexts))
-    dimension = f"dimension {x.shape[1]}"
+    dimension = f"dimension {len(data.columns) - len(data.contexts)}"
     if data.contexts:
-        dimension += f", each in a context of dimension {contexts.shape[1]},"
-    size = f"{len(x)} demonstrations of {dimension} from {request.file.path}"
+        dimension += f", each in a context of dimension {len(data.contexts)},"
+    size = f"{len(data.x)} demonstrations of {dimension} from {request.file.path}"
     console.print(f"{size}; run folder {out}", highlight=False, soft_wrap=True)
     finished = (out / "summary.json").is_file()
     if not finished:
         console.print("half a minute for hundreds of rows, minutes for many thousands")
     if paths is not None:
         print_encoding(*paths, console)
-    with warnings.catch_warnings():
-        # They are printed below, of a finished run as well.
-        warnings.simplefilter("ignore", virl_tf.FitWarning)
-        result = virl_tf.fit(
-            x,
-            request.method,
-            request.components,
-            contexts=contexts if data.contexts else None,
-            held_out=request.held_out,
-            groups=data.groups,
-            periodic=request.periodic,
-            support=request.support,
-            dither=request.dither,
-            seed=request.seed,
-            hparams=request.hparams,
-            directory=out,
-            progress=progress,
-            tensorboard=tensorboard,
-        )
+    result = fit_rows(request, *data.parts(), data.groups, out, progress, tensorboard)
     if finished:
         console.print("finished before; nothing is fitted again")
     if paths is not None:
@@ -88,6 +67,38 @@ def fit_file(
     with reading(out / "summary.json"):
         print_summary(result.summary, console, of_codes=paths is not None)
     _print_files(out, console)
+
+
+def fit_rows(
+    request: FitRequest,
+    x: Any,
+    contexts: Any,
+    groups: np.ndarray | None,
+    folder: Path,
+    progress: bool,
+    tensorboard: bool = False,
+) -> virl_tf.Result:
+    """`virl_tf.fit` as it was asked for, whose warnings are for the caller to print: the result has
+    them, also that of a finished run.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", virl_tf.FitWarning)
+        return virl_tf.fit(
+            x,
+            request.method,
+            request.components,
+            contexts=contexts,
+            held_out=request.held_out,
+            groups=groups,
+            periodic=request.periodic,
+            support=request.support,
+            dither=request.dither,
+            seed=request.seed,
+            hparams=request.hparams,
+            directory=folder,
+            progress=progress,
+            tensorboard=tensorboard,
+        )
 
 
 def _warn_of_episodes(columns: list[str]) -> None:
