@@ -110,6 +110,7 @@ def _hide_output(context: typer.Context, quiet: bool) -> bool:
 
 
 INSTEAD = "{what}, instead of the preset's"
+RESULTS = Path(__file__).parent / "results"
 PRESETS = ("smoke", "quick", "paper", "best")
 DEFAULT = f"Default: {DEFAULT_PRESET}."
 
@@ -140,7 +141,8 @@ EVENTS_HELP = "Write event files for TensorBoard into the run's folder, a few KB
 Tensorboard = Annotated[bool, Option(help=EVENTS_HELP)]
 ADDRESS_HELP = "Of a running Dask cluster, tcp://HOST:PORT."
 Scheduler = Annotated[str | None, _given("ADDRESS", ADDRESS_HELP)]
-LocalWorkers = Annotated[int | None, Option(help="Local worker processes; default: one per core.")]
+WORKERS_HELP = "Local worker processes without --scheduler; default: one per core."
+LocalWorkers = Annotated[int | None, Option(help=WORKERS_HELP)]
 StudyPreset = Annotated[str | None, _preset(f"The study's. {DEFAULT}", best=False)]
 STORAGE_HELP = "The study's; default: study.db in studies/ and its name."
 StudyStorage = Annotated[str | None, _given("URL", STORAGE_HELP)]
@@ -151,6 +153,9 @@ FILE_HELP = (
     "also a folder."
 )
 DataFile = Annotated[Path, Argument(metavar="FILE", help=FILE_HELP)]
+PATHS_FILE_HELP = (
+    "Trajectories: .npy, .npz, .csv or .parquet (extra `parquet`), or a folder of .csv files."
+)
 PATHS_HELP = (
     "Each demonstration is a trajectory: [N, T, D], a table with a column of episodes, or a folder "
     "of .csv files."
@@ -419,13 +424,13 @@ def judge_command(
 @app.command("play")
 @_interruptible()
 def play_command(
-    demonstrations: DataFile,
+    demonstrations: Annotated[Path, Argument(metavar="FILE", help=PATHS_FILE_HELP)],
     world: Annotated[
         str,
         _given(
             "FILE.py",
-            "Your Python file with World(n, seed): .positions [n, D], .move(targets [n, D]) for "
-            "one sample, .outcome() -> {name: number}.",
+            "Your Python file with World(n, seed): .positions \\[n, D], .move(targets \\[n, D]) "
+            "for one sample, .outcome() -> {name: number}.",
         ),
     ],
     episode: Episode = None,
@@ -552,10 +557,7 @@ def sweep_command(
     dim: Dim = None,
     rows: Rows = None,
     scheduler: Scheduler = None,
-    workers: Annotated[
-        int | None,
-        Option(help="Local worker processes without --scheduler; default: one per core."),
-    ] = None,
+    workers: LocalWorkers = None,
     search: Annotated[
         bool,
         Option(
@@ -608,9 +610,7 @@ def ablate_command(
         bool, Option("--rewards-only", help="Infer no policies on the rewards.")
     ] = False,
     set_: Set = None,
-    scheduler: Annotated[
-        str | None, _given("TCP://HOST:PORT", "Of an existing Dask cluster.")
-    ] = None,
+    scheduler: Scheduler = None,
     workers: LocalWorkers = None,
     out: Annotated[Path | None, _folder("Default: the table's name, and in it TASK.")] = None,
     quiet: Quiet = False,
@@ -890,13 +890,9 @@ def record_command(
         record(run, out)
 
 
-REPORT = Path("report.html")
-RESULTS = Path(__file__).parent / "results"
-
-
 @app.command("report")
 def report_command(
-    out: Annotated[Path, _given("FILE", "Where the page goes.")] = REPORT,
+    out: Annotated[Path, _given("FILE", "Where the page goes.")] = Path("report.html"),
     results: Annotated[Path, _folder("Folder of results; default: the committed ones.")] = RESULTS,
     quiet: Quiet = False,
 ) -> None:

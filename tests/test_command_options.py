@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer
+from rich.text import Text
 
 from experiments import cli, early_checks, expected_time
 from experiments.cli import app
@@ -334,6 +335,14 @@ def test_numbers_in_the_help_are_those_of_the_figures():
     source = inspect.getsource(sys.modules["experiments.cli"].figure_command)
     for number in FIGURES:
         assert number in source
+
+
+def test_help_shows_every_bracket():
+    """Rich takes [n, D] for a style, and drops it."""
+    for name, command in typer.main.get_command(app).commands.items():
+        for parameter in command.params:
+            text = parameter.help or ""
+            assert Text.from_markup(text).plain == text.replace("\\[", "["), (name, parameter.name)
 
 
 def test_results_are_named_after_the_file_or_folder_however_it_is_given(tmp_path, monkeypatch):
