@@ -851,9 +851,7 @@ def benchmark_command(
 
 @app.command("figure")
 def figure_command(
-    number: Annotated[
-        str, Argument(help="1, 2a, 2b, 3, 4, 5, 6, 7, robot, ablations, or all of them.")
-    ],
+    number: Annotated[str, Argument(help="1, 2a, 2b, 3, 4, 5, 6, 7, robot, ablations, or all.")],
     runs: Annotated[
         list[Path] | None,
         Argument(

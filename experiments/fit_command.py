@@ -22,7 +22,6 @@ from experiments.evaluation.trajectories import some_demonstrations, write_traje
 from experiments.fit_request import FitRequest, Trajectories
 from experiments.result_files import read_summary, reading
 from experiments.screen import screen, warn
-from experiments.trajectory_files import EPISODE_COLUMNS
 
 
 def fit_file(
@@ -43,7 +42,6 @@ def fit_file(
     console = screen()
     if isinstance(read, Demonstrations):
         data, paths = read, None
-        _warn_of_episodes(data.columns)
     else:
         data, paths = encoded(read)
     if request.components is not None:
@@ -98,15 +96,6 @@ def fit_rows(
             directory=folder,
             progress=progress,
             tensorboard=tensorboard,
-        )
-
-
-def _warn_of_episodes(columns: list[str]) -> None:
-    found = [name for name in EPISODE_COLUMNS if name in columns]
-    if found:
-        warn(
-            f"column {found[0]!r}: if rows are samples of episodes, stop this and give "
-            "--trajectories; each row counts as a demonstration here."
         )
 
 

@@ -24,6 +24,7 @@ import pandas as pd
 
 from experiments.demonstration_files import Demonstrations, check_context_names, load_demonstrations
 from experiments.early_checks import check_demonstration_file, check_trajectory_path
+from experiments.screen import warn
 from experiments.specification import assigned, parse_names
 from experiments.trajectory_files import (
     EPISODE_COLUMNS,
@@ -169,7 +170,17 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
         for name in named or ():
             check_choice(f"column of {file.path}", name, rows.columns)
     refuse_row_numbers(rows.x, rows.columns)
+    _warn_of_episodes(rows.columns)
     return rows._replace(contexts=contexts)
+
+
+def _warn_of_episodes(columns: list[str]) -> None:
+    found = [name for name in EPISODE_COLUMNS if name in columns]
+    if found:
+        warn(
+            f"column {found[0]!r}: if rows are samples of episodes, stop this and give "
+            "--trajectories; each row counts as a demonstration here."
+        )
 
 
 def read_trajectories(file: TrajectoryFile, how: TrajectoryRequest) -> Trajectories:

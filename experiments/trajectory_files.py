@@ -16,8 +16,7 @@ from experiments.demonstration_files import (
     check_context_names,
     chosen_columns,
     held_instead,
-    read_csv,
-    read_parquet,
+    read_table,
 )
 from experiments.early_checks import check_trajectory_path
 from experiments.specification import parse_names
@@ -98,7 +97,7 @@ def load_episodes(file: TrajectoryFile) -> Episodes:
             return _of_arrays(file)
         if kind == ".npy":
             return _of_array(map_array(file.path), file)
-        return _of_table((read_csv if kind == ".csv" else read_parquet)(file.path), file)
+        return _of_table(read_table(file.path), file)
     except InputError as error:
         if str(file.path) in str(error):
             raise
@@ -239,8 +238,8 @@ def _check_lengths(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def _of_folder(file: TrajectoryFile) -> Episodes:
     tables = sorted(file.path.rglob("*.parquet"), key=_natural)
     paths = tables or sorted(file.path.glob("*.csv"), key=_natural)
-    frames = [(read_parquet if tables else read_csv)(path) for path in paths]
-    columns = [[str(name) for name in frame.columns] for frame in frames]
+    frames = [read_table(path) for path in paths]
+    columns = [list(frame.columns) for frame in frames]
     for found, path in zip(columns, paths, strict=True):
         if found != columns[0]:
             raise InputError(
@@ -257,7 +256,6 @@ def _of_folder(file: TrajectoryFile) -> Episodes:
 
 def _of_table(frame: pd.DataFrame, file: TrajectoryFile) -> Episodes:
     """A table with a column of episodes."""
-    frame = frame.rename(columns=str)
     name = file.episode
     if name is None:
         known = [column for column in EPISODE_COLUMNS if column in frame]
@@ -287,7 +285,6 @@ def _split(
     """
     order = np.argsort(episode, kind="stable")
     ends = np.cumsum(np.bincount(episode, minlength=len(names)))[:-1]
-    frame = frame.rename(columns=str)
     times, named = None, [*(file.columns or ()), *file.exclude]
     clocks = [name for name in TIME_COLUMNS if name in frame and name not in named]
     if file.time is not None:

@@ -72,6 +72,7 @@ WRONG = [
     (["figure", "9"], "Allowed: 1, 2a"),
     (["figure", "2a", "missing"], "no results in missing"),
     (["figure", "3", "tests"], "figure 3 takes 2 folders"),
+    (["figure", "robot", "setup.py"], "no robot.npz; make them with: python -m experiments bench"),
     (["record", "missing", "--out", "new"], "missing is not the folder of a finished run"),
     (["benchmark", "trainings"], "did you mean 'training'"),
     (["report", "--results", "missing"], "no folder of results missing"),

@@ -271,6 +271,14 @@ def test_bad_contexts(names, message):
         split_contexts(episodes, names)
 
 
+@pytest.mark.parametrize(("columns", "warned"), [(["x", "episode"], True), (["x", "y"], False)])
+def test_a_table_of_episodes_is_told_apart_from_rows(tmp_path, columns, warned, capsys):
+    pd.DataFrame(EVEN[0], columns=columns).to_csv(tmp_path / "x.csv", index=False)
+    read(FitRequest(TrajectoryFile(tmp_path / "x.csv"), trajectories=None, hparams=None))
+    text = "warning: column 'episode': if rows are samples"
+    assert (text in capsys.readouterr().err) == warned
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
