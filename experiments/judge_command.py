@@ -126,7 +126,7 @@ def judge(
     task = Judge(fitted, request, rows, encoding, out, progress, console)
     splits = [_split(task, number) for number in range(request.splits)]
     _measure(task, splits[0]).kept_back()  # whether the user's function can be used
-    folder = RunFolder.open(out, _identity(task, splits[0]))
+    folder = RunFolder.open(out, _identity(task))
     console.print(_size_line(task, splits[0]), highlight=False, soft_wrap=True)
     if not flow_is_installed():
         console.print(MISSING, highlight=False, soft_wrap=True)
@@ -196,7 +196,7 @@ def _measure(task: Judge, split: Split) -> Measure:
     return Measure(split.test, as_seen, function, split.seed, len(task.rows.contexts))
 
 
-def _identity(task: Judge, split: Split) -> dict[str, Any]:
+def _identity(task: Judge) -> dict[str, Any]:
     """What tells this command from others, but for the number of splits: more can be added."""
     fitted, request = task.fitted, task.request
     return {
