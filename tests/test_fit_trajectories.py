@@ -148,7 +148,7 @@ def test_joints_over_time(tmp_path):
         (["missing", "--trajectories"], "error: no file or folder missing."),
         (["setup.py", "--trajectories"], "unknown kind of file '.py'"),
         (["docs", "--trajectories"], "docs holds no .csv files, one for each episode"),
-        (["docs"], "unknown kind of file ''"),
+        (["docs"], "docs is a folder: give a file of demonstrations"),
         (["x.npy", "--via", "start"], "--via is for --trajectories."),
         (["x.npy", "--encoding", "promp"], "--encoding is for --trajectories."),
         (["x.npy", "--trajectories", "--encoding", "pormp"], "did you mean 'promp'"),
