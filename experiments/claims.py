@@ -17,7 +17,6 @@ from experiments.result_files import (
     bootstrap_interval,
     bounded,
     check_poolable,
-    check_task,
     differences,
     paired,
     read_results,
@@ -374,7 +373,6 @@ def print_claims(task: str, results: Path | Sequence[Path], pool: bool = False) 
     description = describe(task)
     claims = description.claims()
     frame = read_results(results, task, pool)
-    check_task(frame, task, results)
     if not claims:
         raise InputError(f"the paper says nothing of {task}: there is no claim to test.")
     if not (pool or description.over_sizes):

@@ -8,7 +8,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,6 +110,7 @@ def _hide_output(context: typer.Context, quiet: bool) -> bool:
 
 
 INSTEAD = "{what}, instead of the preset's"
+RESULTS = Path(__file__).parent / "results"
 PRESETS = ("smoke", "quick", "paper", "best")
 DEFAULT = f"Default: {DEFAULT_PRESET}."
 
@@ -140,7 +141,8 @@ EVENTS_HELP = "Write event files for TensorBoard into the run's folder, a few KB
 Tensorboard = Annotated[bool, Option(help=EVENTS_HELP)]
 ADDRESS_HELP = "Of a running Dask cluster, tcp://HOST:PORT."
 Scheduler = Annotated[str | None, _given("ADDRESS", ADDRESS_HELP)]
-LocalWorkers = Annotated[int | None, Option(help="Local worker processes; default: one per core.")]
+WORKERS_HELP = "Local worker processes without --scheduler; default: one per core."
+LocalWorkers = Annotated[int | None, Option(help=WORKERS_HELP)]
 StudyPreset = Annotated[str | None, _preset(f"The study's. {DEFAULT}", best=False)]
 STORAGE_HELP = "The study's; default: study.db in studies/ and its name."
 StudyStorage = Annotated[str | None, _given("URL", STORAGE_HELP)]
@@ -151,6 +153,9 @@ FILE_HELP = (
     "also a folder."
 )
 DataFile = Annotated[Path, Argument(metavar="FILE", help=FILE_HELP)]
+PATHS_FILE_HELP = (
+    "Trajectories: .npy, .npz, .csv or .parquet (extra `parquet`), or a folder of .csv files."
+)
 PATHS_HELP = (
     "Each demonstration is a trajectory: [N, T, D], a table with a column of episodes, or a folder "
     "of .csv files."
@@ -296,8 +301,16 @@ def fit_command(
 
     Continues a stopped run, leaves a finished one alone.
     """
-    request, found = _data_of(locals())
-    from experiments.fit_command import fit_file
+    from experiments.fit_request import FitRequest, TrajectoryRequest, read
+    from experiments.trajectory_files import TrajectoryFile
+
+    file = TrajectoryFile.of(demonstrations, array, columns, exclude, episode, time, contexts)
+    encoded = (encoding, encoding_size, via, phase, tolerance)
+    how = TrajectoryRequest.of(trajectories, file, *encoded)
+    fitted = (method, components, seed, held_out, hparams, set_ or [])
+    request = FitRequest.of(file, how, *fitted, group, periodic, lower, upper, dither)
+    found = read(request)
+    from experiments.fit_command import fit_file  # TensorFlow, when all arguments are right
 
     folder = out or _named_after(demonstrations, "runs")
     fit_file(request, found, folder, tensorboard, not quiet)
@@ -307,50 +320,6 @@ def _named_after(path: Path, parent: str) -> Path:
     """A folder in `parent` by the name of a file, or of a folder, which may be given as "."."""
     whole = Path(os.path.abspath(path))
     return Path(parent) / (whole.name if whole.is_dir() else whole.stem)
-
-
-def _data_of(given: Mapping[str, Any]) -> Any:
-    """What `fit` and `judge` are to fit, a `FitRequest`, and the data they read: of a command's
-    arguments by name. Raises InputError.
-    """
-    from experiments.early_checks import check_fit, check_trajectory_options
-    from experiments.fit_request import (
-        FitRequest,
-        TrajectoryRequest,
-        parse_periods,
-        parse_support,
-        read,
-    )
-    from experiments.specification import parse_names
-    from experiments.trajectory_files import TrajectoryFile
-
-    path, trajectories = given["demonstrations"], given["trajectories"]
-    encoding = (given["encoding"], given["encoding_size"], parse_names(given["via"]))
-    how = TrajectoryRequest(*encoding, given["phase"], given["tolerance"])
-    of_samples = {"episode": given["episode"], "time": given["time"]}
-    check_trajectory_options(trajectories, {**how._asdict(), **of_samples})
-    fitted = {name: given[name] for name in ("method", "components", "seed", "held_out")}
-    overrides = {"hparams_file": given["hparams"], "assignments": given["set_"] or []}
-    values = check_fit(path, trajectories, **fitted, **overrides)
-    file = TrajectoryFile(
-        path,
-        given["array"],
-        parse_names(given["columns"]),
-        parse_names(given["exclude"]) or [],
-        **of_samples,
-        contexts=parse_names(given["contexts"]) or [],
-    )
-    request = FitRequest(
-        file=file,
-        hparams=values,
-        trajectories=how if trajectories else None,
-        group=given["group"],
-        **fitted,
-        periodic=parse_periods(given["periodic"]),
-        support=parse_support(given["lower"], given["upper"]),
-        dither=given["dither"],
-    )
-    return request, read(request)
 
 
 @app.command("convert")
@@ -435,28 +404,33 @@ def judge_command(
     --outcome, by what draws do. Writes judge.csv, judge.png and a fit for each split; continues
     where it was stopped.
     """
+    from experiments.fit_request import FitRequest, TrajectoryRequest, read
     from experiments.judge_request import JudgeRequest, parse_components
+    from experiments.trajectory_files import TrajectoryFile
 
     sizes = parse_components(components)
-    first = sizes[0] if sizes else None
-    given = {**locals(), "components": first, "held_out": 0.0}
     request = JudgeRequest.of(sizes, splits, keep_back, outcome)
-    fitted, found = _data_of(given)
+    file = TrajectoryFile.of(demonstrations, array, columns, exclude, episode, time, contexts)
+    encoded = (encoding, encoding_size, via, phase, tolerance)
+    how = TrajectoryRequest.of(trajectories, file, *encoded)
+    fitted = (method, sizes[0] if sizes else None, seed, 0.0, hparams, set_ or [])
+    fit = FitRequest.of(file, how, *fitted, group, periodic, lower, upper, dither)
+    found = read(fit)
     from experiments.judge_command import judge
 
-    judge(fitted, request, found, out or _named_after(demonstrations, "judged"), not quiet)
+    judge(fit, request, found, out or _named_after(demonstrations, "judged"), not quiet)
 
 
 @app.command("play")
 @_interruptible()
 def play_command(
-    demonstrations: DataFile,
+    demonstrations: Annotated[Path, Argument(metavar="FILE", help=PATHS_FILE_HELP)],
     world: Annotated[
         str,
         _given(
             "FILE.py",
-            "Your Python file with World(n, seed): .positions [n, D], .move(targets [n, D]) for "
-            "one sample, .outcome() -> {name: number}.",
+            "Your Python file with World(n, seed): .positions \\[n, D], .move(targets \\[n, D]) "
+            "for one sample, .outcome() -> {name: number}.",
         ),
     ],
     episode: Episode = None,
@@ -484,16 +458,18 @@ def play_command(
     Fits a reward to what is done next given what was done last. Plays proposals that it does not
     refuse, its policy, kernels, EM and behaviour cloning. Writes play.csv, play.png and the fit.
     """
-    no = {"encoding": "auto", "encoding_size": None, "via": None, "phase": None, "tolerance": None}
-    no |= {"contexts": None, "group": None, "periodic": None, "lower": None, "upper": None}
-    given = {**no, **locals(), "trajectories": True, "held_out": 0.1, "dither": False}
+    from experiments.fit_request import FitRequest, TrajectoryRequest, read_trajectories
     from experiments.play_request import PlayRequest
+    from experiments.trajectory_files import TrajectoryFile
 
     request = PlayRequest.of(world, move_steps, runs, candidates)
-    fitted, (episodes, _) = _data_of(given)
+    file = TrajectoryFile.of(demonstrations, array, columns, exclude, episode, time)
+    fitted = (method, components, seed, 0.1, hparams, set_ or [])
+    fit = FitRequest.of(file, TrajectoryRequest(), *fitted)
+    episodes = read_trajectories(file, TrajectoryRequest()).episodes
     from experiments.play_command import play_file
 
-    play_file(fitted, request, episodes, out or _named_after(demonstrations, "played"), not quiet)
+    play_file(fit, request, episodes, out or _named_after(demonstrations, "played"), not quiet)
 
 
 @app.command("infer")
@@ -581,10 +557,7 @@ def sweep_command(
     dim: Dim = None,
     rows: Rows = None,
     scheduler: Scheduler = None,
-    workers: Annotated[
-        int | None,
-        Option(help="Local worker processes without --scheduler; default: one per core."),
-    ] = None,
+    workers: LocalWorkers = None,
     search: Annotated[
         bool,
         Option(
@@ -637,9 +610,7 @@ def ablate_command(
         bool, Option("--rewards-only", help="Infer no policies on the rewards.")
     ] = False,
     set_: Set = None,
-    scheduler: Annotated[
-        str | None, _given("TCP://HOST:PORT", "Of an existing Dask cluster.")
-    ] = None,
+    scheduler: Scheduler = None,
     workers: LocalWorkers = None,
     out: Annotated[Path | None, _folder("Default: the table's name, and in it TASK.")] = None,
     quiet: Quiet = False,
@@ -880,9 +851,7 @@ def benchmark_command(
 
 @app.command("figure")
 def figure_command(
-    number: Annotated[
-        str, Argument(help="1, 2a, 2b, 3, 4, 5, 6, 7, robot, ablations, or all of them.")
-    ],
+    number: Annotated[str, Argument(help="1, 2a, 2b, 3, 4, 5, 6, 7, robot, ablations, or all.")],
     runs: Annotated[
         list[Path] | None,
         Argument(
@@ -919,13 +888,9 @@ def record_command(
         record(run, out)
 
 
-REPORT = Path("report.html")
-RESULTS = Path(__file__).parent / "results"
-
-
 @app.command("report")
 def report_command(
-    out: Annotated[Path, _given("FILE", "Where the page goes.")] = REPORT,
+    out: Annotated[Path, _given("FILE", "Where the page goes.")] = Path("report.html"),
     results: Annotated[Path, _folder("Folder of results; default: the committed ones.")] = RESULTS,
     quiet: Quiet = False,
 ) -> None:

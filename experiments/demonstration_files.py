@@ -35,12 +35,27 @@ _NO_NAMES = ("NA", "N/A", "n/a", "<NA>", "NULL", "null", "None", "True", "False"
 
 
 class Demonstrations(NamedTuple):
-    """Numbers and what their columns are called."""
+    """Numbers and what their columns are called.
+
+    Attributes:
+        groups: labels of the rows that are held out together.
+        contexts: columns that are the situation, not what is done there.
+    """
 
     x: np.ndarray  # [N, D] float64
     columns: list[str]  # [D]
-    groups: np.ndarray | None = None  # [N] labels of the column `group`
-    contexts: Sequence[str] = ()  # columns that are the situation, not what is done there
+    groups: np.ndarray | None = None  # [N]
+    contexts: Sequence[str] = ()
+
+    def parts(self) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+        """What is done, and the contexts if there are any, as `virl_tf.fit` takes them."""
+        frame, names = pd.DataFrame(self.x, columns=self.columns), list(self.contexts)
+        return frame.drop(columns=names), frame[names] if names else None
+
+    def take(self, chosen: np.ndarray) -> "Demonstrations":
+        """Those of a mask [N]."""
+        groups = None if self.groups is None else self.groups[chosen]
+        return self._replace(x=self.x[chosen], groups=groups)
 
 
 def load_demonstrations(
@@ -68,7 +83,7 @@ def load_demonstrations(
     if array is not None and kind != ".npz":
         raise InputError(f"--array is for .npz files, not for {path}.")
     if kind in (".csv", ".parquet"):
-        frame = (read_csv if kind == ".csv" else read_parquet)(path).rename(columns=str)
+        frame = read_table(path)
     else:
         x = load_array(path) if kind == ".npy" else _read_npz(path, array)
         check_two_axes(x, f"{path}: ")
@@ -76,8 +91,9 @@ def load_demonstrations(
     groups = None
     if group is not None:
         groups = frame.pop(check_choice(f"column of {path}", group, frame.columns))
-        if groups.isna().any():
-            raise InputError(f"{path}: column {group!r} has no label in {_rows(groups.isna())}.")
+        without = groups.isna().to_numpy()
+        if without.any():
+            raise InputError(f"{path}: column {group!r} has no label in {_rows(without)}.")
         exclude = [name for name in exclude if name != group]  # as errors advise of text
     found = _checked(chosen_columns(frame, columns, exclude, path), path)
     return found if groups is None else found._replace(groups=groups.to_numpy())
@@ -97,8 +113,16 @@ def _read_npz(path: Path, array: str | None) -> np.ndarray:
     return arrays[check_choice(f"array in {path}", array, arrays)]
 
 
-def read_csv(path: Path) -> pd.DataFrame:
-    """A .csv file with or without a line of names. Raises InputError."""
+def read_table(path: Path) -> pd.DataFrame:
+    """A .csv file with or without a line of names, or a .parquet file, with names that are text.
+
+    Raises:
+        InputError: it cannot be read, also where pyarrow is missing.
+    """
+    return _read_csv(path) if path.suffix.lower() == ".csv" else _read_parquet(path)
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
     try:
         comment, first, place = _first_lines(path)
         if not first:
@@ -106,16 +130,15 @@ def read_csv(path: Path) -> pd.DataFrame:
         separator = _separator(first)
         cells = _cells(_uncommented(first, _COMMENT_OF_NAMES), separator)
         data = _cells(_uncommented(first), separator)
-        named = True  # if no line is below it
         named = not _is_data(data) or _are_pandas_own(data, path, separator, place)
         # "round_trip" is the default of pandas 3.1.
         frame = _rows_below(path, separator, place + named, float_precision="round_trip")
-    except pd.errors.EmptyDataError:
-        frame = pd.DataFrame(columns=range(len(cells)))
+        if frame is None:
+            frame = pd.DataFrame(columns=range(len(cells)))
     except UnicodeDecodeError as error:
         text = f"{path} is not a .csv file in UTF-8; save it as one"
         raise InputError(f"{text}: {reason(error)}.") from error
-    except (OSError, pd.errors.ParserError) as error:
+    except (OSError, csv.Error, pd.errors.ParserError) as error:
         raise InputError(f"{path} is not a .csv file of numbers: {reason(error)}.") from error
     width = frame.shape[1]
     if separator == r"\s+" and width == 1 < len(cells):
@@ -125,21 +148,24 @@ def read_csv(path: Path) -> pd.DataFrame:
     else:
         names = _cells(comment, separator)  # np.savetxt puts a "#" before the line of names
         names = names if len(names) == width else [f"x{i}" for i in range(width)]
-    check_names(names, path)
+    _check_names(names, path)
     return frame.set_axis(names, axis=1)
 
 
-def _rows_below(path: Path, separator: str, place: int, **options: Any) -> pd.DataFrame:
-    """From the line with number `place` on."""
-    return pd.read_csv(
-        _without_comments(path),
-        sep=separator,
-        header=None,
-        skiprows=place,
-        encoding="utf-8-sig",
-        skipinitialspace=True,
-        **options,
-    )
+def _rows_below(path: Path, separator: str, place: int, **options: Any) -> pd.DataFrame | None:
+    """From the line with number `place` on; None: there is none."""
+    try:
+        return pd.read_csv(
+            _without_comments(path),
+            sep=separator,
+            header=None,
+            skiprows=place,
+            encoding="utf-8-sig",
+            skipinitialspace=True,
+            **options,
+        )
+    except pd.errors.EmptyDataError:
+        return None
 
 
 def _are_pandas_own(cells: list[str], path: Path, separator: str, place: int) -> bool:
@@ -152,6 +178,8 @@ def _are_pandas_own(cells: list[str], path: Path, separator: str, place: int) ->
     if cells != own:
         return False
     rows = _rows_below(path, separator, place + 1, dtype=str)
+    if rows is None:
+        return True
     whole = [rows[i].dropna().str.fullmatch(r"\s*[-+]?\d+\s*") for i in rows]
     if any(column.any() and not column.all() for column in whole):
         return False
@@ -189,7 +217,7 @@ def _with_names(
     return frame, [name or f"column {i}" for i, name in enumerate(names)]
 
 
-def check_names(names: Sequence[str], path: Path) -> None:
+def _check_names(names: Sequence[str], path: Path) -> None:
     """Raises InputError for a name that several columns have."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -250,10 +278,9 @@ def _is_data(cells: list[str]) -> bool:
     return bool(known)
 
 
-def read_parquet(path: Path) -> pd.DataFrame:
-    """A .parquet file. Raises InputError, also where pyarrow is missing."""
+def _read_parquet(path: Path) -> pd.DataFrame:
     try:
-        return pd.read_parquet(path, engine="pyarrow")
+        return pd.read_parquet(path, engine="pyarrow").rename(columns=str)
     except ImportError as error:
         raise InputError(
             f"{path}: .parquet needs pyarrow, the extra `parquet`: pip install '.[parquet]'"
@@ -286,8 +313,8 @@ def chosen_columns(
 
 
 def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
-    names = [str(name) for name in frame.columns]
-    check_names(names, path)
+    names = list(frame.columns)
+    _check_names(names, path)
     if not len(frame) or not names:
         raise InputError(f"{path} holds no rows of numbers: its shape is {frame.shape}.")
     if empty := [name for name in names if frame[name].isna().all()]:

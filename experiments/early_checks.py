@@ -1,21 +1,11 @@
 """What commands can say of files and options before TensorFlow or pandas are loaded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from virl_tf.hparams import Hparams, load_hparams, own_data_hparams
-from virl_tf.methods import METHODS
-from virl_tf.validation import (
-    InputError,
-    check_choice,
-    check_integer,
-    check_seed,
-    check_share,
-)
+from virl_tf.validation import InputError, check_integer, check_seed
 
 from experiments.records import find_records
-from experiments.specification import assigned
 
 KINDS = (".npy", ".npz", ".csv", ".parquet")  # of files with demonstrations
 
@@ -46,42 +36,6 @@ def check_trajectory_path(path: Path) -> None:
         raise InputError(
             f"{path} holds no .csv files, one for each episode, and no .parquet files."
         )
-
-
-def check_trajectory_options(trajectories: bool, given: Mapping[str, Any]) -> None:
-    """Raises InputError for an option of trajectories without --trajectories."""
-    used = [name for name, value in given.items() if value not in (None, "auto")]
-    if used and not trajectories:
-        raise InputError(f"--{used[0].replace('_', '-')} is for --trajectories.")
-
-
-def check_fit(
-    path: Path,
-    trajectories: bool,
-    method: str,
-    components: int | None,
-    seed: int,
-    held_out: float,
-    hparams_file: Path | None,
-    assignments: Sequence[str],
-) -> Hparams:
-    """What `virl_tf.fit` takes by default, the user's file over it, then the single assignments.
-
-    Raises InputError for a file or option that `fit` cannot take whatever the data are.
-    """
-    if trajectories:
-        check_trajectory_path(path)
-    else:
-        check_demonstration_file(path)
-    check_choice("method", method, METHODS)
-    if components is not None:
-        check_integer("--components", components, 1)
-    check_seed(seed)
-    check_share("--held-out", held_out)
-    family = METHODS[method].family
-    if hparams_file is None:
-        return assigned(own_data_hparams(family), assignments)
-    return assigned(load_hparams(hparams_file, family), assignments)
 
 
 def check_infer(

@@ -13,17 +13,15 @@ from virl_tf.trajectories.episodes import Episodes
 from virl_tf.validation import InputError, check_integer
 
 import numpy as np
-import pandas as pd
 from rich.console import Console
 from rich.table import Column, Table
 
 from experiments.demonstration_files import Demonstrations
 from experiments.evaluation.own_demonstrations import draw_missing
 from experiments.evaluation.trajectories import some_demonstrations, write_trajectories
-from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
+from experiments.fit_request import FitRequest, Trajectories
 from experiments.result_files import read_summary, reading
 from experiments.screen import screen, warn
-from experiments.trajectory_files import EPISODE_COLUMNS
 
 
 def fit_file(
@@ -44,42 +42,21 @@ def fit_file(
     console = screen()
     if isinstance(read, Demonstrations):
         data, paths = read, None
-        _warn_of_episodes(data.columns)
     else:
-        data, paths = encoded(*read, request.trajectories or TrajectoryRequest())
+        data, paths = encoded(read)
     if request.components is not None:
         check_integer("--components", request.components, 1, len(data.x))
-    frame = pd.DataFrame(data.x, columns=data.columns)
-    contexts, x = frame[list(data.contexts)], frame.drop(columns=list(data.contexts))
-    dimension = f"dimension {x.shape[1]}"
+    dimension = f"dimension {len(data.columns) - len(data.contexts)}"
     if data.contexts:
-        dimension += f", each in a context of dimension {contexts.shape[1]},"
-    size = f"{len(x)} demonstrations of {dimension} from {request.file.path}"
+        dimension += f", each in a context of dimension {len(data.contexts)},"
+    size = f"{len(data.x)} demonstrations of {dimension} from {request.file.path}"
     console.print(f"{size}; run folder {out}", highlight=False, soft_wrap=True)
     finished = (out / "summary.json").is_file()
     if not finished:
         console.print("half a minute for hundreds of rows, minutes for many thousands")
     if paths is not None:
         print_encoding(*paths, console)
-    with warnings.catch_warnings():
-        # They are printed below, of a finished run as well.
-        warnings.simplefilter("ignore", virl_tf.FitWarning)
-        result = virl_tf.fit(
-            x,
-            request.method,
-            request.components,
-            contexts=contexts if data.contexts else None,
-            held_out=request.held_out,
-            groups=data.groups,
-            periodic=request.periodic,
-            support=request.support,
-            dither=request.dither,
-            seed=request.seed,
-            hparams=request.hparams,
-            directory=out,
-            progress=progress,
-            tensorboard=tensorboard,
-        )
+    result = fit_rows(request, *data.parts(), data.groups, out, progress, tensorboard)
     if finished:
         console.print("finished before; nothing is fitted again")
     if paths is not None:
@@ -90,19 +67,41 @@ def fit_file(
     _print_files(out, console)
 
 
-def _warn_of_episodes(columns: list[str]) -> None:
-    found = [name for name in EPISODE_COLUMNS if name in columns]
-    if found:
-        warn(
-            f"column {found[0]!r}: if rows are samples of episodes, stop this and give "
-            "--trajectories; each row counts as a demonstration here."
+def fit_rows(
+    request: FitRequest,
+    x: Any,
+    contexts: Any,
+    groups: np.ndarray | None,
+    folder: Path,
+    progress: bool,
+    tensorboard: bool = False,
+) -> virl_tf.Result:
+    """`virl_tf.fit` as it was asked for, whose warnings are for the caller to print: the result has
+    them, also that of a finished run.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", virl_tf.FitWarning)
+        return virl_tf.fit(
+            x,
+            request.method,
+            request.components,
+            contexts=contexts,
+            held_out=request.held_out,
+            groups=groups,
+            periodic=request.periodic,
+            support=request.support,
+            dither=request.dither,
+            seed=request.seed,
+            hparams=request.hparams,
+            directory=folder,
+            progress=progress,
+            tensorboard=tensorboard,
         )
 
 
-def encoded(
-    episodes: Episodes, contexts: pd.DataFrame, how: TrajectoryRequest
-) -> tuple[Demonstrations, tuple[Episodes, Encoding]]:
+def encoded(paths: Trajectories) -> tuple[Demonstrations, tuple[Episodes, Encoding]]:
     """Contexts and codes of trajectories as rows, and what they are codes of."""
+    episodes, contexts, how = paths
     encoding = fit_encoding(episodes, how.encoding, how.encoding_size, **how.options)
     codes = encoding.encode(episodes)
     names = [str(name) for name in contexts]

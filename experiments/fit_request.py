@@ -2,19 +2,30 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from virl_tf.data_checks import refuse_row_numbers
-from virl_tf.hparams import Hparams
+from virl_tf.hparams import Hparams, load_hparams, own_data_hparams
+from virl_tf.methods import METHODS
 from virl_tf.trajectories.episodes import Episodes
 from virl_tf.trajectories.options import TOLERANCE, check_options
-from virl_tf.validation import InputError, check_choice, check_positive
+from virl_tf.validation import (
+    InputError,
+    check_choice,
+    check_integer,
+    check_positive,
+    check_seed,
+    check_share,
+)
 
 import numpy as np
 import pandas as pd
 
 from experiments.demonstration_files import Demonstrations, check_context_names, load_demonstrations
-from experiments.specification import parse_names
+from experiments.early_checks import check_demonstration_file, check_trajectory_path
+from experiments.screen import warn
+from experiments.specification import assigned, parse_names
 from experiments.trajectory_files import (
     EPISODE_COLUMNS,
     TrajectoryFile,
@@ -39,6 +50,30 @@ class TrajectoryRequest(NamedTuple):
     phase: str | None = None
     tolerance: float | None = None
 
+    @classmethod
+    def of(
+        cls,
+        trajectories: bool,
+        file: TrajectoryFile,
+        encoding: str,
+        encoding_size: int | None,
+        via: str | None,
+        phase: str | None,
+        tolerance: float | None,
+    ) -> "TrajectoryRequest | None":
+        """Of a command's options; None without --trajectories.
+
+        Raises InputError for an option that would then do nothing.
+        """
+        how = cls(encoding, encoding_size, parse_names(via), phase, tolerance)
+        if trajectories:
+            return how
+        given = {**how._asdict(), "episode": file.episode, "time": file.time}
+        for name, value in given.items():
+            if value not in (None, "auto"):
+                raise InputError(f"--{name.replace('_', '-')} is for --trajectories.")
+        return None
+
     @property
     def options(self) -> dict[str, Any]:
         """Of an encoding of any kind and size."""
@@ -51,27 +86,71 @@ class FitRequest(NamedTuple):
 
     Attributes:
         file: where the data are; `contexts` are the situation, not what is done there.
-        group: see `load_demonstrations`.
         trajectories: None: a row per demonstration.
+        hparams: what `virl_tf.fit` takes by default, the user's file over it, then --set.
         method, components, seed, held_out, periodic, support, dither: see `virl_tf.fit`.
-        hparams: see `early_checks.check_fit`.
+        group: see `load_demonstrations`.
     """
 
     file: TrajectoryFile
+    trajectories: TrajectoryRequest | None
     hparams: Hparams
-    group: str | None = None
-    trajectories: TrajectoryRequest | None = None
     method: str = "virl"
     components: int | None = None
     seed: int = 0
     held_out: float = 0.1
+    group: str | None = None
     periodic: Mapping[str, float] | None = None
     support: Support | None = None
     dither: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        file: TrajectoryFile,
+        how: TrajectoryRequest | None,
+        method: str,
+        components: int | None,
+        seed: int,
+        held_out: float,
+        hparams_file: Path | None,
+        assignments: Sequence[str],
+        group: str | None = None,
+        periodic: str | None = None,
+        lower: str | None = None,
+        upper: str | None = None,
+        dither: bool = False,
+    ) -> "FitRequest":
+        """Of a command's options. Raises InputError for a file or option that cannot be used
+        whatever the data are.
+        """
+        if how is None:
+            check_demonstration_file(file.path)
+        else:
+            check_trajectory_path(file.path)
+            if group is not None:
+                raise InputError("--group is for tables with a row per demonstration.")
+        check_choice("method", method, METHODS)
+        if components is not None:
+            check_integer("--components", components, 1)
+        check_seed(seed)
+        check_share("--held-out", held_out)
+        family = METHODS[method].family
+        if hparams_file is None:
+            values = own_data_hparams(family)
+        else:
+            values = load_hparams(hparams_file, family)
+        fitted = (assigned(values, assignments), method, components, seed, held_out)
+        columns = (group, parse_periods(periodic), parse_support(lower, upper))
+        return cls(file, how, *fitted, *columns, dither)
 
-Trajectories = tuple[Episodes, pd.DataFrame]
-"""Paths, and the context of each: N rows, which may have no columns."""
+
+class Trajectories(NamedTuple):
+    """Paths, the context of each (N rows, which may have no columns), and how they become rows."""
+
+    episodes: Episodes
+    contexts: pd.DataFrame
+    how: TrajectoryRequest
 
 
 def read(request: FitRequest) -> Demonstrations | Trajectories:
@@ -80,16 +159,10 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
     Raises:
         InputError: a file or an argument that cannot be used.
     """
-    how, file, contexts = request.trajectories, request.file, request.file.contexts
-    if how is not None:
-        if request.group is not None:
-            raise InputError("--group is for tables with a row per demonstration.")
-        check_options(how.encoding, how.encoding_size, **how.options)
-        episodes = load_episodes(file)
-        _refuse_numbers_of_episodes(episodes, {*(file.columns or ()), *contexts})
-        return split_contexts(episodes, contexts)
-    chosen = (file.all_columns, file.exclude, request.group)
-    rows = load_demonstrations(file.path, file.array, *chosen)
+    if request.trajectories is not None:
+        return read_trajectories(request.file, request.trajectories)
+    file, contexts = request.file, request.file.contexts
+    rows = load_demonstrations(file.path, file.array, file.all_columns, file.exclude, request.group)
     for name in contexts:
         check_choice(f"column of {file.path}", name, rows.columns)
     check_context_names(len(contexts), len({*contexts}), len({*rows.columns} - {*contexts}))
@@ -97,7 +170,25 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
         for name in named or ():
             check_choice(f"column of {file.path}", name, rows.columns)
     refuse_row_numbers(rows.x, rows.columns)
+    _warn_of_episodes(rows.columns)
     return rows._replace(contexts=contexts)
+
+
+def _warn_of_episodes(columns: list[str]) -> None:
+    found = [name for name in EPISODE_COLUMNS if name in columns]
+    if found:
+        warn(
+            f"column {found[0]!r}: if rows are samples of episodes, stop this and give "
+            "--trajectories; each row counts as a demonstration here."
+        )
+
+
+def read_trajectories(file: TrajectoryFile, how: TrajectoryRequest) -> Trajectories:
+    """Raises InputError for a file or an argument that cannot be used."""
+    check_options(how.encoding, how.encoding_size, **how.options)
+    episodes = load_episodes(file)
+    _refuse_numbers_of_episodes(episodes, {*(file.columns or ()), *file.contexts})
+    return Trajectories(*split_contexts(episodes, file.contexts), how)
 
 
 def _refuse_numbers_of_episodes(episodes: Episodes, named: Collection[str]) -> None:

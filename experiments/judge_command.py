@@ -1,7 +1,7 @@
 """`python -m experiments judge`: the reward beside EM, kernels and a flow on a user's own rows."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ from virl_tf.validation import InputError, check_integer
 import numpy as np
 import pandas as pd
 from rich.console import Console
-from rich.table import Column, Table
 
 from experiments.demonstration_files import Demonstrations
 from experiments.evaluation.judged import (
@@ -37,12 +36,18 @@ from experiments.evaluation.judged import (
     verdict,
 )
 from experiments.figures.judged import draw_judged
-from experiments.fit_command import encoded, keep_encoding, print_encoding, warn_of_fit
-from experiments.fit_request import FitRequest, Trajectories, TrajectoryRequest
+from experiments.fit_command import (
+    encoded,
+    fit_rows,
+    keep_encoding,
+    print_encoding,
+    warn_of_fit,
+)
+from experiments.fit_request import FitRequest, Trajectories
 from experiments.flow import MISSING, flow_is_installed
 from experiments.judge_request import JudgeRequest
 from experiments.result_files import append_rows, table_so_far
-from experiments.screen import screen, warn
+from experiments.screen import numbers_table, screen, warn
 
 LARGE = 1e4  # numbers whose powers of ten are shown
 SHOWN = {2: 1000, 3: 150}  # points [N, D], paths [N, T, D] of each picture
@@ -54,16 +59,15 @@ class Split(NamedTuple):
     Attributes:
         number: of the split.
         seed: of all that is random in it.
-        frame, groups: to fit to, as `virl_tf.fit` takes them.
-        data: the same as it sees them: angles in one turn.
+        rows: to fit to.
+        data: the same as `virl_tf.fit` sees them: angles in one turn.
         test: kept-back rows [M, D], likewise.
         wrap: rows [S, D] into that turn.
     """
 
     number: int
     seed: int
-    frame: pd.DataFrame
-    groups: np.ndarray | None
+    rows: Demonstrations
     data: Data
     test: np.ndarray
     wrap: Callable[[Any], Any]
@@ -89,20 +93,14 @@ class Judge(NamedTuple):
     progress: bool
     console: Console
 
-    @property
-    def frame(self) -> pd.DataFrame:
-        """All rows."""
-        return pd.DataFrame(self.rows.x, columns=self.rows.columns)
+    def prepared(self, rows: Demonstrations, seed: int) -> Prepared:
+        """As a fit takes them; none is held out: the reference densities see them, too.
 
-    def prepared(self, chosen: Any, groups: np.ndarray | None, seed: int) -> Prepared:
-        """Some rows, by a mask [N], as a fit takes them; none is held out: the reference densities
-        see them, too. Raises InputError for rows or options that it would refuse.
+        Raises InputError for rows or options that it would refuse.
         """
-        frame, names = self.frame[chosen], list(self.rows.contexts)
-        options = DataOptions(0.0, groups, self.fitted.periodic, self.fitted.support)
-        if names:
-            options = options._replace(contexts=frame[names])
-        return prepare(frame.drop(columns=names), options, seed)
+        x, contexts = rows.parts()
+        bounds = (self.fitted.periodic, self.fitted.support)
+        return prepare(x, DataOptions(0.0, rows.groups, *bounds, contexts=contexts), seed)
 
 
 def judge(
@@ -122,13 +120,13 @@ def judge(
     if isinstance(read, Demonstrations):
         rows = read
     else:
-        rows, (episodes, encoding) = encoded(*read, fitted.trajectories or TrajectoryRequest())
+        rows, (episodes, encoding) = encoded(read)
         print_encoding(episodes, encoding, console)
     rows = _contexts_first(_dithered(rows, fitted))
     task = Judge(fitted, request, rows, encoding, out, progress, console)
     splits = [_split(task, number) for number in range(request.splits)]
     _measure(task, splits[0]).kept_back()  # whether the user's function can be used
-    folder = RunFolder.open(out, _identity(task, splits[0]))
+    folder = RunFolder.open(out, _identity(task))
     console.print(_size_line(task, splits[0]), highlight=False, soft_wrap=True)
     if not flow_is_installed():
         console.print(MISSING, highlight=False, soft_wrap=True)
@@ -162,21 +160,21 @@ def _contexts_first(rows: Demonstrations) -> Demonstrations:
 
 def _split(task: Judge, number: int) -> Split:
     """Raises InputError for rows or options that a fit to this split would refuse."""
-    rows, frame, seed = task.rows, task.frame, task.fitted.seed + number
-    # The kept-back ones are inside of the bounds, too.
-    task.prepared(np.ones(len(frame), bool), rows.groups, seed)
-    count = int(task.request.keep_back * len(frame))
+    rows, seed = task.rows, task.fitted.seed + number
+    n = len(rows.x)
+    task.prepared(rows, seed)  # the kept-back ones are inside of the bounds, too
+    count = int(task.request.keep_back * n)
     labels = None if rows.groups is None else rows.groups.astype(str)
     own_seed = numpy_seed(seed, 0, "kept back")
-    kept = random_rows(len(frame), count, own_seed, row_groups(rows.x, labels))
+    kept = random_rows(n, count, own_seed, row_groups(rows.x, labels))
     if kept.sum() < FEWEST_HELD_OUT or kept.all():
         raise InputError(
-            f"--keep-back {task.request.keep_back:g} keeps {kept.sum()} of {len(frame)} rows in "
+            f"--keep-back {task.request.keep_back:g} keeps {kept.sum()} of {n} rows in "
             f"split {number}; at least {FEWEST_HELD_OUT} are needed, and others to fit to. Give a "
             "larger share, or more rows."
         )
-    groups = None if rows.groups is None else rows.groups[~kept]
-    data = task.prepared(~kept, groups, seed).train
+    fitted = rows.take(~kept)
+    data = task.prepared(fitted, seed).train
     for size in task.request.components:
         what = f"--components (at most one per row to fit to, {len(data.rows)})"
         check_integer(what, size, 1, len(data.rows))
@@ -184,7 +182,7 @@ def _split(task: Judge, number: int) -> Split:
     def wrap(x: Any) -> np.ndarray:
         return np.asarray(data.domain.wrap(np.asarray(x)))
 
-    return Split(number, seed, frame[~kept], groups, data, wrap(rows.x[kept]), wrap)
+    return Split(number, seed, fitted, data, wrap(rows.x[kept]), wrap)
 
 
 def _measure(task: Judge, split: Split) -> Measure:
@@ -198,11 +196,11 @@ def _measure(task: Judge, split: Split) -> Measure:
     return Measure(split.test, as_seen, function, split.seed, len(task.rows.contexts))
 
 
-def _identity(task: Judge, split: Split) -> dict[str, Any]:
+def _identity(task: Judge) -> dict[str, Any]:
     """What tells this command from others, but for the number of splits: more can be added."""
     fitted, request = task.fitted, task.request
     return {
-        "judged": task.prepared(np.ones(len(task.rows.x), bool), task.rows.groups, 0).identity,
+        "judged": task.prepared(task.rows, 0).identity,
         "columns": list(task.rows.columns),
         "method": fitted.method,
         "components": list(request.components),
@@ -268,23 +266,9 @@ def _fitted(task: Judge, split: Split) -> dict[str, Density]:
 
 def _fit(task: Judge, split: Split, folder: Path) -> virl_tf.Result:
     """To the rows of a split, in their folder."""
-    fitted, names = task.fitted, list(task.rows.contexts)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", virl_tf.FitWarning)  # the result has them, too
-        virl_tf.fit(
-            split.frame.drop(columns=names),
-            fitted.method,
-            fitted.components,
-            contexts=split.frame[names] if names else None,
-            held_out=0.0,
-            groups=split.groups,
-            periodic=fitted.periodic,
-            support=fitted.support,
-            seed=split.seed,
-            hparams=fitted.hparams,
-            directory=folder,
-            progress=task.progress,
-        )
+    # Noise is in the rows already.
+    request = task.fitted._replace(seed=split.seed, dither=False)
+    fit_rows(request, *split.rows.parts(), split.rows.groups, folder, task.progress)
     result = virl_tf.load(folder)
     warn_of_fit(result.warnings, of_codes=task.encoding is not None)
     return result
@@ -298,8 +282,8 @@ def _further_policy(task: Judge, split: Split, result: virl_tf.Result, size: int
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the result has them, too
             options: dict[str, Any] = {"seed": split.seed, "progress": task.progress}
-            if names := list(task.rows.contexts):
-                options["contexts"] = split.frame[names].to_numpy()
+            if (contexts := split.rows.parts()[1]) is not None:
+                options["contexts"] = contexts.to_numpy()
             fitted = fit_policy(result.reward, result.reward.dim, size, **options)
         for text in fitted.warnings:
             warn(text)
@@ -340,28 +324,17 @@ def _print_table(table: pd.DataFrame, task: Judge) -> None:
     columns = ("log_likelihood", "reward_ahead")
     fitted = [name for name in names if name != KEPT_BACK]
     cells = [[_written(means.loc[n, c], errors.loc[n, c]) for c in columns] for n in fitted]
-    task.console.print(_shown(title, ("log likelihood", "reward ahead"), fitted, cells))
+    task.console.print(numbers_table(title, ("log likelihood", "reward ahead"), fitted, cells))
     outcomes = list(table.columns[len(COLUMNS) :])
     if outcomes:
         cells = [[f"{means.loc[n, c]:.3g}" for c in outcomes] for n in names]
-        task.console.print(_shown("what they and draws do: means", outcomes, names, cells))
+        title = "what they and draws do: means"
+        task.console.print(numbers_table(title, outcomes, names, cells))
     share = 100.0 * means["effective_share"].max()
     task.console.print(f"effective share of the reward's draws: {share:.1f} %", highlight=False)
     task.console.print(verdict(table), highlight=False, soft_wrap=True)
     files = f"{task.out / 'judge.csv'}; picture: {task.out / 'judge.png'}"
     task.console.print(f"numbers: {files}", highlight=False, soft_wrap=True)
-
-
-def _shown(
-    title: str, columns: Sequence[str], names: Iterable[str], cells: Iterable[Sequence[str]]
-) -> Table:
-    """A row of cells for each name."""
-    # An ellipsis, which is Rich's way with too many columns, would hide a power of ten.
-    numbers = (Column(name, justify="right", overflow="fold") for name in columns)
-    table = Table(Column("", overflow="fold"), *numbers, title=title)
-    for name, row in zip(names, cells, strict=True):
-        table.add_row(name, *row)
-    return table
 
 
 def _written(mean: float, error: float) -> str:

@@ -1,6 +1,5 @@
 """`python -m experiments play`: policies over moves in closed loop, in a user's own world."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from virl_tf.validation import InputError, told
 import numpy as np
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
 
 from experiments.evaluation.closed_loop import (
     CHOSEN,
@@ -33,13 +31,14 @@ from experiments.evaluation.closed_loop import (
 )
 from experiments.evaluation.judged import numbers_by_name
 from experiments.figures.judged import draw_paths
-from experiments.fit_command import without_option
+from experiments.fit_command import fit_rows, without_option
 from experiments.fit_request import FitRequest
 from experiments.play_request import PlayRequest
 from experiments.result_files import append_rows, table_so_far
-from experiments.screen import screen, warn
+from experiments.screen import numbers_table, screen, warn
 
 COLUMNS = ["seed", "mover"]
+PICTURED = (CHOSEN, POLICY, EM_BIC)  # movers, by how their names begin
 SHOWN = 150  # paths of each picture
 LONGER = 1.5  # than the longest demonstration is what is given time
 
@@ -152,21 +151,8 @@ def _prepared(game: Game) -> Any:
 
 
 def _fit(game: Game, progress: bool) -> virl_tf.Result:
-    fitted, rows, folder = game.fitted, game.rows, game.out / "fit"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", virl_tf.FitWarning)  # they are printed below
-        result = virl_tf.fit(
-            rows.x,
-            fitted.method,
-            fitted.components,
-            contexts=rows.contexts,
-            held_out=fitted.held_out,
-            groups=rows.groups,
-            seed=fitted.seed,
-            hparams=fitted.hparams,
-            directory=folder,
-            progress=progress,
-        )
+    rows, folder = game.rows, game.out / "fit"
+    result = fit_rows(game.fitted, rows.x, rows.contexts, rows.groups, folder, progress=progress)
     for text in result.warnings:
         warn(without_option(text))
     return result
@@ -190,10 +176,15 @@ def _play_one(game: Game, name: str, paths_of: Callable[[World], np.ndarray]) ->
     world = game.world()
     paths = np.moveaxis(paths_of(world), 0, 1)
     found = numbers_by_name("--world: outcome()", world.outcome(), COLUMNS)
-    if name in (POLICY, EM_BIC) or name.startswith(CHOSEN):
-        save_arrays(game.out / f"{name.partition(',')[0]}.npz", {"paths": paths[:SHOWN]})
+    if name.startswith(PICTURED):
+        save_arrays(game.out / f"{_title(name)}.npz", {"paths": paths[:SHOWN]})
     row = {"seed": game.fitted.seed, "mover": name, **found}
     append_rows(game.out / "play.csv", [row], COLUMNS, "--world: outcome()")
+
+
+def _title(name: str) -> str:
+    """Of a mover, without how many moves it chooses among."""
+    return name.partition(",")[0]
 
 
 def _finished(out: Path) -> pd.DataFrame:
@@ -205,20 +196,16 @@ def _draw(game: Game) -> None:
     samples = game.samples + 1
     demonstrated = np.moveaxis(padded(game.episodes, samples), 0, 1)
     arrays: dict[str, Any] = {"demonstrations": demonstrated[:SHOWN]}
-    for name in (CHOSEN, POLICY, EM_BIC):
-        file = f"{name.partition(',')[0]}.npz"
-        arrays[name.partition(",")[0]] = load_arrays(game.out / file)["paths"][:, :samples]
+    for title in map(_title, PICTURED):
+        arrays[title] = load_arrays(game.out / f"{title}.npz")["paths"][:, :samples]
     draw_paths(game.out / "play", arrays, list(game.moves.columns), np.arange(float(samples)))
 
 
 def _print_table(game: Game) -> None:
     table = _finished(game.out)
-    shown = Table(title=f"{game.request.runs} runs each, in closed loop")
-    shown.add_column("", overflow="fold")  # an ellipsis would hide a power of ten
-    for name in table.columns[2:]:
-        shown.add_column(name, justify="right", overflow="fold")
-    for row in table.itertuples(index=False):
-        shown.add_row(row[1], *(f"{value:.3g}" for value in row[2:]))
-    game.console.print(shown)
+    title = f"{game.request.runs} runs each, in closed loop"
+    numbers = table.iloc[:, len(COLUMNS) :]
+    cells = [[f"{value:.3g}" for value in row] for row in numbers.itertuples(index=False)]
+    game.console.print(numbers_table(title, list(numbers), table["mover"], cells))
     files = f"{game.out / 'play.csv'}; picture: {game.out / 'play.png'}"
     game.console.print(f"numbers: {files}", highlight=False, soft_wrap=True)

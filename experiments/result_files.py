@@ -265,22 +265,23 @@ def check_same_preset(runs: Sequence[Path]) -> None:
 
 
 def read_results(
-    paths: Path | Sequence[Path], task: str = "TASK", pool: bool = False
+    paths: Path | Sequence[Path], task: str | None = None, pool: bool = False
 ) -> pd.DataFrame:
     """The rows of results.csv of one or several sweeps.
 
     Args:
         paths: each is the file, its folder, or a folder of records.
-        task: what an error tells to sweep.
+        task: of all rows; None: whichever they have.
         pool: take results of different presets, settings and versions together.
 
     Raises:
         InputError: one is not there or not a table of this version, two hold the same run (which
-            of them would count?), or without `pool` their presets, settings or versions differ.
+            of them would count?), they are of another task, or without `pool` their presets,
+            settings or versions differ.
     """
     paths = [paths] if isinstance(paths, Path) else paths
     made: dict[Path, _Made] = {}
-    frames = [_read_table(path, task, made) for path in paths]
+    frames = [_read_table(path, task or "TASK", made) for path in paths]
     frame = pd.concat(frames, ignore_index=True)
     repeated = frame[frame.duplicated(RUN)]
     if len(repeated):
@@ -293,6 +294,10 @@ def read_results(
         check_poolable("settings", {where: {one.given} for where, one in made.items()})
         _check_settings({where: one.config for where, one in made.items()})
         check_numerics({where: one.versions for where, one in made.items()})
+    tasks = sorted(frame["task"].unique())
+    if task is not None and tasks != [task]:
+        where, held = ", ".join(map(str, paths)), ", ".join(tasks) or "no task"
+        raise InputError(f"{where} holds results of {held}, not of {task}.")
     return frame
 
 
@@ -339,17 +344,8 @@ def _hparams_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**stored, **{name: {**of, **stored.get(name, {})} for name, of in defaults.items()}}
 
 
-def check_task(results: pd.DataFrame, task: str, paths: Path | Sequence[Path]) -> None:
-    """Raises InputError unless results that were read from these paths are of the task."""
-    found = sorted(results["task"].unique())
-    if found != [task]:
-        where = ", ".join(map(str, [paths] if isinstance(paths, Path) else paths))
-        held = ", ".join(found) or "no task"
-        raise InputError(f"{where} holds results of {held}, not of {task}.")
-
-
 def _read_table(path: Path, task: str, made: dict[Path, _Made]) -> pd.DataFrame:
-    """One of them; `made` is told how."""
+    """One of them; `made` is told how. `task`: what an error tells to sweep."""
     file = results_file(path, task)
     if file.is_dir():
         records = [read_record(found) for found in find_records(file)]

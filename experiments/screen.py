@@ -1,8 +1,10 @@
 """What commands print with: results on stdout, warnings on stderr."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.table import Column, Table
 from rich.text import Text
 
 
@@ -12,6 +14,18 @@ def screen(**options: Any) -> Console:
     As markup, Rich would drop the unit of "speed [m]", and end in an error at "rate [/s]".
     """
     return Console(markup=False, emoji=False, **options)
+
+
+def numbers_table(
+    title: str, columns: Sequence[str], names: Iterable[str], cells: Iterable[Iterable[str]]
+) -> Table:
+    """A row of cells for each name."""
+    # An ellipsis, which is Rich's way with too many columns, would hide a power of ten.
+    numbers = (Column(name, justify="right", overflow="fold") for name in columns)
+    table = Table(Column("", overflow="fold"), *numbers, title=title)
+    for name, row in zip(names, cells, strict=True):
+        table.add_row(name, *row)
+    return table
 
 
 def warn(text: str, quiet: bool = False) -> None:

@@ -16,10 +16,10 @@ from experiments.demonstration_files import (
     check_context_names,
     chosen_columns,
     held_instead,
-    read_csv,
-    read_parquet,
+    read_table,
 )
 from experiments.early_checks import check_trajectory_path
+from experiments.specification import parse_names
 
 EPISODE_COLUMNS = ("episode_index", "episode", "episode_id")
 TIME_COLUMNS = ("timestamp", "time")
@@ -50,6 +50,21 @@ class TrajectoryFile(NamedTuple):
     episode: str | None = None
     time: str | None = None
     contexts: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls,
+        path: Path,
+        array: str | None,
+        columns: str | None,
+        exclude: str | None,
+        episode: str | None,
+        time: str | None,
+        contexts: str | None = None,
+    ) -> "TrajectoryFile":
+        """Of a command's options, with names as A,B,..."""
+        chosen = (parse_names(columns), parse_names(exclude) or [])
+        return cls(path, array, *chosen, episode, time, parse_names(contexts) or [])
 
     @property
     def all_columns(self) -> Sequence[str] | None:
@@ -82,7 +97,7 @@ def load_episodes(file: TrajectoryFile) -> Episodes:
             return _of_arrays(file)
         if kind == ".npy":
             return _of_array(map_array(file.path), file)
-        return _of_table((read_csv if kind == ".csv" else read_parquet)(file.path), file)
+        return _of_table(read_table(file.path), file)
     except InputError as error:
         if str(file.path) in str(error):
             raise
@@ -186,7 +201,7 @@ def _of_arrays(file: TrajectoryFile) -> Episodes:
         return _of_array(arrays["values"], file, _check_lengths(**arrays))
     if len(arrays) == 1:
         return _of_array(next(iter(arrays.values())), file)
-    if any(x.ndim != 2 for x in arrays.values()):
+    if not arrays or any(x.ndim != 2 for x in arrays.values()):
         shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in arrays.items())
         raise InputError(
             f"it holds {shapes or 'no array'}; choose one [N, T, D] with --array NAME, or store an "
@@ -223,8 +238,8 @@ def _check_lengths(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def _of_folder(file: TrajectoryFile) -> Episodes:
     tables = sorted(file.path.rglob("*.parquet"), key=_natural)
     paths = tables or sorted(file.path.glob("*.csv"), key=_natural)
-    frames = [(read_parquet if tables else read_csv)(path) for path in paths]
-    columns = [[str(name) for name in frame.columns] for frame in frames]
+    frames = [read_table(path) for path in paths]
+    columns = [list(frame.columns) for frame in frames]
     for found, path in zip(columns, paths, strict=True):
         if found != columns[0]:
             raise InputError(
@@ -241,7 +256,6 @@ def _of_folder(file: TrajectoryFile) -> Episodes:
 
 def _of_table(frame: pd.DataFrame, file: TrajectoryFile) -> Episodes:
     """A table with a column of episodes."""
-    frame = frame.rename(columns=str)
     name = file.episode
     if name is None:
         known = [column for column in EPISODE_COLUMNS if column in frame]
@@ -271,7 +285,6 @@ def _split(
     """
     order = np.argsort(episode, kind="stable")
     ends = np.cumsum(np.bincount(episode, minlength=len(names)))[:-1]
-    frame = frame.rename(columns=str)
     times, named = None, [*(file.columns or ()), *file.exclude]
     clocks = [name for name in TIME_COLUMNS if name in frame and name not in named]
     if file.time is not None:
@@ -286,6 +299,8 @@ def _split(
     if clock is not None:
         check_number_columns("times", {clock: held_instead(frame[clock])})
         times = np.split(frame.pop(clock).to_numpy(np.float64, na_value=np.nan)[order], ends)
+    if frame.columns.empty:
+        raise InputError("it has no column beside those of episodes and times.")
     frame = _spread(_values(frame, file))
     _check_numbers(frame, episode, names)
     x = np.column_stack([frame[n].to_numpy(np.float64, na_value=np.nan) for n in frame])[order]

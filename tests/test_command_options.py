@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer
+from rich.text import Text
 
 from experiments import cli, early_checks, expected_time
 from experiments.cli import app
@@ -71,6 +72,7 @@ WRONG = [
     (["figure", "9"], "Allowed: 1, 2a"),
     (["figure", "2a", "missing"], "no results in missing"),
     (["figure", "3", "tests"], "figure 3 takes 2 folders"),
+    (["figure", "robot", "setup.py"], "no robot.npz; make them with: python -m experiments bench"),
     (["record", "missing", "--out", "new"], "missing is not the folder of a finished run"),
     (["benchmark", "trainings"], "did you mean 'training'"),
     (["report", "--results", "missing"], "no folder of results missing"),
@@ -334,6 +336,14 @@ def test_numbers_in_the_help_are_those_of_the_figures():
     source = inspect.getsource(sys.modules["experiments.cli"].figure_command)
     for number in FIGURES:
         assert number in source
+
+
+def test_help_shows_every_bracket():
+    """Rich takes [n, D] for a style, and drops it."""
+    for name, command in typer.main.get_command(app).commands.items():
+        for parameter in command.params:
+            text = parameter.help or ""
+            assert Text.from_markup(text).plain == text.replace("\\[", "["), (name, parameter.name)
 
 
 def test_results_are_named_after_the_file_or_folder_however_it_is_given(tmp_path, monkeypatch):

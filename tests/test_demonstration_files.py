@@ -269,6 +269,7 @@ def csv(*lines, header="a,b"):
         ("x.npy", b"", "x.npy is empty"),
         ("x.csv", "", "x.csv is empty"),
         ("x.csv", "\n\n", "not a .csv file of numbers"),
+        ("x.csv", 200_000 * "x", "not a .csv file of numbers: field larger than field limit"),
         ("x.csv", csv(header="a,a"), "x.csv: several columns are called 'a'"),
         (
             "x.csv",

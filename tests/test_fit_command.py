@@ -530,10 +530,3 @@ def test_files_of_a_run_that_was_killed_before_its_pictures_are_completed(call, 
     assert (out / "reward.png").is_file()
     assert (out / "summary.json").read_text() == summary
     assert style.read(out, "grid.npz")["axes"].shape == (2, own_demonstrations.RESOLUTION)
-
-
-@pytest.mark.parametrize(("columns", "warned"), [(["x", "episode"], True), (["x", "y"], False)])
-def test_a_table_of_episodes_is_told_apart_from_rows(columns, warned, capsys):
-    fit_command._warn_of_episodes(columns)
-    text = "warning: column 'episode': if rows are samples"
-    assert (text in capsys.readouterr().err) == warned

@@ -248,10 +248,10 @@ def test_a_column_that_only_tells_episodes_apart_is_refused_by_its_own_name(tmp_
     how = {"hparams": None, "trajectories": TrajectoryRequest()}
     with pytest.raises(InputError, match=rf"column '{name}' .*\(--exclude {name}\)"):
         read(FitRequest(TrajectoryFile(tmp_path), **how))
-    check_ragged(read(FitRequest(TrajectoryFile(tmp_path, exclude=[name]), **how))[0])
+    check_ragged(read(FitRequest(TrajectoryFile(tmp_path, exclude=[name]), **how)).episodes)
     if step < 0:
-        _, contexts = read(FitRequest(TrajectoryFile(tmp_path, contexts=[name]), **how))
-        assert list(contexts.columns) == [name]
+        found = read(FitRequest(TrajectoryFile(tmp_path, contexts=[name]), **how))
+        assert list(found.contexts.columns) == [name]
 
 
 @pytest.mark.parametrize(
@@ -269,6 +269,14 @@ def test_bad_contexts(names, message):
     episodes = check_episodes(values, columns=["x", "y", "side"])
     with pytest.raises(InputError, match=message):
         split_contexts(episodes, names)
+
+
+@pytest.mark.parametrize(("columns", "warned"), [(["x", "episode"], True), (["x", "y"], False)])
+def test_a_table_of_episodes_is_told_apart_from_rows(tmp_path, columns, warned, capsys):
+    pd.DataFrame(EVEN[0], columns=columns).to_csv(tmp_path / "x.csv", index=False)
+    read(FitRequest(TrajectoryFile(tmp_path / "x.csv"), trajectories=None, hparams=None))
+    text = "warning: column 'episode': if rows are samples"
+    assert (text in capsys.readouterr().err) == warned
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -309,6 +317,7 @@ def test_a_copied_file_is_named(tmp_path):
         (lambda f: f.assign(y="left"), {}, "'y' holds text"),
         (lambda f: f.assign(time="now"), {}, "'time' holds text"),
         (lambda f: f.assign(episode=5), {}, "1 trajectories; at least two"),
+        (lambda f: f[["episode"]], {}, "no column beside those of episodes and times"),
         (lambda f: f.assign(y=f.y.mask(f.episode == 104)), {}, "episode 104 is not finite"),
         (lambda f: f.assign(time=0.0), {}, "episode 100: its times do not increase"),
     ],
@@ -334,6 +343,7 @@ def test_an_index_that_pandas_wrote_is_left_out(tmp_path):
     ("arrays", "message"),
     [
         ({"a": EVEN, "b": EVEN[0]}, r"it holds a \[6, 8, 2\], b \[8, 2\]; choose one"),
+        ({}, "it holds no array; choose one"),
         ({"a": EVEN[0]}, r"trajectories must be \[N, T, D\], got \[8, 2\]"),
         ({"a": EVEN[0], "b": EVEN[0, :, :1]}, "episode b is of another width: 1 columns"),
         ({"values": EVEN[0], "lengths": [3, 4]}, "whose sum is the number of rows"),

@@ -129,7 +129,7 @@ def _results(number: str, runs: Sequence[Path]) -> Iterator[list[Path]]:
     with unpacked(paths) if kind.of_runs else contextlib.nullcontext(paths) as folders:
         for folder, path in zip(folders, paths, strict=True):
             missing = [name for name in kind.files if not (folder / name).is_file()]
-            if missing and folder.is_dir():
+            if missing:
                 made = f"make them with: python -m experiments {kind.command}"
                 raise InputError(f"{path} has no {missing[0]}; {made}")
         yield folders

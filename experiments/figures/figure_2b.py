@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from experiments.figures.published import lay_published, read_published
 from experiments.figures.style import COLOURS, LABELS, Look, explain, open_frame, save
 from experiments.references import LABELS as REFERENCES
-from experiments.result_files import check_task, read_results, select
+from experiments.result_files import read_results, select
 
 # The references that are drawn; more would hide the curves.
 DASHES: dict[str, Any] = {
@@ -38,7 +38,6 @@ def draw_figure_2b(
     """
     points = None if published is None else read_published(published, CURVES)
     results = read_results(sweeps, "gaussians", pool)
-    check_task(results, "gaussians", sweeps)
     figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
     for method, label in LABELS.items():
         for components, style, marker in ((1, "--", "s"), (10, "-", "o")):

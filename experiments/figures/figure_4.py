@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from experiments.figures.figure_2b import BANDS, curve, finish, reference
 from experiments.figures.published import lay_published, read_published
 from experiments.figures.style import COLOURS, LABELS, explain, save
-from experiments.result_files import check_task, read_results, select
+from experiments.result_files import read_results, select
 
 CURVES = (
     ("training_policy", "--s", "training policy"),
@@ -32,7 +32,6 @@ def draw_figure_4(
     """
     points = None if published is None else read_published(published, OF_THE_PAPER)
     results = read_results(sweeps, "gaussians", pool)
-    check_task(results, "gaussians", sweeps)
     figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
     for method in ("virl", "geim"):
         for stage, style, label in CURVES:

@@ -12,7 +12,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from experiments.ablation_tables import table_of
-from experiments.figures import own, quoted
 from experiments.figures.style import Look, explain, log_ticks, open_frame, save
 from experiments.references import LABELS
 from experiments.result_files import (
@@ -33,14 +32,13 @@ AWAY = Panel("training", "far_share", "share of the reward's draws off the data"
 COST = Panel("training", "cpu_seconds", "CPU seconds of the run")
 
 
-def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
+def draw_figure_ablations(folders: Sequence[Path], out: Path) -> None:
     """A column of panels per folder of `ablate`: reward, policy, mass off the data, cost.
 
     Dots are seeds, bars 95 % intervals. Below the ablations: the references that were measured on
     the same demonstrations. A panel without measurements stays empty; of lost runs it says how
     many there are. Writes the same numbers as one table, `ablations.md`, beside the figure.
     """
-    folders = [folders] if isinstance(folders, Path) else folders
     results = [read_ablations(folder) for folder in folders]
     found = {name for frame in results for name in frame["ablation"]}
     base, *others = table_of(found)
@@ -50,26 +48,15 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
     references = {label: stage for label, stage in references.items() if stage in stages}
     size = (1.6 + 2.9 * len(folders), 2.0 + 0.72 * (len(names) + len(references)))
     options: Look = {"sharey": True, "squeeze": False, "layout": "constrained"}
-    figure, panels = plt.subplots(4, len(folders), figsize=size, **options)
+    figure, grid = plt.subplots(4, len(folders), figsize=size, **options)
     columns: dict[str, list[str]] = {"ablation": [*names, *references]}
-    for folder, frame, panel in zip(folders, results, panels.T, strict=True):
+    for folder, frame, axes_below in zip(folders, results, grid.T, strict=True):
         title = folder.name.replace("_", " ")
-        description = describe(frame["task"].iloc[0])
-        shown = (*description.ablation_panels, AWAY, COST)
-        for axes, (stage, column, label) in zip(panel, shown, strict=True):
-            values = {name: _values(frame, name, stage, column) for name in names}
-            measured = any(map(len, values.values()))
-            values |= {
-                name: _values(frame if measured else frame[:0], base, ref, column)
-                for name, ref in references.items()
-            }
-            lost = {name: _lost(frame, name, stage, column) if measured else 0 for name in names}
-            dots(axes, values, label, base)
-            _write_lost(axes, list(lost.values()))
-            if measured:
-                cells = [_cell(v, lost.get(name, 0)) for name, v in values.items()]
-                columns[f"{title}: {label}"] = cells
-        panel[0].set_title(title)
+        axes_below[0].set_title(title)
+        panels = (*describe(frame["task"].iloc[0]).ablation_panels, AWAY, COST)
+        for axes, panel in zip(axes_below, panels, strict=True):
+            if cells := _draw_panel(axes, frame, panel, base, names, references):
+                columns[f"{title}: {panel.label}"] = cells
     explain(
         figure,
         f"The preset {base!r} without each of its parts, and references",
@@ -82,15 +69,34 @@ def draw_figure_ablations(folders: Path | Sequence[Path], out: Path) -> None:
     screen().print(f"wrote {out / 'ablations.md'}")
 
 
-def read_ablations(folder: Path) -> pd.DataFrame:
-    """The results.csv of `ablate`.
+def _draw_panel(
+    axes: Axes,
+    frame: pd.DataFrame,
+    panel: Panel,
+    base: str,
+    names: list[str],
+    references: dict[str, str],
+) -> list[str]:
+    """Draw the rows; returns their cells in the table, none of a panel without measurements.
 
-    Raises InputError if there is none, or it is another command's.
+    Args:
+        base: what the others are compared with, and what references stand beside.
+        names: of the ablations.
+        references: {label: stage}.
     """
+    values = {name: _values(frame, name, panel.stage, panel.column) for name in names}
+    measured = any(map(len, values.values()))
+    lost = {name: _lost(frame, name, panel.stage, panel.column) for name in names if measured}
+    rows = frame if measured else frame[:0]
+    values |= {name: _values(rows, base, ref, panel.column) for name, ref in references.items()}
+    dots(axes, values, panel.label, base)
+    _write_lost(axes, list(lost.values()))
+    return [_cell(v, lost.get(name, 0)) for name, v in values.items()] if measured else []
+
+
+def read_ablations(folder: Path) -> pd.DataFrame:
+    """The results.csv of `ablate`. Raises InputError if it is damaged, or another command's."""
     file = folder / "results.csv"
-    if not file.is_file():
-        command = f"python -m experiments ablate TASK --out {quoted(own(folder))}"
-        raise InputError(f"no results in {folder}; make them with: {command}")
     frame = read_table(file)
     if not {"ablation", *COLUMNS} <= set(frame) or not len(frame):
         text = "is not a table of `python -m experiments ablate`: it has no ablations."

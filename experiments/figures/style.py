@@ -30,6 +30,7 @@ LABELS = {"virl": "V-IRL", "geim": "G-EIM", "eim": "EIM"}  # of the paper's meth
 COLOURS = {"virl": "C0", "geim": "C1", "eim": "C2"}
 # Nats below the maximum that a heat map shows; everything lower has the darkest colour.
 DEPTH = 12.0
+CROSSES = 500  # demonstrations, as in the paper's figures
 MOVING_DPI, FRAME_MS = 80, 200  # of a moving picture
 # sqrt of the 95 % quantile of chi-square with 2 degrees of freedom: -2 log 0.05.
 RADIUS_95 = float(np.sqrt(-2.0 * np.log(0.05)))
@@ -70,9 +71,7 @@ def heat_map(
     return image
 
 
-def ellipses(
-    axes: Axes, mixture: Mixture | None, colour: str = "black", width: float = 0.8
-) -> None:
+def ellipses(axes: Axes, mixture: Mixture | None, colour: str = "black") -> None:
     """The 95 % ellipse of every component; of no mixture none."""
     if mixture is None:
         return
@@ -81,15 +80,15 @@ def ellipses(
     diameters = 2.0 * RADIUS_95 * np.sqrt(variances)
     angles = np.degrees(np.arctan2(vectors[:, 1, 0], vectors[:, 0, 0]))
     places: Look = {"offsets": np.asarray(mixture.means), "offset_transform": axes.transData}
-    look: Look = {"facecolors": "none", "edgecolors": colour, "linewidths": width}
+    look: Look = {"facecolors": "none", "edgecolors": colour, "linewidths": 0.8}
     widths, heights = diameters.T
     found = EllipseCollection(widths, heights, angles, units="xy", **places, **look)
     axes.add_collection(found)
 
 
-def crosses(axes: Axes, x: np.ndarray, n: int = 500) -> None:
-    """N randomly chosen demonstrations as grey crosses."""
-    chosen = np.random.default_rng(0).choice(len(x), min(n, len(x)), replace=False)
+def crosses(axes: Axes, x: np.ndarray) -> None:
+    """Some randomly chosen demonstrations as grey crosses."""
+    chosen = np.random.default_rng(0).choice(len(x), min(CROSSES, len(x)), replace=False)
     look: Look = {"linewidths": 0.6, "color": "0.75", "alpha": 0.8}
     axes.scatter(x[chosen, 0], x[chosen, 1], marker="x", s=9, **look)
 

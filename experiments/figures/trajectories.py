@@ -29,8 +29,9 @@ def draw_trajectories(folder: Path) -> None:
 def _draw_paths(folder: Path, found: dict[str, np.ndarray]) -> None:
     panels = _panels(found)
     width = found["means"].shape[2]
-    rows = 1 if width == 2 else min(width, MOST_COLUMNS)
-    height = 3.6 if width == 2 else 1.0 + 1.3 * rows
+    plane = width == 2
+    rows = 1 if plane else min(width, MOST_COLUMNS)
+    height = 3.6 if plane else 1.0 + 1.3 * rows
     options: Look = {"sharex": True, "sharey": "row", "layout": "constrained", "squeeze": False}
     figure, grid = plt.subplots(rows, len(panels), figsize=(3.1 * len(panels), height), **options)
     for column, (title, lines) in enumerate(panels.items()):
@@ -38,15 +39,14 @@ def _draw_paths(folder: Path, found: dict[str, np.ndarray]) -> None:
         for row in range(rows):
             axes = grid[row, column]
             for paths, colour, look in lines:
-                shown = None if width == 2 else row
+                shown = None if plane else row
                 add_paths(axes, paths, found["times"], shown, colors=colour, **look)
             axes.autoscale_view()
             open_frame(axes)
     _label(grid, found)
     _legend(grid[0, -1], found["weights"])
-    hidden = max(width - rows, 0) if width != 2 else 0
-    if hidden:
-        figure.suptitle(f"{hidden} more columns are not shown", fontsize=9)
+    if width > MOST_COLUMNS:
+        figure.suptitle(f"{width - MOST_COLUMNS} more columns are not shown", fontsize=9)
     save(figure, folder / "paths")
 
 

@@ -26,7 +26,7 @@ class Figure:
         elements: what the caption names, and how ours shows it.
         ours: in a line, what our runs say to it; "" for a figure of the task alone.
         remark: what is different in ours; "" for nothing.
-        own_runs: its numbers are those of runs made for it, not of the task's sweep.
+        own_runs: it is drawn from runs made for it, or from one, not from the task's sweep.
     """
 
     number: str
@@ -223,6 +223,7 @@ FIGURES = (
         ),
         remark="The ranges of means, covariances and weights are ours: the paper does not give "
         "them.",
+        own_runs=True,
     ),
     Figure(
         "2b",
@@ -333,6 +334,7 @@ FIGURES = (
         (WALKER_SWEEP, f"python -m experiments figure 6 {WALKER_RUN.format('virl')}"),
         remark="A spacing of 0.8 gives a cone of 73.7 degrees, not of the 90 in the text: the "
         "numbers rule.",
+        own_runs=True,
     ),
     Figure(
         "7",

@@ -144,7 +144,7 @@ def figure(item: items.Figure, results: Results) -> Markup:
     numbers = beside or (None if item.own_runs else results.tables.get(item.task))
     text = text or (item.ours(numbers) if numbers is not None else "")
     says += [element("p", element("strong", "Ours: "), text)] if text else []
-    if item.number not in ("2a", "5", "6"):  # these are not made from a sweep
+    if not item.own_runs:
         missing = results.missing(item.task)
         says += [element("p", missing, class_="soft")] if missing else []
     more = [element("p", item.remark)] if item.remark else []
