@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from virl_tf.hparams import default_hparams, read_yaml
 from virl_tf.methods import METHODS
 from virl_tf.persistence.configuration import differences as config_differences
-from virl_tf.persistence.configuration import numerics
+from virl_tf.persistence.configuration import numerics, versions
 from virl_tf.persistence.files import read_json, write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError, reason
@@ -212,6 +212,12 @@ def numerics_in(folder: Path, preset: object) -> dict[str, str]:
     stored = value_at(read_yaml(file) if file.is_file() else None, "versions")
     found = stored if isinstance(stored, Mapping) else {}
     return numerics({str(name): str(version) for name, version in found.items()}, preset)
+
+
+def other_than_now(made_by: Mapping[str, str], preset: object) -> list[str]:
+    """How versions now differ from these, `numerics` of a preset; of packages named there alone."""
+    now = numerics(versions(), preset)
+    return config_differences(made_by, {name: now.get(name) for name in made_by})
 
 
 def shortened(names: Sequence[Any], most: int = 3) -> str:
@@ -519,7 +525,7 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
     for key, group in results.groupby(["stage", "method", "components", "modes"], sort=True):
         values = group["reported"].to_numpy()
         low, high = bootstrap_interval(values[np.isfinite(values)])
-        diverged = int((group["status"] == "diverged").sum())
+        diverged = int((group["status"] == DIVERGED).sum())
         measured = (values.mean(), low, high, len(values), diverged)
         rows.append([*key, *measured, *group[extra].astype(float).mean()])
     names = ["stage", "method", "components", "modes", "mean", "low", "high", "seeds", "diverged"]

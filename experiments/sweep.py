@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from virl_tf.persistence.configuration import differences, numerics, versions
+from virl_tf.persistence.configuration import differences, numerics
 from virl_tf.persistence.files import plain
 from virl_tf.validation import InputError, check_integer
 
@@ -32,7 +32,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from experiments.records import FOLDER, SUFFIX, Record, find_records, read_record, write_record
-from experiments.result_files import numerics_in, shortened
+from experiments.result_files import numerics_in, other_than_now, shortened
 from experiments.tasks import modules_elsewhere
 from experiments.units import Unit
 
@@ -111,7 +111,7 @@ def _check_begun(unit: Unit, folder: Path) -> None:
     """
     preset = unit.stages["."].get("preset")
     for file in sorted(folder.rglob("config.yaml")):
-        texts = _other_than_now(numerics_in(file.parent, preset), preset)
+        texts = other_than_now(numerics_in(file.parent, preset), preset)
         if texts:
             raise InputError(
                 f"{folder} was begun with other versions ({shortened(texts)}); remove it, and it "
@@ -175,14 +175,8 @@ def _other_versions(record: Record) -> list[str]:
     preset = record.stages["."].config.get("preset")
     texts: dict[str, None] = {}
     for stage in record.stages.values():
-        texts |= dict.fromkeys(_other_than_now(numerics(stage.versions, preset), preset))
+        texts |= dict.fromkeys(other_than_now(numerics(stage.versions, preset), preset))
     return list(texts)
-
-
-def _other_than_now(there: Mapping[str, str], preset: object) -> list[str]:
-    """In which of the packages that are named `there`."""
-    now = numerics(versions(), preset)
-    return differences(there, {name: now.get(name) for name in there})
 
 
 def _other_configuration(stages: Mapping[str, Mapping[str, Any]], record: Record) -> list[str]:

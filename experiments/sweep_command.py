@@ -1,6 +1,7 @@
 """`python -m experiments sweep`: the units of a task, their execution, and the tidy table."""
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 
 from virl_tf.hparams import to_yaml
@@ -85,6 +86,12 @@ def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
 def last_line(error: str) -> str:
     """Of a traceback: what went wrong."""
     return error.strip().splitlines()[-1]
+
+
+def failed(failures: Mapping[str, str]) -> InputError:
+    """What a command ends in that needs all of its runs; {name: error} of those that failed."""
+    first = last_line(next(iter(failures.values())))
+    return InputError(f"{len(failures)} runs failed, the first with: {first}")
 
 
 def write_tables(results: pd.DataFrame, means: pd.DataFrame, out: Path) -> None:

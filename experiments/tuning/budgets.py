@@ -19,10 +19,10 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from experiments.records import Record
-from experiments.result_files import to_markdown
+from experiments.result_files import DIVERGED, to_markdown
 from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import last_line
+from experiments.sweep_command import failed
 from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest
 from experiments.tuning.specification import StudySpecification
@@ -75,8 +75,7 @@ def rank_budgets(
     values = pd.DataFrame(rows)
     write_text(out / "budgets.csv", values.to_csv(index=False))
     if failures:
-        first = last_line(next(iter(failures.values())))
-        raise InputError(f"{len(failures)} runs failed, the first with: {first}")
+        raise failed(failures)
     text = to_markdown(agreement(values, presets))
     write_text(out / "budgets.md", text)
     console.print(text, highlight=False)
@@ -94,7 +93,7 @@ def random_points(study: StudySpecification, number: int) -> list[dict[str, dict
 def _row(unit: PointUnit, record: Record) -> dict[str, Any]:
     summary: Mapping[str, Any] = record.summaries["."]
     value = objective_value(summary)
-    bad = summary["status"] == "diverged" or not math.isfinite(value)
+    bad = summary["status"] == DIVERGED or not math.isfinite(value)
     return {
         "point": unit.point,
         "preset": unit.spec.preset,

@@ -30,7 +30,7 @@ from experiments.result_files import (
 from experiments.screen import screen
 from experiments.specification import column_name, parse_integers, published_column, tuned_file
 from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import last_line
+from experiments.sweep_command import failed
 from experiments.tasks import describe
 from experiments.tuning.importances import SEEDS, importances_of
 from experiments.tuning.space import searched, suggest, to_parameters, written
@@ -43,6 +43,7 @@ from experiments.tuning.study import (
     is_missing,
     objective_value,
     open_storage,
+    trials_of,
 )
 from experiments.units import RunUnit
 
@@ -108,14 +109,14 @@ def compare(
     console.print(_size_line(columns, units, out), highlight=False, soft_wrap=True)
     failures = execute_sweep(units, out, workers.scheduler, number, console)
     if len(failures) == len(units):
-        raise _failed(failures)
+        raise failed(failures)
     records = records_of(units, out)
     rows = [
         _outcome(unit, records[unit.name].summaries["."]) if unit.name in records else _lost(unit)
         for unit in units
     ]
     values = pd.DataFrame(rows)
-    write_report(columns, values, out)
+    report = write_report(columns, values, out)
     if write:
         better = [column for column in columns if _found_is_better(column, values)]
         names = ", ".join(column.name for column in better)
@@ -123,14 +124,9 @@ def compare(
         if better:
             said = f"wrote {names} to {write_tuned(task, better)}; use it with --hparams tuned"
         console.print(said, soft_wrap=True)
-    console.print((out / "compare.md").read_text(), highlight=False)
+    console.print(report, highlight=False)
     if failures:
-        raise _failed(failures)
-
-
-def _failed(failures: Mapping[str, str]) -> InputError:
-    first = last_line(next(iter(failures.values())))
-    return InputError(f"{len(failures)} runs failed, the first with: {first}")
+        raise failed(failures)
 
 
 def preview(
@@ -282,8 +278,10 @@ def specification_of(study: optuna.Study) -> StudySpecification:
 # --- report ---------------------------------------------------------------------------------------
 
 
-def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> None:
-    """values.csv, hyperparameters.csv, importances.csv, compare.md and compare.png."""
+def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> str:
+    """values.csv, hyperparameters.csv, importances.csv, compare.md, which is returned, and
+    compare.png.
+    """
     hyperparameters = pd.DataFrame([row for column in columns for row in _side_by_side(column)])
     scores = pd.DataFrame([_score(column, values) for column in columns])
     importances = pd.DataFrame([row for column in columns for row in _importances(column)])
@@ -298,6 +296,7 @@ def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> 
     from experiments.figures.comparison import draw_comparison
 
     draw_comparison(values, importances, out)
+    return text
 
 
 def _side_by_side(column: Column) -> list[dict[str, Any]]:
@@ -345,7 +344,7 @@ def _found_less_published(parts: Mapping[str, pd.DataFrame]) -> np.ndarray:
 
 
 def _importances(column: Column) -> list[dict[str, Any]]:
-    complete = column.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    complete = trials_of(column.study, optuna.trial.TrialState.COMPLETE)
     if len(complete) < FEWEST_FOR_IMPORTANCES or np.ptp([trial.value for trial in complete]) == 0.0:
         return []
     found = importances_of(column.study).dropna(subset="importance").reset_index()

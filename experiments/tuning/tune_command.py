@@ -48,6 +48,7 @@ from experiments.tuning.study import (
     published_trial,
     reason_of,
     stop,
+    trials_of,
     without_password,
     work,
 )
@@ -89,7 +90,7 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
         console.print(f"next: {command}", highlight=False, soft_wrap=True)
     if count(study, *ENDED) < trials:
         text = "the study was given up after too many failed trials in a row"
-        failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+        failed = trials_of(study, TrialState.FAIL)
         last = [outcome(trial) for trial in failed if "traceback" in trial.user_attrs][-1:]
         raise InputError(f"{text}; the last {last[0] if last else 'did not run'}")
 
@@ -165,8 +166,7 @@ def _work_together(
 ) -> None:
     """Have all workers call `work` with these arguments, and show how far the study is."""
     command, trials = uuid.uuid4().hex, arguments[2]
-    ended = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL))
-    told = {trial.number for trial in ended}
+    told = {trial.number for trial in trials_of(study, *ENDED, TrialState.FAIL)}
 
     def start(worker: int) -> Any:
         return submit(client, work, *arguments, worker, command, pure=False)
@@ -213,7 +213,7 @@ def print_ended(study: optuna.Study, told: set[int], console: Console) -> None:
     """A line for each trial that ended and is not in `told`; on a terminal, where the board tells
     of the others, for failed ones alone.
     """
-    ended = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL))
+    ended = trials_of(study, *ENDED, TrialState.FAIL)
     best = best_of(ended)
     best_so_far = "" if best is None else f"; best so far {best.value:.4f}"
     for trial in ended:
