@@ -742,7 +742,8 @@ def rank_budgets_command(
 
     chosen = parse_names(presets) or []
     studies = Studies(task, chosen[-1], modes, steps, None)
-    study = TuneRequest(studies, method, components, points, seeds, set_ or []).specification()
+    # One trial: how many points there may be is checked with the presets.
+    study = TuneRequest(studies, method, components, 1, seeds, set_ or []).specification()
     from experiments.tuning.budgets import rank_budgets
 
     out = out or Path("budgets") / study.name

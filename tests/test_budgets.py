@@ -135,3 +135,9 @@ def test_what_cannot_be_ranked_is_refused(presets, points, message, tmp_path):
     with pytest.raises(InputError, match=message):
         rank_budgets(STUDY, presets, points, WORKERS, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_refusal_names_the_option_that_was_given(call):
+    status, _, error = call("rank-budgets", "gaussians", "--points", 0)
+    assert status == 2
+    assert error == "error: --points must be an integer >= 3, got 0.\n"
