@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from experiments import RESULTS
 from experiments.tasks import descriptions, names
 from experiments.tasks.description import DEFAULT_PRESET
 
@@ -921,7 +922,6 @@ def record_command(
 
 
 REPORT = Path("report.html")
-RESULTS = Path(__file__).parent / "results"
 
 
 @app.command("report")

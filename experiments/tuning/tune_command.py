@@ -22,7 +22,7 @@ from rich.text import Text
 from experiments.expected_time import expected_time, sentence
 from experiments.screen import screen
 from experiments.sweep import Workers, ask, cluster, result_of, submit
-from experiments.tasks import describe as task_description
+from experiments.tasks import describe
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES
 from experiments.tuning.space import written
 from experiments.tuning.specification import (
@@ -98,7 +98,7 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
 def next_commands(studies: Studies, column: Column, complete: int) -> list[str]:
     """What can be done with a study of so many complete trials."""
     names = ["study-plots"] if complete >= FEWEST_FOR_IMPORTANCES else []
-    if complete and column in task_description(studies.task).compared:
+    if complete and column in describe(studies.task).compared:
         names.append("compare")
     return [studies.command(column, name) for name in names]
 
@@ -245,10 +245,10 @@ def board(study: optuna.Study, trials: int) -> Group:
         if trial is not None:
             pruned = trial.value is None or trial.state == TrialState.PRUNED
             value = "pruned" if pruned else f"{trial.value:.4f}"
-            values.add_row(label, value, str(trial.number), describe(trial.params))
+            values.add_row(label, value, str(trial.number), in_one_line(trial.params))
     return Group(counts, values, progress)
 
 
-def describe(parameters: dict[str, Any]) -> str:
-    """Parameters in one line."""
+def in_one_line(parameters: dict[str, Any]) -> str:
+    """Of a trial."""
     return ", ".join(f"{name} {written(value)}" for name, value in parameters.items())
