@@ -13,6 +13,7 @@ import pandas as pd
 from experiments.ablations import Ablation
 from experiments.records import Record
 from experiments.result_files import (
+    TARGET,
     columns_of,
     lost,
     reading,
@@ -97,7 +98,7 @@ def _rows(record: Record) -> Iterator[dict[str, Any]]:
         for row in rows:
             yield {**row, **(of_training if row["stage"] == "training" else {})}
         if "references" in found:
-            key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
+            key = {name: summary[name] for name in TARGET}
             of_run = {
                 name: {"reported": measured["reported"]}
                 for name, measured in summary.get("i_projection", {}).items()

@@ -191,8 +191,8 @@ def _other_configuration(stages: Mapping[str, Mapping[str, Any]], record: Record
 
 def _leave_if_full() -> None:
     """End this worker where it could not compile a unit's programs; its nanny starts a new one."""
-    numerics = sys.modules.get("virl_tf.numerics")  # without it nothing has been compiled
-    if numerics is not None and numerics.free_memory_maps() < 8 * numerics.MAPS_OF_A_PROGRAM:
+    compiler = sys.modules.get("virl_tf.numerics")  # without it nothing has been compiled
+    if compiler is not None and compiler.free_memory_maps() < 8 * compiler.MAPS_OF_A_PROGRAM:
         os._exit(0)
 
 
