@@ -46,10 +46,9 @@ def ablate(
             failed.
     """
     console, task = screen(), units[0].spec.task
-    number = workers.local
     config = {"ablations": task, "table": origin, "overrides": list(assignments)}
     RunFolder.open(out, config, of_runs=True)
-    failures = execute_sweep(units, out, workers.scheduler, number, console)
+    failures = execute_sweep(units, out, workers, console)
 
     records = records_of(units, out)
     finished = [unit for unit in units if unit.name in records]

@@ -19,8 +19,9 @@ import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from virl_tf.persistence.configuration import differences, numerics
 from virl_tf.persistence.files import plain
@@ -202,28 +203,31 @@ def num_cores() -> int:
     return len(own(0)) if own else os.cpu_count() or 1
 
 
-class Workers(NamedTuple):
-    """Who does the units: a running cluster, or local processes."""
+@dataclass(frozen=True)
+class Workers:
+    """Who does the units: a running cluster, or local processes, at least one."""
 
     scheduler: str | None = None
     asked: int | None = None  # local processes; None: one per core
 
+    def __post_init__(self) -> None:
+        if self.asked is not None:
+            check_integer("--workers", self.asked, 1)
+
     @property
     def local(self) -> int:
-        """The number of local processes. Raises InputError below 1."""
-        number = num_cores() if self.asked is None else self.asked
-        return check_integer("--workers", number, 1)
+        """The number of local processes."""
+        return num_cores() if self.asked is None else self.asked
 
     @property
     def known(self) -> int | None:
-        """The number of processes; None: a cluster has as many as join it. Raises as `local`."""
-        number = self.local
-        return number if self.scheduler is None else None
+        """The number of processes; None: a cluster has as many as join it."""
+        return self.local if self.scheduler is None else None
 
 
 @contextlib.contextmanager
-def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
-    """A Dask client: of the cluster at `scheduler`, or of `workers` new local processes.
+def cluster(workers: Workers) -> Iterator[Any]:
+    """A Dask client: of a running cluster, or of new local processes.
 
     Raises:
         InputError: Dask is not installed, or nothing answers at that address.
@@ -238,12 +242,13 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
     with dask.config.set(DASK), contextlib.ExitStack() as stack:
         logger = logging.getLogger("distributed.scheduler")
         stack.callback(logger.setLevel, logger.level)  # last: another sweep may follow
+        scheduler = workers.scheduler
         if scheduler is None:
             folder = tempfile.TemporaryDirectory(prefix="virl_tf-xla-", ignore_cleanup_errors=True)
             environment = _worker_environment(stack.enter_context(folder))
             own = dask.config.set({"distributed.nanny.pre-spawn-environ": environment})
             stack.enter_context(own)
-            sizes = {"n_workers": workers, "threads_per_worker": 1, "processes": True}
+            sizes = {"n_workers": workers.local, "threads_per_worker": 1, "processes": True}
             local = LocalCluster(**sizes, dashboard_address=":0")
             scheduler = stack.enter_context(local).scheduler_address
         try:
@@ -289,7 +294,7 @@ def _worker_environment(cache: str) -> dict[str, str]:
 
 
 def execute_sweep(
-    units: Sequence[Unit], out: Path, scheduler: str | None, workers: int, console: Console
+    units: Sequence[Unit], out: Path, workers: Workers, console: Console
 ) -> dict[str, str]:
     """Do every unit without a record in out/records, each in a folder in out/runs.
 
@@ -302,7 +307,7 @@ def execute_sweep(
     open_units = [unit for unit in units if unit.name not in records]
     if not open_units:
         return failures
-    with cluster(scheduler, workers) as client:
+    with cluster(workers) as client:
         futures = {}
         for i, unit in enumerate(open_units):
             # A key of its own for every sweep: a cluster that is shared may remember an earlier

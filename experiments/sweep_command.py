@@ -30,14 +30,13 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
             not those of these units; or, at the end, units that failed.
     """
     console = screen()
-    number = workers.local
     units = request.units()
     records_of(units, out)
     _open(request, out)
     for package, text in describe(request.task).wanted_packages.items():
         if importlib.util.find_spec(package) is None:
             console.print(text, highlight=False, soft_wrap=True)
-    failures = execute_sweep(units, out, workers.scheduler, number, console)
+    failures = execute_sweep(units, out, workers, console)
     finished = records_of(units, out)
     results = table_of(list(finished.values()))
     write_tables(results, table(results), out)
@@ -71,14 +70,14 @@ def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
         InputError: as `sweep`.
     """
     console = screen(highlight=False, soft_wrap=True)
-    number, units = workers.known, request.units()
+    units = request.units()
     finished = records_of(units, out)
     if (out / "config.yaml").is_file():
         RunFolder.open(out, request.to_config(), of_runs=True)
     left = [unit for unit in units if unit.name not in finished]
     references = sum(isinstance(unit, ReferenceUnit) for unit in left)
     console.print(f"{len(units)} units in {out}: {len(finished)} done already, {len(left)} to do")
-    console.print(sentence(times_of_units(left), number))
+    console.print(sentence(times_of_units(left), workers.known))
     if references:
         console.print(f"{references} units of references are not in this time")
 

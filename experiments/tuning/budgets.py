@@ -6,7 +6,6 @@ A study at a budget whose ranking is another one finds what is best for that bud
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,6 @@ from experiments.units import RunUnit
 FEWEST_POINTS = 3
 
 
-@dataclass(frozen=True)
-class PointUnit(RunUnit):
-    """A run with the hyperparameters of one random point."""
-
-    point: int = 0
-
-
 def rank_budgets(
     study: StudySpecification, presets: Sequence[str], points: int, workers: Workers, out: Path
 ) -> None:
@@ -60,16 +52,16 @@ def rank_budgets(
         raise InputError(text)
     for preset in presets:
         check_choice("preset", preset, describe(study.task).grids)
-    console, number = screen(soft_wrap=True), workers.local
+    console = screen(soft_wrap=True)
     chosen = random_points(study, points)
     units = [
-        PointUnit(run.run(seed, overrides), 0, prefix=f"point-{i:02d}-", row=run.preset, point=i)
+        RunUnit(run.run(seed, overrides), 0, prefix=f"point-{i:02d}-", row=run.preset, label=i)
         for run in (dataclasses.replace(study, preset=preset) for preset in presets)
         for seed in study.seeds
         for i, overrides in enumerate(chosen)
     ]
     out.mkdir(parents=True, exist_ok=True)
-    failures = execute_sweep(units, out, workers.scheduler, number, console)
+    failures = execute_sweep(units, out, workers, console)
     records = records_of(units, out)
     rows = [_row(unit, records[unit.name]) for unit in units if unit.name in records]
     values = pd.DataFrame(rows)
@@ -90,12 +82,12 @@ def random_points(study: StudySpecification, number: int) -> list[dict[str, dict
     return [suggest(drawing.ask(), space) for _ in range(number)]
 
 
-def _row(unit: PointUnit, record: Record) -> dict[str, Any]:
+def _row(unit: RunUnit, record: Record) -> dict[str, Any]:
     summary: Mapping[str, Any] = record.summaries["."]
     value = objective_value(summary)
     bad = summary["status"] == DIVERGED or not math.isfinite(value)
     return {
-        "point": unit.point,
+        "point": unit.label,
         "preset": unit.spec.preset,
         "seed": unit.spec.seed,
         "value": math.inf if bad else value,

@@ -61,13 +61,6 @@ FEWEST_FOR_IMPORTANCES = 8  # complete trials
 
 
 @dataclass(frozen=True)
-class CandidateUnit(RunUnit):
-    """A run with one column's published or found values."""
-
-    candidate: str = "published"
-
-
-@dataclass(frozen=True)
 class Column:
     """A column of Table 2 or 3 with its study."""
 
@@ -103,11 +96,10 @@ def compare(
             failed.
     """
     console, task = screen(), studies.task
-    number = workers.local
     columns, units, out = _planned(studies, seeds, out, budget)
     out.mkdir(parents=True, exist_ok=True)
     console.print(_size_line(columns, units, out), highlight=False, soft_wrap=True)
-    failures = execute_sweep(units, out, workers.scheduler, number, console)
+    failures = execute_sweep(units, out, workers, console)
     if len(failures) == len(units):
         raise failed(failures)
     records = records_of(units, out)
@@ -143,18 +135,18 @@ def preview(
     Raises:
         InputError: as `compare`.
     """
-    console, number = screen(highlight=False, soft_wrap=True), workers.known
+    console = screen(highlight=False, soft_wrap=True)
     columns, units, out = _planned(studies, seeds, out, budget)
     finished = records_of(units, out)
     left = [unit for unit in units if unit.name not in finished]
     done = f"{len(units) - len(left)} done already, {len(left)} to do"
     console.print(f"{_size_line(columns, units, out)}: {done}")
-    console.print(sentence(times_of_units(left), number))
+    console.print(sentence(times_of_units(left), workers.known))
 
 
 def _planned(
     studies: Studies, seeds: str | None, out: Path | None, budget: str | None
-) -> tuple[list[Column], list[CandidateUnit], Path]:
+) -> tuple[list[Column], list[RunUnit], Path]:
     """The columns, their runs, and the folder. Raises InputError as `compare`."""
     fresh = parse_integers("--seeds", seeds) or [100, 101, 102]
     columns = find_columns(studies)
@@ -168,12 +160,12 @@ def _planned(
     check_choice("--budget", preset, describe(studies.task).grids)
     runs = {column.name: dataclasses.replace(column.spec, preset=preset) for column in columns}
     units = [
-        CandidateUnit(
+        RunUnit(
             runs[column.name].run(seed, column.overrides[candidate]),
             0,
             prefix=f"{candidate}-",
             row=f"{column.name} {candidate}",
-            candidate=candidate,
+            label=candidate,
         )
         for column in columns
         for candidate in column.candidates
@@ -183,29 +175,29 @@ def _planned(
     return columns, units, out or Path("comparisons") / f"{studies.task}-{size}-{preset}"
 
 
-def _size_line(columns: Sequence[Column], units: Sequence[CandidateUnit], out: Path) -> str:
+def _size_line(columns: Sequence[Column], units: Sequence[RunUnit], out: Path) -> str:
     plural = "s" if len(columns) > 1 else ""
     names = ", ".join(column.name for column in columns)
     return f"{len(units)} runs of the published column{plural} {names} and what was found, in {out}"
 
 
-def _outcome(unit: CandidateUnit, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _outcome(unit: RunUnit, summary: Mapping[str, Any]) -> dict[str, Any]:
     """A row of values.csv: the objective, and what else a run of the task measures."""
     row = _row(unit, objective_value(summary), summary["status"])
     row["cpu_seconds"] = summary["cpu_seconds"]["process"]
     return row | further_values(unit.spec.description, summary, "training")
 
 
-def _lost(unit: CandidateUnit) -> dict[str, Any]:
+def _lost(unit: RunUnit) -> dict[str, Any]:
     """The row of a run that failed: without one it would not count against its values."""
     return _row(unit, math.nan, FAILED)
 
 
-def _row(unit: CandidateUnit, value: float, status: str) -> dict[str, Any]:
+def _row(unit: RunUnit, value: float, status: str) -> dict[str, Any]:
     spec = unit.spec
     return {
         "column": column_name(spec.task, spec.method, spec.components),
-        "candidate": unit.candidate,
+        "candidate": unit.label,
         "seed": spec.seed,
         "value": value,
         "status": status,

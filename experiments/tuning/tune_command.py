@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from virl_tf.persistence.files import write_text
-from virl_tf.validation import InputError, check_integer
+from virl_tf.validation import InputError
 
 import optuna
 import pandas as pd
@@ -66,7 +66,7 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
             trials that only fail.
     """
     console, trials = screen(), request.trials
-    spec, out, url = _study_of(request, workers, place)
+    spec, out, url = _study_of(request, place)
     study, shown = open_study(spec, open_storage(url)), without_password(url)
     claim_folder(out, spec, url, study)
     try:
@@ -111,7 +111,7 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     Raises:
         InputError: as `tune`.
     """
-    spec, out, url = _study_of(request, workers, out)
+    spec, out, url = _study_of(request, out)
     done = 0
     if not is_missing(url):
         storage = open_storage(url)
@@ -127,12 +127,8 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     console.print("a trial that is pruned takes less, one with a larger network more")
 
 
-def _study_of(
-    request: TuneRequest, workers: Workers, out: Path | None
-) -> tuple[StudySpecification, Path, str]:
+def _study_of(request: TuneRequest, out: Path | None) -> tuple[StudySpecification, Path, str]:
     """The study, its folder, and the URL of its database; all arguments are checked."""
-    if workers.asked is not None:
-        check_integer("--workers", workers.asked, 1)
     spec = request.specification()
     out = out or FOLDER / spec.name
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -173,7 +169,7 @@ def _work_together(
 
     try:
         with (
-            cluster(workers.scheduler, workers.local) as client,
+            cluster(workers) as client,
             # Transient: the last state is printed once, when the study's files are written.
             Live(console=console, refresh_per_second=1, transient=True) as live,
         ):
