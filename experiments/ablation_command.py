@@ -13,6 +13,7 @@ import pandas as pd
 from experiments.ablations import Ablation
 from experiments.records import Record
 from experiments.result_files import (
+    TARGET,
     columns_of,
     lost,
     reading,
@@ -45,10 +46,9 @@ def ablate(
             failed.
     """
     console, task = screen(), units[0].spec.task
-    number = workers.local
     config = {"ablations": task, "table": origin, "overrides": list(assignments)}
     RunFolder.open(out, config, of_runs=True)
-    failures = execute_sweep(units, out, workers.scheduler, number, console)
+    failures = execute_sweep(units, out, workers, console)
 
     records = records_of(units, out)
     finished = [unit for unit in units if unit.name in records]
@@ -97,7 +97,7 @@ def _rows(record: Record) -> Iterator[dict[str, Any]]:
         for row in rows:
             yield {**row, **(of_training if row["stage"] == "training" else {})}
         if "references" in found:
-            key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
+            key = {name: summary[name] for name in TARGET}
             of_run = {
                 name: {"reported": measured["reported"]}
                 for name, measured in summary.get("i_projection", {}).items()

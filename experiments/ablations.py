@@ -21,7 +21,6 @@ class Ablation(RunUnit):
     `is_base`: of the first row, whose record also has the correlations of reference densities.
     """
 
-    label: str = "best"
     is_base: bool = False
 
     def execute(self, folder: Path) -> None:

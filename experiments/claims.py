@@ -99,7 +99,7 @@ def _mean(values: np.ndarray, digits: str = ".3f") -> str:
 def _shown_tests(d: np.ndarray) -> str:
     """The p of the mean's test, and of the ranks' where only that decides."""
     shown = f"p = {sign_flip_test(d):.2g}"
-    if _verdict(d) == MOSTLY:
+    if _verdict(d, enough=True) == MOSTLY:
         shown += f" (of ranks {_rank_test(d):.2g})"
     return shown
 
@@ -116,21 +116,22 @@ def _rank_p_value(d: tuple[float, ...]) -> float:
     return float(wilcoxon(d, alternative="less").pvalue)
 
 
-def _verdict(d: np.ndarray, enough: int = ENOUGH) -> str:
-    """Holds or fails where a test decides; undecided: too few runs, until there are `enough`."""
+def _verdict(d: np.ndarray, enough: bool) -> str:
+    """Holds or fails where a test decides; undecided: too few runs, until there are enough."""
     if sign_flip_test(d) < LEVEL:
         return HOLDS
     if d.any() and _rank_test(d) < LEVEL:
         return MOSTLY
-    if sign_flip_test(-d) < LEVEL or len(d) >= enough:
+    if enough or sign_flip_test(-d) < LEVEL:
         return FAILS
     return TOO_FEW
 
 
 def _tested(numbers: str, d: np.ndarray, what: str) -> Finding:
     """What a sign-flip test says of enough `what`."""
-    verdict, undecided = _verdict(d), f"{len(d)} {what} undecided"
-    return Finding(numbers, verdict, f"{undecided}; {ENOUGH} decide" if verdict == TOO_FEW else "")
+    verdict = _verdict(d, len(d) >= ENOUGH)
+    need = f"{len(d)} {what} undecided; {ENOUGH} decide" if verdict == TOO_FEW else ""
+    return Finding(numbers, verdict, need)
 
 
 def _few(number: int, what: str, least: int = FEWEST) -> str:
@@ -157,8 +158,7 @@ def _less_variance(first: Curve, other: Curve, results: pd.DataFrame) -> Finding
     means = f"{_mean(a)} against {_mean(b)} ({other[1]})"
     numbers = f"mean standard deviation {means}, {_shown_tests(d)}"
     seeds = int(min(group.size().min() for group in groups))
-    decided = seeds >= SEEDS_OF_SPREADS and len(both) >= ENOUGH_SPREADS
-    verdict = _verdict(d, len(both) if decided else len(both) + 1)
+    verdict = _verdict(d, seeds >= SEEDS_OF_SPREADS and len(both) >= ENOUGH_SPREADS)
     need = f"{len(both)} numbers of modes, {seeds} seeds; {ENOUGH_SPREADS} and {SEEDS_OF_SPREADS}"
     return Finding(numbers, verdict, f"{need} decide" if verdict == TOO_FEW else "")
 
@@ -253,8 +253,8 @@ def _versatile_and_precise(results: pd.DataFrame) -> Finding:
         both = (covered >= MOST * possible) & (good >= GOOD)
         means = f"{covered.mean():.1f} modes, {100 * good.mean():.1f} % good walks"
         numbers.append(f"{label}: {means}, both in {int(both.sum())} of {len(runs)} runs")
-        few = TOO_FEW if len(runs) < FEWEST_OF_EACH else FAILS
-        verdicts.append(HOLDS if few == FAILS and both.all() else few)
+        found = HOLDS if both.all() else FAILS
+        verdicts.append(found if len(runs) >= FEWEST_OF_EACH else TOO_FEW)
         fewest = min(fewest, len(runs))
     need = _few(fewest, "runs of a method", FEWEST_OF_EACH) if fewest < FEWEST_OF_EACH else ""
     return Finding("; ".join(numbers), _worst(verdicts), need)

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from experiments import RESULTS
 from experiments.tasks import descriptions, names
 from experiments.tasks.description import DEFAULT_PRESET
 
@@ -110,7 +111,6 @@ def _hide_output(context: typer.Context, quiet: bool) -> bool:
 
 
 INSTEAD = "{what}, instead of the preset's"
-RESULTS = Path(__file__).parent / "results"
 PRESETS = ("smoke", "quick", "paper", "best")
 DEFAULT = f"Default: {DEFAULT_PRESET}."
 
@@ -713,7 +713,8 @@ def rank_budgets_command(
 
     chosen = parse_names(presets) or []
     studies = Studies(task, chosen[-1], modes, steps, None)
-    study = TuneRequest(studies, method, components, points, seeds, set_ or []).specification()
+    # One trial: how many points there may be is checked with the presets.
+    study = TuneRequest(studies, method, components, 1, seeds, set_ or []).specification()
     from experiments.tuning.budgets import rank_budgets
 
     out = out or Path("budgets") / study.name

@@ -30,6 +30,7 @@ from virl_tf.validation import InputError, reason
 import numpy as np
 import pandas as pd
 
+from experiments import RESULTS
 from experiments.result_files import (
     DIVERGED,
     FAILED,
@@ -39,10 +40,9 @@ from experiments.result_files import (
 )
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "experiments" / "results"
 TABLES = ROOT / "docs" / "tables.yaml"
 BLOCK = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
-SETTINGS = ("root", "file", "where", "value", "show", "digits", "times", "unit", "than", "of")
+SETTINGS = ("file", "where", "value", "show", "digits", "times", "unit", "than", "of")
 
 Settings = dict[str, Any]
 Show = Callable[[pd.DataFrame, str, Settings], str]  # rows, column, settings of the cell
@@ -201,7 +201,7 @@ def read_tables(path: Path = TABLES) -> dict[str, Settings]:
     """What stands in which table."""
     tables = read_yaml(path)
     for name, table in tables.items():
-        unknown = set(table) - {*SETTINGS, "corner", "rows", "columns", "names"}
+        unknown = set(table) - {*SETTINGS, "corner", "rows", "columns"}
         if unknown or not {"rows", "columns"} <= set(table):
             raise InputError(f"{path}, table {name!r}: needs rows and columns, not {unknown}.")
     return tables

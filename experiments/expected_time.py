@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from virl_tf.hparams import read_preset
@@ -10,19 +9,19 @@ from virl_tf.hparams import read_preset
 import numpy as np
 import pandas as pd
 
+from experiments import RESULTS
 from experiments.specification import Specification
 from experiments.units import RunUnit, Unit
 
 UPPER = "paper"  # the preset whose runs take longest
-RESULTS = Path(__file__).parent / "results"
 KEYS = ["task", "method", "components", "modes", "preset", "stage"]
 
 
 @cache
-def timings(results: Path = RESULTS) -> pd.DataFrame:
+def timings() -> pd.DataFrame:
     """Median CPU seconds of the committed runs by `KEYS`; of ablations those of `best` itself."""
     frames = [pd.DataFrame(columns=[*KEYS, "cpu_seconds"])]
-    for file in sorted(results.rglob("results.csv")):
+    for file in sorted(RESULTS.rglob("results.csv")):
         frame = pd.read_csv(file)
         if "ablation" in frame:
             frame = frame[frame["ablation"] == "best"]

@@ -64,6 +64,7 @@ class Plan(NamedTuple):
         reward: of the first run.
         context: of the policy, [C]; None: without, or for all.
         support: the user's.
+        search: as `InferenceRequest`; None: as `fit_policy` does it where there is a support.
         config: what tells this command from others.
     """
 
@@ -71,6 +72,7 @@ class Plan(NamedTuple):
     reward: Reward
     context: np.ndarray | None
     support: UserSupport | None
+    search: bool | None
     config: dict[str, Any]
 
 
@@ -96,7 +98,7 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     seconds = time.process_time() - start
     save_policy(out / "policy.npz", fitted.policy)
     write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
-    searched = _search_of(plan.config) is not False
+    searched = plan.search is not False
     found, sentence = plan.inference.finish(out, fitted.policy, evaluations, searched)
     if plan.support is not None:
         found |= {"outside_of_support": _outside(plan, fitted.policy, RunFolder(runs[0]).policy())}
@@ -119,7 +121,6 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
         raise InputError("--search is not for a policy for all contexts; give one with --context.")
     named = None if request.support is None else load_support(request.support)
     support = None if named is None else UserSupport(named.function)
-    # None: as `fit_policy` does it where there is a support.
     search = request.search
     if search is None and support is None:
         search = not for_all
@@ -136,11 +137,7 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
         **({} if named is None else {"support": named.identity}),
         **({} if context is None else {"context": context.tolist()}),
     }
-    return Plan(inference, rewards[0], context, support, config)
-
-
-def _search_of(config: Mapping[str, Any]) -> bool | None:
-    return config.get("search", False)
+    return Plan(inference, rewards[0], context, support, search, config)
 
 
 @contextmanager
@@ -169,8 +166,8 @@ def _identities(out: Path, runs: list[Path]) -> dict[str, list[str]]:
 
 
 def _what_is_fitted(runs: list[Path], request: InferenceRequest) -> str:
-    rewards_of = str(runs[0]) if len(runs) == 1 else f"{len(runs)} runs, averaged"
-    what = f"a policy of {request.components} components on the reward of {rewards_of}"
+    named = str(runs[0]) if len(runs) == 1 else f"{len(runs)} runs, averaged"
+    what = f"a policy of {request.components} components on the reward of {named}"
     return f"{what}; half a minute as a rule"
 
 
@@ -286,7 +283,6 @@ def _fit(plan: Plan) -> tuple[PolicyResult, list[dict[str, float]]]:
     """
     inference, reward, config = plan.inference, plan.reward, plan.config
     components, steps, seed = config["components"], config["steps"], config["seed"]
-    search = _search_of(config)
     evaluations: list[dict[str, float]] = []
     measured: Any = None
 
@@ -301,7 +297,7 @@ def _fit(plan: Plan) -> tuple[PolicyResult, list[dict[str, float]]]:
             reward.dim,
             components,
             contexts=getattr(inference, "contexts", None),
-            search=SEARCH if search else search,
+            search=SEARCH if plan.search else plan.search,
             support=_both(inference.support, plan.support),
             seed=seed,
             num_steps=steps,

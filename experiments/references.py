@@ -22,6 +22,7 @@ from virl_tf.tasks import Task
 
 import numpy as np
 
+from experiments.result_files import TARGET
 from experiments.specification import Specification
 from experiments.tasks import experiment_of
 
@@ -126,5 +127,5 @@ def execute_references(spec: Specification, identity: Mapping[str, Any], folder:
     if (folder / "summary.json").is_file():
         return
     found = experiment_of(config).references(spec.demonstrations()[: spec.num_train])
-    key = {name: config[name] for name in ("task", "modes", "seed", "preset")}
+    key = {name: config[name] for name in TARGET}
     write_json(folder / "summary.json", {**key, **found})

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from virl_tf.hparams import default_hparams, read_yaml
 from virl_tf.methods import METHODS
 from virl_tf.persistence.configuration import differences as config_differences
-from virl_tf.persistence.configuration import numerics
+from virl_tf.persistence.configuration import numerics, versions
 from virl_tf.persistence.files import read_json, write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError, reason
@@ -24,6 +24,7 @@ from experiments.tasks import describe, names
 from experiments.tasks.description import TaskDescription
 
 RUN = ["task", "method", "components", "modes", "seed", "preset", "stage"]  # what identifies a row
+TARGET = ("task", "modes", "seed", "preset")  # ... and one of references
 COLUMNS = [*RUN, "best", "final", "reported", "cpu_seconds", "status"]
 Curve = tuple[str, str, int]  # stage, method, components
 DIVERGED, FAILED = "diverged", "failed"  # of the column `status`; failed: without any values
@@ -164,35 +165,41 @@ def rows_of(summaries: Mapping[str, dict[str, Any]], where: Path) -> list[dict[s
         where: what an error names.
     """
     with reading(where):
-        summary = summaries["."]
-        description = describe(summary["task"])
-        if "method" not in summary:
-            key = {name: summary[name] for name in ("task", "modes", "seed", "preset")}
-            key |= {"components": 0, "stage": "reference", "status": "finished"}
-            return [
-                {**key, "method": name, "best": value, "final": value, "reported": value}
-                | further_values(description, summary, name)
-                for name, value in summary["i_projection"].items()
-            ]
-        key = {name: summary[name] for name in RUN if name != "stage"}
-        seconds, status = summary["cpu_seconds"]["process"], summary["status"]
-        found = [
-            (stage, summary, value_at(summary, place), seconds, status)
-            for stage, place in description.training_places.items()
-        ]
-        inferred = description.inference_stages
-        for stage in [f"{stage}{kind}" for kind in ("", "_search") for stage in inferred]:
-            if stage in summaries:
-                own = summaries[stage]
-                values = value_at(own, description.inference_place)
-                # Of a walk: it is not finite, if none is in the support.
-                status = "finished" if np.isfinite(values["final"]) else DIVERGED
-                found.append((stage, own, values, own["cpu_seconds"], status))
-        rows = []
-        for stage, own, values, seconds, status in found:
-            row = {**key, "stage": stage, **values, "cpu_seconds": seconds, "status": status}
-            rows.append(row | further_values(description, own, stage))
-        return rows
+        description = describe(summaries["."]["task"])
+        if "method" in summaries["."]:
+            return [*_rows_of_run(description, summaries)]
+        return [*_rows_of_references(description, summaries["."])]
+
+
+def _rows_of_references(
+    description: TaskDescription, summary: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    key = {name: summary[name] for name in TARGET}
+    key |= {"components": 0, "stage": "reference", "status": "finished"}
+    for name, value in summary["i_projection"].items():
+        row = {**key, "method": name, "best": value, "final": value, "reported": value}
+        yield row | further_values(description, summary, name)
+
+
+def _rows_of_run(
+    description: TaskDescription, summaries: Mapping[str, dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    summary = summaries["."]
+    key = {name: summary[name] for name in RUN if name != "stage"}
+    of_run = {"cpu_seconds": summary["cpu_seconds"]["process"], "status": summary["status"]}
+    for stage, place in description.training_places.items():
+        row = {**key, "stage": stage, **value_at(summary, place), **of_run}
+        yield row | further_values(description, summary, stage)
+    inferred = description.inference_stages
+    for stage in [f"{stage}{kind}" for kind in ("", "_search") for stage in inferred]:
+        if stage in summaries:
+            own = summaries[stage]
+            values = value_at(own, description.inference_place)
+            # Of a walk: it is not finite, if none is in the support.
+            status = "finished" if np.isfinite(values["final"]) else DIVERGED
+            row = {**key, "stage": stage, **values}
+            row |= {"cpu_seconds": own["cpu_seconds"], "status": status}
+            yield row | further_values(description, own, stage)
 
 
 def further_values(
@@ -212,6 +219,12 @@ def numerics_in(folder: Path, preset: object) -> dict[str, str]:
     stored = value_at(read_yaml(file) if file.is_file() else None, "versions")
     found = stored if isinstance(stored, Mapping) else {}
     return numerics({str(name): str(version) for name, version in found.items()}, preset)
+
+
+def other_than_now(made_by: Mapping[str, str], preset: object) -> list[str]:
+    """In which of these packages, `numerics` of a preset, the versions are others now."""
+    now = numerics(versions(), preset)
+    return config_differences(made_by, {name: now.get(name) for name in made_by})
 
 
 def shortened(names: Sequence[Any], most: int = 3) -> str:
@@ -410,14 +423,16 @@ def table_of(records: Iterable[Record]) -> pd.DataFrame:
 FEWEST_FOR_INTERVAL = 5  # values: of two the bootstrap's interval is just their range
 
 
-def bootstrap_interval(
-    values: np.ndarray, confidence: float = 0.95, draws: int = 10_000
-) -> tuple[float, float]:
-    """Percentile bootstrap interval (low, high) of the mean of values [n]; nan for n < 5."""
+CONFIDENCE = 0.95  # of an interval
+DRAWS, SIGN_DRAWS = 10_000, 20_000  # of the bootstrap, and of signs where not all are gone through
+
+
+def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
+    """95 % percentile bootstrap interval (low, high) of the mean of values [n]; nan for n < 5."""
     if len(values) < FEWEST_FOR_INTERVAL:
         return float("nan"), float("nan")
-    means = np.random.default_rng(0).choice(values, (draws, len(values))).mean(axis=1)
-    tail = 50.0 * (1.0 - confidence)
+    means = np.random.default_rng(0).choice(values, (DRAWS, len(values))).mean(axis=1)
+    tail = 50.0 * (1.0 - CONFIDENCE)
     low, high = np.percentile(means, [tail, 100.0 - tail])
     return float(low), float(high)
 
@@ -467,7 +482,7 @@ def bounded(d: np.ndarray) -> np.ndarray:
     return np.clip(d, -largest, largest)
 
 
-def sign_flip_test(d: np.ndarray, draws: int = 20_000) -> float:
+def sign_flip_test(d: np.ndarray) -> float:
     """One-sided p value of "the mean of d is below zero" under random signs; d: `differences`.
 
     Exact up to 2^14 sign patterns.
@@ -482,7 +497,7 @@ def sign_flip_test(d: np.ndarray, draws: int = 20_000) -> float:
     if len(d) <= 14:
         signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * len(d))).reshape(len(d), -1).T
     else:
-        drawn = np.random.default_rng(0).choice([-1.0, 1.0], (draws, len(d)))
+        drawn = np.random.default_rng(0).choice([-1.0, 1.0], (SIGN_DRAWS, len(d)))
         signs = np.vstack([np.ones(len(d)), drawn])
     # Both sums are rounded, each in its own order; by how much depends on the size of d.
     d = d / (np.abs(d).max(initial=0.0) or 1.0)
@@ -515,7 +530,7 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
     for key, group in results.groupby(["stage", "method", "components", "modes"], sort=True):
         values = group["reported"].to_numpy()
         low, high = bootstrap_interval(values[np.isfinite(values)])
-        diverged = int((group["status"] == "diverged").sum())
+        diverged = int((group["status"] == DIVERGED).sum())
         measured = (values.mean(), low, high, len(values), diverged)
         rows.append([*key, *measured, *group[extra].astype(float).mean()])
     names = ["stage", "method", "components", "modes", "mean", "low", "high", "seeds", "diverged"]

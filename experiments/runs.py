@@ -19,6 +19,7 @@ from virl_tf.validation import InputError, check_demonstrations
 
 import numpy as np
 import pandas as pd
+from rich.console import Console
 from rich.text import Text
 
 from experiments.evaluation.base import Experiment
@@ -26,8 +27,6 @@ from experiments.result_files import read_summary
 from experiments.screen import screen
 from experiments.specification import Specification
 from experiments.tasks import experiment_of
-
-console = screen()
 
 
 def execute(
@@ -48,7 +47,7 @@ def execute(
         tensorboard: write event files; on, because a run that went wrong is then seen without being
             done again.
     """
-    console.quiet = quiet or not progress
+    console = screen(quiet=quiet or not progress)
     config = spec.to_config()
     folder, experiment = RunFolder.open(out, config), experiment_of(config)
     if (out / "summary.json").is_file():
@@ -59,7 +58,8 @@ def execute(
 
     start = time.process_time() - folder.seconds()
     console.print(Text.assemble((spec.name, "bold"), f" in {out}"), soft_wrap=True)
-    train, test = demonstrations(experiment, spec, out)
+    with console.status(f"drawing {spec.num_train + spec.num_test} demonstrations"):
+        train, test = demonstrations(experiment, spec, out)
     identity = (METHODS[spec.method], spec.components, spec.seed, spec.hparams, config)
     evaluate = _timed(experiment.evaluator(train, test))
     watched: dict[str, Any] = {"observers": observers, "progress": progress and not quiet}
@@ -77,7 +77,7 @@ def execute(
     # Last: its presence says that all the rest is there.
     write_json(out / "summary.json", summary)
     experiment.print_summary(summary, console)
-    print_costs(summary)
+    print_costs(summary, console)
     picture = f"figure: {out / 'overview.png'}   " if progress else ""
     numbers = f"numbers: {out / 'metrics.csv'}, {out / 'summary.json'}"
     console.print(picture + numbers, soft_wrap=True)
@@ -121,8 +121,7 @@ def demonstrations(
     """Training and test demonstrations, drawn once and kept in the folder."""
     path = out / "demonstrations.npz"
     if not path.is_file():
-        with console.status(f"drawing {spec.num_train + spec.num_test} demonstrations"):
-            x = spec.demonstrations()
+        x = spec.demonstrations()
         save_arrays(path, {"train": x[: spec.num_train], "test": x[spec.num_train :]})
     arrays = load_arrays(path)
     train, test = arrays["train"], arrays["test"]
@@ -133,7 +132,7 @@ def demonstrations(
     return check_demonstrations(train), test
 
 
-def print_costs(summary: dict[str, Any]) -> None:
+def print_costs(summary: dict[str, Any], console: Console) -> None:
     """Effective sample size and where the CPU seconds went."""
     size, seconds = summary["effective_sample_size"], summary["cpu_seconds"]
     console.print(

@@ -19,10 +19,11 @@ import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from virl_tf.persistence.configuration import differences, numerics, versions
+from virl_tf.persistence.configuration import differences, numerics
 from virl_tf.persistence.files import plain
 from virl_tf.validation import InputError, check_integer
 
@@ -32,7 +33,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from experiments.records import FOLDER, SUFFIX, Record, find_records, read_record, write_record
-from experiments.result_files import numerics_in, shortened
+from experiments.result_files import numerics_in, other_than_now, shortened
 from experiments.tasks import modules_elsewhere
 from experiments.units import Unit
 
@@ -111,7 +112,7 @@ def _check_begun(unit: Unit, folder: Path) -> None:
     """
     preset = unit.stages["."].get("preset")
     for file in sorted(folder.rglob("config.yaml")):
-        texts = _other_than_now(numerics_in(file.parent, preset), preset)
+        texts = other_than_now(numerics_in(file.parent, preset), preset)
         if texts:
             raise InputError(
                 f"{folder} was begun with other versions ({shortened(texts)}); remove it, and it "
@@ -175,14 +176,8 @@ def _other_versions(record: Record) -> list[str]:
     preset = record.stages["."].config.get("preset")
     texts: dict[str, None] = {}
     for stage in record.stages.values():
-        texts |= dict.fromkeys(_other_than_now(numerics(stage.versions, preset), preset))
+        texts |= dict.fromkeys(other_than_now(numerics(stage.versions, preset), preset))
     return list(texts)
-
-
-def _other_than_now(there: Mapping[str, str], preset: object) -> list[str]:
-    """In which of the packages that are named `there`."""
-    now = numerics(versions(), preset)
-    return differences(there, {name: now.get(name) for name in there})
 
 
 def _other_configuration(stages: Mapping[str, Mapping[str, Any]], record: Record) -> list[str]:
@@ -197,8 +192,8 @@ def _other_configuration(stages: Mapping[str, Mapping[str, Any]], record: Record
 
 def _leave_if_full() -> None:
     """End this worker where it could not compile a unit's programs; its nanny starts a new one."""
-    numerics = sys.modules.get("virl_tf.numerics")  # without it nothing has been compiled
-    if numerics is not None and numerics.free_memory_maps() < 8 * numerics.MAPS_OF_A_PROGRAM:
+    compiler = sys.modules.get("virl_tf.numerics")  # without it nothing has been compiled
+    if compiler is not None and compiler.free_memory_maps() < 8 * compiler.MAPS_OF_A_PROGRAM:
         os._exit(0)
 
 
@@ -208,28 +203,31 @@ def num_cores() -> int:
     return len(own(0)) if own else os.cpu_count() or 1
 
 
-class Workers(NamedTuple):
-    """Who does the units: a running cluster, or local processes."""
+@dataclass(frozen=True)
+class Workers:
+    """Who does the units: a running cluster, or local processes, at least one."""
 
     scheduler: str | None = None
     asked: int | None = None  # local processes; None: one per core
 
+    def __post_init__(self) -> None:
+        if self.asked is not None:
+            check_integer("--workers", self.asked, 1)
+
     @property
     def local(self) -> int:
-        """The number of local processes. Raises InputError below 1."""
-        number = num_cores() if self.asked is None else self.asked
-        return check_integer("--workers", number, 1)
+        """The number of local processes."""
+        return num_cores() if self.asked is None else self.asked
 
     @property
     def known(self) -> int | None:
-        """The number of processes; None: a cluster has as many as join it. Raises as `local`."""
-        number = self.local
-        return number if self.scheduler is None else None
+        """The number of processes; None: a cluster has as many as join it."""
+        return self.local if self.scheduler is None else None
 
 
 @contextlib.contextmanager
-def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
-    """A Dask client: of the cluster at `scheduler`, or of `workers` new local processes.
+def cluster(workers: Workers) -> Iterator[Any]:
+    """A Dask client: of a running cluster, or of new local processes.
 
     Raises:
         InputError: Dask is not installed, or nothing answers at that address.
@@ -244,12 +242,13 @@ def cluster(scheduler: str | None, workers: int) -> Iterator[Any]:
     with dask.config.set(DASK), contextlib.ExitStack() as stack:
         logger = logging.getLogger("distributed.scheduler")
         stack.callback(logger.setLevel, logger.level)  # last: another sweep may follow
+        scheduler = workers.scheduler
         if scheduler is None:
             folder = tempfile.TemporaryDirectory(prefix="virl_tf-xla-", ignore_cleanup_errors=True)
             environment = _worker_environment(stack.enter_context(folder))
             own = dask.config.set({"distributed.nanny.pre-spawn-environ": environment})
             stack.enter_context(own)
-            sizes = {"n_workers": workers, "threads_per_worker": 1, "processes": True}
+            sizes = {"n_workers": workers.local, "threads_per_worker": 1, "processes": True}
             local = LocalCluster(**sizes, dashboard_address=":0")
             scheduler = stack.enter_context(local).scheduler_address
         try:
@@ -295,7 +294,7 @@ def _worker_environment(cache: str) -> dict[str, str]:
 
 
 def execute_sweep(
-    units: Sequence[Unit], out: Path, scheduler: str | None, workers: int, console: Console
+    units: Sequence[Unit], out: Path, workers: Workers, console: Console
 ) -> dict[str, str]:
     """Do every unit without a record in out/records, each in a folder in out/runs.
 
@@ -308,7 +307,7 @@ def execute_sweep(
     open_units = [unit for unit in units if unit.name not in records]
     if not open_units:
         return failures
-    with cluster(scheduler, workers) as client:
+    with cluster(workers) as client:
         futures = {}
         for i, unit in enumerate(open_units):
             # A key of its own for every sweep: a cluster that is shared may remember an earlier

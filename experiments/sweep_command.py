@@ -1,6 +1,7 @@
 """`python -m experiments sweep`: the units of a task, their execution, and the tidy table."""
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 
 from virl_tf.hparams import to_yaml
@@ -29,14 +30,13 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
             not those of these units; or, at the end, units that failed.
     """
     console = screen()
-    number = workers.local
     units = request.units()
     records_of(units, out)
     _open(request, out)
     for package, text in describe(request.task).wanted_packages.items():
         if importlib.util.find_spec(package) is None:
             console.print(text, highlight=False, soft_wrap=True)
-    failures = execute_sweep(units, out, workers.scheduler, number, console)
+    failures = execute_sweep(units, out, workers, console)
     finished = records_of(units, out)
     results = table_of(list(finished.values()))
     write_tables(results, table(results), out)
@@ -70,14 +70,14 @@ def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
         InputError: as `sweep`.
     """
     console = screen(highlight=False, soft_wrap=True)
-    number, units = workers.known, request.units()
+    units = request.units()
     finished = records_of(units, out)
     if (out / "config.yaml").is_file():
         RunFolder.open(out, request.to_config(), of_runs=True)
     left = [unit for unit in units if unit.name not in finished]
     references = sum(isinstance(unit, ReferenceUnit) for unit in left)
     console.print(f"{len(units)} units in {out}: {len(finished)} done already, {len(left)} to do")
-    console.print(sentence(times_of_units(left), number))
+    console.print(sentence(times_of_units(left), workers.known))
     if references:
         console.print(f"{references} units of references are not in this time")
 
@@ -85,6 +85,12 @@ def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
 def last_line(error: str) -> str:
     """Of a traceback: what went wrong."""
     return error.strip().splitlines()[-1]
+
+
+def failed(failures: Mapping[str, str]) -> InputError:
+    """What a command ends in that needs all of its runs; {name: error} of those that failed."""
+    first = last_line(next(iter(failures.values())))
+    return InputError(f"{len(failures)} runs failed, the first with: {first}")
 
 
 def write_tables(results: pd.DataFrame, means: pd.DataFrame, out: Path) -> None:

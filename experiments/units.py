@@ -30,7 +30,7 @@ class RunUnit:
 
     `searches`: the kinds of inference, False with a fixed set of components as in the paper, True
     with some that come and go. `prefix`: of its name, of several units with one run. `row`: of the
-    live table, if not method and number of components.
+    live table, if not method and number of components. `label`: what a table of results calls it.
     """
 
     spec: Specification
@@ -38,6 +38,7 @@ class RunUnit:
     searches: tuple[bool, ...] = (False,)
     prefix: str = ""
     row: str = ""
+    label: str | int = ""
 
     @property
     def name(self) -> str:

@@ -324,8 +324,7 @@ def test_the_fewest_evaluations_of_each_level_are_those_of_the_first_to_reach_it
 
 
 def test_a_frugal_fit_takes_as_few_evaluations_as_its_schedule_says():
-    _, make = next(pair for pair in vips.targets() if pair[0].name == "mixture of 30, K = 10")
-    target = make(0)
+    target = vips.targets()["mixture of 30, K = 10"](0)
     options = few_evaluations.frugal(target.dim, True, 3, 8)
     fitted = fit_policy(
         target.log_prob, target.dim, 10, initial_policy=target.start(0), seed=0, **options
@@ -386,7 +385,7 @@ def test_the_best_design_of_the_first_seed_runs_on_the_others(tmp_path, monkeypa
     monkeypatch.setattr(vips, "gmmvi", peer)
     rows = [
         row
-        for row in vips.fits(target, lambda seed: target, [3, 4, 5], True, None, tmp_path)
+        for row in vips.fits(lambda seed: target, [3, 4, 5], True, None, tmp_path)
         if row["who"] != "virl_tf"
     ]
     assert [(row["seed"], row["who"]) for row in rows] == [(3, d) for d in distances] + [
@@ -394,7 +393,7 @@ def test_the_best_design_of_the_first_seed_runs_on_the_others(tmp_path, monkeypa
         (5, "SEMTRON"),
     ]
     assert set(budgets) == {2.0 * vips.TIMES_OURS}
-    list(vips.fits(target, lambda seed: target, [3], True, 7.0, tmp_path))
+    list(vips.fits(lambda seed: target, [3], True, 7.0, tmp_path))
     assert budgets[-1] == 7.0
 
 

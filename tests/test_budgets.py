@@ -82,7 +82,7 @@ def test_a_point_that_diverged_at_any_seed_comes_last():
 def test_a_run_that_diverged_has_no_better_value_than_others(status, value, counts_as):
     summary = {"task": "gaussians", "i_projection": {"reward": {"reported": value}}}
     summary |= {"status": status, "cpu_seconds": {"process": 1.0}}
-    unit = SimpleNamespace(point=0, spec=SimpleNamespace(preset="quick", seed=0))
+    unit = SimpleNamespace(label=0, spec=SimpleNamespace(preset="quick", seed=0))
     row = budgets._row(unit, SimpleNamespace(summaries={".": summary}))
     assert row["value"] == counts_as
 
@@ -97,7 +97,7 @@ def runs(monkeypatch):
         return {}
 
     def record(unit):
-        value = unit.point * (-1.0 if unit.spec.preset == "smoke" else 1.0)
+        value = unit.label * (-1.0 if unit.spec.preset == "smoke" else 1.0)
         summary = {"task": "gaussians", "i_projection": {"reward": {"reported": value}}}
         summary |= {"status": "finished", "cpu_seconds": {"process": 1.0}}
         return SimpleNamespace(summaries={".": summary})
@@ -113,7 +113,7 @@ def test_every_point_runs_at_every_budget_and_seed(runs, tmp_path, capsys):
     assert {(unit.spec.preset, unit.spec.seed) for unit in runs} == {
         (preset, seed) for preset in ("smoke", "quick", "paper") for seed in (3, 4)
     }
-    first = [unit for unit in runs if unit.point == 0]
+    first = [unit for unit in runs if unit.label == 0]
     assert len({unit.spec.hparams.training.learning_rate for unit in first}) == 1
     text = (tmp_path / "budgets.md").read_text()
     assert "| smoke | -1.00 |" in text
@@ -135,3 +135,9 @@ def test_what_cannot_be_ranked_is_refused(presets, points, message, tmp_path):
     with pytest.raises(InputError, match=message):
         rank_budgets(STUDY, presets, points, WORKERS, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_refusal_names_the_option_that_was_given(call):
+    status, _, error = call("rank-budgets", "gaussians", "--points", 0)
+    assert status == 2
+    assert error == "error: --points must be an integer >= 3, got 0.\n"

@@ -146,8 +146,8 @@ def runs(monkeypatch):
 
     def outcome(unit, summary):
         names = ("column", "candidate", "seed", "value", "status", "cpu_seconds")
-        value = 0.1 * unit.spec.seed - 9.0 + (unit.candidate == "found")
-        row = ("virl_10c", unit.candidate, unit.spec.seed, value, "finished", 1.0)
+        value = 0.1 * unit.spec.seed - 9.0 + (unit.label == "found")
+        row = ("virl_10c", unit.label, unit.spec.seed, value, "finished", 1.0)
         return dict(zip(names, row, strict=True))
 
     monkeypatch.setattr(comparing, "execute_sweep", execute_sweep)
@@ -163,7 +163,7 @@ def test_published_that_was_not_beaten_is_not_run_again_as_found(
     make(1.0, 2.0, 3.0)
     monkeypatch.setattr(comparing, "tuned_file", lambda task: tmp_path / "tuned.yaml")
     compare(found, "100,101,102", Workers(None, 1), True, tmp_path / "out")
-    assert [unit.candidate for unit in runs] == ["published"] * 3
+    assert [unit.label for unit in runs] == ["published"] * 3
     assert UNBEATEN in capsys.readouterr().out
     text = (tmp_path / "out" / "compare.md").read_text()
     assert f"| {UNBEATEN} |" in text
@@ -184,9 +184,9 @@ def test_what_is_better_on_fresh_seeds_is_stored_beside_other_columns(
     path.write_text(to_yaml(other))
 
     def outcome(unit, summary):
-        value, seed = scores[unit.candidate], unit.spec.seed
+        value, seed = scores[unit.label], unit.spec.seed
         names = ("column", "candidate", "seed", "value", "status", "cpu_seconds")
-        row = ("virl_10c", unit.candidate, seed, value, "finished", 1.0)
+        row = ("virl_10c", unit.label, seed, value, "finished", 1.0)
         return dict(zip(names, row, strict=True))
 
     monkeypatch.setattr(comparing, "_outcome", outcome)
@@ -209,10 +209,10 @@ def test_a_run_that_failed_is_lost_and_not_left_out(studies, runs, tmp_path, mon
     every = comparing.records_of
 
     def lost(unit):
-        return unit.candidate == failed and unit.spec.seed > 100
+        return unit.label == failed and unit.spec.seed > 100
 
     def outcome(unit, summary):
-        value = 1.0 if unit.candidate == "found" else 2.0
+        value = 1.0 if unit.label == "found" else 2.0
         return {**comparing._row(unit, value, "finished"), "cpu_seconds": 1.0}
 
     monkeypatch.setattr(comparing, "_outcome", outcome)
@@ -280,7 +280,7 @@ def test_values_of_which_many_are_the_lowest_are_all_shown():
 
 def test_of_a_run_all_is_kept_that_its_task_measures():
     spec = RunRequest("grid_walker", "virl", 10).specification()
-    unit = comparing.CandidateUnit(spec, 0, candidate="found")
+    unit = comparing.RunUnit(spec, 0, label="found")
     summary = {"task": "grid_walker", "status": "finished", "cpu_seconds": {"process": 90.0}}
     summary |= {"negative_elbo": -4.5, "reward_correlation": 0.93, "num_modes": 32}
     assert comparing._outcome(unit, summary) == {
@@ -301,7 +301,7 @@ def test_what_beats_published_is_run_beside_it(studies, runs, tmp_path):
     (column,) = find_columns(found)
     assert not column.unbeaten
     compare(found, "100,101,102,103,104", Workers(None, 1), False, tmp_path / "out")
-    assert [unit.candidate for unit in runs] == ["published"] * 5 + ["found"] * 5
+    assert [unit.label for unit in runs] == ["published"] * 5 + ["found"] * 5
     row = (tmp_path / "out" / "compare.md").read_text().splitlines()[4]
     assert UNBEATEN not in row
     assert row.count("[") == 2, "five seeds have intervals"

@@ -203,6 +203,13 @@ def test_a_policy_for_all_contexts_is_inferred_on_its_reward(call, run):
         assert (status, len(error.splitlines())) == (2, 1), task
 
 
+def test_em_of_a_truth_with_more_modes_than_rows_has_a_component_for_each_row():
+    rows = Situations(TRUTHS["experts"]()).demonstrations(12, seed=0)
+    fits = reference_fits(Data(rows, num_contexts=2), {"": 40}, 0)
+    for name in ("EM", "EM tied"):
+        assert np.isfinite(fits[name]().log_prob(rows)).all()
+
+
 @pytest.mark.slow
 def test_a_sweep_of_it_has_all_densities(call, tmp_path):
     out = tmp_path / "sweep"

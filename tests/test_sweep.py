@@ -99,7 +99,7 @@ def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
     units[0].execute(elsewhere)
     write_record(elsewhere, record_file(units[0], tmp_path))
 
-    failures = execute_sweep(units, tmp_path, None, 2, QUIET)
+    failures = execute_sweep(units, tmp_path, Workers(None, 2), QUIET)
     assert list(failures) == ["unit-5"]
     assert "this unit cannot work" in failures["unit-5"]
     runs = tmp_path / RUNS
@@ -114,14 +114,8 @@ def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
     assert len(set(workers[:3])) == len(set(workers[3:])) == 1
     assert workers[0] != workers[3]
 
-    assert (
-        list(
-            execute_sweep(
-                [unit for unit in units if unit.fault != "fail"], tmp_path, None, 1, QUIET
-            )
-        )
-        == []
-    )
+    others = [unit for unit in units if unit.fault != "fail"]
+    assert execute_sweep(others, tmp_path, Workers(None, 1), QUIET) == {}
 
 
 def test_waiting_for_units_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -136,7 +130,7 @@ def test_waiting_for_units_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "_processing", counted)
     monkeypatch.setattr(sweep, "POLL_SECONDS", 0.02)
     units = [FakeUnit(f"unit-{i}") for i in range(30)]
-    assert execute_sweep(units, tmp_path, None, 1, QUIET) == {}
+    assert execute_sweep(units, tmp_path, Workers(None, 1), QUIET) == {}
     assert len(tasks) > 20
     assert max(tasks) < tasks[0] + 20
 
@@ -165,7 +159,7 @@ def test_a_cluster_that_is_running_already(tmp_path):
     try:
         units = [FakeUnit(f"unit-{i}") for i in range(3)]
         tcp = json.loads(address.read_text())["address"]
-        assert execute_sweep(units, tmp_path, tcp, 1, QUIET) == {}
+        assert execute_sweep(units, tmp_path, Workers(tcp), QUIET) == {}
         done = [(tmp_path / RUNS / unit.name / "finished").read_text() for unit in units]
         assert done == ["once\n"] * 3
         assert scheduler.poll() is None, "a cluster that is not ours is left running"
@@ -211,7 +205,7 @@ def test_a_scheduler_that_is_lost_is_one_error_and_no_failure_of_units(tmp_path,
         closing = threading.Thread(target=close)
         closing.start()
         with pytest.raises(InputError, match=r"does not answer .* same command continues"):
-            execute_sweep(units, tmp_path, local.scheduler_address, 1, QUIET)
+            execute_sweep(units, tmp_path, Workers(local.scheduler_address), QUIET)
         closing.join()
     assert 0 < len(records_of(units, tmp_path)) < len(units)
 
@@ -324,12 +318,12 @@ def test_an_unreachable_scheduler_is_one_clear_error(monkeypatch):
         pytest.raises(InputError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"),
         contextlib.ExitStack() as stack,
     ):
-        stack.enter_context(cluster("tcp://127.0.0.1:9", 1))
+        stack.enter_context(cluster(Workers("tcp://127.0.0.1:9")))
     with (
         pytest.raises(InputError, match="expected tcp://HOST:PORT"),
         contextlib.ExitStack() as stack,
     ):
-        stack.enter_context(cluster("nonsense://x", 1))
+        stack.enter_context(cluster(Workers("nonsense://x")))
 
 
 def test_where_the_system_does_not_tell_whose_cores_they_are_all_are_used(monkeypatch):

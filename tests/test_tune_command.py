@@ -39,7 +39,7 @@ from experiments.tuning.study import (
     work,
 )
 from experiments.tuning.study_folder import _place
-from experiments.tuning.tune_command import board, describe, next_commands
+from experiments.tuning.tune_command import board, in_one_line, next_commands
 from tests import fake_runs
 from tests.fake_runs import COMMAND, SPECIFICATION
 from tests.test_tuning_study import (
@@ -438,7 +438,9 @@ def test_the_next_command_can_be_pasted_into_a_shell():
 
 
 def test_parameters_in_one_line():
-    assert describe({"a": 0.000381, "b": True, "log2 c": -24}) == "a 0.000381, b True, log2 c -24"
+    assert (
+        in_one_line({"a": 0.000381, "b": True, "log2 c": -24}) == "a 0.000381, b True, log2 c -24"
+    )
 
 
 # --- whole studies --------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from experiments import inference as inference_module
 from experiments.evaluation import base, walks
 from experiments.evaluation.walks import (
     DRAWN,
-    MEASURES,
+    LABELS,
     RANDOM_POINTS,
     SAMPLES,
     WalkInference,
@@ -42,6 +42,7 @@ from experiments.tasks import experiment_of
 from tests.conftest import make_network, make_reward
 
 SEED = 3
+MEASURES = [name for name in LABELS if name != "reward_correlation"]  # of a policy
 # Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal
 # statistic, and the seeds are fixed.
 SIGMAS = 4.4
@@ -357,7 +358,7 @@ def test_the_last_row_of_the_evaluations_is_of_the_policy_that_is_kept(
 
     monkeypatch.setattr(inference_module, "fit_policy", fit)
     config = {"components": 2, "steps": steps, "seed": SEED, "samples": None}
-    plan = inference_module.Plan(task, rewards_of(walker, 1)[0], None, None, config)
+    plan = inference_module.Plan(task, rewards_of(walker, 1)[0], None, None, False, config)
     fitted, found = inference_module._fit(plan)
     assert fitted.policy is kept
     assert [row["step"] for row in found] == rows
@@ -608,7 +609,7 @@ def test_a_run_that_ends_far_above_its_best_has_diverged():
 )
 def test_diverged_is_a_nat_above_the_best_at_the_end_or_not_a_number(series, diverged):
     for kind in (list, np.array, pd.Series):
-        assert base.has_diverged(kind(series)) is diverged
+        assert base.status_of(kind(series)) == ("diverged" if diverged else "finished")
 
 
 @pytest.mark.parametrize("task", ["gaussians", "grid_walker"])

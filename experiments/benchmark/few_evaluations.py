@@ -67,7 +67,7 @@ def rows_by_name(name: str, seeds: Sequence[int], peers: bool, seconds: float) -
     """For each seed and level the fewest evaluations, ours and of gmmvi's best design; inf: it was
     not reached.
     """
-    make = next(make for target, make in targets() if target.name == name)
+    make = targets()[name]
     rows = []
     for seed in seeds:
         found = {"virl_tf": least(name, trace_of_ours(make(seed), seed))}

@@ -13,10 +13,10 @@ from virl_tf.hparams import Hparams, default_hparams, known, rows_per_batch
 from virl_tf.kde import Kde
 from virl_tf.mixture import empty_mixture, gaussian, standard_normal_start
 from virl_tf.network_stack import FrozenNetwork, NetworkStack
-from virl_tf.numerics import DENSITY, NETWORK, compiled, specs_of, split_seed
+from virl_tf.numerics import DENSITY, NETWORK, split_seed
 from virl_tf.reward import CumulativeValues, Reward, evaluate
 from virl_tf.tasks import GridWalker, RandomGaussians, Task
-from virl_tf.vips.vips import default_samples, step_options, vips_steps
+from virl_tf.vips.vips import default_samples
 
 import keras
 import numpy as np
@@ -30,6 +30,7 @@ from experiments.benchmark.timing import (
     rows_of,
     training_gflop,
 )
+from experiments.benchmark.vips import compiled_steps
 from experiments.specification import published_column
 
 NETWORKS = (
@@ -75,9 +76,10 @@ def keras_fit(hparams: Hparams, x: np.ndarray, batch: int, steps: int) -> Callab
     return lambda: model.fit(x, labels, sample_weight=weights, batch_size=2 * batch, verbose=0)
 
 
-def reward_of(count: int, layers: int = 4, size: int = 256, dim: int = 2, seed: int = 0) -> Reward:
-    """A reward of `count` random networks."""
-    rng = np.random.default_rng(seed)
+def reward_of(count: int) -> Reward:
+    """A reward of `count` random networks, 4 x 256, of points in 2-D."""
+    layers, size, dim = 4, 256, 2
+    rng = np.random.default_rng(0)
     shapes = [(dim, size), (size,), (layers - 1, size, size), (layers - 1, size), (size, 1), (1,)]
     weights = (rng.normal(size=(count, *shape)) / np.sqrt(size) for shape in shapes)
     arrays = (tf.constant(values, NETWORK) for values in weights)
@@ -132,13 +134,8 @@ def _step_rows(
 ) -> list[Row]:
     steps = 20 if k * num_samples < 20_000 else 3
     start, seed = standard_normal_start(k, dim, 0), tf.constant([0, 1])
-    options = step_options(0.05, 0.05, 1e-6)
-
-    def run(policy: Any, seed: Any) -> Any:
-        return vips_steps(policy, target, seed, options, num_steps=steps, num_samples=num_samples)
-
-    function = compiled(run, *specs_of((start, seed)))
-    measured = compare({"virl_tf": lambda: function(start, seed)[0].means.numpy()}, repeats)
+    function = compiled_steps(target, start, steps, num_samples)
+    measured = compare({"virl_tf": lambda: function(start, seed).means.numpy()}, repeats)
     return rows_of("policy step", f"{case}, {num_samples} samples", measured, steps)
 
 
@@ -202,14 +199,8 @@ def growth(repeats: int) -> list[Row]:
 
     def steps_at(k: int, dim: int) -> Callable[[], Any]:
         start, seed = standard_normal_start(k, dim, 0), tf.constant(split_seed(0, 0, "growth"))
-        options = step_options(0.05, 0.05, 1e-6)
         target = gaussian(np.ones(dim), np.eye(dim)).log_prob
-        sizes: dict[str, Any] = {"num_steps": 5, "num_samples": default_samples(dim)}
-
-        def run(policy: Any, seed: Any) -> Any:
-            return vips_steps(policy, target, seed, options, **sizes)[0]
-
-        function = compiled(run, *specs_of((start, seed)))
+        function = compiled_steps(target, start, 5, default_samples(dim))
         return lambda: function(start, seed).means.numpy()
 
     counts = [10, 20, 50, 100]

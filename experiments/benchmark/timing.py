@@ -63,11 +63,12 @@ def rows_of(
     return rows
 
 
-def ceiling(rows: int = 500, size: int = 256, repeats: int = 5) -> float:
+def ceiling() -> float:
     """GFLOP per CPU second that this machine can give.
 
     Of float32 matrix products of a training batch with a layer.
     """
+    rows, size = 500, 256
     steps, weights = 400, tf.random.normal([size, size], dtype=NETWORK) * 0.05
 
     @tf.function
@@ -77,7 +78,7 @@ def ceiling(rows: int = 500, size: int = 256, repeats: int = 5) -> float:
         return x
 
     x = tf.random.normal([rows, size], dtype=NETWORK)
-    measured = compare({"matmul": lambda: products(x).numpy()}, repeats)["matmul"]
+    measured = compare({"matmul": lambda: products(x).numpy()})["matmul"]
     return steps * 2 * rows * size**2 / measured["cpu_seconds"] / 1e9
 
 

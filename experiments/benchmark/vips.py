@@ -30,6 +30,7 @@ from experiments.benchmark.timing import Row, compare, in_a_process
 
 SAMPLES = 20_000
 FRESH = {"desired_samples_per_component": 100, "ratio_reused_samples_to_desired": 0.0}
+RESTARTS = 60  # of the search for the best known policy
 TIMES_OURS = 20.0  # the CPU seconds a peer may take
 # gmmvi's recommended design, the same with fixed components, VIPS itself; and the two that add
 # components started from one, as in gmmvi's own experiments on mixtures: with all of ours from the
@@ -77,24 +78,29 @@ class Target:
         return measured
 
 
-def targets() -> Iterator[tuple[Target, Callable[[int], Target]]]:
-    """Each target, and how to make it for a seed."""
+def targets() -> dict[str, Callable[[int], Target]]:
+    """Name -> what makes the target for a seed; walkers and robot are the same for all."""
+    found: dict[str, Callable[[int], Target]] = {}
     for dim, components in ((5, 10), (5, 25), (5, 40), (7, 64)):
-        walker = GridWalker(dim)
+        walker, name = GridWalker(dim), f"walker d = {dim}, K = {components}"
         counted = (walker.log_prob, np.ones(dim), walker.modes_of, 2**dim)
-        target = Target(f"walker d = {dim}, K = {components}", dim, components, *counted)
-        yield target, partial(lambda same, seed: same, target)
+        found[name] = partial(_for_any_seed, Target(name, dim, components, *counted))
     for components in (10, 30):
-
-        def mixture(components: int, seed: int) -> Target:
-            log_prob, name = RandomGaussians(30, seed).log_prob, f"mixture of 30, K = {components}"
-            return Target(name, 2, components, log_prob, np.full(2, 3.0), None, 0)
-
-        yield mixture(components, 0), partial(mixture, components)
-    robot = PlanarRobot()
+        name = f"mixture of 30, K = {components}"
+        found[name] = partial(_mixture, name, components)
+    robot, name = PlanarRobot(), "planar robot, K = 40"
     counted = (robot.log_prob, robot.prior_stds, robot.goals_of, 4)
-    target = Target("planar robot, K = 40", 10, 40, *counted)
-    yield target, partial(lambda same, seed: same, target)
+    found[name] = partial(_for_any_seed, Target(name, 10, 40, *counted))
+    return found
+
+
+def _for_any_seed(target: Target, seed: int) -> Target:
+    return target
+
+
+def _mixture(name: str, components: int, seed: int) -> Target:
+    log_prob = RandomGaussians(30, seed).log_prob
+    return Target(name, 2, components, log_prob, np.full(2, 3.0), None, 0)
 
 
 def ours(target: Target, seed: int, search: bool) -> tuple[Row, Mixture]:
@@ -140,9 +146,7 @@ def seconds_after_tracing(target: Target, seed: int, evaluations: int) -> float:
     return compare({"": partial(function, start, seeds)}, 1)[""]["cpu_seconds"]
 
 
-def best_known(
-    target: Target, mixture: Mixture, seed: int, found: Mixture, restarts: int = 60
-) -> Row:
+def best_known(target: Target, mixture: Mixture, seed: int, found: Mixture) -> Row:
     """The lowest KL of many long fits to a mixture of more components than the set has.
 
     They start at random parts of the target's own components, or at k-means centres of its draws,
@@ -150,7 +154,10 @@ def best_known(
     """
     k, rng, start_cpu = target.components, np.random.default_rng(seed), time.process_time()
     x = mixture.sample(2000, split_seed(seed, 0, "best known")).numpy()
-    steps = [_steps(target, found, 150, 200, 0.05), _steps(target, found, 40, 200, 0.005)]
+    steps = [
+        compiled_steps(target.log_prob, found, 150, 200),
+        compiled_steps(target.log_prob, found, 40, 200, kl_bound=0.005),
+    ]
 
     def fit(policy: Mixture, i: int) -> Mixture:
         for run in steps:
@@ -158,7 +165,7 @@ def best_known(
         return policy
 
     fits = [fit(found, 0)]
-    for i in range(1, restarts + 1):
+    for i in range(1, RESTARTS + 1):
         rows = rng.choice(mixture.num_components, k, replace=False, p=np.exp(mixture.log_weights))
         equal = tf.fill([k], tf.constant(-np.log(k), DENSITY))
         part = Mixture(equal, *(tf.gather(a, rows) for a in mixture[1:]))
@@ -172,15 +179,19 @@ def best_known(
     return {**row, "evaluations": len(fits) * 190 * 200 * k, **best}
 
 
-def _steps(
-    target: Target, start: Mixture, num_steps: int, num_samples: int, kl_bound: float
-) -> Any:
-    """Compiled steps of a fixed set of components."""
+def compiled_steps(
+    log_prob: Callable[[Any], Any],
+    start: Mixture,
+    num_steps: int,
+    num_samples: int,
+    kl_bound: float = 0.05,
+) -> Callable[[Mixture, Any], Mixture]:
+    """Steps of a fixed set of components, from a policy of the shapes of `start` and a seed."""
     options = step_options(kl_bound, 0.05, 1e-6)
     sizes: dict[str, Any] = {"num_steps": num_steps, "num_samples": num_samples}
 
     def run(policy: Mixture, seed: Any) -> Mixture:
-        return vips_steps(policy, target.log_prob, seed, options, **sizes)[0]
+        return vips_steps(policy, log_prob, seed, options, **sizes)[0]
 
     return compiled(run, *specs_of((start, tf.constant([0, 0]))))
 
@@ -296,18 +307,17 @@ def vips(
     Each in a process of its own: gmmvi keeps gigabytes, and after an hour of compilations in one
     process it crashed.
     """
-    for target, _ in targets():
-        if only in target.name:
-            yield from in_a_process(fits_by_name, target.name, seeds, peers, peer_seconds, out)
+    for name in targets():
+        if only in name:
+            yield from in_a_process(fits_by_name, name, seeds, peers, peer_seconds, out)
 
 
 def fits_by_name(name: str, *arguments: Any) -> list[Row]:
     """`fits` of one of `targets`."""
-    return list(fits(*next(pair for pair in targets() if pair[0].name == name), *arguments))
+    return list(fits(targets()[name], *arguments))
 
 
 def fits(
-    target: Target,
     make: Callable[[int], Target],
     seeds: Sequence[int],
     peers: bool,
@@ -323,6 +333,7 @@ def fits(
         peer_seconds: CPU seconds after which a run of gmmvi has to stop; None: TIMES_OURS of what
             the search takes.
     """
+    target = make(seeds[0])
     case = {"part": "policy fit", "case": target.name}
     designs: tuple[str, ...] = PEERS if peers else ()
     after_tracing = None
@@ -356,7 +367,7 @@ def save_robot(file: Path, policy: Mixture) -> None:
     save_arrays(file, {**arms, "weights": np.exp(policy.log_weights)})
 
 
-def steps_beside_gmmvi(num_steps: int = 300) -> list[Row]:
+def steps_beside_gmmvi() -> list[Row]:
     """Iterations of a fixed set of components: time, and KL after as many evaluations.
 
     100 new evaluations for each component and iteration.
@@ -365,10 +376,11 @@ def steps_beside_gmmvi(num_steps: int = 300) -> list[Row]:
     would be fewer evaluations.
     """
     rows: list[Row] = []
-    cases = (targets_by_name("mixture of 30, K = 30"), targets_by_name("walker d = 5, K = 25"))
-    for target in cases:
+    num_steps = 300
+    for name in ("mixture of 30, K = 30", "walker d = 5, K = 25"):
+        target = targets()[name](0)
         start, seed = target.start(0), tf.constant(split_seed(0, 0, "policy"))
-        function = _steps(target, start, num_steps, 100, 0.05)
+        function = compiled_steps(target.log_prob, start, num_steps, 100)
         measured = compare({"virl_tf": partial(function, start, seed)}, 3)["virl_tf"]["cpu_seconds"]
         evaluations = num_steps * 100 * target.components
         row = {"part": "fixed components", "case": target.name, "evaluations": evaluations}
@@ -379,8 +391,3 @@ def steps_beside_gmmvi(num_steps: int = 300) -> list[Row]:
             rows.append({**row, **found, "cpu_seconds": found["cpu_ms_per_iteration"] / 1e3})
             rows[-1].pop("seed")
     return rows
-
-
-def targets_by_name(name: str) -> Target:
-    """One of `targets`, at seed 0."""
-    return next(target for target, _ in targets() if target.name == name)

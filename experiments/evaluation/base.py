@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from virl_tf.conditional import Policy
 from virl_tf.contexts import drawn, places
 from virl_tf.fit import Evaluate, Result
 from virl_tf.mixture import Mixture
@@ -16,6 +17,8 @@ from virl_tf.tasks import Task
 import numpy as np
 import tensorflow as tf
 from rich.console import Console
+
+from experiments.result_files import DIVERGED
 
 RewardFunction = Reward | Callable[[Any], Any]
 
@@ -116,17 +119,23 @@ class UserSupport:
 DIVERGED_NATS = 1.0
 
 
-def has_diverged(series: Any) -> bool:
-    """Whether a series of nats (one value per iteration) is lost at its end, or was not a number on
-    the way.
+def status_of(series: Any) -> str:
+    """Of a run by its objective in nats, one value per iteration: "finished", or diverged where it
+    is lost at its end, or was not a number on the way.
     """
     values = np.asarray(series, np.float64)
-    return bool(not np.isfinite(values).all() or values[-1] > values.min() + DIVERGED_NATS)
+    lost = not np.isfinite(values).all() or values[-1] > values.min() + DIVERGED_NATS
+    return DIVERGED if lost else "finished"
 
 
 def new_start(reward: Reward, components: int, seed: int) -> Mixture:
     """The paper's: "a newly initialised policy", over the spread of the demonstrations."""
     return spread_start(reward, components, numpy_seed(seed, 0, "initial policy"))
+
+
+def mixture_of(reward: Reward) -> Policy:
+    """The EM mixture that a reward is averaged with, or without one q*_0: a proposal for it."""
+    return reward.mixture if reward.mixture.num_components else reward.base
 
 
 def average_reward(rewards: Sequence[Reward], x: Any) -> Any:

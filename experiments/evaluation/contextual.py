@@ -1,7 +1,7 @@
 """Tasks p(x | c): I-projections averaged over contexts, of those demonstrated and of others."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Column, Table
 
-from experiments.evaluation.base import average_reward, has_diverged
+from experiments.evaluation.base import average_reward, mixture_of, status_of
 from experiments.evaluation.judged import reference_fits
 from experiments.evaluation.situations import write_situations
 
@@ -111,8 +111,7 @@ class AveragedDistances:
 
     def of_reward(self, reward: Reward, policy: Density) -> float:
         """Of exp(R), normalised in each context; `policy`: where its mass may lie."""
-        other = reward.mixture if reward.mixture.num_components else reward.base
-        proposal = Fusion(Fusion(self._task, policy), Fusion(reward.base, other))
+        proposal = Fusion(Fusion(self._task, policy), Fusion(reward.base, mixture_of(reward)))
         rows = drawn(proposal, self._where, split_seed(0, 0, "distance of reward"))
         parts = (evaluate(reward, rows), self._task.log_prob(rows), proposal.log_prob(rows))
         return metrics.averaged_i_projection(*(tf.reshape(part, [DRAWS, -1]) for part in parts))
@@ -158,7 +157,7 @@ class ContextualExperiment:
         """I-projections (best, final, reported), and those in withheld contexts at the end."""
         series = {name: result.history[f"i_projection_{name}"] for name in ("reward", "policy")}
         return {
-            "status": "diverged" if has_diverged(series["reward"]) else "finished",
+            "status": status_of(series["reward"]),
             "dim": self.task.dim,
             "i_projection": {n: metrics.best_final_reported(v) for n, v in series.items()},
             "unseen": {
@@ -211,6 +210,7 @@ class ContextualInference:
     """How close a new policy for all contexts, the withheld ones too, comes to the truth.
 
     Attributes:
+        log_prob: the average reward of rows [c, x].
         contexts: that it is fitted for.
     """
 
@@ -218,12 +218,9 @@ class ContextualInference:
         self, experiment: ContextualExperiment, runs: Sequence[Path], rewards: Sequence[Reward]
     ):
         """From the files of the runs."""
-        self._experiment, self._runs, self._rewards = experiment, runs, rewards
+        self._experiment, self._runs = experiment, runs
+        self.log_prob = partial(average_reward, rewards)
         self.contexts = experiment.task.contexts(INFERRED, 0, withheld=None)
-
-    def log_prob(self, rows: Any) -> Any:
-        """The average reward of rows [c, x]."""
-        return average_reward(self._rewards, rows)
 
     support = None
 

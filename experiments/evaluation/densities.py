@@ -1,6 +1,7 @@
 """Densities that can be evaluated everywhere: I-projections of reward, policy and references."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Column, Table
 
-from experiments.evaluation.base import average_reward, has_diverged, new_start
+from experiments.evaluation.base import average_reward, new_start, status_of
 from experiments.evaluation.distances import distances_of
 from experiments.references import (
     LABELS,
@@ -87,7 +88,7 @@ class DensityExperiment:
         rewards, policies = history["i_projection_reward"], history["i_projection_policy"]
         series = {"reward": rewards, "policy": policies, **found}
         return {
-            "status": "diverged" if has_diverged(rewards) else "finished",
+            "status": status_of(rewards),
             "dim": self.task.dim,
             "i_projection": {
                 name: metrics.best_final_reported(values) for name, values in series.items()
@@ -144,13 +145,10 @@ class DensityInference:
 
     def __init__(self, task: Task, runs: Sequence[Path], rewards: Sequence[Reward]):
         """From the files of the runs."""
-        self._runs, self._rewards = runs, rewards
+        self._runs = runs
+        self.log_prob = partial(average_reward, rewards)
         self._train = _demonstrations(task, runs[0])
         self._distances = distances_of(task, self._train)
-
-    def log_prob(self, x: Any) -> Any:
-        """The average reward."""
-        return average_reward(self._rewards, x)
 
     def measure(self, policy: Mixture) -> dict[str, float]:
         """The policy's I-projection."""

@@ -12,6 +12,8 @@ from virl_tf.tasks import RandomGaussians, Task
 import numpy as np
 import tensorflow as tf
 
+from experiments.evaluation.base import mixture_of
+
 DRAWS = 40_000  # of a density, or of the proposal for a reward
 WIDENING = 1.5  # of the wide part of that proposal, against the demonstrations' covariance
 
@@ -57,7 +59,7 @@ class SampledDistances:
         others = {
             "policy": policy,
             "q*_0": reward.base,
-            "EM": reward.mixture if reward.mixture.num_components else reward.base,
+            "EM": mixture_of(reward),
         }
         seeds = {name: split_seed(0, 0, f"distance of {name}") for name in others}
         draws = tf.concat([q.sample(DRAWS // 8, seeds[name]) for name, q in others.items()], axis=0)

@@ -123,8 +123,9 @@ def reference_fits(
     return fits
 
 
-def _em_given(x: np.ndarray, num_contexts: int, *how: Any) -> Policy:
-    return conditioned(em_mixture(x, *how), num_contexts)
+def _em_given(x: np.ndarray, num_contexts: int, components: int, *how: Any) -> Policy:
+    """EM of so many components, at most one for each row."""
+    return conditioned(em_mixture(x, min(components, len(x)), *how), num_contexts)
 
 
 def tied_mixture(data: Data, components: int, seed: int) -> Density:
@@ -136,8 +137,7 @@ def tied_mixture(data: Data, components: int, seed: int) -> Density:
     parts = parts if are_few(*x.shape) else parts[:1]
 
     def fit(rows: np.ndarray, ridge: float) -> Density:
-        how = (min(components, len(rows)), seed, Covariances("tied", ridge))
-        return _em_given(rows, data.num_contexts, *how)
+        return _em_given(rows, data.num_contexts, components, seed, Covariances("tied", ridge))
 
     def held_out(ridge: float) -> float:
         fits = [fit(np.delete(x, part, axis=0), ridge) for part in parts]

@@ -3,7 +3,7 @@ reward and policy do.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Column, Table
 
-from experiments.evaluation.base import average_reward, has_diverged, new_start
+from experiments.evaluation.base import average_reward, mixture_of, new_start, status_of
 from experiments.evaluation.trajectories import SHOWN, reward_draws
 from experiments.references import LABELS, Demonstrated, fit_references
 
@@ -88,7 +88,7 @@ class Truth:
 
 def proposal_of(reward: Reward, policy: Mixture) -> Fusion:
     """Half policy, half the EM mixture that the reward is averaged with; without one, q*_0."""
-    return Fusion(policy, reward.mixture if reward.mixture.num_components else reward.base)
+    return Fusion(policy, mixture_of(reward))
 
 
 class KnownTruthExperiment:
@@ -135,7 +135,7 @@ class KnownTruthExperiment:
         drawn, effective = reward_draws(result.reward, proposal, DRAWS)
         densities = {"policy": result.policy, **fitted}
         return {
-            "status": "diverged" if has_diverged(history["forward_kl_reward"]) else "finished",
+            "status": status_of(history["forward_kl_reward"]),
             "dim": self.task.dim,
             "forward_kl": {name: metrics.best_final_reported(v) for name, v in series.items()},
             "kl": {"policy": metrics.best_final_reported(history["kl_policy"])},
@@ -182,11 +182,8 @@ class KnownTruthInference:
 
     def __init__(self, truth: Truth, runs: Sequence[Path], rewards: Sequence[Reward]):
         """From the files of the runs."""
-        self._truth, self._runs, self._rewards = truth, runs, rewards
-
-    def log_prob(self, x: Any) -> Any:
-        """The average reward."""
-        return average_reward(self._rewards, x)
+        self._truth, self._runs = truth, runs
+        self.log_prob = partial(average_reward, rewards)
 
     # A new policy is spread over all demonstrations: it would start outside of narrow bounds.
     support = None

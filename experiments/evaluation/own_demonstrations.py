@@ -3,7 +3,7 @@ with.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,7 @@ class OwnInference:
         self._run, self._context, self._given = RunFolder(runs[0]), context, given
         size = rewards[0].num_contexts
         self._rewards = [r.condition(context) for r in rewards] if context is not None else rewards
+        self._average = partial(average_reward, self._rewards)
         self._columns = column_names(read_summary(runs[0]))
         self._train, self._test = train_and_test(runs)
         self.contexts = self._train[:, :size] if size and context is None else None
@@ -159,9 +160,6 @@ class OwnInference:
         rows [c, x] where the policy is for all contexts.
         """
         return self._rewards[0] if len(self._rewards) == 1 else self._average
-
-    def _average(self, x: Any) -> Any:
-        return average_reward(self._rewards, x)
 
     def start(self, reward: Reward, components: int, seed: int) -> Policy | None:
         """What EM says, of the first run's reward; None: where `fit_policy` starts on a reward."""

@@ -32,12 +32,12 @@ def grid_over(x: np.ndarray, resolution: int) -> tuple[np.ndarray, np.ndarray]:
     return axes, axes.T
 
 
-def some_contexts(c: np.ndarray, number: int = SHOWN) -> np.ndarray:
-    """Contexts [number, C] of those [N, C], spread along their first principal component."""
+def some_contexts(c: np.ndarray) -> np.ndarray:
+    """Contexts [`SHOWN`, C] of those [N, C], spread along their first principal component."""
     z = (c - c.mean(axis=0)) / c.std(axis=0)
     along = z @ np.linalg.svd(z, full_matrices=False)[2][0]
     along *= np.sign(along @ z[:, 0]) or 1.0
-    places = (np.arange(number) + 0.5) / number * (len(c) - 1)
+    places = (np.arange(SHOWN) + 0.5) / SHOWN * (len(c) - 1)
     return c[np.argsort(along, kind="stable")[places.astype(int)]]
 
 

@@ -3,6 +3,7 @@ reward ranks the modes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -22,7 +23,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
-from experiments.evaluation.base import SEARCH, average_reward, has_diverged, new_start
+from experiments.evaluation.base import SEARCH, average_reward, new_start, status_of
 from experiments.evaluation.contrast import normalised_rewards
 
 LogDensity = Callable[[Any], Any] | Reward
@@ -74,7 +75,7 @@ class WalkExperiment:
         _, covered = measure_policy(self.task, result.policy, self._config["seed"])
         elbos = history["negative_elbo"]
         return {
-            "status": "diverged" if has_diverged(elbos) else "finished",
+            "status": status_of(elbos),
             "num_modes": len(self.task.mode_centers),
             **{name: float(last[name]) for name in LABELS},
             "modes_covered": int(last["modes_covered"]),
@@ -114,6 +115,9 @@ class WalkExperiment:
 class WalkInference:
     """Which modes a new policy finds on the recovered reward that the training policies had not,
     and which it loses.
+
+    Attributes:
+        log_prob: the average reward, -inf on obstacles.
     """
 
     def __init__(
@@ -121,13 +125,11 @@ class WalkInference:
     ):
         """`task`: with the obstacles of the inference, if any."""
         self._task, self._rewards, self._seed = task, rewards, seed
+        self._average = partial(average_reward, rewards)
+        self.log_prob = _avoiding(task, self._average)
         free = PathPlanning(task.dim) if isinstance(task, PathPlanning) else task
         policies = [load_policy(run / "policy.npz") for run in runs]
         self._trained = np.any([measure_policy(free, q, seed)[1] for q in policies], axis=0)
-
-    def log_prob(self, x: Any) -> Any:
-        """The average reward, -inf on obstacles."""
-        return _avoiding(self._task, lambda x: average_reward(self._rewards, x))(x)
 
     start = staticmethod(new_start)
 
@@ -146,7 +148,7 @@ class WalkInference:
         """The walks, the modes found and lost, and the same for a policy of the same size fitted to
         the true reward.
         """
-        write_walks(out, self._task, policy, lambda x: average_reward(self._rewards, x), self._seed)
+        write_walks(out, self._task, policy, self._average, self._seed)
         summary = self._modes(policy)
         components = policy.num_components
         start = self.start(self._rewards[0], components, self._seed)
@@ -192,7 +194,6 @@ class WalkInference:
         }
 
 
-MEASURES = ("negative_elbo", "kl", "outside_share", "modes_covered", "good_fraction")
 LABELS = {
     "negative_elbo": "negative ELBO of the policy",
     "kl": "KL(q || p) of the policy",

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from virl_tf.validation import InputError, check_choice
 
+from experiments import RESULTS
 from experiments.records import SUFFIX, unpacked
 
 PACKAGE = Path(__file__).parent.parent
-RESULTS = PACKAGE / "results"
 ALL = "all"
 
 

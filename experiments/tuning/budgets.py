@@ -6,7 +6,6 @@ A study at a budget whose ranking is another one finds what is best for that bud
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from experiments.records import Record
-from experiments.result_files import to_markdown
+from experiments.result_files import DIVERGED, to_markdown
 from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import last_line
+from experiments.sweep_command import failed
 from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest
 from experiments.tuning.specification import StudySpecification
@@ -30,13 +29,6 @@ from experiments.tuning.study import objective_value
 from experiments.units import RunUnit
 
 FEWEST_POINTS = 3
-
-
-@dataclass(frozen=True)
-class PointUnit(RunUnit):
-    """A run with the hyperparameters of one random point."""
-
-    point: int = 0
 
 
 def rank_budgets(
@@ -60,23 +52,22 @@ def rank_budgets(
         raise InputError(text)
     for preset in presets:
         check_choice("preset", preset, describe(study.task).grids)
-    console, number = screen(soft_wrap=True), workers.local
+    console = screen(soft_wrap=True)
     chosen = random_points(study, points)
     units = [
-        PointUnit(run.run(seed, overrides), 0, prefix=f"point-{i:02d}-", row=run.preset, point=i)
+        RunUnit(run.run(seed, overrides), 0, prefix=f"point-{i:02d}-", row=run.preset, label=i)
         for run in (dataclasses.replace(study, preset=preset) for preset in presets)
         for seed in study.seeds
         for i, overrides in enumerate(chosen)
     ]
     out.mkdir(parents=True, exist_ok=True)
-    failures = execute_sweep(units, out, workers.scheduler, number, console)
+    failures = execute_sweep(units, out, workers, console)
     records = records_of(units, out)
     rows = [_row(unit, records[unit.name]) for unit in units if unit.name in records]
     values = pd.DataFrame(rows)
     write_text(out / "budgets.csv", values.to_csv(index=False))
     if failures:
-        first = last_line(next(iter(failures.values())))
-        raise InputError(f"{len(failures)} runs failed, the first with: {first}")
+        raise failed(failures)
     text = to_markdown(agreement(values, presets))
     write_text(out / "budgets.md", text)
     console.print(text, highlight=False)
@@ -91,12 +82,12 @@ def random_points(study: StudySpecification, number: int) -> list[dict[str, dict
     return [suggest(drawing.ask(), space) for _ in range(number)]
 
 
-def _row(unit: PointUnit, record: Record) -> dict[str, Any]:
+def _row(unit: RunUnit, record: Record) -> dict[str, Any]:
     summary: Mapping[str, Any] = record.summaries["."]
     value = objective_value(summary)
-    bad = summary["status"] == "diverged" or not math.isfinite(value)
+    bad = summary["status"] == DIVERGED or not math.isfinite(value)
     return {
-        "point": unit.point,
+        "point": unit.label,
         "preset": unit.spec.preset,
         "seed": unit.spec.seed,
         "value": math.inf if bad else value,

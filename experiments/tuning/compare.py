@@ -30,7 +30,7 @@ from experiments.result_files import (
 from experiments.screen import screen
 from experiments.specification import column_name, parse_integers, published_column, tuned_file
 from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import last_line
+from experiments.sweep_command import failed
 from experiments.tasks import describe
 from experiments.tuning.importances import SEEDS, importances_of
 from experiments.tuning.space import searched, suggest, to_parameters, written
@@ -43,6 +43,7 @@ from experiments.tuning.study import (
     is_missing,
     objective_value,
     open_storage,
+    trials_of,
 )
 from experiments.units import RunUnit
 
@@ -57,13 +58,6 @@ IMPORTANCES = (
     f"standard deviation over {len(SEEDS)} forests"
 )
 FEWEST_FOR_IMPORTANCES = 8  # complete trials
-
-
-@dataclass(frozen=True)
-class CandidateUnit(RunUnit):
-    """A run with one column's published or found values."""
-
-    candidate: str = "published"
 
 
 @dataclass(frozen=True)
@@ -102,20 +96,19 @@ def compare(
             failed.
     """
     console, task = screen(), studies.task
-    number = workers.local
     columns, units, out = _planned(studies, seeds, out, budget)
     out.mkdir(parents=True, exist_ok=True)
     console.print(_size_line(columns, units, out), highlight=False, soft_wrap=True)
-    failures = execute_sweep(units, out, workers.scheduler, number, console)
+    failures = execute_sweep(units, out, workers, console)
     if len(failures) == len(units):
-        raise _failed(failures)
+        raise failed(failures)
     records = records_of(units, out)
     rows = [
         _outcome(unit, records[unit.name].summaries["."]) if unit.name in records else _lost(unit)
         for unit in units
     ]
     values = pd.DataFrame(rows)
-    write_report(columns, values, out)
+    report = write_report(columns, values, out)
     if write:
         better = [column for column in columns if _found_is_better(column, values)]
         names = ", ".join(column.name for column in better)
@@ -123,14 +116,9 @@ def compare(
         if better:
             said = f"wrote {names} to {write_tuned(task, better)}; use it with --hparams tuned"
         console.print(said, soft_wrap=True)
-    console.print((out / "compare.md").read_text(), highlight=False)
+    console.print(report, highlight=False)
     if failures:
-        raise _failed(failures)
-
-
-def _failed(failures: Mapping[str, str]) -> InputError:
-    first = last_line(next(iter(failures.values())))
-    return InputError(f"{len(failures)} runs failed, the first with: {first}")
+        raise failed(failures)
 
 
 def preview(
@@ -147,18 +135,18 @@ def preview(
     Raises:
         InputError: as `compare`.
     """
-    console, number = screen(highlight=False, soft_wrap=True), workers.known
+    console = screen(highlight=False, soft_wrap=True)
     columns, units, out = _planned(studies, seeds, out, budget)
     finished = records_of(units, out)
     left = [unit for unit in units if unit.name not in finished]
     done = f"{len(units) - len(left)} done already, {len(left)} to do"
     console.print(f"{_size_line(columns, units, out)}: {done}")
-    console.print(sentence(times_of_units(left), number))
+    console.print(sentence(times_of_units(left), workers.known))
 
 
 def _planned(
     studies: Studies, seeds: str | None, out: Path | None, budget: str | None
-) -> tuple[list[Column], list[CandidateUnit], Path]:
+) -> tuple[list[Column], list[RunUnit], Path]:
     """The columns, their runs, and the folder. Raises InputError as `compare`."""
     fresh = parse_integers("--seeds", seeds) or [100, 101, 102]
     columns = find_columns(studies)
@@ -172,12 +160,12 @@ def _planned(
     check_choice("--budget", preset, describe(studies.task).grids)
     runs = {column.name: dataclasses.replace(column.spec, preset=preset) for column in columns}
     units = [
-        CandidateUnit(
+        RunUnit(
             runs[column.name].run(seed, column.overrides[candidate]),
             0,
             prefix=f"{candidate}-",
             row=f"{column.name} {candidate}",
-            candidate=candidate,
+            label=candidate,
         )
         for column in columns
         for candidate in column.candidates
@@ -187,29 +175,29 @@ def _planned(
     return columns, units, out or Path("comparisons") / f"{studies.task}-{size}-{preset}"
 
 
-def _size_line(columns: Sequence[Column], units: Sequence[CandidateUnit], out: Path) -> str:
+def _size_line(columns: Sequence[Column], units: Sequence[RunUnit], out: Path) -> str:
     plural = "s" if len(columns) > 1 else ""
     names = ", ".join(column.name for column in columns)
     return f"{len(units)} runs of the published column{plural} {names} and what was found, in {out}"
 
 
-def _outcome(unit: CandidateUnit, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _outcome(unit: RunUnit, summary: Mapping[str, Any]) -> dict[str, Any]:
     """A row of values.csv: the objective, and what else a run of the task measures."""
     row = _row(unit, objective_value(summary), summary["status"])
     row["cpu_seconds"] = summary["cpu_seconds"]["process"]
     return row | further_values(unit.spec.description, summary, "training")
 
 
-def _lost(unit: CandidateUnit) -> dict[str, Any]:
+def _lost(unit: RunUnit) -> dict[str, Any]:
     """The row of a run that failed: without one it would not count against its values."""
     return _row(unit, math.nan, FAILED)
 
 
-def _row(unit: CandidateUnit, value: float, status: str) -> dict[str, Any]:
+def _row(unit: RunUnit, value: float, status: str) -> dict[str, Any]:
     spec = unit.spec
     return {
         "column": column_name(spec.task, spec.method, spec.components),
-        "candidate": unit.candidate,
+        "candidate": unit.label,
         "seed": spec.seed,
         "value": value,
         "status": status,
@@ -282,8 +270,10 @@ def specification_of(study: optuna.Study) -> StudySpecification:
 # --- report ---------------------------------------------------------------------------------------
 
 
-def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> None:
-    """values.csv, hyperparameters.csv, importances.csv, compare.md and compare.png."""
+def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> str:
+    """values.csv, hyperparameters.csv, importances.csv, compare.md, which is returned, and
+    compare.png.
+    """
     hyperparameters = pd.DataFrame([row for column in columns for row in _side_by_side(column)])
     scores = pd.DataFrame([_score(column, values) for column in columns])
     importances = pd.DataFrame([row for column in columns for row in _importances(column)])
@@ -298,6 +288,7 @@ def write_report(columns: Sequence[Column], values: pd.DataFrame, out: Path) -> 
     from experiments.figures.comparison import draw_comparison
 
     draw_comparison(values, importances, out)
+    return text
 
 
 def _side_by_side(column: Column) -> list[dict[str, Any]]:
@@ -345,7 +336,7 @@ def _found_less_published(parts: Mapping[str, pd.DataFrame]) -> np.ndarray:
 
 
 def _importances(column: Column) -> list[dict[str, Any]]:
-    complete = column.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    complete = trials_of(column.study, optuna.trial.TrialState.COMPLETE)
     if len(complete) < FEWEST_FOR_IMPORTANCES or np.ptp([trial.value for trial in complete]) == 0.0:
         return []
     found = importances_of(column.study).dropna(subset="importance").reset_index()

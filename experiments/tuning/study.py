@@ -27,7 +27,7 @@ import optuna
 from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
 
-from experiments.result_files import value_at
+from experiments.result_files import DIVERGED, other_than_now, value_at
 from experiments.specification import published_column
 from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest, to_parameters
@@ -235,8 +235,7 @@ def check_begun(study: optuna.Study, spec: StudySpecification) -> None:
     """Raises InputError unless a study is the one asked for, and its numbers those of now."""
     check_same(study, spec)
     made_by = study.user_attrs.get(MADE_BY, {})  # of older studies nobody knows
-    now = numerics(versions(), spec.preset)
-    others = differences(made_by, {name: now.get(name) for name in made_by})
+    others = other_than_now(made_by, spec.preset)
     if others:
         shown = f"other versions ({'; '.join(others[:4])})"
         text = f"the study {spec.name} was begun with {shown}"
@@ -250,8 +249,8 @@ def _wait_for_beginning(study: optuna.Study, spec: StudySpecification, deadline:
     """
     minimised = study.directions == [optuna.study.StudyDirection.MINIMIZE]
     while "specification" not in study.user_attrs:
-        trials = study.get_trials(deepcopy=False)
-        if not minimised or any("published" not in trial.user_attrs for trial in trials):
+        foreign = any("published" not in trial.user_attrs for trial in trials_of(study))
+        if not minimised or foreign:
             text = f"the storage holds another study named {spec.name}"
             raise InputError(f"{text}. {ELSEWHERE}")
         if time.monotonic() <= deadline:
@@ -288,7 +287,7 @@ def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float
     from experiments.runs import execute
 
     overrides = suggest(trial, searched(spec.task, spec.method, spec.components))
-    frozen = trial.study.get_trials(deepcopy=False)[trial.number]
+    frozen = trials_of(trial.study)[trial.number]
     origin = RetryHeartbeatStaleTrialCallback.retried_trial_number(frozen)
     number = trial.number if origin is None else origin
     values: list[float] = []
@@ -299,7 +298,7 @@ def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float
         with _without_checkpoints(out / f"{number:04d}-s{seed}") as folder:
             summary = execute(run, folder, progress=False, observers=[report])
         value = objective_value(summary)
-        if summary["status"] == "diverged" or not np.isfinite(value):
+        if summary["status"] == DIVERGED or not np.isfinite(value):
             _prune(trial, f"diverged (objective {value:.4g})")
         trial.set_user_attr(f"cpu_seconds_s{seed}", summary["cpu_seconds"]["process"])
         values.append(value)
@@ -396,7 +395,7 @@ def work(
         if len(failures) >= ALLOWED_FAILURES or mistakes == [True] * ALLOWED_MISTAKES:
             return
         if count(study, *ENDED, TrialState.RUNNING) < num_trials:
-            study.sampler = make_sampler(spec, worker, len(study.get_trials(deepcopy=False)))
+            study.sampler = make_sampler(spec, worker, count(study))
             try:
                 study.optimize(guarded, n_trials=1, catch=(Exception,))
             except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
@@ -414,25 +413,29 @@ def leave_to_the_first(study: optuna.Study, worker: int, seconds: float = 30.0) 
     workers that ask in the same moment: one of them then fails it, because the other has its run.
     """
     deadline = time.monotonic() + (seconds if worker > 0 else 0.0)
-    while study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+    while count(study, TrialState.WAITING):
         if time.monotonic() > deadline:
             return
         time.sleep(0.05)
 
 
 def _failed(study: optuna.Study) -> set[int]:
-    failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
-    return {trial.number for trial in failed}
+    return {trial.number for trial in trials_of(study, TrialState.FAIL)}
+
+
+def trials_of(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
+    """Its trials in these states, or all; not copied, so not to be changed."""
+    return study.get_trials(deepcopy=False, states=states or None)
 
 
 def count(study: optuna.Study, *states: TrialState) -> int:
-    """The number of trials in these states."""
-    return len(study.get_trials(deepcopy=False, states=states))
+    """The number of trials in these states, or of all."""
+    return len(trials_of(study, *states))
 
 
 def _is_needed(study: optuna.Study, number: int, num_trials: int) -> bool:
     """Whether a trial is among the first `num_trials`: two workers may start the last at once."""
-    started = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.RUNNING))
+    started = trials_of(study, *ENDED, TrialState.RUNNING)
     earlier = [trial for trial in started if trial.state in ENDED or trial.number < number]
     return len(earlier) < num_trials
 
@@ -440,7 +443,7 @@ def _is_needed(study: optuna.Study, number: int, num_trials: int) -> bool:
 def _failures_in_a_row(study: optuna.Study, before: Collection[int]) -> list[FrozenTrial]:
     """Since the worker began, not counting trials that were lost or not needed."""
     failures: list[FrozenTrial] = []
-    for trial in study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL)):
+    for trial in trials_of(study, *ENDED, TrialState.FAIL):
         if trial.state in ENDED:
             failures = []
         elif trial.number not in before and "traceback" in trial.user_attrs:
@@ -451,7 +454,7 @@ def _failures_in_a_row(study: optuna.Study, before: Collection[int]) -> list[Fro
 def stop(study: optuna.Study, command: str) -> None:
     """Have a command's workers stop, wherever they are, and put their trials back in the queue."""
     study.set_user_attr("stopped", [*study.user_attrs.get("stopped", []), command])
-    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    running = trials_of(study, TrialState.RUNNING)
     release(study, [t.number for t in running if t.user_attrs.get("worker") == [command, t.number]])
 
 
@@ -472,7 +475,7 @@ def release(study: optuna.Study, numbers: Collection[int]) -> None:
 def _release_silent(study: optuna.Study) -> None:
     """Give up trials whose worker died before the first heartbeat: Optuna never does."""
     limit = datetime.now() - timedelta(seconds=GRACE_SECONDS)
-    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    running = trials_of(study, TrialState.RUNNING)
     silent = [t for t in running if t.user_attrs.get("worker", [None, None])[1] != t.number]
     begun = [(t.number, t.datetime_start) for t in silent]
     release(study, [number for number, start in begun if start is not None and start < limit])
@@ -499,7 +502,7 @@ def _forgotten(study: optuna.Study) -> list[FrozenTrial]:
 
 def best_trial(study: optuna.Study) -> FrozenTrial | None:
     """The complete trial with the lowest finite value, or None."""
-    return best_of(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
+    return best_of(trials_of(study, TrialState.COMPLETE))
 
 
 def best_of(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
@@ -511,5 +514,5 @@ def best_of(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
 
 def published_trial(study: optuna.Study) -> FrozenTrial | None:
     """The latest trial with the published values that ended (or None)."""
-    ended = study.get_trials(deepcopy=False, states=ENDED)
-    return next((trial for trial in reversed(ended) if trial.user_attrs.get("published")), None)
+    ended = reversed(trials_of(study, *ENDED))
+    return next((trial for trial in ended if trial.user_attrs.get("published")), None)

@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 from experiments.result_files import shortened
 from experiments.tuning.specification import StudySpecification
-from experiments.tuning.study import ELSEWHERE, without_password
+from experiments.tuning.study import ELSEWHERE, count, without_password
 
 FILE = "study.json"
 
@@ -38,7 +38,7 @@ def claim_folder(out: Path, spec: StudySpecification, url: str, study: optuna.St
     Raises:
         InputError: there are trials in it, though none of the study's has begun.
     """
-    begun = any(t.state != TrialState.WAITING for t in study.get_trials(deepcopy=False))
+    begun = count(study) > count(study, TrialState.WAITING)
     if not begun and any((out / "trials").glob("[0-9]*")):
         raise InputError(f"{out / 'trials'} holds the trials of another study. {ELSEWHERE}")
     if not (out / FILE).is_file():

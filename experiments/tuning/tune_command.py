@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from virl_tf.persistence.files import write_text
-from virl_tf.validation import InputError, check_integer
+from virl_tf.validation import InputError
 
 import optuna
 import pandas as pd
@@ -22,7 +22,7 @@ from rich.text import Text
 from experiments.expected_time import expected_time, sentence
 from experiments.screen import screen
 from experiments.sweep import Workers, ask, cluster, result_of, submit
-from experiments.tasks import describe as task_description
+from experiments.tasks import describe
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES
 from experiments.tuning.space import written
 from experiments.tuning.specification import (
@@ -48,6 +48,7 @@ from experiments.tuning.study import (
     published_trial,
     reason_of,
     stop,
+    trials_of,
     without_password,
     work,
 )
@@ -65,7 +66,7 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
             trials that only fail.
     """
     console, trials = screen(), request.trials
-    spec, out, url = _study_of(request, workers, place)
+    spec, out, url = _study_of(request, place)
     study, shown = open_study(spec, open_storage(url)), without_password(url)
     claim_folder(out, spec, url, study)
     try:
@@ -89,7 +90,7 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
         console.print(f"next: {command}", highlight=False, soft_wrap=True)
     if count(study, *ENDED) < trials:
         text = "the study was given up after too many failed trials in a row"
-        failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+        failed = trials_of(study, TrialState.FAIL)
         last = [outcome(trial) for trial in failed if "traceback" in trial.user_attrs][-1:]
         raise InputError(f"{text}; the last {last[0] if last else 'did not run'}")
 
@@ -97,7 +98,7 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
 def next_commands(studies: Studies, column: Column, complete: int) -> list[str]:
     """What can be done with a study of so many complete trials."""
     names = ["study-plots"] if complete >= FEWEST_FOR_IMPORTANCES else []
-    if complete and column in task_description(studies.task).compared:
+    if complete and column in describe(studies.task).compared:
         names.append("compare")
     return [studies.command(column, name) for name in names]
 
@@ -110,7 +111,7 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     Raises:
         InputError: as `tune`.
     """
-    spec, out, url = _study_of(request, workers, out)
+    spec, out, url = _study_of(request, out)
     done = 0
     if not is_missing(url):
         storage = open_storage(url)
@@ -126,12 +127,8 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     console.print("a trial that is pruned takes less, one with a larger network more")
 
 
-def _study_of(
-    request: TuneRequest, workers: Workers, out: Path | None
-) -> tuple[StudySpecification, Path, str]:
+def _study_of(request: TuneRequest, out: Path | None) -> tuple[StudySpecification, Path, str]:
     """The study, its folder, and the URL of its database; all arguments are checked."""
-    if workers.asked is not None:
-        check_integer("--workers", workers.asked, 1)
     spec = request.specification()
     out = out or FOLDER / spec.name
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -165,15 +162,14 @@ def _work_together(
 ) -> None:
     """Have all workers call `work` with these arguments, and show how far the study is."""
     command, trials = uuid.uuid4().hex, arguments[2]
-    ended = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL))
-    told = {trial.number for trial in ended}
+    told = {trial.number for trial in trials_of(study, *ENDED, TrialState.FAIL)}
 
     def start(worker: int) -> Any:
         return submit(client, work, *arguments, worker, command, pure=False)
 
     try:
         with (
-            cluster(workers.scheduler, workers.local) as client,
+            cluster(workers) as client,
             # Transient: the last state is printed once, when the study's files are written.
             Live(console=console, refresh_per_second=1, transient=True) as live,
         ):
@@ -213,7 +209,7 @@ def print_ended(study: optuna.Study, told: set[int], console: Console) -> None:
     """A line for each trial that ended and is not in `told`; on a terminal, where the board tells
     of the others, for failed ones alone.
     """
-    ended = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL))
+    ended = trials_of(study, *ENDED, TrialState.FAIL)
     best = best_of(ended)
     best_so_far = "" if best is None else f"; best so far {best.value:.4f}"
     for trial in ended:
@@ -245,10 +241,10 @@ def board(study: optuna.Study, trials: int) -> Group:
         if trial is not None:
             pruned = trial.value is None or trial.state == TrialState.PRUNED
             value = "pruned" if pruned else f"{trial.value:.4f}"
-            values.add_row(label, value, str(trial.number), describe(trial.params))
+            values.add_row(label, value, str(trial.number), in_one_line(trial.params))
     return Group(counts, values, progress)
 
 
-def describe(parameters: dict[str, Any]) -> str:
-    """Parameters in one line."""
+def in_one_line(parameters: dict[str, Any]) -> str:
+    """Of a trial."""
     return ", ".join(f"{name} {written(value)}" for name, value in parameters.items())
