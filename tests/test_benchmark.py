@@ -422,4 +422,6 @@ def test_every_part_runs(part, tmp_path):
     command.benchmark([part], settings.Settings(1, 1, "smoke"), tmp_path)
     rows = json.loads((tmp_path / "benchmark.json").read_text())["rows"]
     assert rows
-    assert all(row["cpu_seconds"] > 0.0 for row in rows)
+    # What is left of a run when all that was timed is taken off may be less than the noise.
+    timed = [row for row in rows if not row["case"].endswith(whole_run.NAMES["rest"])]
+    assert all(row["cpu_seconds"] > 0.0 for row in timed)

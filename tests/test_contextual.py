@@ -211,6 +211,7 @@ def test_em_of_a_truth_with_more_modes_than_rows_has_a_component_for_each_row():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick", "threads")
 def test_a_sweep_of_it_has_all_densities(call, tmp_path):
     out = tmp_path / "sweep"
     words = ["sweep", "experts", "--modes", "3", *TINY, "--workers", "1", "--out", out]

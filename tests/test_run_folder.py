@@ -270,7 +270,7 @@ def test_an_iteration_done_again_has_one_row(tmp_path, written):
 def test_a_run_that_goes_on_with_other_measures_names_them(tmp_path):
     folder = RunFolder.open(tmp_path / "run", {})
     folder.record(make_state(1), {**row(0), "kl": 0.5})
-    with pytest.raises(InputError, match=r"other columns than the run that goes on: kl. Measure"):
+    with pytest.raises(InputError, match=r"other columns than the run that goes on: 'kl'. Measure"):
         folder.record(make_state(2), row(1))
 
 

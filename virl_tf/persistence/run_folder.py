@@ -29,7 +29,7 @@ from virl_tf.persistence.files import (
     write_json,
     write_text,
 )
-from virl_tf.validation import InputError, check_path, reason
+from virl_tf.validation import InputError, check_path, reason, told
 
 if TYPE_CHECKING:  # whether a folder is the right one is known without TensorFlow and pandas
     import pandas as pd
@@ -61,8 +61,8 @@ def _first_rows(path: Path, number: int, columns: Sequence[str]) -> list[dict[st
     others = sorted(set(reader.fieldnames or ()) ^ set(columns))
     if others:
         raise InputError(
-            f"{path} has other columns than the run that goes on: {', '.join(others)}. Measure "
-            f"the same as before (evaluate=), or {anew}."
+            f"{path} has other columns than the run that goes on: {told(', '.join(others))}. "
+            f"Measure the same as before (evaluate=), or {anew}."
         )
     if len(rows) < number:
         raise InputError(f"{path} has {len(rows)} of {number} rows; {anew}.")
