@@ -415,6 +415,7 @@ def test_demonstrations_visit_all_modes_equally(task, demonstrations):
     assert chisquare(np.bincount(modes[modes >= 0], minlength=32)).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", range(5))
 def test_marginals_are_those_of_exact_draws(demonstrations, exact, step):
     # Five Kolmogorov-Smirnov tests at 99.98 % each: together 99.9 % (Bonferroni).

@@ -68,6 +68,7 @@ def test_draws_end_at_the_goals_with_the_likelihoods_spread(robot, draws):
     np.testing.assert_allclose(errors.mean(axis=0), 0.0, atol=0.12)
 
 
+@pytest.mark.slow
 def test_draws_are_symmetric(robot, draws):
     """Mirroring the arm swaps the goals above and below: as many of both, within 5 standard
     deviations.
