@@ -85,7 +85,7 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     """
     console = screen(quiet=quiet)
     plan = _planned(runs, request, out, console)
-    RunFolder.open(out, plan.config)
+    RunFolder.open(out, plan.config, preset=_preset_of(runs))
     if (out / "summary.json").is_file():
         console.print(f"{out}: finished before; nothing to do.", soft_wrap=True)
         _print_how_to_read(out, console)
@@ -138,6 +138,12 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
         **({} if context is None else {"context": context.tolist()}),
     }
     return Plan(inference, rewards[0], context, support, search, config)
+
+
+def _preset_of(runs: list[Path]) -> object:
+    """The runs' preset, or None if they have several."""
+    presets = {RunFolder(run).config.get("preset") for run in runs}
+    return presets.pop() if len(presets) == 1 else None
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import shutil
 
 from virl_tf.persistence.files import load_arrays
 from virl_tf.persistence.run_folder import RunFolder
+from virl_tf.version import VERSION
 
 import pandas as pd
 import pytest
@@ -230,6 +231,18 @@ def test_infer_again_leaves_it_alone(call, inferred, walker):
     assert status == 2
     assert "components: 6 there, 7 now" in error
     assert digest(inferred) == before
+
+
+def test_infer_goes_on_with_what_a_version_of_the_same_numbers_made(
+    call, inferred, walker, tmp_path
+):
+    shutil.copytree(inferred, tmp_path / "other")
+    config = tmp_path / "other" / "config.yaml"
+    config.write_text(config.read_text().replace(f"virl_tf: {VERSION}", f"virl_tf: {VERSION}9"))
+    options = ["--components", "6", "--out", tmp_path / "other", *FEW_STEPS]
+    status, shown, error = call("infer", walker, *options)
+    assert (status, error) == (0, "")
+    assert "finished before" in " ".join(shown.split())
 
 
 def test_a_run_of_the_same_name_is_another_run(call, inferred, walker, eim, tmp_path):

@@ -177,8 +177,9 @@ def test_versions_name_what_results_depend_on():
         ("paper", "3", True),  # YAML reads a number
     ],
 )
-def test_a_run_of_other_numbers_is_refused(tmp_path, monkeypatch, preset, made_by, refused):
-    config = {**CONFIG, "preset": preset}
+@pytest.mark.parametrize("named", [True, False], ids=["in the folder", "by the caller"])
+def test_numbers_of_others_are_refused(tmp_path, monkeypatch, preset, made_by, refused, named):
+    config = CONFIG | ({"preset": preset} if named else {})
     RunFolder.open(tmp_path, config)
     text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
     found = versions()["virl_tf"]
@@ -186,10 +187,10 @@ def test_a_run_of_other_numbers_is_refused(tmp_path, monkeypatch, preset, made_b
     monkeypatch.setattr(run_folder, "versions", lambda: versions() | {"virl_tf": "1.2.3"})
     RunFolder.open(tmp_path, config, of_runs=True)
     if not refused:
-        RunFolder.open(tmp_path, config)
+        RunFolder.open(tmp_path, config, preset=preset)
         return
     with pytest.raises(InputError, match=f"made by virl_tf {made_by}; use that version"):
-        RunFolder.open(tmp_path, config)
+        RunFolder.open(tmp_path, config, preset=preset)
 
 
 def test_an_unfinished_run_of_another_tensorflow_is_refused_and_a_finished_one_is_not(

@@ -78,11 +78,17 @@ class RunFolder:
 
     @classmethod
     def open(
-        cls, path: Path | str, config: Mapping[str, Any], *, of_runs: bool = False
+        cls,
+        path: Path | str,
+        config: Mapping[str, Any],
+        *,
+        preset: object = None,
+        of_runs: bool = False,
     ) -> "RunFolder":
         """Create the folder for `config`, or open the one that has it.
 
         Args:
+            preset: that the numbers depend on, where `config` names none (configuration.numerics).
             of_runs: it holds runs of their own, which are checked one by one: the version that made
                 the folder does not matter.
 
@@ -99,7 +105,7 @@ class RunFolder:
             if folder._is_used:
                 folder._check_same(yaml.safe_load(text)["config"])
                 if not of_runs:
-                    folder._check_numerics()
+                    folder._check_numerics(preset)
                 folder._tidy_if_unlocked(of_runs)
             else:
                 folder.path.mkdir(parents=True, exist_ok=True)
@@ -154,9 +160,9 @@ class RunFolder:
                 "Give another folder."
             )
 
-    def _check_numerics(self) -> None:
+    def _check_numerics(self, preset: object = None) -> None:
         made_by = {name: str(version) for name, version in self._versions.items()}
-        preset = self.config.get("preset")
+        preset = self.config.get("preset", preset)
         there, now = (numerics(of, preset) for of in (made_by, versions()))
         # A result is read with any TensorFlow, but iterations of two would be mixed.
         unfinished = bool(self._checkpoints()) and not self.finished
