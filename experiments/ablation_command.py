@@ -12,16 +12,9 @@ import pandas as pd
 
 from experiments.ablations import Ablation
 from experiments.records import Record
-from experiments.result_files import (
-    TARGET,
-    columns_of,
-    lost,
-    reading,
-    rows_of,
-    with_interval,
-    without_value,
-)
+from experiments.result_files import TARGET, columns_of, reading, rows_of
 from experiments.screen import screen
+from experiments.statistics import lost, with_interval, without_value
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line, write_tables
 

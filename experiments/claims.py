@@ -11,19 +11,18 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
-from experiments.result_files import (
+from experiments.pooled_results import check_poolable, read_results
+from experiments.screen import screen
+from experiments.statistics import (
     FEWEST_FOR_INTERVAL,
     Curve,
     bootstrap_interval,
     bounded,
-    check_poolable,
     differences,
     paired,
-    read_results,
     select,
     sign_flip_test,
 )
-from experiments.screen import screen
 from experiments.tasks import describe
 
 HOLDS, FAILS, TOO_FEW = "holds", "does not hold", "not enough runs"

@@ -304,11 +304,39 @@ def fit_command(
     from experiments.fit_request import FitRequest, TrajectoryRequest, read
     from experiments.trajectory_files import TrajectoryFile
 
-    file = TrajectoryFile.of(demonstrations, array, columns, exclude, episode, time, contexts)
-    encoded = (encoding, encoding_size, via, phase, tolerance)
-    how = TrajectoryRequest.of(trajectories, file, *encoded)
-    fitted = (method, components, seed, held_out, hparams, set_ or [])
-    request = FitRequest.of(file, how, *fitted, group, periodic, lower, upper, dither)
+    file = TrajectoryFile.of(
+        demonstrations,
+        array=array,
+        columns=columns,
+        exclude=exclude,
+        episode=episode,
+        time=time,
+        contexts=contexts,
+    )
+    how = TrajectoryRequest.of(
+        trajectories,
+        file,
+        encoding=encoding,
+        encoding_size=encoding_size,
+        via=via,
+        phase=phase,
+        tolerance=tolerance,
+    )
+    request = FitRequest.of(
+        file,
+        how,
+        method=method,
+        components=components,
+        seed=seed,
+        held_out=held_out,
+        hparams_file=hparams,
+        assignments=set_ or [],
+        group=group,
+        periodic=periodic,
+        lower=lower,
+        upper=upper,
+        dither=dither,
+    )
     found = read(request)
     from experiments.fit_command import fit_file  # TensorFlow, when all arguments are right
 
@@ -410,11 +438,39 @@ def judge_command(
 
     sizes = parse_components(components)
     request = JudgeRequest.of(sizes, splits, keep_back, outcome)
-    file = TrajectoryFile.of(demonstrations, array, columns, exclude, episode, time, contexts)
-    encoded = (encoding, encoding_size, via, phase, tolerance)
-    how = TrajectoryRequest.of(trajectories, file, *encoded)
-    fitted = (method, sizes[0] if sizes else None, seed, 0.0, hparams, set_ or [])
-    fit = FitRequest.of(file, how, *fitted, group, periodic, lower, upper, dither)
+    file = TrajectoryFile.of(
+        demonstrations,
+        array=array,
+        columns=columns,
+        exclude=exclude,
+        episode=episode,
+        time=time,
+        contexts=contexts,
+    )
+    how = TrajectoryRequest.of(
+        trajectories,
+        file,
+        encoding=encoding,
+        encoding_size=encoding_size,
+        via=via,
+        phase=phase,
+        tolerance=tolerance,
+    )
+    fit = FitRequest.of(
+        file,
+        how,
+        method=method,
+        components=sizes[0] if sizes else None,
+        seed=seed,
+        held_out=0.0,
+        hparams_file=hparams,
+        assignments=set_ or [],
+        group=group,
+        periodic=periodic,
+        lower=lower,
+        upper=upper,
+        dither=dither,
+    )
     found = read(fit)
     from experiments.judge_command import judge
 
@@ -463,9 +519,24 @@ def play_command(
     from experiments.trajectory_files import TrajectoryFile
 
     request = PlayRequest.of(world, move_steps, runs, candidates)
-    file = TrajectoryFile.of(demonstrations, array, columns, exclude, episode, time)
-    fitted = (method, components, seed, 0.1, hparams, set_ or [])
-    fit = FitRequest.of(file, TrajectoryRequest(), *fitted)
+    file = TrajectoryFile.of(
+        demonstrations,
+        array=array,
+        columns=columns,
+        exclude=exclude,
+        episode=episode,
+        time=time,
+    )
+    fit = FitRequest.of(
+        file,
+        TrajectoryRequest(),
+        method=method,
+        components=components,
+        seed=seed,
+        held_out=0.1,
+        hparams_file=hparams,
+        assignments=set_ or [],
+    )
     episodes = read_trajectories(file, TrajectoryRequest()).episodes
     from experiments.play_command import play_file
 

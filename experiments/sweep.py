@@ -32,8 +32,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from experiments.pooled_results import numerics_in, other_than_now, shortened
 from experiments.records import FOLDER, SUFFIX, Record, find_records, read_record, write_record
-from experiments.result_files import numerics_in, other_than_now, shortened
 from experiments.tasks import modules_elsewhere
 from experiments.units import Unit
 

@@ -14,9 +14,11 @@ import pandas as pd
 from rich.text import Text
 
 from experiments.expected_time import sentence, times_of_units
+from experiments.pooled_results import numerics_in
 from experiments.records import FOLDER, find_records
-from experiments.result_files import numerics_in, table, table_of, to_markdown
+from experiments.result_files import table_of, to_markdown
 from experiments.screen import screen
+from experiments.statistics import table
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.tasks import describe
 from experiments.units import ReferenceUnit, SweepRequest

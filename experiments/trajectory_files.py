@@ -55,6 +55,7 @@ class TrajectoryFile(NamedTuple):
     def of(
         cls,
         path: Path,
+        *,
         array: str | None,
         columns: str | None,
         exclude: str | None,

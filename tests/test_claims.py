@@ -25,7 +25,9 @@ from experiments.claims import (
 )
 from experiments.cli import claims_command
 from experiments.figures import RESULTS
-from experiments.result_files import columns_of, read_results, table
+from experiments.pooled_results import read_results
+from experiments.result_files import columns_of
+from experiments.statistics import table
 from experiments.tasks import describe, names
 
 VERSATILE, LIMITED, UNEXPLORED, BOTH, PREFERS, ALIKE = GRID_WALKER

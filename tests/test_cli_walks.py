@@ -13,8 +13,9 @@ from virl_tf.version import VERSION
 import pandas as pd
 import pytest
 
+from experiments.pooled_results import read_results
 from experiments.records import write_record
-from experiments.result_files import columns_of, read_results
+from experiments.result_files import columns_of
 from experiments.sweep import RUNS, execute_unit, is_finished, record_file
 from experiments.units import units_of
 from tests import tiny

@@ -91,6 +91,8 @@ EXPERIMENT_FLOORS = [
             "records",
             "early_checks",
             "result_files",
+            "pooled_results",
+            "statistics",
             "demonstration_files",
         ),
         *("user_functions", "trajectory_files", "fit_request", "judge_request", "tracking"),

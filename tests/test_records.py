@@ -19,9 +19,10 @@ import pytest
 
 from experiments import records
 from experiments.figures import RESULTS, draw
+from experiments.pooled_results import check_poolable, read_results
 from experiments.records import KEPT_ROWS, read_record, unpack, unpacked, write_record
 from experiments.report.results import Results
-from experiments.result_files import RUN, check_poolable, read_results
+from experiments.result_files import RUN
 from experiments.sweep import RUNS, execute_unit, record_file, records_of
 from experiments.units import RunUnit, SweepRequest, units_of
 

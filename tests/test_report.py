@@ -23,7 +23,8 @@ from experiments.claims import FAILS, HOLDS, MOSTLY
 from experiments.report import items, markup, sources
 from experiments.report.report import build, write_report
 from experiments.report.results import Results, mean_with_interval, not_run
-from experiments.result_files import COLUMNS, bootstrap_interval, columns_of
+from experiments.result_files import COLUMNS, columns_of
+from experiments.statistics import bootstrap_interval
 from experiments.tasks import descriptions
 
 COMMITTED = Path(__file__).parent.parent / "experiments" / "results"

@@ -33,18 +33,10 @@ from distributed.client import FutureCancelledError
 from rich.console import Console
 
 from experiments import sweep
+from experiments.pooled_results import read_results
 from experiments.records import write_record
-from experiments.result_files import (
-    COLUMNS,
-    RUN,
-    bootstrap_interval,
-    differences,
-    paired,
-    read_results,
-    sign_flip_test,
-    table,
-    to_markdown,
-)
+from experiments.result_files import COLUMNS, RUN, to_markdown
+from experiments.statistics import bootstrap_interval, differences, paired, sign_flip_test, table
 from experiments.sweep import (
     RUNS,
     Workers,

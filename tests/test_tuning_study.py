@@ -26,7 +26,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from experiments import result_files, runs
+from experiments import pooled_results, runs
 from experiments.tuning import specification
 from experiments.tuning import study as studies
 from experiments.tuning.study import (
@@ -917,9 +917,9 @@ def test_a_study_that_was_begun_with_other_versions_is_refused(sqlite, monkeypat
     assert study.user_attrs["versions"] == numerics(versions(), "smoke")
     opened(sqlite)
     later = versions() | {"python": "4.0", "virl_tf": f"{versions()['virl_tf']}9"}
-    monkeypatch.setattr(result_files, "versions", lambda: later)
+    monkeypatch.setattr(pooled_results, "versions", lambda: later)
     opened(sqlite)  # by which no number changes
-    monkeypatch.setattr(result_files, "versions", lambda: later | {"tensorflow": "9.0"})
+    monkeypatch.setattr(pooled_results, "versions", lambda: later | {"tensorflow": "9.0"})
     with pytest.raises(InputError, match=r"begun with other versions \(tensorflow: .* '9\.0' now"):
         opened(sqlite)
 

@@ -111,7 +111,7 @@ def draw(
 def _draw(number: str, runs: list[Path], out: Path, **options: Any) -> None:
     """One figure, whose folders are there, with those of the options that it has."""
     if number in ("3", "5") and not options["pool"]:
-        from experiments.result_files import check_same_preset
+        from experiments.pooled_results import check_same_preset
 
         check_same_preset(runs)
     # Imported here: matplotlib takes a second, and TensorFlow several.

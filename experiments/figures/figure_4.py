@@ -8,7 +8,8 @@ import matplotlib.pyplot as plt
 from experiments.figures.figure_2b import BANDS, curve, finish, reference
 from experiments.figures.published import lay_published, read_published
 from experiments.figures.style import COLOURS, LABELS, explain, save
-from experiments.result_files import read_results, select
+from experiments.pooled_results import read_results
+from experiments.statistics import select
 
 CURVES = (
     ("training_policy", "--s", "training policy"),

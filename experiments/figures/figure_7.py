@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from experiments.evaluation.contrast import normalised_rewards
 from experiments.figures import own, quoted, walks
 from experiments.figures.style import COLOURS, LABELS, explain, open_frame, read, save
-from experiments.result_files import check_poolable, check_same_preset
+from experiments.pooled_results import check_poolable, check_same_preset
 from experiments.tasks import descriptions
 
 COMPONENTS = 10

@@ -15,7 +15,9 @@ import pandas as pd
 
 from experiments.early_checks import has_results
 from experiments.figures import draw
-from experiments.result_files import RUN, read_results, value_at, with_interval
+from experiments.pooled_results import read_results
+from experiments.result_files import RUN, value_at
+from experiments.statistics import with_interval
 from experiments.tasks import describe, descriptions, names
 
 NEED_TABLES_ONLY = ("2b", "4")  # figures that are drawn from results.csv alone

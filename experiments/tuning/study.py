@@ -27,7 +27,8 @@ import optuna
 from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
 
-from experiments.result_files import DIVERGED, other_than_now, value_at
+from experiments.pooled_results import other_than_now
+from experiments.result_files import DIVERGED, value_at
 from experiments.specification import published_column
 from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest, to_parameters

@@ -11,7 +11,7 @@ from virl_tf.validation import InputError
 import optuna
 from optuna.trial import TrialState
 
-from experiments.result_files import shortened
+from experiments.pooled_results import shortened
 from experiments.tuning.specification import StudySpecification
 from experiments.tuning.study import ELSEWHERE, count, without_password
 
