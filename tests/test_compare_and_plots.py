@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.validation import InputError
+from virl_tf.version import VERSION
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -178,7 +179,7 @@ def test_what_is_better_on_fresh_seeds_is_stored_beside_other_columns(
     studies, runs, tmp_path, capsys, monkeypatch, gain
 ):
     found, make = studies
-    make(3.0, 1.0)
+    make(3.0, 1.0).set_user_attr("versions", {"virl_tf": "0.1"})
     path, scores = tmp_path / "tuned.yaml", {"published": 5.0, "found": 5.0 - gain}
     other = {"columns": {"virl_1c": {"network": {"num_layers": 2}}}, "provenance": {"virl_1c": {}}}
     path.write_text(to_yaml(other))
@@ -193,9 +194,12 @@ def test_what_is_better_on_fresh_seeds_is_stored_beside_other_columns(
     monkeypatch.setattr(comparing, "tuned_file", lambda task: path)
     compare(found, "100,101,102", Workers(None, 1), True, tmp_path / "out")
     assert ("nothing is stored" in capsys.readouterr().out) == (not gain > 0.0)
-    columns = read_yaml(path)["columns"]
+    columns, provenance = (read_yaml(path)[part] for part in ("columns", "provenance"))
     assert columns["virl_1c"] == other["columns"]["virl_1c"]
     assert ("virl_10c" in columns) == (gain > 0.0)
+    if gain > 0.0:
+        assert provenance["virl_10c"]["versions"] == {"virl_tf": "0.1"}
+        assert provenance["virl_10c"]["compared_with"]["virl_tf"] == VERSION
 
 
 LOST = np.nan

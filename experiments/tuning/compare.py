@@ -29,6 +29,7 @@ from experiments.tuning.space import searched, suggest, to_parameters, written
 from experiments.tuning.specification import Studies, StudySpecification
 from experiments.tuning.study import (
     ENDED,
+    MADE_BY,
     best_trial,
     check_same,
     count,
@@ -366,7 +367,9 @@ def write_tuned(task: str, columns: Sequence[Column]) -> Path:
             "seeds": list(column.spec.seeds),
             "preset": column.spec.preset,
             "assignments": list(column.spec.assignments),
-            "versions": {**versions(), "optuna": optuna.__version__},
+            # Of the study nobody knows them where it is older than the attribute.
+            "versions": column.study.user_attrs.get(MADE_BY),
+            "compared_with": {**versions(), "optuna": optuna.__version__},
         }
     path.parent.mkdir(exist_ok=True)
     found = f"# Found by `python -m experiments tune {task}`, written by `compare {task} --write`."
