@@ -75,6 +75,13 @@ class Plan(NamedTuple):
     search: bool | None
     config: dict[str, Any]
 
+    @property
+    def fitting(self) -> dict[str, Any]:
+        """How the same is fitted to another target, as arguments of `fit_policy`."""
+        search = False if self.search is False else SEARCH
+        steps, samples = self.config["steps"], self.config["samples"]
+        return {"search": search, "num_steps": steps, "samples_per_component": samples}
+
 
 def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = False) -> None:
     """Fit a policy; policy.npz, history.csv, summary.json and the figures' arrays go into `out`.
@@ -98,8 +105,7 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     seconds = time.process_time() - start
     save_policy(out / "policy.npz", fitted.policy)
     write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
-    searched = plan.search is not False
-    found, sentence = plan.inference.finish(out, fitted.policy, evaluations, searched)
+    found, sentence = plan.inference.finish(out, fitted.policy, evaluations, plan.fitting)
     if plan.support is not None:
         found |= {"outside_of_support": _outside(plan, fitted.policy, RunFolder(runs[0]).policy())}
     summary = {**plan.config, **found, "evaluations": evaluations, "cpu_seconds": seconds}

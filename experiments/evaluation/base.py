@@ -52,10 +52,17 @@ class Inference(Protocol):
         """A row of `evaluations` in summary.json, while the policy is fitted."""
 
     def finish(
-        self, out: Path, policy: Any, evaluations: Sequence[Mapping[str, float]], search: bool
+        self,
+        out: Path,
+        policy: Any,
+        evaluations: Sequence[Mapping[str, float]],
+        fitting: Mapping[str, Any],
     ) -> tuple[dict[str, Any], str]:
         """Write the arrays of the figures into `out`; returns entries of summary.json and a line
         for the screen.
+
+        Args:
+            fitting: of the new policy, as arguments of `fit_policy`: search, steps, samples.
         """
 
 

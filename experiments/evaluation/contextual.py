@@ -237,7 +237,7 @@ class ContextualInference:
         out: Path,
         policy: ConditionalMixture,
         evaluations: Sequence[Mapping[str, float]],
-        search: bool,
+        fitting: Mapping[str, Any],
     ) -> tuple[dict[str, Any], str]:
         """Distances of it and of the first run's policy."""
         trained = RunFolder(self._runs[0]).policy()

@@ -158,7 +158,11 @@ class DensityInference:
     start = staticmethod(new_start)
 
     def finish(
-        self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool
+        self,
+        out: Path,
+        policy: Mixture,
+        evaluations: Sequence[Mapping[str, float]],
+        fitting: Mapping[str, Any],
     ) -> tuple[dict[str, Any], str]:
         """The policy on the grid; I-projections of it and of the training policies."""
         distances: dict[str, Any] = {}

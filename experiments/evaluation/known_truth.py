@@ -195,7 +195,11 @@ class KnownTruthInference:
         return {"kl_policy": distance.kl, "outside_share": distance.outside}
 
     def finish(
-        self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool
+        self,
+        out: Path,
+        policy: Mixture,
+        evaluations: Sequence[Mapping[str, float]],
+        fitting: Mapping[str, Any],
     ) -> tuple[dict[str, Any], str]:
         """Distance and outcomes, beside those of the first run's policy."""
         trained = RunFolder(self._runs[0]).policy()

@@ -216,7 +216,11 @@ class OwnInference:
         return f"{inside} {kind} inside of the support ({number - inside} left out)"
 
     def finish(
-        self, out: Path, policy: Policy, evaluations: Sequence[Mapping[str, float]], search: bool
+        self,
+        out: Path,
+        policy: Policy,
+        evaluations: Sequence[Mapping[str, float]],
+        fitting: Mapping[str, Any],
     ) -> tuple[dict[str, Any], str]:
         """Arrays and pictures of the policy; its likelihood and the training policy's."""
         from experiments.figures.demonstrations import draw_demonstrations

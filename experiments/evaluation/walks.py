@@ -23,7 +23,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
-from experiments.evaluation.base import SEARCH, average_reward, new_start, status_of
+from experiments.evaluation.base import average_reward, new_start, status_of
 from experiments.evaluation.contrast import normalised_rewards
 
 LogDensity = Callable[[Any], Any] | Reward
@@ -143,7 +143,11 @@ class WalkInference:
         return self._task.contains
 
     def finish(
-        self, out: Path, policy: Mixture, evaluations: Sequence[Mapping[str, float]], search: bool
+        self,
+        out: Path,
+        policy: Mixture,
+        evaluations: Sequence[Mapping[str, float]],
+        fitting: Mapping[str, Any],
     ) -> tuple[dict[str, Any], str]:
         """The walks, the modes found and lost, and the same for a policy of the same size fitted to
         the true reward.
@@ -156,12 +160,10 @@ class WalkInference:
             _avoiding(self._task, self._task.reward),
             policy.dim,
             components,
-            search=SEARCH if search else False,
             support=self.support,
             seed=self._seed,
-            num_steps=None if search else int(evaluations[-1]["step"]),
-            samples_per_component=None if search else 100,
             initial_policy=start,
+            **fitting,
         )
         summary["true_reward"] = self._modes(fitted.policy)
         series = [row["negative_elbo"] for row in evaluations]
