@@ -222,10 +222,10 @@ def read_table(file: Path) -> pd.DataFrame:
     return frame
 
 
-def table_of(records: Iterable[Record]) -> pd.DataFrame:
-    """The rows of results.csv of one task's units."""
+def table_of(records: Iterable[Record], task: str | None = None) -> pd.DataFrame:
+    """The rows of results.csv of one task's units. `task`: needed where there may be none."""
     rows = [row for record in records for row in rows_of(record.summaries, record.path)]
-    return pd.DataFrame(rows, columns=columns_of(rows[0]["task"]) if rows else COLUMNS)
+    return pd.DataFrame(rows, columns=columns_of(task or rows[0]["task"]))
 
 
 def to_markdown(frame: pd.DataFrame) -> str:

@@ -40,7 +40,7 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
             console.print(text, highlight=False, soft_wrap=True)
     failures = execute_sweep(units, out, workers, console)
     finished = records_of(units, out)
-    results = table_of(list(finished.values()))
+    results = table_of(finished.values(), request.task)
     write_tables(results, table(results), out)
     shown = f"{out / 'results.csv'}, {out / 'table.md'} and .csv"
     console.print(f"{len(finished)} of {len(units)} units finished; {shown}")

@@ -32,7 +32,7 @@ from distributed import LocalCluster
 from distributed.client import FutureCancelledError
 from rich.console import Console
 
-from experiments import sweep
+from experiments import sweep, sweep_command
 from experiments.pooled_results import read_results
 from experiments.records import write_record
 from experiments.result_files import COLUMNS, RUN, to_markdown
@@ -49,7 +49,7 @@ from experiments.sweep import (
 )
 from experiments.tasks import describe
 from experiments.tasks.path_planning import BLOCKED
-from experiments.units import ReferenceUnit, RunUnit, units_of
+from experiments.units import ReferenceUnit, RunUnit, SweepRequest, units_of
 
 QUIET = Console(quiet=True)
 
@@ -547,6 +547,18 @@ PAPERS_WORLD = {
     ("reference", "best_1c", 0): 2.0,
     ("reference", "best_10c", 0): 0.5,
 }
+
+
+def test_a_sweep_whose_units_all_fail_leaves_an_empty_table_of_its_task(tmp_path, monkeypatch):
+    def execute_sweep(units, *_):
+        return {unit.name: "OSError: no space left" for unit in units}
+
+    monkeypatch.setattr(sweep_command, "execute_sweep", execute_sweep)
+    request = SweepRequest("grid_walker", "smoke", None, None, None, False, [])
+    with pytest.raises(InputError, match="units failed"):
+        sweep_command.sweep(request, Workers(None, 1), tmp_path)
+    with pytest.raises(InputError, match="holds results of no task, not of grid_walker"):
+        read_results(tmp_path, "grid_walker")
 
 
 def test_claims_hold_where_they_hold_and_fail_where_they_fail():
