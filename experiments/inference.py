@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
-from virl_tf.fit_policy import AFTER_SEARCH, CONSTRAINED, FIXED, PolicyResult, fit_policy
+from virl_tf.fit_policy import PolicyResult, fit_policy
 from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.policy_file import save_policy
 from virl_tf.persistence.run_folder import RunFolder
+from virl_tf.policy_schedule import AFTER_SEARCH, CONSTRAINED, FIXED
 from virl_tf.reward import Reward
 from virl_tf.targets import NowhereInsideError, Support
 from virl_tf.validation import InputError, check_choice

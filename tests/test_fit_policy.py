@@ -4,8 +4,8 @@ import signal
 
 from virl_tf import InputError, fit, fit_policy
 from virl_tf.domain import Domain
-from virl_tf.fit_policy import AFTER_SEARCH, FIXED
 from virl_tf.mixture import Mixture, gaussian
+from virl_tf.policy_schedule import AFTER_SEARCH, FIXED
 from virl_tf.policy_start import constrained_start, spread_start
 from virl_tf.reward import Reward
 from virl_tf.vips.vips import VipsHistory, target_rows_at_once

@@ -70,6 +70,7 @@ FLOORS = [
         "policy_elbo",
         "policy_start",
         "policy_watch",
+        "policy_schedule",
         "policy_steps",
         "picture",
     ],

@@ -1,10 +1,10 @@
 """What a user calls to fit a policy: any log density in, a Gaussian mixture out."""
 
 import warnings
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,11 +12,11 @@ import tensorflow as tf
 
 from virl_tf.conditional import Policy, check_conditional, is_broken
 from virl_tf.contexts import Where, drawn, places
-from virl_tf.hparams import PolicyHparams, default_hparams, search_hparams
 from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.observers import StepBar
 from virl_tf.policy_elbo import DRAWS, measured
+from virl_tf.policy_schedule import CONSTRAINED, schedule_of, step_hparams
 from virl_tf.policy_start import (
     conditional_start,
     constrained_start,
@@ -29,51 +29,10 @@ from virl_tf.reward import Reward
 from virl_tf.targets import Support, checked_target
 from virl_tf.validation import InputError, check_contexts, check_flag, check_integer, check_seed
 from virl_tf.vips.adaptive import budget_of
-from virl_tf.vips.conditional import FEWEST_DRAWS
 from virl_tf.vips.slopes import slopes_say_all
-from virl_tf.vips.vips import (
-    Target,
-    default_samples,
-    step_options,
-    target_rows_at_once,
-)
-
-
-class StepDefaults(NamedTuple):
-    """The K components' own steps, where `fit_policy` is not told otherwise; None: as in the
-    `policy` section of defaults.yaml.
-    """
-
-    num_steps: int
-    samples_per_coefficient: int = 3  # of the surrogate, for each component
-    samples_per_slope: int = 3  # the same where it is fitted to gradients
-    kl_bound: float | None = None
-    weight_kl_bound: float | None = None
-    fewest_samples: int = 0
-
-    def samples(self, dim: int, gradients: bool = False) -> int:
-        """For each component."""
-        per = self.samples_per_slope if gradients else self.samples_per_coefficient
-        return max(self.fewest_samples, default_samples(dim, per, gradients))
-
+from virl_tf.vips.vips import Target, step_options, target_rows_at_once
 
 NOT_COMPILED = "log_prob could not be compiled by XLA; pass jit_compile=False. XLA said"
-
-# Of a fixed set of components, as in the paper.
-FIXED = StepDefaults(300)
-
-# In contexts a component's share is extrapolated to those in which it hardly acts: with the bound
-# of other weights a gate wanders, and now and then breaks (docs/decisions-policies.md:
-# contexts-policy).
-CONDITIONAL = StepDefaults(300, weight_kl_bound=0.002, fewest_samples=FEWEST_DRAWS)
-
-# After a search the modes are found and what is left is the noise of the surrogate: few steps,
-# small ones, of more samples. Larger ones with fewer samples end at a higher KL.
-AFTER_SEARCH = StepDefaults(30, 4, 8, kl_bound=0.005)
-
-# Of components that a constraint has been met with at the start: they move away from its edge, and
-# their weights, which are shares of the reward's draws inside, stay as they are.
-CONSTRAINED = StepDefaults(60, weight_kl_bound=1e-9)
 
 
 @dataclass(frozen=True)
@@ -190,83 +149,58 @@ def fit_policy(
     seed = check_seed(seed)
     dim = check_integer("dim", dim, 1)
     num_components = check_integer("num_components", num_components, 1)
-    c = None if contexts is None else _checked_contexts(contexts, search, gradients)
-    num_contexts = 0 if c is None else c.shape[1]
-    mixture = _mixture_of(log_prob) if initial_policy is None else None
-    constrained = mixture is not None and support is not None
-    defaults = _defaults(search, c is not None, constrained)
-    own: Any = None if search is True else search
-    searched = search_hparams(own) if defaults is AFTER_SEARCH else None
-    given = (samples_per_component, kl_bound, weight_kl_bound, ridge)
-    hparams = step_hparams(defaults, *given)
     if num_steps is not None:
         check_integer("num_steps", num_steps, 1)
     check_integer("callback_every", callback_every, 1)
+    c = None if contexts is None else _checked_contexts(contexts, search, gradients)
+    size = dim if c is None else c.shape[1] + dim
+    mixture = _mixture_of(log_prob) if initial_policy is None else None
+    constrained = mixture is not None and support is not None
+    schedule = schedule_of(search, c is not None, constrained)
+    own = (samples_per_component, kl_bound, weight_kl_bound, ridge)
+    hparams = step_hparams(schedule.steps, *own)
 
     start = _start(log_prob, dim, num_components, seed, initial_policy, c)
-    num_points = min(
-        defaults.samples(num_contexts + dim) * num_components, target_rows_at_once(dim)
-    )
+    num_points = min(schedule.steps.samples(size) * num_components, target_rows_at_once(dim))
     points = drawn(start, _where(c, num_points, seed), split_seed(seed, 0, "check"))
     target = checked_target(log_prob, support, points)
-    if mixture is not None and defaults is CONSTRAINED:
+    if mixture is not None and schedule.steps is CONSTRAINED:
         inside = constrained_start(mixture, target, num_components, seed)
-        if inside is None:  # then modes inside have to be looked for
-            defaults, searched = AFTER_SEARCH, search_hparams(None)
-            hparams = step_hparams(defaults, *given)
         start = inside or start
-    num_steps = defaults.num_steps if num_steps is None else num_steps
+        if inside is None:  # then modes inside have to be looked for
+            schedule = schedule_of(True, False, constrained)
+            hparams = step_hparams(schedule.steps, *own)
     if gradients is None:
         unbounded = support is None and _has_no_bounds(log_prob)
-        gradients = searched is not None and unbounded and slopes_say_all(target, points)
-    num_samples = hparams.samples_per_component
-    num_samples = num_samples or defaults.samples(num_contexts + dim, gradients)
+        wanted = schedule.search is not None and unbounded
+        gradients = wanted and slopes_say_all(target, points)
 
     options = step_options(hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
+    num_samples = hparams.samples_per_component or schedule.steps.samples(size, gradients)
     steps = Steps(target, seed, options, num_samples, gradients, jit_compile, c)
+    budget = None
+    if schedule.search is not None:
+        at_modes = mixture is not None and support is None
+        budget = budget_of(num_components, dim, schedule.search, gradients, at_modes)
     middle = None if c is None else tf.reduce_mean(c, axis=0)
     watch = Watch(start, callback, callback_every, middle)
-    budget = None
-    if searched is not None:
-        at_modes = mixture is not None and support is None
-        budget = budget_of(num_components, dim, searched, gradients, at_modes)
+    num_steps = num_steps or schedule.steps.num_steps
     total = num_steps + (0 if budget is None else budget.steps)
-    try:
-        with StepBar(total) if progress else nullcontext() as watch.bar:
-            policy, evaluations = steps.run(start, budget, num_steps, watch)
-    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
-        if not jit_compile:
-            raise
-        raise InputError(f"{NOT_COMPILED}: {error.message}") from error
+    with _xla_says_why(jit_compile), StepBar(total) if progress else nullcontext() as watch.bar:
+        policy, evaluations = steps.run(start, budget, num_steps, watch)
     watch.end(policy, hparams.kl_bound)
     return _result(policy, start, target, _where(c, DRAWS, seed), seed, watch, evaluations)
 
 
-def step_hparams(
-    defaults: StepDefaults,
-    samples_per_component: int | None = None,
-    kl_bound: float | None = None,
-    weight_kl_bound: float | None = None,
-    ridge: float | None = None,
-) -> PolicyHparams:
-    """The given values; `defaults` for what is None, and defaults.yaml for the rest."""
-    given = {
-        "samples_per_component": samples_per_component,
-        "kl_bound": defaults.kl_bound if kl_bound is None else kl_bound,
-        "weight_kl_bound": defaults.weight_kl_bound if weight_kl_bound is None else weight_kl_bound,
-        "ridge": ridge,
-    }
-    known = {name: value for name, value in given.items() if value is not None}
-    return default_hparams().override({"policy": known}, "fit_policy").policy
-
-
-def _defaults(search: Any, in_contexts: bool, constrained: bool) -> StepDefaults:
-    """Of the steps; `constrained`: a support for a reward that tells where modes are."""
-    if in_contexts:
-        return CONDITIONAL
-    if search is False:
-        return FIXED
-    return CONSTRAINED if constrained and search is None else AFTER_SEARCH
+@contextmanager
+def _xla_says_why(jit_compile: bool) -> Iterator[None]:
+    """Raises InputError for what XLA cannot compile."""
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+        if not jit_compile:
+            raise
+        raise InputError(f"{NOT_COMPILED}: {error.message}") from error
 
 
 def _check_functions(log_prob: Any, support: Any, callback: Any) -> None:

@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from virl_tf.fit_policy import AFTER_SEARCH, fit_policy, step_hparams
+from virl_tf.fit_policy import fit_policy
 from virl_tf.hparams import search_hparams
 from virl_tf.metrics import covered_modes
 from virl_tf.mixture import Mixture, kmeans_start, standard_normal_start
 from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.persistence.files import save_arrays
+from virl_tf.policy_schedule import AFTER_SEARCH, step_hparams
 from virl_tf.tasks import GridWalker, PlanarRobot, RandomGaussians
 from virl_tf.validation import InputError
 from virl_tf.vips.adaptive import KL_BOUND, budget_of

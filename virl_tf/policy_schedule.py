@@ -1,0 +1,87 @@
+"""Which steps a fit of a policy takes, where `fit_policy` is not told otherwise."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from virl_tf.hparams import PolicyHparams, SearchHparams, default_hparams, search_hparams
+from virl_tf.vips.conditional import FEWEST_DRAWS
+from virl_tf.vips.vips import default_samples
+
+
+class StepDefaults(NamedTuple):
+    """The K components' own steps; None: as in the `policy` section of defaults.yaml."""
+
+    num_steps: int
+    samples_per_coefficient: int = 3  # of the surrogate, for each component
+    samples_per_slope: int = 3  # the same where it is fitted to gradients
+    kl_bound: float | None = None
+    weight_kl_bound: float | None = None
+    fewest_samples: int = 0
+
+    def samples(self, dim: int, gradients: bool = False) -> int:
+        """For each component."""
+        per = self.samples_per_slope if gradients else self.samples_per_coefficient
+        return max(self.fewest_samples, default_samples(dim, per, gradients))
+
+
+# Of a fixed set of components, as in the paper.
+FIXED = StepDefaults(300)
+
+# In contexts a component's share is extrapolated to those in which it hardly acts: with the bound
+# of other weights a gate wanders, and now and then breaks (docs/decisions-policies.md:
+# contexts-policy).
+CONDITIONAL = StepDefaults(300, weight_kl_bound=0.002, fewest_samples=FEWEST_DRAWS)
+
+# After a search the modes are found and what is left is the noise of the surrogate: few steps,
+# small ones, of more samples. Larger ones with fewer samples end at a higher KL.
+AFTER_SEARCH = StepDefaults(30, 4, 8, kl_bound=0.005)
+
+# Of components that a constraint has been met with at the start: they move away from its edge, and
+# their weights, which are shares of the reward's draws inside, stay as they are.
+CONSTRAINED = StepDefaults(60, weight_kl_bound=1e-9)
+
+
+class Schedule(NamedTuple):
+    """The search that comes first, if there is one, and the steps."""
+
+    steps: StepDefaults
+    search: SearchHparams | None = None
+
+
+def schedule_of(
+    search: bool | Mapping[str, Any] | None, in_contexts: bool, constrained: bool
+) -> Schedule:
+    """What `fit_policy` does by `search`; `constrained`: a support for a reward that tells where
+    its modes are.
+
+    Raises InputError for a `search` that cannot be used.
+    """
+    if in_contexts:
+        return Schedule(CONDITIONAL)
+    if search is False:
+        return Schedule(FIXED)
+    if constrained and search is None:
+        return Schedule(CONSTRAINED)
+    own: Any = None if search is True else search
+    return Schedule(AFTER_SEARCH, search_hparams(own))
+
+
+def step_hparams(
+    defaults: StepDefaults,
+    samples_per_component: int | None = None,
+    kl_bound: float | None = None,
+    weight_kl_bound: float | None = None,
+    ridge: float | None = None,
+) -> PolicyHparams:
+    """The given values; `defaults` for what is None, and defaults.yaml for the rest.
+
+    Raises InputError for a value that cannot be used.
+    """
+    given = {
+        "samples_per_component": samples_per_component,
+        "kl_bound": defaults.kl_bound if kl_bound is None else kl_bound,
+        "weight_kl_bound": defaults.weight_kl_bound if weight_kl_bound is None else weight_kl_bound,
+        "ridge": ridge,
+    }
+    known = {name: value for name, value in given.items() if value is not None}
+    return default_hparams().override({"policy": known}, "fit_policy").policy
