@@ -98,14 +98,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     if not domain.everywhere:
         suspicious += examine_angles(x[:, num_contexts:], own, np.asarray(domain.period))
     domain = domain.behind(num_contexts)
-    identity: dict[str, Any] = {"shape": list(x.shape), "sha256": _digest(x), "held_out": share}
-    if num_contexts:
-        identity["contexts"] = num_contexts
-    if labels is not None:
-        identity["groups"] = _digest(labels)
-    if not domain.everywhere:
-        bounds = {name: np.asarray(side).tolist() for name, side in domain._asdict().items()}
-        identity["domain"] = {name: [str(v) for v in side] for name, side in bounds.items()}
+    identity = _identity(x, num_contexts, labels, domain, share)
 
     x = np.asarray(domain.wrap(x))
     groups = row_groups(x, labels)
@@ -121,6 +114,21 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
         repeated=len(x) - len(np.unique(x, axis=0)),
         identity=identity,
     )
+
+
+def _identity(
+    x: np.ndarray, num_contexts: int, labels: np.ndarray | None, domain: Domain, held_out: float
+) -> dict[str, Any]:
+    """What tells these demonstrations from others."""
+    identity: dict[str, Any] = {"shape": list(x.shape), "sha256": _digest(x), "held_out": held_out}
+    if num_contexts:
+        identity["contexts"] = num_contexts
+    if labels is not None:
+        identity["groups"] = _digest(labels)
+    if not domain.everywhere:
+        bounds = {name: np.asarray(side).tolist() for name, side in domain._asdict().items()}
+        identity["domain"] = {name: [str(v) for v in side] for name, side in bounds.items()}
+    return identity
 
 
 def _with_contexts(

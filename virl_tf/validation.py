@@ -142,6 +142,13 @@ def check_demonstrations(demonstrations: Any, names: Sequence[str] | None = None
     x = _as_float64(demonstrations)
     check_two_axes(x)
     labels = [str(i) for i in range(x.shape[1])] if names is None else [repr(n) for n in names]
+    _check_enough(x)
+    _check_finite(x, labels)
+    _check_spread(x, labels, names)
+    return x
+
+
+def _check_enough(x: np.ndarray) -> None:
     if 0 in x.shape:
         raise InputError(
             f"demonstrations are empty: shape {x.shape}; "
@@ -152,15 +159,22 @@ def check_demonstrations(demonstrations: Any, names: Sequence[str] | None = None
         raise InputError(
             f"demonstrations: {n} rows of dimension {d}; at least D + 2 = {d + 2} are needed."
         )
+
+
+def _check_finite(x: np.ndarray, labels: Sequence[str]) -> None:
     finite = np.isfinite(x)
     if not finite.all():
         row, column = np.argwhere(~finite)[0]
         bad = int((~finite).any(axis=1).sum())
         first = f"first: row {row}, column {labels[column]}"
         raise InputError(
-            f"demonstrations hold NaN or infinities in {bad} of {n} rows ({first}); "
+            f"demonstrations hold NaN or infinities in {bad} of {len(x)} rows ({first}); "
             "allowed are finite numbers."
         )
+
+
+def _check_spread(x: np.ndarray, labels: Sequence[str], names: Sequence[str] | None) -> None:
+    """Raises InputError for columns that do not vary, or are beyond the floats."""
     # A constant column may still show a spread of a few rounding errors, so the bound is relative
     # to the values' size.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -185,7 +199,6 @@ def check_demonstrations(demonstrations: Any, names: Sequence[str] | None = None
             f"{_MAX_MAGNITUDE:g} and standard deviations from {1.0 / _MAX_MAGNITUDE:g}. "
             "Change its unit."
         )
-    return x
 
 
 def check_contexts(contexts: Any, n: int) -> np.ndarray:
