@@ -32,7 +32,7 @@ from pathlib import Path
 
 from virl_tf import problem
 from virl_tf.discriminator import fit as discriminator_fit
-from virl_tf.em import few_rows
+from virl_tf.em import choice, density, few_rows
 from virl_tf.em.shrunk import SHARED
 from virl_tf.features import Features
 from virl_tf.irl import State
@@ -48,7 +48,7 @@ import sqlalchemy
 import tensorflow as tf
 
 from experiments import specification
-from experiments.evaluation import situations
+from experiments.evaluation import own_demonstrations, situations
 
 from . import postgres as postgresql
 
@@ -233,10 +233,24 @@ def quick_runs():
     vips._compiled_improve.cache_clear()
 
 
+# EM of hardly any choice, whose mixtures other modules must not remember, and coarse pictures.
+COARSE = [(few_rows, "COMPONENTS", (1, 3)), (few_rows, "COLUMNS_COMPONENTS", (2,))]
+COARSE += [(few_rows, "PSEUDO_ROWS", (1.0,)), (few_rows, "FOLDS", 3), (few_rows, "MERGED", 1)]
+COARSE += [(few_rows, "STARTS", 1), (few_rows, "STARTS_FOR_WIDTHS", 1), (choice, "FOLDS", 2)]
+COARSE += [(choice, "COVARIANCES", choice.COVARIANCES[:2]), (choice, "CANDIDATES", (1, 2, 3, 5))]
+COARSE += [(fit_module, "choose_mixture", remembered(choice.choose_mixture))]
+COARSE += [(problem, "density_fit", remembered(density.density_fit))]
+COARSE += [(problem, "conditional_fits", remembered(density.conditional_fits))]
+COARSE += [(own_demonstrations, "RESOLUTION", 40)]
+COARSE += [(situations, name, 30) for name in ("RESOLUTION", "COARSE")]
+
+
 @pytest.fixture(scope="module")
 def quick():
-    """`quick_runs` for a module: pytestmark = pytest.mark.usefixtures("quick")."""
-    with quick_runs():
+    """`quick_runs` for a module, `COARSE`: pytestmark = pytest.mark.usefixtures("quick")."""
+    with quick_runs(), pytest.MonkeyPatch.context() as patch:
+        for module, name, value in COARSE:
+            patch.setattr(module, name, value)
         yield
 
 
