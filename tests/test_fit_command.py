@@ -253,8 +253,6 @@ def test_policies_for_all_contexts_and_for_one(in_contexts, call, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing.csv"], "error: no file missing.csv."),
-        (["setup.py"], "unknown kind of file '.py'"),
         (["mine.npy", "--method", "vril"], "did you mean 'virl'"),
         (["mine.npy", "--components", "0"], "--components must be an integer >= 1"),
         (["mine.npy", "--components", "55"], "from 1 to 54"),
