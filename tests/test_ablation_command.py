@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from experiments import ablation_command as commanding
-from experiments import ablation_tables, inference
+from experiments import ablation_tables
 from experiments.ablation_command import ablate, table
 from experiments.ablation_tables import table_of
 from experiments.ablations import ablation_units
@@ -246,7 +246,6 @@ def test_table_says_what_was_lost_and_gives_no_mean_of_the_rest():
 @pytest.mark.usefixtures("threads", "quick")
 def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(ablated, "DRAWS", 200)
-    monkeypatch.setattr(inference, "SEARCH", {"num_rounds": 1, "steps_per_round": 1})
     small = {"modes": 2, "dim": 3, "rows": 600, "assignments": TINY}
     few, out = units(only=["best"], seeds=[0], **small), tmp_path / "out"
     ablate(few, TINY, Workers(None, 1), out)

@@ -36,7 +36,7 @@ from tests.conftest import make_network, make_reward
 TRUTHS = {"experts": lambda: RandomExperts(3, 2, seed=1), "obstacles": lambda: Obstacles(2)}
 OVERRIDES = ["network.layer_size=8", "network.num_layers=2", "training.num_epochs=2"]
 OVERRIDES += ["policy.update_steps=2", "loop.num_iterations=2", "loop.num_negatives=320"]
-TINY = ["--preset", "smoke", "--rows", "400", *tiny.set_words(*OVERRIDES)]
+TINY = ["--preset", "smoke", "--rows", "150", *tiny.set_words(*OVERRIDES)]
 SIZES = {"experts": ["--modes", "3", "--dim", "4"], "waving_experts": ["--modes", "3"]}
 SIZES["obstacles"] = ["--steps", "2"]
 

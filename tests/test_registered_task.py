@@ -29,7 +29,7 @@ def ring():
 @pytest.fixture(scope="module")
 def run(call, tmp_path_factory):
     out = tmp_path_factory.mktemp("ring") / "run"
-    few = ["--components", "3", "--rows", "300", "--no-tensorboard"]
+    few = ["--components", "3", "--rows", "150", "--no-tensorboard"]
     status, shown, error = call("run", "ring", "--modes", "3", *OPTIONS, *few, "--out", out)
     assert status == 0, shown + error
     return out
