@@ -32,7 +32,7 @@ from pathlib import Path
 
 from virl_tf import problem
 from virl_tf.discriminator import fit as discriminator_fit
-from virl_tf.em import few_rows
+from virl_tf.em import choice, density, few_rows
 from virl_tf.em.shrunk import SHARED
 from virl_tf.features import Features
 from virl_tf.irl import State
@@ -40,6 +40,7 @@ from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork, empty_stack
 from virl_tf.numerics import DENSITY, NETWORK, compiled
 from virl_tf.reward import Reward
+from virl_tf.tasks import slice_sampling
 from virl_tf.vips import conditional, vips
 
 import numpy as np
@@ -48,7 +49,13 @@ import sqlalchemy
 import tensorflow as tf
 
 from experiments import specification
-from experiments.evaluation import situations
+from experiments.evaluation import (
+    contextual,
+    distances,
+    known_truth,
+    own_demonstrations,
+    situations,
+)
 
 from . import postgres as postgresql
 
@@ -57,7 +64,7 @@ from . import postgres as postgresql
 LONGEST = ["test_cli", "test_tuning_study", "test_properties", "test_fit_policy", "test_fit"]
 LONGEST += ["test_registered_task", "test_recipes", "test_pooling", "test_ablation_command"]
 LONGEST += ["test_cli_walks", "test_irl", "test_fit_command", "test_path_planning", "test_adaptive"]
-LONGEST += ["test_mixture_choice", "test_vips", "test_problem", "test_discriminator_fit"]
+LONGEST += ["test_vips", "test_problem", "test_discriminator_fit"]
 LONGEST += ["test_judge_command", "test_tasks", "test_event_files", "test_sweep", "test_disk"]
 LONGEST += ["test_grid_walker"]
 
@@ -199,7 +206,7 @@ def light_runs(request):
         patch.setattr(fit_module, "choose_mixture", choose_mixture)
         patch.setattr(problem, "density_fit", density_fit)
         patch.setattr(problem, "conditional_fits", conditional_fits)
-        if not request.node.name.startswith(("test_em_", "test_mixture_choice")):
+        if not request.node.name.startswith("test_em_"):
             few_choices(patch)
         xla = request.node.get_closest_marker("xla")
         if xla:
@@ -214,9 +221,17 @@ def light_runs(request):
             vips._compiled_improve.cache_clear()
 
 
+draw_block = slice_sampling._draw_block
+
+
+def short_chains(log_prob, prior, seed, burn_in):
+    return draw_block(log_prob, prior, seed, min(burn_in, 50))
+
+
 @contextlib.contextmanager
 def quick_runs():
-    """Runs take a fraction of their seconds: plain graphs instead of XLA's programs, little data.
+    """Runs take a fraction of their seconds: plain graphs instead of XLA's programs, little data
+    of short chains.
 
     For runs so small that compilation and the slice sampling of thousands of demonstrations are
     most of their time, and of which files, messages and names are checked, not the last digits.
@@ -226,6 +241,7 @@ def quick_runs():
     vips._compiled_improve.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(specification, "read_preset", lambda preset: {**whole(preset), **few})
+        patch.setattr(slice_sampling, "_draw_block", short_chains)
         patch.setitem(compiled.__kwdefaults__, "jit_compile", False)
         patch.setattr(vips, "compiled", plain_graph)
         patch.setattr(discriminator_fit, "pays_to_fuse", lambda network: False)
@@ -233,10 +249,26 @@ def quick_runs():
     vips._compiled_improve.cache_clear()
 
 
+# EM of hardly any choice, whose mixtures other modules must not remember, coarse pictures, and few
+# draws to measure by.
+COARSE = [(few_rows, "COMPONENTS", (1, 3)), (few_rows, "COLUMNS_COMPONENTS", (2,))]
+COARSE += [(few_rows, "PSEUDO_ROWS", (1.0,)), (few_rows, "FOLDS", 3), (few_rows, "MERGED", 1)]
+COARSE += [(few_rows, "STARTS", 1), (few_rows, "STARTS_FOR_WIDTHS", 1), (choice, "FOLDS", 2)]
+COARSE += [(choice, "COVARIANCES", choice.COVARIANCES[:2]), (choice, "CANDIDATES", (1, 2, 3, 5))]
+COARSE += [(fit_module, "choose_mixture", remembered(choice.choose_mixture))]
+COARSE += [(problem, "density_fit", remembered(density.density_fit))]
+COARSE += [(problem, "conditional_fits", remembered(density.conditional_fits))]
+COARSE += [(module, "DRAWS", 4000) for module in (distances, known_truth)]
+COARSE += [(contextual, "CONTEXTS", 20), (own_demonstrations, "RESOLUTION", 40)]
+COARSE += [(situations, name, 30) for name in ("RESOLUTION", "COARSE")]
+
+
 @pytest.fixture(scope="module")
 def quick():
-    """`quick_runs` for a module: pytestmark = pytest.mark.usefixtures("quick")."""
-    with quick_runs():
+    """`quick_runs` for a module, `COARSE`: pytestmark = pytest.mark.usefixtures("quick")."""
+    with quick_runs(), pytest.MonkeyPatch.context() as patch:
+        for module, name, value in COARSE:
+            patch.setattr(module, name, value)
         yield
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -18,23 +17,13 @@ import yaml
 
 from experiments import cli
 from tests import tiny
-from tests.conftest import quick_runs
 
-# A run that a process of its own began goes on in this one.
-pytestmark = pytest.mark.xla
+pytestmark = pytest.mark.usefixtures("quick")
 ROOT = Path(__file__).parent.parent
 # The smallest run that goes through everything; its numbers mean nothing.
 TINY = ["--preset", "smoke", "--modes", "5", "--components", "2"]
 TINY += tiny.set_words("network.layer_size=8", "training.num_epochs=2", "loop.num_iterations=3")
 TINY += tiny.set_words("loop.num_negatives=500", "policy.update_steps=2")
-
-
-def experiments(*arguments: str | Path, check: int = 0) -> subprocess.CompletedProcess:
-    """A process of its own, as a user starts it."""
-    command = [sys.executable, "-m", "experiments", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert done.returncode == check, done.stdout + done.stderr
-    return done
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -46,11 +35,11 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
+def finished(call, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "finished"
-    done = experiments("run", "gaussians", *TINY, "--out", out)
-    assert "recovered reward" in done.stdout
-    assert "absl::InitializeLog" not in done.stderr, "TensorFlow's log lines belong off the screen"
+    status, shown, error = call("run", "gaussians", *TINY, "--out", out)
+    assert status == 0, error
+    assert "recovered reward" in shown
     return out
 
 
@@ -62,8 +51,7 @@ def test_run_writes_the_documented_files(call, method, finished, tmp_path):
     out = finished
     if method != "virl":
         out = tmp_path / "run"
-        with quick_runs():
-            assert call("run", "gaussians", "--method", method, *TINY, "--out", out)[0] == 0
+        assert call("run", "gaussians", "--method", method, *TINY, "--out", out)[0] == 0
     for name in (
         "config.yaml",
         "metrics.csv",
@@ -98,40 +86,24 @@ def test_run_again_leaves_a_finished_run_alone(call, finished):
     assert digest(finished) == before
 
 
-@pytest.mark.slow
-def test_a_killed_run_continues_and_ends_with_the_same_numbers(call, finished, tmp_path):
-    out = tmp_path / "killed"
-    command = [sys.executable, "-m", "experiments", "run", "gaussians", *TINY, "--out", str(out)]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 120
-    while not (out / "checkpoints" / "state-00001.npz").is_file() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (out / "summary.json").is_file()
-    assert call("run", "gaussians", *TINY, "--out", out)[0] == 0
-    for name in ("metrics.csv", "policy.npz", "grid.npz", "demonstrations.npz"):
-        assert (out / name).read_bytes() == (finished / name).read_bytes(), name
-
-
-def test_ctrl_c_says_how_to_go_on(tmp_path):
+def test_a_run_is_quiet_and_ctrl_c_says_how_to_go_on(tmp_path):
     out = tmp_path / "stopped"
     long = tiny.set_words("loop.num_iterations=2000")  # the signal must not come after the end
     command = [sys.executable, "-m", "experiments", "run", "gaussians", *TINY, *long]
-    command += ["--out", str(out)]
+    command += ["--rows", "300", "--out", str(out)]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 120
-    while not (out / "checkpoints" / "state-00001.npz").is_file() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 600
+    first = out / "checkpoints" / "state-00001.npz"
+    while not first.is_file() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "the same command continues" in error
     assert "Traceback" not in error
+    assert "absl::InitializeLog" not in error, "TensorFlow's log lines belong off the screen"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -168,12 +140,10 @@ def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "gausians"], "did you mean 'gaussians'"),
         (["run", "gaussians", "--method", "vril"], "did you mean 'virl'"),
         (["run", "gaussians", "--preset", "fast"], "Allowed: best, paper, quick, smoke"),
         (["run", "gaussians", "--components", "0"], "--components"),
-        (["run", "gaussians", "--components", "9000"], "from 1 to 8000"),
-        (["run", "gaussians", "--modes", "0"], "--modes"),
+        (["run", "gaussians", "--components", "401"], "from 1 to 400"),
         (["run", "gaussians", "--seed", "-1"], "seed must be"),
         (["run", "gaussians", "--set", "network.layer_sise=8"], "did you mean 'layer_size'"),
         (["run", "gaussians", "--set", "network.layer_size=7"], "one of 8, 16, 32, 64, 128, 256"),
@@ -183,12 +153,7 @@ def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call
         ),  # a number, as in files
         (["run", "gaussians", "--set", "network.l2=[1"], "is not valid YAML"),
         (["run", "gaussians", "--set", "layer_size"], "expected SECTION.KEY=VALUE"),
-        (["run", "gaussians", "--hparams", "missing.yaml"], "missing.yaml"),
-        (["run", "gaussians", "--out", "setup.py"], "setup.py"),
         (["run", "gaussians", "--out", "virl_tf"], "no config.yaml"),
-        (["infer", "missing", "--components", "3"], "missing"),
-        (["figure", "9", "missing"], "Allowed: 1, 2a, 2b, 3, 4, 5, 6, 7"),
-        (["figure", "2a", "missing"], "missing"),
         (["run"], "Missing argument"),
     ],
 )
@@ -198,12 +163,6 @@ def test_bad_input_is_one_clear_error_with_status_2(call, arguments, message, tm
     assert status == 2
     assert message in error
     assert not (tmp_path / "out").exists()
-
-
-def test_bad_input_shows_no_traceback(tmp_path):
-    done = experiments("run", "gaussians", "--method", "vril", "--out", tmp_path / "out", check=2)
-    assert done.stderr.startswith("error: unknown method 'vril'")
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_infer_and_figures_from_result_files(call, finished, tmp_path):
@@ -252,16 +211,17 @@ def test_obstacles_are_for_path_planning(call, finished):
     assert digest(finished) == before
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["run"], ["fit"], ["infer"], ["sweep"], ["claims"], ["figure"], ["report"]]
-)
-def test_help_answers_without_tensorflow(command):
+def test_help_answers_without_tensorflow():
+    """One process for all: what it has not imported at the end, no command did."""
+    commands = [[], *([name] for name in typer.main.get_command(cli.app).commands)]
     code = (
-        "import sys; from experiments.cli import app; app(standalone_mode=False); "
-        "print('tensorflow' in sys.modules)"
+        "import json, sys\n"
+        "from experiments.cli import app\n"
+        "for command in json.loads(sys.argv[1]):\n"
+        "    app([*command, '--help'], standalone_mode=False)\n"
+        "print('tensorflow' in sys.modules)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, cwd=ROOT
-    )
-    assert "Usage" in done.stdout
+    command = [sys.executable, "-c", code, json.dumps(commands)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.count("Usage: ") == len(commands)
     assert done.stdout.strip().endswith("False")

@@ -1,5 +1,7 @@
 """Published against found, and the pictures of a study, from studies whose trials are made up."""
 
+import contextlib
+import io
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,18 +10,17 @@ from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.validation import InputError
 from virl_tf.version import VERSION
 
-import matplotlib.pyplot as plt
 import numpy as np
 import optuna
 import pandas as pd
 import pytest
 from optuna.trial import TrialState, create_trial
 
-from experiments.figures import RESULTS, study_pictures
+from experiments.figures import RESULTS, study_pictures, style
 from experiments.specification import RunRequest, tuned_file
 from experiments.sweep import Workers
 from experiments.tuning import compare as comparing
-from experiments.tuning import specification
+from experiments.tuning import importances, specification
 from experiments.tuning.compare import UNBEATEN, compare, find_columns, preview, same_parameters
 from experiments.tuning.importances import importances_of
 from experiments.tuning.space import searched
@@ -31,10 +32,17 @@ COLUMN = ("virl", 10)
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_forests():
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importances, "SEEDS", range(2))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def add_trials(study, values, published, **changes):
@@ -55,21 +63,23 @@ def add_trials(study, values, published, **changes):
         study.add_trial(create_trial(**parts))
 
 
+FOUND = Studies("gaussians", "smoke", 3, None, None)
+
+
+def make(*values, **changes):
+    """A study of these values, in the working directory."""
+    file = FOUND.file(COLUMN)
+    file.parent.mkdir(parents=True)
+    spec = FOUND.specification(COLUMN, [0])
+    study = open_study(spec, open_storage(f"sqlite:///{file.absolute()}"))
+    add_trials(study, values, published_parameters(spec), **changes)
+    return study
+
+
 @pytest.fixture
 def studies():
     """The studies of gaussians at smoke, and a function that makes one of these values."""
-    found = Studies("gaussians", "smoke", 3, None, None)
-
-    def make(*values, **changes):
-        file = found.file(COLUMN)
-        file.parent.mkdir(parents=True)
-        spec = found.specification(COLUMN, [0])
-        study = open_study(spec, open_storage(f"sqlite:///{file.absolute()}"))
-        published = published_parameters(spec)
-        add_trials(study, values, published, **changes)
-        return study
-
-    return found, make
+    return FOUND, make
 
 
 def test_powers_of_two_are_the_same_by_their_exponent():
@@ -380,14 +390,6 @@ def test_the_history_is_logarithmic_with_the_published_and_pruned_trials(
     assert len(lines["complete"]) == 9
 
 
-def test_objectives_below_zero_have_a_linear_axis(studies, monkeypatch, tmp_path):
-    _, make = studies
-    study = make(*np.linspace(-4.0, 1.0, 8))
-    shown = drawn(monkeypatch, study)
-    study_pictures.draw_study(study, importances_of(study), tmp_path)
-    assert shown["history"].axes[0].get_yscale() == "linear"
-
-
 def test_a_bad_trial_does_not_hide_good_ones_below_zero(studies, monkeypatch, tmp_path):
     _, make = studies
     study = make(-4.0, -3.9, -3.8, -3.5, -3.0, -2.8, -2.7, 60_000.0)
@@ -396,6 +398,7 @@ def test_a_bad_trial_does_not_hide_good_ones_below_zero(studies, monkeypatch, tm
     most = -4.0 + 4.0 * 0.175
     for name in ("history", "slices"):
         axes = shown[name].axes[0]
+        assert axes.get_yscale() == "linear"
         np.testing.assert_allclose(axes.get_ylim()[1], most)
         (note,) = [text.get_text() for text in axes.texts]
         assert note == "4 above"
@@ -403,11 +406,25 @@ def test_a_bad_trial_does_not_hide_good_ones_below_zero(studies, monkeypatch, tm
     np.testing.assert_allclose(points.get_clim(), (-4.0, most))
 
 
-def test_whole_numbers_have_whole_ticks_and_no_field_between(studies, monkeypatch, tmp_path):
-    _, make = studies
-    study = make(*np.linspace(0.1, 1.0, 9))
-    shown = drawn(monkeypatch, study)
-    study_pictures.draw_study(study, importances_of(study), tmp_path)
+@pytest.fixture(scope="module")
+def nine(tmp_path_factory):
+    """What comes of a study of nine trials: figures by name, their folder, what was warned of."""
+    out, shown, error = tmp_path_factory.mktemp("study"), {}, io.StringIO()
+
+    def save(figure, path):
+        shown[path.name] = figure
+        style.save(figure, path)
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(error):
+        patch.chdir(out)
+        patch.setattr(study_pictures, "save", save)
+        make(*np.linspace(0.1, 1.0, 9))
+        study_plots(FOUND, *COLUMN, out / "plots")
+    return shown, out / "plots", error.getvalue()
+
+
+def test_whole_numbers_have_whole_ticks_and_no_field_between(nine):
+    shown = nine[0]
     slices = [axes for axes in shown["slices"].axes if axes.get_xlabel() == "network.num_layers"]
     ticks = slices[0].get_xticks()
     np.testing.assert_array_equal(ticks, ticks.round())
@@ -416,12 +433,8 @@ def test_whole_numbers_have_whole_ticks_and_no_field_between(studies, monkeypatc
     assert kinds == {"PathCollection"}, "dots alone, no contours"
 
 
-def test_slices_fill_their_figure_and_their_ticks_do_not_overlap(studies, monkeypatch, tmp_path):
-    _, make = studies
-    study = make(*np.linspace(0.1, 1.0, 9))
-    shown = drawn(monkeypatch, study)
-    study_pictures.draw_study(study, importances_of(study), tmp_path)
-    figure = shown["slices"]
+def test_slices_fill_their_figure_and_their_ticks_do_not_overlap(nine):
+    figure = nine[0]["slices"]
     figure.canvas.draw()
     right = max(axes.get_tightbbox().x1 for axes in figure.axes if axes.get_visible())
     assert right > 0.95 * figure.bbox.x1
@@ -436,22 +449,18 @@ def test_slices_fill_their_figure_and_their_ticks_do_not_overlap(studies, monkey
             assert left.x1 < following.x0, axes.get_xlabel()
 
 
-@pytest.mark.parametrize("trials", [9, 30])
-def test_pictures_tell_what_they_rest_on(studies, monkeypatch, tmp_path, capsys, trials):
-    found, make = studies
-    study = make(*np.linspace(0.1, 1.0, trials))
-    shown = drawn(monkeypatch, study)
-    study_plots(found, *COLUMN, tmp_path / "plots")
-    for figure in shown.values():
-        assert f"{trials} complete trials" in figure.axes[0].get_title(loc="left")
-    plt.close("all")
-    few = "9 complete trials; importances say little below 30"
-    assert (f"warning: {few}" in capsys.readouterr().err) == (trials < 30)
-
-
-def test_pictures_are_written(studies, tmp_path):
-    found, make = studies
-    make(*np.linspace(0.1, 1.0, 9))
-    study_plots(found, *COLUMN, tmp_path / "plots")
+def test_pictures_are_written_and_tell_what_they_rest_on(nine):
+    shown, out, error = nine
     for name in ("history", "importances", "slices", "pair"):
-        assert (tmp_path / "plots" / f"{name}.png").stat().st_size > 5_000
+        assert (out / f"{name}.png").stat().st_size > 5_000
+        assert "9 complete trials" in shown[name].axes[0].get_title(loc="left")
+    assert "warning: 9 complete trials; importances say little below 30" in error
+
+
+def test_thirty_trials_are_not_warned_of(studies, monkeypatch, tmp_path, capsys):
+    found, make = studies
+    make(*np.linspace(0.1, 1.0, 30))
+    for name in ("draw_study", "importances_of"):
+        monkeypatch.setattr(f"experiments.tuning.study_plots.{name}", lambda *_: None)
+    study_plots(found, *COLUMN, tmp_path / "plots")
+    assert "warning" not in capsys.readouterr().err

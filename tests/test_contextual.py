@@ -17,6 +17,7 @@ import tensorflow as tf
 from PIL import Image
 
 from experiments.ablations import ablation_units
+from experiments.evaluation import situations
 from experiments.evaluation.contextual import (
     WITHHELD,
     AveragedDistances,
@@ -35,7 +36,7 @@ from tests.conftest import make_network, make_reward
 TRUTHS = {"experts": lambda: RandomExperts(3, 2, seed=1), "obstacles": lambda: Obstacles(2)}
 OVERRIDES = ["network.layer_size=8", "network.num_layers=2", "training.num_epochs=2"]
 OVERRIDES += ["policy.update_steps=2", "loop.num_iterations=2", "loop.num_negatives=320"]
-TINY = ["--preset", "smoke", "--rows", "400", *tiny.set_words(*OVERRIDES)]
+TINY = ["--preset", "smoke", "--rows", "150", *tiny.set_words(*OVERRIDES)]
 SIZES = {"experts": ["--modes", "3", "--dim", "4"], "waving_experts": ["--modes", "3"]}
 SIZES["obstacles"] = ["--steps", "2"]
 
@@ -179,7 +180,7 @@ def test_a_run_is_measured_and_drawn(run):
     assert (out / "overview.png").stat().st_size > 5_000
     with np.load(out / "situations.npz") as found, np.load(out / "moving.npz") as moving:
         assert len(found["contexts"]) == 4
-        assert found["log_p"].shape == found["rewards"].shape == (4, 100**2)
+        assert found["log_p"].shape == found["rewards"].shape == (4, situations.RESOLUTION**2)
         np.testing.assert_allclose(np.diff(moving["contexts"], 2, axis=0), 0.0, atol=1e-9)
         frames = len(moving["contexts"])
     picture = Image.open(out / "situations.gif")

@@ -2,11 +2,13 @@
 
 import json
 import re
+import shutil
 
 import virl_tf
+from virl_tf.em.em import em_mixture
 from virl_tf.mixture import standard_normal_start
 from virl_tf.persistence.files import save_arrays
-from virl_tf.persistence.policy_file import load_policy
+from virl_tf.persistence.policy_file import load_policy, save_policy
 
 import numpy as np
 import pandas as pd
@@ -16,7 +18,7 @@ from PIL import Image
 from rich.console import Console
 
 from experiments import fit_command
-from experiments.evaluation import own_demonstrations
+from experiments.evaluation import own_demonstrations, situations
 from experiments.evaluation.base import UserSupport
 from experiments.figures import style
 from tests import tiny
@@ -173,7 +175,7 @@ def test_situations_are_drawn_of_contexts(in_contexts):
         assert found["contexts"].shape == (4, 1)
         assert (np.diff(found["contexts"][:, 0]) >= 0.0).all()
         assert found["demonstrations"].shape == (4, 20, 2)
-        assert found["rewards"].shape == found["log_policy"].shape == (4, 100**2)
+        assert found["rewards"].shape == found["log_policy"].shape == (4, situations.RESOLUTION**2)
         rows = np.load(out / "demonstrations.npz")["train"]
         assert np.isin(found["contexts"], rows[:, :1]).all()
     assert (out / "situations.gif").stat().st_size > 10_000
@@ -226,10 +228,7 @@ def test_policies_for_all_contexts_and_for_one(in_contexts, call, tmp_path):
     assert status == 0, error
     assert "ELBO" in shown
     assert "warning" not in error
-    far = [*few, "--context", "goal=99", "--fixed", "--out", folder / "far", "--quiet"]
-    status, shown, error = call(*far)
-    assert (status, shown) == (0, ""), error
-    assert "warning: context goal = 99 is outside of the demonstrated -" in error
+    assert call(*of_one, "--out", folder / "one", "--quiet") == (0, "", "")
     policy = load_policy(folder / "one" / "policy.npz")
     assert (policy.num_components, policy.num_contexts, policy.dim) == (3, 0, 2)
     summary = json.loads((folder / "one" / "summary.json").read_text())
@@ -244,13 +243,16 @@ def test_policies_for_all_contexts_and_for_one(in_contexts, call, tmp_path):
         status, _, error = call(*few, *options, "--out", folder / "refused")
         assert (status, message in error) == (2, True), error
         assert not (folder / "refused").exists()
+    far = [*few, "--context", "goal=99", "--fixed", "--quiet", "--out", folder / "one"]
+    status, shown, error = call(*far)
+    assert (status, shown) == (2, "")
+    assert "warning: context goal = 99 is outside of the demonstrated -" in error
+    assert "another configuration" in error
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing.csv"], "error: no file missing.csv."),
-        (["setup.py"], "unknown kind of file '.py'"),
         (["mine.npy", "--method", "vril"], "did you mean 'virl'"),
         (["mine.npy", "--components", "0"], "--components must be an integer >= 1"),
         (["mine.npy", "--components", "55"], "from 1 to 54"),
@@ -472,24 +474,25 @@ def test_a_new_policy_and_figure_5_of_fits(call, finished, tmp_path):
     assert "finished before; nothing to do" in shown
 
 
-def test_a_new_policy_of_too_few_components_is_warned_of(call, finished, tmp_path):
-    few = ["--components", "1", *SEARCH[2:]]
-    status, _, error = call("infer", finished[0], *few, "--out", tmp_path / "one")
-    assert status == 0, error
-    warned = json.loads((tmp_path / "one" / "summary.json").read_text())["warnings"]
-    assert warned[0].endswith("it misses some of them; give more --components.")
-    assert f"warning: {warned[0]}\n" in error
+def test_a_support_true_nowhere_is_refused_and_too_few_components_are_warned_of(
+    call, finished, tmp_path
+):
+    run = shutil.copytree(finished[0], tmp_path / "run")
+    save_policy(run / "policy.npz", em_mixture(demonstrations(), 3, 0))
     text = "def support(x):\n    return x[:, 0] > 1000.0\n"
     (tmp_path / "far.py").write_text(text)
-    far = [*SEARCH, "--support", tmp_path / "far.py", "--out", tmp_path / "far"]
-    status, _, error = call("infer", finished[0], *far)
+    few = ["--components", "1", *SEARCH[2:], "--support", tmp_path / "far.py"]
+    status, _, error = call("infer", run, *few, "--out", tmp_path / "one")
     assert status == 2
     assert "true at none of" in error
     assert "check its units" in error
     assert "initial_policy" not in error
     (tmp_path / "far.py").write_text(text.replace(">", "<"))
-    status, _, error = call("infer", finished[0], *far)  # mended, into the same folder
+    status, _, error = call("infer", run, *few, "--out", tmp_path / "one")  # mended
     assert status == 0, error
+    warned = json.loads((tmp_path / "one" / "summary.json").read_text())["warnings"]
+    assert warned[0].endswith("it misses some of them; give more --components.")
+    assert f"warning: {warned[0]}\n" in error
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_a_policy_outside_of_the_support_is_infinitely_far_and_does_nothing_righ
 def run(request, call, tmp_path_factory):
     task = request.param
     out = tmp_path_factory.mktemp(task) / "run"
-    few = ["--components", "3", "--rows", "400", "--no-tensorboard"]
+    few = ["--components", "3", "--rows", "150", "--no-tensorboard"]
     status, shown, error = call("run", task, *TASKS[task], *TINY, *few, "--out", out)
     assert status == 0, shown + error
     assert "lower KL is better" in shown

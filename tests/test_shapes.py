@@ -6,7 +6,7 @@ from virl_tf import irl, pooling
 from virl_tf.discriminator.fit import DiscriminatorFitter
 from virl_tf.fusion import Fusion
 from virl_tf.hparams import search_hparams
-from virl_tf.methods import PAPER_METHODS
+from virl_tf.methods import METHODS
 from virl_tf.mixture import Mixture
 from virl_tf.negatives import classes, draw_negatives
 from virl_tf.numerics import DENSITY, split_seed
@@ -103,13 +103,16 @@ def test_records_of_a_search():
     check_record(draws)
 
 
-@pytest.mark.parametrize("options", OPTIONS_OF_A_RUN.values(), ids=OPTIONS_OF_A_RUN)
-@pytest.mark.parametrize("method", PAPER_METHODS, ids=lambda method: method.name)
-def test_records_of_a_run(method, options, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("virl", name) for name in OPTIONS_OF_A_RUN] + [("geim", "beyond it"), ("eim", "beyond it")],
+)
+def test_records_of_a_run(name, options, monkeypatch):
     """Problem, state (policy, reward, its networks, features), negatives and classes."""
+    method = METHODS[name]
     monkeypatch.setattr(irl, "improve", RecordingImprove())
     monkeypatch.setattr(pooling, "improve", RecordingImprove())
-    problem, state, hparams = start(method, **options)
+    problem, state, hparams = start(method, **OPTIONS_OF_A_RUN[options])
     fitter = DiscriminatorFitter(problem.features.num_inputs, hparams)
     check_record(problem)
     check_record(state)

@@ -121,7 +121,7 @@ def test_waiting_for_units_leaves_nothing_behind(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sweep, "_processing", counted)
     monkeypatch.setattr(sweep, "POLL_SECONDS", 0.02)
-    units = [FakeUnit(f"unit-{i}") for i in range(30)]
+    units = [FakeUnit(f"unit-{i}") for i in range(12)]
     assert execute_sweep(units, tmp_path, Workers(None, 1), QUIET) == {}
     assert len(tasks) > 20
     assert max(tasks) < tasks[0] + 20
@@ -621,11 +621,10 @@ def test_several_sweeps_are_taken_together(call, tmp_path):
     ):
         read_results([folders[0], folders[0]])
 
-    for number in ("2b", "4"):
-        for name, given in (("one", [tmp_path / "all.csv"]), ("several", folders)):
-            assert call("figure", number, *given, "--out", tmp_path / name)[0] == 0
-        one, several = (tmp_path / name / f"figure_{number}.png" for name in ("one", "several"))
-        assert one.read_bytes() == several.read_bytes()
+    for name, given in (("one", [tmp_path / "all.csv"]), ("several", folders)):
+        assert call("figure", "2b", *given, "--out", tmp_path / name)[0] == 0
+    one, several = (tmp_path / name / "figure_2b.png" for name in ("one", "several"))
+    assert one.read_bytes() == several.read_bytes()
     assert call("claims", "gaussians", *folders) == call(
         "claims", "gaussians", tmp_path / "all.csv"
     )

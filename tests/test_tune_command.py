@@ -307,18 +307,6 @@ def test_an_error_about_a_storage_has_no_password(tune, tmp_path):
     assert "secret" not in text + error
 
 
-def test_help_answers_without_tensorflow():
-    code = (
-        "import sys; from experiments.cli import app; app(standalone_mode=False); "
-        "print('tensorflow' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "tune", "--help"], capture_output=True, text=True, cwd=ROOT
-    )
-    assert "--storage" in done.stdout
-    assert done.stdout.strip().endswith("False")
-
-
 # --- what is shown --------------------------------------------------------------------------------
 
 
