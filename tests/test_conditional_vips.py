@@ -5,7 +5,7 @@ from virl_tf.em.em import em_mixture
 from virl_tf.hparams import default_hparams
 from virl_tf.tasks.experts import RandomExperts
 from virl_tf.validation import InputError
-from virl_tf.vips import conditional
+from virl_tf.vips import conditional, vips
 from virl_tf.vips.conditional import conditional_step, conditional_steps, improve
 from virl_tf.vips.trust_region import update_components, update_weights
 from virl_tf.vips.vips import VipsHistory, step_options
@@ -259,16 +259,20 @@ def contextual_reward():
     return make_reward([network], dim=C + D, base=conditional_base, mixture=empty)
 
 
-def test_improve_takes_policies_of_both_kinds():
+def test_improve_takes_policies_of_both_kinds(monkeypatch):
     few = {"policy": {"update_steps": 2, "samples_per_component": 40}}
-    hparams = default_hparams().override(few).policy
+    hparams, seed = default_hparams().override(few).policy, np.array([1, 2], np.int32)
     c = tf.constant(contexts())
-    new, history = improve(policy(), contextual_reward(), np.array([1, 2], np.int32), hparams, c)
+    (new, history), (again, _) = (
+        improve(policy(), contextual_reward(), seed, hparams, c) for _ in range(2)
+    )
     assert isinstance(new, ConditionalMixture)
     assert len(history.elbo) == 2
-    again, _ = improve(policy(), contextual_reward(), np.array([1, 2], np.int32), hparams, c)
     for one, other in zip(new, again, strict=True):
         np.testing.assert_array_equal(one, other)
+    monkeypatch.setattr(vips, "improve", lambda *given: given)
+    given = make_mixture(), make_reward([]), seed, hparams
+    assert improve(*given) == given
 
 
 def test_gradients_are_refused():

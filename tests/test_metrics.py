@@ -55,12 +55,6 @@ def test_i_projection_of_gaussians_is_the_closed_form():
     np.testing.assert_allclose(i_projection(log_2, log_1), backward, rtol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_i_projection_is_positive_for_different_densities(seed):
-    rng = np.random.default_rng(seed)
-    assert i_projection(3.0 * rng.standard_normal(200), 3.0 * rng.standard_normal(200)) > 0.1
-
-
 @pytest.mark.parametrize("constant", [-1e5, -3.0, 0.0, 700.0, 1e5])
 def test_i_projection_ignores_constants(constant):
     rng = np.random.default_rng(0)
@@ -267,12 +261,12 @@ def test_covered_modes_by_hand():
     np.testing.assert_array_equal(covered_modes(modes, 6, share=0.31), [False] * 6)
 
 
-@pytest.mark.parametrize("thousands", range(1, 41))
-def test_three_in_a_thousand_samples_are_enough_and_one_fewer_is_not(thousands):
-    counts = [3 * thousands, 3 * thousands - 1, 3 * thousands + 1]
-    modes = np.full(1000 * thousands, -1)
-    modes[: sum(counts)] = np.repeat([0, 1, 2], counts)
-    np.testing.assert_array_equal(covered_modes(modes, 4), [True, False, True, False])
+def test_three_in_a_thousand_samples_are_enough_and_one_fewer_is_not():
+    for thousands in range(1, 41):
+        counts = [3 * thousands, 3 * thousands - 1, 3 * thousands + 1]
+        modes = np.full(1000 * thousands, -1)
+        modes[: sum(counts)] = np.repeat([0, 1, 2], counts)
+        np.testing.assert_array_equal(covered_modes(modes, 4), [True, False, True, False])
 
 
 def test_no_mode_is_covered_by_samples_in_none():

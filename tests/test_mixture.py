@@ -65,15 +65,6 @@ def test_log_prob_is_the_references(k, d):
     np.testing.assert_allclose(mixture.component_log_prob(x), joint, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize(("k", "d"), SHAPES)
-def test_log_prob_is_tfps(k, d):
-    mixture = make_mixture(k, d)
-    x = 4.0 * np.random.default_rng(1).standard_normal((40, d))
-    np.testing.assert_allclose(
-        mixture.log_prob(x), mixture.distribution.log_prob(x), rtol=1e-10, atol=1e-10
-    )
-
-
 def test_log_prob_far_away_stays_finite():
     mixture = make_mixture()
     x = np.array([[1e5, -1e5], [1e6, 0.0]])
@@ -129,10 +120,6 @@ def test_what_are_no_numbers_is_refused_in_one_line(x):
         assert "\n" not in str(error.value)
 
 
-def test_log_prob_of_no_points():
-    assert make_mixture().log_prob(np.zeros((0, 2))).shape == (0,)
-
-
 @pytest.mark.parametrize(("k", "d"), SHAPES)
 def test_responsibilities_are_the_references_and_normalised(k, d):
     mixture = make_mixture(k, d)
@@ -142,13 +129,6 @@ def test_responsibilities_are_the_references_and_normalised(k, d):
     np.testing.assert_allclose(
         log_r, reference.log_responsibilities(x, *arrays(mixture)), rtol=1e-9, atol=1e-9
     )
-
-
-def test_density_integrates_to_one():
-    axis, step = np.linspace(-16.0, 16.0, 801, retstep=True)
-    grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
-    integral = np.exp(make_mixture(5).log_prob(grid)).sum() * step**2
-    np.testing.assert_allclose(integral, 1.0, atol=1e-9)
 
 
 def test_covariances_are_those_of_the_factors():
@@ -215,12 +195,6 @@ def test_the_choice_of_component_and_the_noise_are_independent():
     x, ids = Mixture(np.log([0.5, 0.5]), means, np.ones((2, 1, 1))).sample_with_components(n, SEED)
     noise = np.abs(x.numpy() - means[ids])[:, 0]
     assert abs(np.corrcoef(ids, noise)[0, 1]) < SIGMAS / np.sqrt(n)
-
-
-def test_samples_depend_on_the_seed_alone():
-    mixture = make_mixture()
-    np.testing.assert_array_equal(mixture.sample(50, SEED), mixture.sample(50, SEED))
-    assert (mixture.sample(50, SEED).numpy() != mixture.sample(50, [4, 3]).numpy()).all()
 
 
 @pytest.mark.parametrize("n", [0, 1])
@@ -465,7 +439,7 @@ def test_bic_of_rows_that_differ_in_one_column_only():
     assert np.abs(mixture.means[:, 1]).max() < 1e-9
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_splitting_finds_the_modes_that_em_merges_in_many_dimensions(seed):
     p = RandomGaussians(25, seed, dim=10).mixture
     x = p.sample(5000, tf.constant([seed, 1])).numpy()

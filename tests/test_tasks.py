@@ -1,10 +1,13 @@
 """The contract of `tasks.Task`, for every public task."""
 
 from virl_tf import InputError, tasks
+from virl_tf.tasks import planar_robot, slice_sampling
 
 import numpy as np
 import pytest
 import tensorflow as tf
+
+from tests.conftest import plain_graph
 
 # A small, quick example of each public task. A new task must be put in here.
 EXAMPLES = {
@@ -16,8 +19,17 @@ EXAMPLES = {
     "PathPlanning": lambda: tasks.PathPlanning(2),
     "ObstacleField": lambda: tasks.ObstacleField(3, seed=1),
     "Hall": lambda: tasks.Hall(4, seed=1),
-    "PlanarRobot": lambda: tasks.PlanarRobot(3, goals=[[2.0, 0.0], [0.0, 2.0]], likelihood_std=0.1),
+    "PlanarRobot": lambda: tasks.PlanarRobot(3, goals=[[2.0, 0.0]], likelihood_std=0.1),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_draws():
+    """Without XLA, which compiles for seconds, and with few proposals."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slice_sampling, "compiled", plain_graph)
+        patch.setattr(planar_robot, "_PROPOSED", 10_000)
+        yield
 
 
 @pytest.fixture(scope="module", params=EXAMPLES)

@@ -2,6 +2,7 @@ from virl_tf.validation import (
     InputError,
     check_choice,
     check_demonstrations,
+    check_flag,
     check_integer,
     check_positive,
     check_seed,
@@ -158,6 +159,12 @@ def test_integers_are_returned_as_int(value):
 def test_integers_out_of_range_or_of_another_type_are_refused(value):
     with pytest.raises(InputError, match="k must be an integer from 1 to 5"):
         check_integer("k", value, 1, 5)
+
+
+def test_numpys_truth_values_are_flags():
+    check_flag("progress", np.False_)
+    with pytest.raises(InputError, match="progress must be True or False, got 0"):
+        check_flag("progress", 0)
 
 
 def test_integer_without_upper_bound():
