@@ -102,8 +102,12 @@ def fit_rows(
 def encoded(paths: Trajectories) -> tuple[Demonstrations, tuple[Episodes, Encoding]]:
     """Contexts and codes of trajectories as rows, and what they are codes of."""
     episodes, contexts, how = paths
-    encoding = fit_encoding(episodes, how.encoding, how.encoding_size, **how.options)
-    codes = encoding.encode(episodes)
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always")
+        encoding = fit_encoding(episodes, how.encoding, how.encoding_size, **how.options)
+        codes = encoding.encode(episodes)
+    for doubt in doubts:
+        warn(str(doubt.message))
     names = [str(name) for name in contexts]
     taken = sorted(set(names) & set(encoding.code_columns))
     if taken:

@@ -21,7 +21,8 @@ FLOORS = [
     ],
     [
         *("mixture", "conditional", "network_stack"),
-        *("trajectories.options", "trajectories.episodes", "trajectories.encoding"),
+        *("trajectories.options", "trajectories.episodes", "trajectories.angles"),
+        "trajectories.encoding",
         *("trajectories.bases", "trajectories.moves"),
         *("trajectories.choice", "trajectories"),
     ],

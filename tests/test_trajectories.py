@@ -6,6 +6,7 @@ from virl_tf.trajectories import bases
 from virl_tf.trajectories.episodes import check_episodes, resample
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -345,6 +346,70 @@ def test_many_columns_are_not_all_shown():
     assert "and 3 more up to" in repr(fit_encoding(y, "components", 3).reconstruction(y))
 
 
+# --- what misleads --------------------------------------------------------------------------------
+
+
+def turning(period=360.0, start=170.0, n=6):
+    """Headings that cross +-180 degrees, and a place."""
+    phase = np.linspace(0.0, 1.0, 30)
+    heading = start + np.arange(n)[:, None] + 40.0 * phase
+    wrapped = (heading + 180.0) % 360.0 - 180.0
+    place = np.arange(n)[:, None] * phase + phase**2
+    return np.stack([place, wrapped * period / 360.0], axis=2)
+
+
+@pytest.mark.parametrize(("period", "written"), [(360.0, "360"), (2.0 * np.pi, r"2 \* np\.pi")])
+def test_an_angle_that_wraps_along_a_path_is_warned_of(period, written):
+    said = rf"column 'x1' jumps by a whole turn within 6 of 6 .* np\.unwrap\(x, period={written}\)"
+    with pytest.warns(UserWarning, match=said):
+        fit_encoding(turning(period), "promp", 4)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.unwrap(turning(), axis=1, period=360.0),
+        turning(start=20.0),
+        np.stack([turning()[..., 0], np.round(turning()[..., 0] % 1.0) * 360.0], axis=2)[:, ::3],
+    ],
+    ids=["unwrapped", "no wrap", "a switch"],
+)
+def test_what_is_no_wrapped_angle_is_not_warned_of(y, recwarn):
+    fit_encoding(y, "promp", 4)
+    assert not recwarn.list
+
+
+def test_a_path_that_codes_do_not_stand_for_is_warned_of():
+    encoding = fit_encoding(waves(noise=0.01), "promp", 6)
+    wobble = 0.5 * np.sin(np.linspace(0.0, 60.0, 21))[:, None]
+    with pytest.warns(
+        UserWarning, match=r"1 of 3 trajectories \(first: 2\) lost more than 7 times"
+    ):
+        encoding.encode([*waves(2, seed=1), waves(1, seed=2)[0] + wobble])
+    with pytest.warns(UserWarning, match="^this trajectory lost"):
+        encoding.encode([waves(1, seed=2)[0] + wobble])
+
+
+def test_paths_like_the_demonstrated_ones_are_not_warned_of(encoding, recwarn):
+    encoding.encode(waves(20, seed=5))
+    assert not recwarn.list
+
+
+def test_columns_of_frames_count_by_their_names():
+    y = [pd.DataFrame(one, columns=["x", "y"]) for one in waves(8)]
+    encoding = fit_encoding(y, "promp", 4)
+    assert encoding.columns == ("x", "y")
+    np.testing.assert_allclose(encoding.encode(y), encoding.encode(waves(8)), rtol=1e-9)
+    with pytest.raises(InputError, match="columns y, x; this encoding is of x, y, in this order"):
+        encoding.encode([one[["y", "x"]] for one in y])
+    with pytest.raises(
+        InputError, match="episode 3 has the columns y, x, where episode 0 has x, y"
+    ):
+        fit_encoding([*y[:3], y[3][["y", "x"]]], "promp", 4)
+    by_number = fit_encoding(waves(8), "promp", 4)
+    np.testing.assert_allclose(by_number.encode(y), by_number.encode(waves(8)), rtol=1e-9)
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -362,7 +427,10 @@ def put(i, value):
 @pytest.mark.parametrize(
     ("trajectories", "message"),
     [
-        (np.zeros((5, 3)), r"\[N, T, D\] or a list .* got float64 \[5, 3\] \(one number per step"),
+        (
+            np.zeros((5, 3)),
+            r"\[N, T, D\] or a list .* got float64 \[5, 3\]; one trajectory \[T, D\] is",
+        ),
         (3.0, r"trajectories must be real numbers"),
         (np.zeros((4, 5, 2), complex), "got complex128"),
         ([], "0 trajectories; at least two"),

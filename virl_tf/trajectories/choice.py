@@ -1,11 +1,13 @@
 """Which encoding: its kind, and the number of curves, by what held-out samples lose."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from virl_tf.shapes import Array, Float64
+from virl_tf.trajectories.angles import wrapped_angles
 from virl_tf.trajectories.bases import (
     Curves,
     components,
@@ -77,11 +79,16 @@ def fit_encoding(
         num_steps: T; None: that of the episodes, or the median of theirs.
         tolerance: RMS error over the standard deviation of all samples of a column.
 
+    Warns:
+        UserWarning: a column is an angle that wraps within a trajectory.
+
     Raises:
         InputError: trajectories (see `check_episodes`) or arguments that cannot be used.
     """
     ends = check_options(kind, size, via, phase, tolerance)
     episodes = check_episodes(trajectories, times)
+    for line in wrapped_angles(episodes):
+        warnings.warn(line, stacklevel=2)
     if num_steps is None:
         num_steps = int(np.median(episodes.lengths))
     check_integer("num_steps", num_steps, 3)

@@ -7,6 +7,7 @@ Movement primitives, splines through waypoints and principal components are all 
 with y [T, D] a trajectory at T equal phases. What differs are the arrays.
 """
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,10 +16,18 @@ import tensorflow as tf
 
 from virl_tf.numerics import real_tensor
 from virl_tf.shapes import Array, Float64
-from virl_tf.trajectories.episodes import Episodes, at_samples, check_episodes, resample
+from virl_tf.trajectories.episodes import (
+    Episodes,
+    at_samples,
+    check_episodes,
+    names_of_frames,
+    numbered,
+    resample,
+)
 from virl_tf.validation import InputError
 
 MOST_SHOWN = 6  # columns of an error
+UNLIKE = 7.0  # times an encoding's error, that codes lose of what they do not stand for
 
 
 class Reconstruction(NamedTuple):
@@ -89,11 +98,24 @@ class Encoding:
             trajectories: [N, T', D] of any T', N arrays [T_i, D], or `Episodes`.
             times: of the samples, as for `check_episodes`.
 
+        Warns:
+            UserWarning: a trajectory loses `UNLIKE` times as much as the demonstrations did: what
+                a code does not hold no reward sees.
+
         Raises:
-            InputError: trajectories that cannot be used, or of another width.
+            InputError: trajectories that cannot be used, of another width, or frames whose columns
+                have other names or another order.
         """
         episodes = self._checked(trajectories, times)
-        return np.concatenate([self._encode(block) for block in episodes.blocks()])
+        codes, unlike = [], []
+        for block in episodes.blocks():
+            y = resample(block, self.num_steps, self.phase)
+            codes.append(self._codes(y))
+            unlike.append(self._unlike(y, codes[-1]))
+        names = np.asarray(episodes.names)[np.concatenate(unlike)]
+        if len(names):
+            warnings.warn(self._lost(names, len(episodes.names)), stacklevel=2)
+        return np.concatenate(codes)
 
     def decode(self, x: Any) -> tf.Tensor:
         """Paths of codes: [..., D'] -> [..., T, D], float64.
@@ -122,7 +144,8 @@ class Encoding:
         squares, lengths = np.zeros(len(self.columns)), episodes.lengths
         each: list[float] = []
         for block in episodes.blocks():
-            paths = at_samples(self.decode(self._encode(block)).numpy(), block, self.phase)
+            codes = self._codes(resample(block, self.num_steps, self.phase))
+            paths = at_samples(self.decode(codes).numpy(), block, self.phase)
             for path, values in zip(paths, block.values, strict=True):
                 own = (path - values) ** 2
                 squares += own.sum(axis=0)
@@ -131,12 +154,31 @@ class Encoding:
         rms = np.sqrt(squares / lengths.sum())
         return Reconstruction(self.columns, rms, np.array(each), worst)
 
-    def _encode(self, episodes: Episodes) -> np.ndarray:
-        moved = resample(episodes, self.num_steps, self.phase) - self.offset
-        return moved.reshape(len(moved), -1) @ self.projection.reshape(self.dim, -1).T
+    def _codes(self, y: Float64[np.ndarray, "N T D"]) -> np.ndarray:
+        return (y - self.offset).reshape(len(y), -1) @ self.projection.reshape(self.dim, -1).T
+
+    def _unlike(self, y: Float64[np.ndarray, "N T D"], codes: np.ndarray) -> np.ndarray:
+        """Of each [N], whether its codes stand for something else."""
+        rms = np.sqrt(((self.decode(codes).numpy() - y) ** 2).mean(axis=1))
+        return (rms > UNLIKE * self.error + 1e-6 * np.abs(y).max(axis=1)).any(axis=1)
+
+    def _lost(self, names: np.ndarray, number: int) -> str:
+        which = f"{len(names)} of {number} trajectories" if number > 1 else "this trajectory"
+        first = f" (first: {names[0]})" if number > 1 else ""
+        return (
+            f"{which}{first} lost more than {UNLIKE:g} times this encoding's error "
+            f"({errors_shown(self.columns, self.error)}) as codes: a reward sees nothing of what "
+            "is lost. reconstruction() says how much, and decode() what is left."
+        )
 
     def _checked(self, trajectories: Any, times: Any) -> Episodes:
         episodes = check_episodes(trajectories, times, to_fit=False)
+        named = names_of_frames(trajectories)
+        if named is not None and named != self.columns != numbered(len(named)):
+            raise InputError(
+                f"trajectories with the columns {', '.join(named)}; this encoding is of "
+                f"{', '.join(self.columns)}, in this order."
+            )
         if len(episodes.columns) != len(self.columns):
             raise InputError(
                 f"trajectories of {len(episodes.columns)} columns; this encoding is of "

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from virl_tf.validation import InputError, reason, with_nan
+from virl_tf.validation import InputError, is_frame, reason, with_nan
 
 FEWEST_STEPS = 3  # start, end, and something between them
 MOST_NAMED = 5  # episodes that an error names
@@ -81,7 +81,7 @@ def check_episodes(
             returned as they are.
         times: N sequences [T_i], or [T] for all; None: equal steps.
         names: [N], for messages; None: their numbers.
-        columns: [D]; None: x0, x1, ...
+        columns: [D]; None: those of frames, else x0, x1, ...
         to_fit: something is fitted to them, which needs two, and none that repeats another.
 
     Raises:
@@ -100,7 +100,8 @@ def check_episodes(
         raise InputError(f"names: {len(labels)} for {len(values)} trajectories.")
     _check_shapes(values, labels)
     width = values[0].shape[1]
-    found = tuple(columns) if columns is not None else tuple(f"x{i}" for i in range(width))
+    found = names_of_frames(trajectories) if columns is None else tuple(columns)
+    found = numbered(width) if found is None else found
     if len(found) != width:
         raise InputError(f"columns: {len(found)} names for trajectories of {width} columns.")
     episodes = Episodes(values, _as_times(times, values, labels), labels, found)
@@ -108,12 +109,33 @@ def check_episodes(
     return episodes
 
 
+def numbered(width: int) -> tuple[str, ...]:
+    """What columns without names are called."""
+    return tuple(f"x{i}" for i in range(width))
+
+
+def names_of_frames(trajectories: Any) -> tuple[str, ...] | None:
+    """[D], of a list of data frames; None: of anything else. Raises InputError if they differ."""
+    if not isinstance(trajectories, list | tuple) or isinstance(trajectories, Episodes):
+        return None
+    found = [tuple(map(str, one.columns)) for one in trajectories if is_frame(one)]
+    if not found or len(found) < len(trajectories):
+        return None
+    other = next((i for i, names in enumerate(found) if names != found[0]), None)
+    if other is not None:
+        shown, first = (", ".join(found[i]) for i in (other, 0))
+        raise InputError(f"episode {other} has the columns {shown}, where episode 0 has {first}.")
+    return found[0]
+
+
 def _as_values(trajectories: Any, names: Sequence[str] | None) -> np.ndarray | list[np.ndarray]:
     """As an array [N, T, D] or a list of arrays; the shapes of the latter are not checked yet."""
     if hasattr(trajectories, "shape") or not isinstance(trajectories, Iterable):
         values = np.asanyarray(_unmasked(trajectories))
         if values.ndim != 3 or values.dtype.kind not in "biuf":
-            one = " (one number per step is [N, T, 1]: x[..., None])" if values.ndim == 2 else ""
+            one = ""
+            if values.ndim == 2:
+                one = "; one trajectory [T, D] is [x], one number per step is x[..., None]"
             raise InputError(
                 "trajectories must be real numbers [N, T, D] or a list of arrays [T_i, D], got "
                 f"{values.dtype} {list(values.shape)}{one}."
