@@ -9,6 +9,7 @@ from typing import Any
 import virl_tf
 from virl_tf import Encoding, fit_encoding, save_encoding
 from virl_tf.score import in_words
+from virl_tf.summary import reward_in_words
 from virl_tf.trajectories.episodes import Episodes
 from virl_tf.validation import InputError, check_integer
 
@@ -177,10 +178,8 @@ def print_summary(summary: dict[str, Any], console: Console, of_codes: bool = Fa
         chosen = f"components {summary['components']}, {summary['components_reason']}"
         console.print(f"{chosen} (mean log-likelihood {scores})", soft_wrap=True)
     console.print(_last_iteration(summary), soft_wrap=True)
-    if exponent := summary["mixture_exponent"]:
-        discriminators = f"{1.0 - exponent:.2f} x the sum of discriminators"
-        mixture = f"{exponent:.2f} x the log density of an EM mixture"
-        console.print(f"the reward: {discriminators} + {mixture}", soft_wrap=True)
+    if said := reward_in_words(summary):
+        console.print(said, soft_wrap=True)
         if found := summary.get("mixture"):  # fits before 1.0.8 do not say
             console.print(_mixture(**found), soft_wrap=True)
     console.print(in_words(summary), highlight=False, soft_wrap=True)

@@ -162,7 +162,9 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
         InputError: a file or an argument that cannot be used.
     """
     if request.trajectories is not None:
-        return read_trajectories(request.file, request.trajectories)
+        paths = read_trajectories(request.file, request.trajectories)
+        _refuse_bounds_of_paths(request, paths.episodes.columns)
+        return paths
     file, contexts = request.file, request.file.contexts
     rows = load_demonstrations(file.path, file.array, file.all_columns, file.exclude, request.group)
     for name in contexts:
@@ -174,6 +176,19 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
     refuse_row_numbers(rows.x, rows.columns)
     _warn_of_episodes(rows.columns)
     return rows._replace(contexts=contexts)
+
+
+def _refuse_bounds_of_paths(request: FitRequest, columns: Sequence[str]) -> None:
+    """Raises InputError for a turn or bounds of a path's column: the columns of a fit are codes."""
+    lower, upper = request.support or (None, None)
+    given = {"periodic": request.periodic, "lower": lower, "upper": upper}
+    cure = {"periodic": "unwrap the angle in each episode (np.unwrap)"}
+    for option, named in given.items():
+        for name in named or ():
+            if name in columns:
+                instead = cure.get(option, "give infer a --support of paths")
+                text = f"--{option} is for the numbers of codes, and {name!r} is a column of paths"
+                raise InputError(f"{text}; {instead}.")
 
 
 def _warn_of_episodes(columns: list[str]) -> None:

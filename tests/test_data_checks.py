@@ -66,6 +66,10 @@ WARNED = {
     "numbers of trajectories": (beside(np.arange(1000) // 5), "column 'x3': sorted"),
     "zero and one": (beside(data()[:, 0] > 0.3), "column 'x3': 2 distinct values in 1000 rows"),
     "whole numbers": (beside(RNG.integers(0, 90, 1000)), "90 distinct values.*--dither"),
+    "powers of ten": (
+        beside(10.0 ** RNG.uniform(-6.0, -2.0, 1000)),
+        "column 'x3': positive, over more than 2 powers of ten.*give the logarithm of it",
+    ),
     "tenths": (beside(RNG.integers(0, 9, 1000) * 0.1), "column 'x3': 9 distinct values"),
     "two coarse columns": (
         np.column_stack([data().round(1)[:, :2], RNG.standard_normal(1000)]),
@@ -100,7 +104,8 @@ def test_a_warning_is_one_line_with_what_to_do(x, expected):
     (line,) = examine(check_demonstrations(x))
     assert re.search(expected, line)
     assert re.search(
-        r"drop (it|them) \(--exclude|leave (these|such) rows out|keep one of each", line
+        r"drop (it|them) \(--exclude|leave (these|such) rows out|keep one of each|logarithm of it",
+        line,
     )
     assert line.endswith(".")
     assert "\n" not in line

@@ -7,7 +7,7 @@ from virl_tf.irl import Info
 from virl_tf.mixture import Mixture
 from virl_tf.reward import CumulativeValues
 from virl_tf.score import score
-from virl_tf.summary import training_warnings
+from virl_tf.summary import reward_in_words, training_warnings
 
 import numpy as np
 import pandas as pd
@@ -327,6 +327,30 @@ def test_bad_weights_that_recovered_are_no_reason_to_doubt():
 def test_a_reward_without_networks_says_so(dropped):
     found = " ".join(training_warnings(trained_rows(len(dropped), dropped=dropped), False))
     assert ("the reward is its prior" in found) == all(dropped)
+
+
+def test_networks_that_the_average_leaves_out_are_told():
+    (text,) = training_warnings(trained_rows(), False, exponent=1.0)
+    assert "likeliest under the EM mixture alone: the networks have no share in the reward" in text
+    assert training_warnings(trained_rows(), False, exponent=0.95) == []
+    assert "its prior" in " ".join(training_warnings(trained_rows(dropped=[1, 1]), False, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [
+        ({"mixture_exponent": 0.0}, ""),
+        ({"mixture_exponent": 0.4}, "0.60 x the sum of discriminators + 0.40 x the log density"),
+        ({"networks": 3, "from_mixture": False}, "0.50 x the sum of discriminators + 0.50 x"),
+        ({"networks": 3, "from_mixture": True}, "EM mixture + 0.50 x the sum of 3 networks"),
+        ({"networks": 0, "from_mixture": True}, "the log density of an EM mixture alone"),
+        ({"mixture_exponent": 1.0, "networks": 3}, "the log density of an EM mixture alone"),
+    ],
+)
+def test_the_reward_in_words_is_what_it_is_the_sum_of(summary, said):
+    found = reward_in_words({"mixture_exponent": 0.5, **summary})
+    assert said in found
+    assert bool(found) == bool(said)
 
 
 def test_a_network_that_could_not_be_trained_is_named():

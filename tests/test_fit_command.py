@@ -417,6 +417,12 @@ def test_what_one_of_several_fits_was_trained_on_is_not_held_out(tmp_path):
         assert sorted(map(tuple, np.concatenate([train, test]))) == sorted(map(tuple, rows))
 
 
+def test_a_figure_of_the_papers_tasks_is_none_of_a_fit(call, finished):
+    status, _, error = call("figure", "2a", finished[0])
+    assert status == 2
+    assert "figure 2a is of the paper's tasks, not of your own demonstrations" in error
+
+
 def test_a_new_policy_and_figure_5_of_fits(call, finished, tmp_path):
     plain = tmp_path / "plain"
     frame = pd.DataFrame(demonstrations(), columns=["speed", "distance"])

@@ -632,6 +632,24 @@ def test_where_hardly_a_draw_is_inside_there_is_a_search(ways, monkeypatch):
     assert np.mean(beyond(fitted.policy.sample(2000, 0))) > 0.5
 
 
+def test_a_policy_at_its_best_rises_no_more():
+    """Steps of a hundredth of a nat and less are its last digits."""
+    fitted = quick(normal, 2, 1, search=False, num_steps=80, samples_per_component=500)
+    assert not fitted.rising
+
+
+def test_draws_outside_are_told():
+    half = quick(
+        lambda x: tf.where(x[:, 0] > 0.0, normal(x), tf.constant(-np.inf, tf.float64)), 2, 4
+    )
+    x = half.policy.sample(20_000, 5).numpy()
+    share = (x[:, 0] > 0.0).mean()
+    assert 0.5 < share < 1.0
+    assert half.inside == pytest.approx(share, abs=0.02)
+    assert f"{1.0 - half.inside:.1%} of its draws outside" in repr(half)
+    assert quick(normal, 2, 1, search=False, num_steps=3).inside == 1.0
+
+
 def test_few_draws_inside_are_told():
     start = gaussian(np.zeros(2), np.eye(2))
     with pytest.warns(UserWarning, match=r"only \d+% of the policy's draws"):

@@ -155,6 +155,8 @@ def test_joints_over_time(tmp_path):
         (["x.npy", "--trajectories", "--encoding-size", "4"], "give one of promp"),
         (["x.npy", "--trajectories", "--group", "who"], "--group is for tables"),
         (["x.npy", "--trajectories", "--columns", "x9"], "unknown column"),
+        (["x.npy", "--trajectories", "--periodic", "x0=360"], "'x0' is a column of paths; unwrap"),
+        (["x.npy", "--trajectories", "--lower", "x0=0"], "give infer a --support of paths"),
         (["x.npy", "--trajectories", "--array", "a"], "--array is for .npz"),
         (["x.npy"], "or --trajectories on the command line"),
     ],

@@ -26,6 +26,7 @@ TENTH_OF_NORMAL = 0.3  # what a tenth of normal values spans, in the median
 OUTLIERS = 0.01  # share of the rows that may be outliers
 MOST_TURNS = 3.0  # of an angle
 INFLATED = 10.0  # times that outliers stretch a standard deviation
+DECADES = 2.0  # powers of ten between the lowest tenth of positive numbers and the highest
 
 
 class Column(NamedTuple):
@@ -54,7 +55,7 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int
     columns = _by_column(x, names)
     _refuse_row_numbers(columns)
     own = columns[num_contexts:]
-    lines = [*_sorted(columns), *_coarse(own), *_atoms(own)]
+    lines = [*_sorted(columns), *_coarse(own), *_atoms(own), *_logarithmic(columns)]
     checks = (_copies, _flat, _dependent, _outliers)
     return lines + [line for check in checks for line in check(columns)]
 
@@ -173,6 +174,20 @@ def _atoms(columns: list[Column]) -> list[str]:
             cure = f"leave these rows out, or {_drop([column.name])}"
             lines.append(f"{_columns([column.name])}: exactly {text}; {cure}.")
     return lines
+
+
+def _logarithmic(columns: list[Column]) -> list[str]:
+    """Positive numbers over many powers of ten: no width is right for all of them."""
+    found = []
+    for column in columns:
+        low, high = np.quantile(column.x, [0.1, 0.9])
+        if (column.x > 0.0).all() and high > 10.0**DECADES * low:
+            found.append(column.name)
+    if not found:
+        return []
+    text = f"positive, over more than {DECADES:g} powers of ten, for which no density has one width"
+    which = "it" if len(found) == 1 else "them"
+    return [f"{_columns(found)}: {text}; give the logarithm of {which}."]
 
 
 def _copies(columns: list[Column]) -> list[str]:

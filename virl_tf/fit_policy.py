@@ -47,6 +47,8 @@ class PolicyResult:
         elbo: E_q[log_prob(x) - log q(x)] inside of the support, in nats: by how much less than the
             log normaliser of exp(log_prob) tells KL(q || p). With contexts the mean over them.
         elbo_error: its standard error.
+        inside: share of the policy's draws where `log_prob` is finite and `support` holds; of the
+            others the ELBO knows nothing, so refuse them.
         rising: whether the ELBO still rose at the end: more `num_steps` may help.
         evaluations: of `log_prob` by the search and the steps, had no warning ended them early.
     """
@@ -56,6 +58,7 @@ class PolicyResult:
     warnings: tuple[str, ...] = ()
     elbo: float = float("nan")
     elbo_error: float = float("nan")
+    inside: float = float("nan")
     rising: bool = False
     evaluations: int = 0
 
@@ -64,7 +67,8 @@ class PolicyResult:
         steps = f"{len(self.history)} steps{', still rising' if self.rising else ''}"
         found = f"ELBO {self.elbo:.4f} +- {self.elbo_error:.4f} after {steps}"
         effective = f"{self.history['effective_components'].iloc[-1]:.1f} effective components"
-        return f"PolicyResult: {self.policy}, {found}, {effective}"
+        outside = f", {1.0 - self.inside:.1%} of its draws outside" if self.inside < 1.0 else ""
+        return f"PolicyResult: {self.policy}, {found}, {effective}{outside}"
 
 
 def fit_policy(
@@ -103,8 +107,9 @@ def fit_policy(
             `virl_tf.vips.conditional`: a fixed set of components, by values.
         seed: of the start and of all samples.
         search: add, prune and split components before the steps (`virl_tf.vips.adaptive`), which
-            finds modes that a fixed set misses: default, but with contexts; a short one, without
-            splits, from the start on a reward that carries an EM mixture. A mapping
+            finds modes that a fixed set misses, but none far outside of the start's draws: there
+            only an `initial_policy` as wide as that leads. Default, but with contexts; a short one,
+            without splits, from the start on a reward that carries an EM mixture. A mapping
             overrides the `search` section of defaults.yaml; False: a fixed set of components, as in
             the paper.
         gradients: the quadratic surrogate of each step is fitted to gradients of `log_prob`, of
@@ -297,6 +302,7 @@ def _of_sizes(policy: Policy, k: int, dim: int, num_contexts: int) -> Policy:
 
 
 LATEST = 10  # steps whose mean ELBO is compared with that of as many before
+LEAST_RISE = 0.01  # nats between these, below which more steps are not worth their while
 FEW_INSIDE = 0.5  # of its draws, below which a policy is not one for the support
 
 
@@ -325,7 +331,7 @@ def _result(
         warnings.warn(line, stacklevel=3)
     history = watch.history
     rising = _rises(history["elbo"].to_numpy())
-    return PolicyResult(policy, history, lines, found.elbo, found.error, rising, evaluations)
+    return PolicyResult(policy, history, lines, *found, rising, evaluations)
 
 
 def _rises(elbo: np.ndarray) -> bool:
@@ -334,7 +340,7 @@ def _rises(elbo: np.ndarray) -> bool:
     if len(before) < LATEST:
         return False
     error = np.hypot(last.std(ddof=1), before.std(ddof=1)) / np.sqrt(LATEST)
-    return bool(last.mean() - before.mean() > 3.0 * error)
+    return bool(last.mean() - before.mean() > max(3.0 * error, LEAST_RISE))
 
 
 def _outside(inside: float) -> str:

@@ -1,6 +1,6 @@
 """What a fit to a user's demonstrations found, in plain values, and what it has to warn of."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ def summarise(
     trained = history[history["epochs"] > 0]  # the pooling's row comes after training's
     last = trained.iloc[-1]
     gaussian_prior = method.base == "reward" and reward.base.num_components == 1
+    exponent = float(history["mixture_exponent"].iloc[-1])
     size = {"final": float(last["effective_sample_size"]), "of": int(last["num_negatives"])}
     return {
         "method": method.name,
@@ -63,13 +64,15 @@ def summarise(
         "num_iterations": len(trained),
         "validation_loss": float(last["validation_loss"]),
         "chance_loss": float(last["chance_loss"]),
-        "mixture_exponent": float(history["mixture_exponent"].iloc[-1]),
+        "mixture_exponent": exponent,
+        "networks": int(reward.networks.count),
+        "from_mixture": problem.from_mixture,
         "mixture": _mixture(reward.mixture),
         "effective_sample_size": size,
         "warnings": [
             *prepared.warnings,
             *_of_rows(prepared),
-            *training_warnings(trained, gaussian_prior),
+            *training_warnings(trained, gaussian_prior, exponent),
             *_of_score(found),
         ],
     }
@@ -117,10 +120,16 @@ def _of_rows(prepared: Prepared) -> list[str]:
     ]
 
 
-def training_warnings(trained: pd.DataFrame, gaussian_prior: bool) -> list[str]:
-    """`gaussian_prior`: whether one Gaussian, wide where modes are apart, is q*_0.
+def training_warnings(
+    trained: pd.DataFrame, gaussian_prior: bool, exponent: float = 0.0
+) -> list[str]:
+    """Of the iterations' rows.
 
     The last iteration's weights count: later networks correct what was learned from bad ones.
+
+    Args:
+        gaussian_prior: whether one Gaussian, wide where modes are apart, is q*_0.
+        exponent: of the EM mixture that the reward was averaged with.
     """
     found = []
     few = ~(trained["effective_sample_size"] >= FEW_EFFECTIVE * trained["num_negatives"])
@@ -145,7 +154,26 @@ def training_warnings(trained: pd.DataFrame, gaussian_prior: bool) -> list[str]:
             "mixture it is averaged with). If that is not all there is, try more demonstrations, "
             f"fewer columns, or {_setting('loop.min_gain', None)} to keep it."
         )
+    elif exponent == 1.0:
+        found.append(
+            "held-out demonstrations are likeliest under the EM mixture alone: the networks have "
+            "no share in the reward. If that is not all there is, try more demonstrations or "
+            "fewer columns."
+        )
     return found
+
+
+def reward_in_words(summary: Mapping[str, Any]) -> str:
+    """What the reward of a fit is the sum of; "" where EM has no share."""
+    exponent = summary["mixture_exponent"]
+    if not exponent:
+        return ""
+    networks, mixture = f"{1.0 - exponent:.2f} x the sum of", "the log density of an EM mixture"
+    if exponent == 1.0 or (summary.get("networks") == 0 and summary["from_mixture"]):
+        return f"the reward: {mixture} alone"
+    if summary.get("from_mixture"):  # fits before 1.0.25 do not say
+        return f"the reward: {mixture} + {networks} {summary['networks']} networks"
+    return f"the reward: {networks} discriminators + {exponent:.2f} x {mixture}"
 
 
 def _setting(key: str, value: str | None) -> str:
@@ -167,12 +195,12 @@ def _of_score(found: Score | None) -> list[str]:
         )
     if found.behind_em("policy"):
         by = -found.over_em["policy"]["mean"]
+        text = "held-out demonstrations are less likely under the policy than under EM"
         how = "fit_policy with contexts=" if found.num_contexts else "fit_policy, infer"
-        warned.append(
-            f"held-out demonstrations are less likely under the policy than under EM, by {by:.2g} "
-            "nats each: it misses some of them. Fit one with more components to the reward "
-            f"({how})."
-        )
+        cure = f"it misses some of them. Fit one with more components to the reward ({how})."
+        if found.over_em[REWARD]["mean"] < found.over_em["policy"]["mean"]:
+            cure = "it is as good as the reward lets it be."
+        warned.append(f"{text}, by {by:.2g} nats each: {cure}")
     if not found.effective_share >= FEW_EFFECTIVE:
         warned.append(
             "the reward's normaliser rests on few draws: its held-out likelihood is a rough one."

@@ -328,7 +328,8 @@ def _decimal_commas(held: Iterable[str]) -> str:
     """What to do about texts like '1,5', of which one may stand in what columns hold."""
     if not any(re.search(r"'-?\d*,\d+\b", what) for what in held):
         return ""
-    return "; they seem to have decimal commas: write points (pandas.read_csv(FILE, decimal=','))"
+    read = "pandas.read_csv(FILE, sep=';', decimal=',')"
+    return f"; they seem to have decimal commas: write points ({read})"
 
 
 def _listed(names: list[str]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError, check_choice
 
 from experiments import RESULTS
@@ -131,8 +132,18 @@ def _results(number: str, runs: Sequence[Path]) -> Iterator[list[Path]]:
             missing = [name for name in kind.files if not (folder / name).is_file()]
             if missing:
                 made = f"make them with: python -m experiments {kind.command}"
+                if _is_own_fit(folder):
+                    made = (
+                        f"figure {number} is of the paper's tasks, not of your own demonstrations"
+                    )
                 raise InputError(f"{path} has no {missing[0]}; {made}")
         yield folders
+
+
+def _is_own_fit(folder: Path) -> bool:
+    with contextlib.suppress(InputError):
+        return "demonstrations" in RunFolder(folder).config
+    return False
 
 
 def _paths(number: str, runs: Sequence[Path]) -> list[Path]:

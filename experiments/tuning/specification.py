@@ -113,7 +113,8 @@ class Studies(NamedTuple):
             return
         files = " or ".join(str(self.file(column)) for column in columns)
         command = self.command(columns[0])
-        raise InputError(f"no study of {self.task} in {files}; make one with: {command}")
+        text = f"no study of {self.task} in {files}; make one with: {command}"
+        raise InputError(f"{text}; one that is elsewhere is found by --storage.")
 
     def command(self, column: Column, name: str = "tune") -> str:
         """That makes the study of a column, or does `name` with it, with the options that were

@@ -231,7 +231,10 @@ def _check_numbers(episodes: Episodes, to_fit: bool) -> None:
         if first.setdefault(digest, i) != i:
             copies.append((name, episodes.names[first[digest]]))
     if broken:
-        raise InputError(f"{_named(broken)} not finite: NaN or an infinity (first: {where}).")
+        raise InputError(
+            f"{_named(broken)} not finite: NaN or an infinity (first: {where}). Leave such samples "
+            "out; with times the others stay where they are."
+        )
     if still:
         raise InputError(f"{_named(still)} constant: nothing moves. Leave such episodes out.")
     if copies and to_fit:
