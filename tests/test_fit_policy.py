@@ -2,7 +2,7 @@ import os
 import signal
 import sys
 
-from virl_tf import InputError, fit_policy
+from virl_tf import InputError, fit_policy, policy_schedule
 from virl_tf.domain import Domain
 from virl_tf.hparams import search_hparams
 from virl_tf.mixture import Mixture, gaussian
@@ -583,7 +583,7 @@ def test_weights_of_ones_own_count(ways):
 def short_search(monkeypatch):
     """Three rounds, where `fit_policy` searches without being told how."""
     few = search_hparams({"num_rounds": 3})
-    monkeypatch.setattr(fit_policy_module, "search_hparams", lambda _: few)
+    monkeypatch.setattr(policy_schedule, "search_hparams", lambda _: few)
 
 
 @pytest.mark.usefixtures("short_search")
