@@ -239,6 +239,7 @@ def cluster(workers: Workers) -> Iterator[Any]:
         raise InputError("sweeps need Dask: pip install 'virl_tf[cluster]'.") from error
     # A worker that TensorFlow keeps from leaving in time is killed, which is no news.
     logging.getLogger("distributed.nanny").setLevel(logging.ERROR)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     with dask.config.set(DASK), contextlib.ExitStack() as stack:
         logger = logging.getLogger("distributed.scheduler")
         stack.callback(logger.setLevel, logger.level)  # last: another sweep may follow
@@ -249,7 +250,11 @@ def cluster(workers: Workers) -> Iterator[Any]:
             own = dask.config.set({"distributed.nanny.pre-spawn-environ": environment})
             stack.enter_context(own)
             sizes = {"n_workers": workers.local, "threads_per_worker": 1, "processes": True}
-            local = LocalCluster(**sizes, dashboard_address=":0")
+            try:
+                local = LocalCluster(**sizes, dashboard_address=":0")
+            except KeyboardInterrupt:
+                _end_in_silence()
+                raise
             scheduler = stack.enter_context(local).scheduler_address
         try:
             client = Client(scheduler, timeout=ANSWER_SECONDS, name="virl_tf sweep")
@@ -260,7 +265,14 @@ def cluster(workers: Workers) -> Iterator[Any]:
         stack.enter_context(client)
         # First of all that ends: what is lost with the workers is lost on purpose.
         stack.callback(logger.setLevel, logging.ERROR)
+        stack.callback(_end_in_silence)
         yield client
+
+
+def _end_in_silence() -> None:
+    """What is cancelled while processes end is no news either."""
+    for name in ("distributed.nanny", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def ask(question: Callable[[], Any]) -> Any:

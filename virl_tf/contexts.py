@@ -114,7 +114,10 @@ def checked_context(c: Any, size: int) -> Float64[Array, " C"]:
     """One context as float64 [size], or an InputError."""
     c = checked("c", c, size)
     if c.shape.rank != 1:
-        raise InputError(f"c must be one context [{size}], got shape {c.shape}.")
+        raise InputError(
+            f"c must be one context [{size}], got shape {c.shape}; for several there are "
+            "reward(x, c) and policy.sample(c)."
+        )
     if tf.executing_eagerly() and not np.isfinite(c).all():
         raise InputError(f"c must be finite numbers, got {c.numpy().tolist()}.")
     return c
@@ -125,5 +128,6 @@ def checked(name: str, value: Any, size: int) -> tf.Tensor:
     value = real_tensor(name, value, size)
     if value.shape.rank in (0, None) or value.shape[-1] != size:
         wanted = f"{name} must be an array of real numbers [..., {size}]"
-        raise InputError(f"{wanted}, got shape {value.shape}.")
+        one = f"; one number for each is {name}[:, None]" if size == value.shape.rank == 1 else ""
+        raise InputError(f"{wanted}, got shape {value.shape}{one}.")
     return value

@@ -79,7 +79,7 @@ class Reward(NamedTuple):
         """R(x): [..., D] -> [...], float64, differentiable in x.
 
         Args:
-            x: [..., D].
+            x: [..., D]; columns of a data frame count in their order, whatever they are called.
             c: the contexts [..., C] of a reward that has any; broadcast to x.
 
         Raises:
