@@ -172,7 +172,8 @@ def reward_in_words(summary: Mapping[str, Any]) -> str:
     if exponent == 1.0 or (summary.get("networks") == 0 and summary["from_mixture"]):
         return f"the reward: {mixture} alone"
     if summary.get("from_mixture"):  # fits before 1.0.25 do not say
-        return f"the reward: {mixture} + {networks} {summary['networks']} networks"
+        plural = "s" if summary["networks"] > 1 else ""
+        return f"the reward: {mixture} + {networks} {summary['networks']} network{plural}"
     return f"the reward: {networks} discriminators + {exponent:.2f} x {mixture}"
 
 
