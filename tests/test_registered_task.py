@@ -10,7 +10,6 @@ import pytest
 from experiments import tasks
 from tests import tiny
 
-pytestmark = pytest.mark.usefixtures("quick")
 SMALL = tiny.set_words("training.num_epochs=2", "loop.num_iterations=2", "loop.num_negatives=500")
 SMALL = ["--preset", "smoke", *SMALL]
 SEARCHED = ("network.layer_size=8", "network.num_layers=2", "policy.update_steps=2")  # by a study
@@ -29,7 +28,7 @@ def ring():
 @pytest.fixture(scope="module")
 def run(call, tmp_path_factory):
     out = tmp_path_factory.mktemp("ring") / "run"
-    few = ["--components", "3", "--rows", "150", "--no-tensorboard"]
+    few = ["--components", "3", "--rows", "300", "--no-tensorboard"]
     status, shown, error = call("run", "ring", "--modes", "3", *OPTIONS, *few, "--out", out)
     assert status == 0, shown + error
     return out
