@@ -87,7 +87,7 @@ def fit_encoding(
     """
     ends = check_options(kind, size, via, phase, tolerance)
     episodes = check_episodes(trajectories, times)
-    for line in wrapped_angles(episodes):
+    for line in wrapped_angles(_some(episodes)):
         warnings.warn(line, stacklevel=2)
     if num_steps is None:
         num_steps = int(np.median(episodes.lengths))
@@ -104,13 +104,19 @@ def fit_encoding(
 def _sample(episodes: Episodes, kind: str, phase: str | None, num_steps: int) -> _Sample:
     phase = phase or ("length" if kind == "waypoints" else "time")
     count = len(episodes.values)
-    rows = np.unique(np.linspace(0, count - 1, min(count, MOST_FITTED)).astype(int))
-    y = resample(episodes.take(rows), num_steps, phase)
+    y = resample(_some(episodes), num_steps, phase)
     spread, size = y.std(axis=(0, 1)), np.abs(y).max(axis=(0, 1))
     # The spread of a constant column, such as a height of 0.1, need not be 0 exactly.
     scale = np.where(np.ptp(y, axis=(0, 1)) > 0.0, spread, np.maximum(size, 1.0))
     duration = float(np.median(episodes.durations))
     return _Sample(y, scale, max(count // 2, 1), episodes.columns, duration, phase)
+
+
+def _some(episodes: Episodes) -> Episodes:
+    """At most `MOST_FITTED`, from the first to the last."""
+    count = len(episodes.values)
+    rows = np.unique(np.linspace(0, count - 1, min(count, MOST_FITTED)).astype(int))
+    return episodes.take(rows)
 
 
 def _encoding(
