@@ -113,8 +113,8 @@ class Studies(NamedTuple):
             return
         files = " or ".join(str(self.file(column)) for column in columns)
         command = self.command(columns[0])
-        text = f"no study of {self.task} in {files}; make one with: {command}"
-        raise InputError(f"{text}; one that is elsewhere is found by --storage.")
+        text = f"no study of {self.task} in {files} (elsewhere: --storage)"
+        raise InputError(f"{text}; make one with: {command}")
 
     def command(self, column: Column, name: str = "tune") -> str:
         """That makes the study of a column, or does `name` with it, with the options that were
