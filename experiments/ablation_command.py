@@ -13,8 +13,8 @@ import pandas as pd
 from experiments.ablations import Ablation
 from experiments.records import Record
 from experiments.result_files import TARGET, columns_of, reading, rows_of
+from experiments.result_statistics import lost, with_interval, without_value
 from experiments.screen import screen
-from experiments.statistics import lost, with_interval, without_value
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import last_line, write_tables
 

@@ -12,8 +12,7 @@ import pandas as pd
 from rich.table import Table
 
 from experiments.pooled_results import check_poolable, read_results
-from experiments.screen import screen
-from experiments.statistics import (
+from experiments.result_statistics import (
     FEWEST_FOR_INTERVAL,
     Curve,
     bootstrap_interval,
@@ -23,6 +22,7 @@ from experiments.statistics import (
     select,
     sign_flip_test,
 )
+from experiments.screen import screen
 from experiments.tasks import describe
 
 HOLDS, FAILS, TOO_FEW = "holds", "does not hold", "not enough runs"

@@ -32,7 +32,7 @@ import pandas as pd
 
 from experiments import RESULTS
 from experiments.result_files import DIVERGED, FAILED, to_markdown
-from experiments.statistics import differences, with_interval
+from experiments.result_statistics import differences, with_interval
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "docs" / "tables.yaml"

@@ -17,8 +17,8 @@ from experiments.expected_time import sentence, times_of_units
 from experiments.pooled_results import numerics_in
 from experiments.records import FOLDER, find_records
 from experiments.result_files import table_of, to_markdown
+from experiments.result_statistics import table
 from experiments.screen import screen
-from experiments.statistics import table
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.tasks import describe
 from experiments.units import ReferenceUnit, SweepRequest

@@ -27,7 +27,7 @@ from experiments.cli import claims_command
 from experiments.figures import RESULTS
 from experiments.pooled_results import read_results
 from experiments.result_files import columns_of
-from experiments.statistics import table
+from experiments.result_statistics import table
 from experiments.tasks import describe, names
 
 VERSATILE, LIMITED, UNEXPLORED, BOTH, PREFERS, ALIKE = GRID_WALKER

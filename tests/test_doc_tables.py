@@ -22,7 +22,7 @@ from experiments.doc_tables import (
     stray_rows,
     update,
 )
-from experiments.statistics import bootstrap_interval
+from experiments.result_statistics import bootstrap_interval
 
 TABLES = read_tables()
 

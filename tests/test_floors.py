@@ -94,7 +94,7 @@ EXPERIMENT_FLOORS = [
             "early_checks",
             "result_files",
             "pooled_results",
-            "statistics",
+            "result_statistics",
             "demonstration_files",
         ),
         *("user_functions", "trajectory_files", "fit_request", "judge_request", "tracking"),

@@ -24,7 +24,7 @@ from experiments.report import items, markup, sources
 from experiments.report.report import build, write_report
 from experiments.report.results import Results, mean_with_interval, not_run
 from experiments.result_files import COLUMNS, columns_of
-from experiments.statistics import bootstrap_interval
+from experiments.result_statistics import bootstrap_interval
 from experiments.tasks import descriptions
 
 COMMITTED = Path(__file__).parent.parent / "experiments" / "results"

@@ -36,7 +36,13 @@ from experiments import sweep, sweep_command
 from experiments.pooled_results import read_results
 from experiments.records import write_record
 from experiments.result_files import COLUMNS, RUN, to_markdown
-from experiments.statistics import bootstrap_interval, differences, paired, sign_flip_test, table
+from experiments.result_statistics import (
+    bootstrap_interval,
+    differences,
+    paired,
+    sign_flip_test,
+    table,
+)
 from experiments.sweep import (
     RUNS,
     Workers,

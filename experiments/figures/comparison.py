@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from experiments.figures.style import Look, explain, open_frame, save
-from experiments.statistics import bootstrap_interval
+from experiments.result_statistics import bootstrap_interval
 
 COLOURS = {"published": "0.35", "found": "C0"}
 

@@ -13,7 +13,7 @@ from experiments.figures.published import lay_published, read_published
 from experiments.figures.style import COLOURS, LABELS, Look, explain, open_frame, save
 from experiments.pooled_results import read_results
 from experiments.references import LABELS as REFERENCES
-from experiments.statistics import select
+from experiments.result_statistics import select
 
 # The references that are drawn; more would hide the curves.
 DASHES: dict[str, Any] = {

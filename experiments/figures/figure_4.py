@@ -9,7 +9,7 @@ from experiments.figures.figure_2b import BANDS, curve, finish, reference
 from experiments.figures.published import lay_published, read_published
 from experiments.figures.style import COLOURS, LABELS, explain, save
 from experiments.pooled_results import read_results
-from experiments.statistics import select
+from experiments.result_statistics import select
 
 CURVES = (
     ("training_policy", "--s", "training policy"),

@@ -15,8 +15,8 @@ from experiments.ablation_tables import table_of
 from experiments.figures.style import Look, explain, log_ticks, open_frame, save
 from experiments.references import LABELS
 from experiments.result_files import COLUMNS, read_table, to_markdown
+from experiments.result_statistics import bootstrap_interval, with_interval, without_value
 from experiments.screen import screen
-from experiments.statistics import bootstrap_interval, with_interval, without_value
 from experiments.tasks import describe
 from experiments.tasks.description import Panel
 

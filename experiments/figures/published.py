@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from experiments.figures.style import COLOURS, LABELS, Look
-from experiments.statistics import Curve, select
+from experiments.result_statistics import Curve, select
 
 KEYS = ["stage", "method", "components", "modes"]
 COLUMNS = [*KEYS, "value"]

@@ -14,7 +14,7 @@ from experiments.figures.style import LABELS
 from experiments.references import LABELS as REFERENCES
 from experiments.report.markup import Markup, element, table
 from experiments.report.results import Results, Table, mean_with_interval
-from experiments.statistics import lost, without_value
+from experiments.result_statistics import lost, without_value
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from experiments.early_checks import has_results
 from experiments.figures import draw
 from experiments.pooled_results import read_results
 from experiments.result_files import RUN, value_at
-from experiments.statistics import with_interval
+from experiments.result_statistics import with_interval
 from experiments.tasks import describe, descriptions, names
 
 NEED_TABLES_ONLY = ("2b", "4")  # figures that are drawn from results.csv alone

@@ -18,9 +18,9 @@ import pandas as pd
 
 from experiments.expected_time import sentence, times_of_units
 from experiments.result_files import FAILED, further_values, to_markdown
+from experiments.result_statistics import bounded, differences, lost, sign_flip_test, with_interval
 from experiments.screen import screen
 from experiments.specification import column_name, parse_integers, published_column, tuned_file
-from experiments.statistics import bounded, differences, lost, sign_flip_test, with_interval
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import failed
 from experiments.tasks import describe

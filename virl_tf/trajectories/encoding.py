@@ -27,7 +27,9 @@ from virl_tf.trajectories.episodes import (
 from virl_tf.validation import InputError
 
 MOST_SHOWN = 6  # columns of an error
-UNLIKE = 7.0  # times an encoding's error, that codes lose of what they do not stand for
+# Times an encoding's error, that codes lose of what they do not stand for: more is lost of 5 of
+# 6,933 paths of people that it was made of, of none of 1,734 others, and of none of 72 of a rod.
+UNLIKE = 7.0
 
 
 class Reconstruction(NamedTuple):
