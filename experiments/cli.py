@@ -553,13 +553,13 @@ def infer_command(
         Option(
             "--search/--fixed",
             help="Add and prune components first, or keep one set of them as in the paper; "
-            "default: search, but for a policy for all contexts, or with --support, which starts "
-            "from the reward's draws inside.",
+            "default: search, but for a policy for all contexts, below --temperature 1, or with "
+            "--support, which starts from the reward's draws inside.",
         ),
     ] = None,
     steps: Annotated[
         int | None,
-        Option(help="Trust-region steps; default: 400 if fixed, 30 after a search, 60 inside."),
+        Option(help="Trust-region steps; default: 400 if fixed, 30 after a search, else 60."),
     ] = None,
     samples: Annotated[
         int | None,
@@ -575,6 +575,13 @@ def infer_command(
             "Of a fit with contexts: the one to fit the policy for; default: all of them.",
         ),
     ] = None,
+    temperature: Annotated[
+        float,
+        Option(
+            help="Of a fit: below 1 the policy keeps nearer to what is likeliest, and no "
+            "component's weight changes."
+        ),
+    ] = 1.0,
     obstacles: Annotated[
         float | None, _given("SHARE", "path_planning: block this share of the paths, e.g. 0.33.")
     ] = None,
@@ -605,7 +612,8 @@ def infer_command(
     from experiments.inference import InferenceRequest, infer
 
     where = parse_numbers("--context", context)
-    request = InferenceRequest(components, search, steps, samples, seed, obstacles, support, where)
+    how = (components, search, steps, samples, seed, obstacles, support, where, temperature)
+    request = InferenceRequest(*how)
     folder = "inference" if obstacles is None else "obstacles"
     infer(runs, request, out or own(runs[0]) / folder)
 

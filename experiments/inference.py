@@ -11,10 +11,10 @@ from virl_tf.fit_policy import PolicyResult, fit_policy
 from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.policy_file import save_policy
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.policy_schedule import AFTER_SEARCH, CONSTRAINED, FIXED
+from virl_tf.policy_schedule import AFTER_SEARCH, FIXED, KEPT_SHARES
 from virl_tf.reward import Reward
 from virl_tf.targets import NowhereInsideError, Support
-from virl_tf.validation import InputError, check_choice
+from virl_tf.validation import InputError, check_choice, check_positive
 
 import numpy as np
 from rich.console import Console
@@ -45,6 +45,7 @@ class InferenceRequest(NamedTuple):
         support: where the policy may go, a Python function; see `experiments.user_functions`.
         context: of rewards with contexts the one to fit a policy for, by its columns' names; None:
             a policy for all that were demonstrated.
+        temperature: below 1 the policy is nearer to what is likeliest; see `fit_policy`.
     """
 
     components: int
@@ -55,6 +56,7 @@ class InferenceRequest(NamedTuple):
     obstacles: float | None = None
     support: str | None = None
     context: Mapping[str, float] | None = None
+    temperature: float = 1.0
 
 
 class Plan(NamedTuple):
@@ -65,7 +67,9 @@ class Plan(NamedTuple):
         reward: of the first run.
         context: of the policy, [C]; None: without, or for all.
         support: the user's.
-        search: as `InferenceRequest`; None: as `fit_policy` does it where there is a support.
+        search: as `InferenceRequest`; None: as `fit_policy` does it where there is a support, or
+            below temperature 1.
+        temperature: as `InferenceRequest`.
         config: what tells this command from others.
     """
 
@@ -74,6 +78,7 @@ class Plan(NamedTuple):
     context: np.ndarray | None
     support: UserSupport | None
     search: bool | None
+    temperature: float
     config: dict[str, Any]
 
     @property
@@ -81,7 +86,8 @@ class Plan(NamedTuple):
         """How the same is fitted to another target, as arguments of `fit_policy`."""
         search = False if self.search is False else SEARCH
         steps, samples = self.config["steps"], self.config["samples"]
-        return {"search": search, "num_steps": steps, "samples_per_component": samples}
+        own = {"num_steps": steps, "samples_per_component": samples}
+        return {"search": search, "temperature": self.temperature, **own}
 
 
 def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = False) -> None:
@@ -128,8 +134,8 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
         raise InputError("--search is not for a policy for all contexts; give one with --context.")
     named = None if request.support is None else load_support(request.support)
     support = None if named is None else UserSupport(named.function)
-    search = request.search
-    if search is None and support is None:
+    search, temperature = request.search, _temperature(runs[0], request.temperature)
+    if search is None and support is None and temperature >= 1.0:
         search = not for_all
     steps, samples = _steps_and_samples(request, search, for_all)
     inference = inference_of(runs, rewards, request.obstacles, context, support)
@@ -143,8 +149,9 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
         **({} if request.obstacles is None else {"blocked_share": request.obstacles}),
         **({} if named is None else {"support": named.identity}),
         **({} if context is None else {"context": context.tolist()}),
+        **({} if temperature == 1.0 else {"temperature": temperature}),
     }
-    return Plan(inference, rewards[0], context, support, search, config)
+    return Plan(inference, rewards[0], context, support, search, temperature, config)
 
 
 def _preset_of(runs: list[Path]) -> object:
@@ -217,12 +224,20 @@ def _steps_and_samples(
         if for_all:
             steps = FIXED.num_steps
         elif search is None:
-            steps = CONSTRAINED.num_steps
+            steps = KEPT_SHARES.num_steps
         else:
             steps = AFTER_SEARCH.num_steps if search else FIXED_STEPS
     if samples is None and search is False and not for_all:
         samples = FIXED_SAMPLES
     return steps, samples
+
+
+def _temperature(run: Path, given: float) -> float:
+    """Raises InputError for what is none, and for runs of tasks, whose truth has temperature 1."""
+    if given != 1.0 and "task" in RunFolder(run).config:
+        text = f"--temperature is for fits to your own demonstrations; {run} is of a task."
+        raise InputError(text)
+    return check_positive("--temperature", given)
 
 
 def _context(run: Path, reward: Reward, given: Mapping[str, float] | None) -> np.ndarray | None:
@@ -310,6 +325,7 @@ def _fit(plan: Plan) -> tuple[PolicyResult, list[dict[str, float]]]:
             reward.dim,
             components,
             contexts=getattr(inference, "contexts", None),
+            temperature=plan.temperature,
             search=SEARCH if plan.search else plan.search,
             support=_both(inference.support, plan.support),
             seed=seed,

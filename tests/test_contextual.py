@@ -199,7 +199,12 @@ def test_a_policy_for_all_contexts_is_inferred_on_its_reward(call, run):
     assert set(found["i_projection"]) == {"inference_policy", "training_policy"}
     trained = json.loads((out / "summary.json").read_text())["unseen"]["training_policy"]
     assert found["unseen"]["training_policy"] == pytest.approx(trained)
-    for refused in (["--search"], ["--obstacles", "0.3"], ["--context", "x0=0.3"]):
+    for refused in (
+        ["--search"],
+        ["--obstacles", "0.3"],
+        ["--context", "x0=0.3"],
+        ["--temperature", "0.5"],
+    ):
         status, _, error = call("infer", out, *options, *refused, "--out", out / "refused")
         assert (status, len(error.splitlines())) == (2, 1), task
 

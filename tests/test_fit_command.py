@@ -520,6 +520,22 @@ def test_a_support_that_cannot_be_read(call, finished, tmp_path, support, messag
     assert not (tmp_path / "new").exists()
 
 
+def test_a_policy_nearer_to_what_is_likeliest(call, finished, tmp_path):
+    few = ["infer", finished[0], "--components", "3", "--steps", "5", "--samples", "40"]
+    status, _, error = call(*few, "--temperature", "0.5", "--out", tmp_path / "new")
+    assert status == 0, error
+    assert "less likely" not in error  # what it is for
+    summary = json.loads((tmp_path / "new" / "summary.json").read_text())
+    assert summary["temperature"] == 0.5
+    history = pd.read_csv(tmp_path / "new" / "history.csv")
+    assert len(history) == 5  # no search
+    assert np.ptp(history["effective_components"]) < 1e-3
+    status, _, error = call(*few, "--temperature", "0", "--out", tmp_path / "cold")
+    assert status == 2
+    assert "--temperature must be a finite number > 0" in error
+    assert not (tmp_path / "cold").exists()
+
+
 def test_obstacles_are_of_tasks(call, finished, tmp_path):
     arguments = [*SEARCH, "--obstacles", "0.3", "--out", tmp_path / "new"]
     status, _, error = call("infer", finished[0], *arguments)

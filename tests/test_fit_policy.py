@@ -632,6 +632,66 @@ def test_where_hardly_a_draw_is_inside_there_is_a_search(ways, monkeypatch):
     assert np.mean(beyond(fitted.policy.sample(2000, 0))) > 0.5
 
 
+# --- temperature --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.25, 4.0])
+def test_a_gaussian_at_a_temperature_is_one_of_so_many_times_its_covariance(temperature):
+    fitted = quick(num_steps=100, temperature=temperature)
+    variances = temperature * np.array([0.25, 4.0])
+    np.testing.assert_allclose(fitted.policy.covariances[0], np.diag(variances), atol=1e-3)
+    np.testing.assert_allclose(fitted.policy.means[0], [1.0, -2.0], atol=1e-3)
+    log_normaliser = np.log(2.0 * np.pi) + 0.5 * np.log(variances).sum()
+    np.testing.assert_allclose(fitted.elbo, log_normaliser, atol=1e-2)
+
+
+@pytest.fixture
+def apart():
+    """A reward of four modes, 0.1 wide, that carries them as its EM mixture."""
+    modes = Mixture(
+        tf.math.log(tf.constant([0.4, 0.3, 0.2, 0.1], tf.float64)),
+        tf.constant(WAYS),
+        tf.constant(np.tile(0.1 * np.eye(2), (4, 1, 1))),
+    )
+    return make_reward([], base=modes, mixture=modes)
+
+
+def test_below_temperature_one_modes_become_narrower_and_keep_their_shares(apart):
+    fitted = fit_policy(apart, 2, 4, temperature=0.25)
+    np.testing.assert_allclose(np.exp(fitted.policy.log_weights), [0.4, 0.3, 0.2, 0.1], atol=1e-3)
+    np.testing.assert_allclose(fitted.policy.means, WAYS, atol=0.01)
+    expected = np.tile(0.0025 * np.eye(2), (4, 1, 1))
+    np.testing.assert_allclose(fitted.policy.covariances, expected, atol=2e-4)
+
+
+def test_from_a_start_of_ones_own_they_do_so_on_any_log_density(apart):
+    of_reward = fit_policy(apart, 2, 4, temperature=0.25, num_steps=5)
+    own = {"initial_policy": apart.mixture, "num_steps": 5, "seed": 0}
+    fitted = fit_policy(apart.log_prob, 2, 4, temperature=0.25, **own)
+    for found, expected in zip(fitted.policy, of_reward.policy, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("own", [{"search": False}, {"search": {"num_rounds": 2}}])
+def test_a_search_or_a_fixed_set_that_is_asked_for_moves_the_weights(apart, own):
+    """Towards those of exp(R / temperature), 0.4^4, 0.3^4, ... of their sum."""
+    fitted = fit_policy(apart, 2, 4, temperature=0.25, num_steps=60, **own)
+    assert np.exp(fitted.policy.log_weights).max() > 0.5
+
+
+def test_a_constraint_starts_from_shares_at_temperature_one(ways):
+    fitted = fit_policy(ways, 2, 4, support=beyond, temperature=0.5, num_steps=5)
+    draws = fitted.policy.sample(4000, 0)
+    nearest = np.linalg.norm(draws[:, None] - WAYS, axis=2).argmin(axis=1)
+    np.testing.assert_allclose(np.bincount(nearest) / 4000, [0.4, 0.3, 0.2, 0.1], atol=0.05)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, np.nan, np.inf, True, "1", None])
+def test_bad_temperatures_are_refused(temperature):
+    with pytest.raises(InputError, match="temperature must be a finite number > 0"):
+        quick(temperature=temperature)
+
+
 def test_a_policy_at_its_best_rises_no_more():
     """Steps of a hundredth of a nat and less are its last digits."""
     fitted = quick(normal, 2, 1, search=False, num_steps=80, samples_per_component=500)

@@ -16,7 +16,7 @@ from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.observers import StepBar
 from virl_tf.policy_elbo import DRAWS, measured
-from virl_tf.policy_schedule import CONSTRAINED, schedule_of, step_hparams
+from virl_tf.policy_schedule import KEPT_SHARES, schedule_of, step_hparams
 from virl_tf.policy_start import (
     conditional_start,
     constrained_start,
@@ -26,8 +26,15 @@ from virl_tf.policy_start import (
 from virl_tf.policy_steps import Steps
 from virl_tf.policy_watch import Callback, Watch
 from virl_tf.reward import Reward
-from virl_tf.targets import Support, checked_target
-from virl_tf.validation import InputError, check_contexts, check_flag, check_integer, check_seed
+from virl_tf.targets import Support, checked_target, tempered
+from virl_tf.validation import (
+    InputError,
+    check_contexts,
+    check_flag,
+    check_integer,
+    check_positive,
+    check_seed,
+)
 from virl_tf.vips.adaptive import budget_of
 from virl_tf.vips.slopes import slopes_say_all
 from virl_tf.vips.vips import Target, step_options, target_rows_at_once
@@ -44,8 +51,9 @@ class PolicyResult:
             `ConditionalMixture`, whose `condition(c)` is one.
         history: a row per step, the columns of `virl_tf.vips.vips.VipsHistory`.
         warnings: a line for each reason to doubt the policy, with what to try.
-        elbo: E_q[log_prob(x) - log q(x)] inside of the support, in nats: by how much less than the
-            log normaliser of exp(log_prob) tells KL(q || p). With contexts the mean over them.
+        elbo: E_q[log_prob(x) / temperature - log q(x)] inside of the support, in nats: by how much
+            less than the log normaliser of exp(log_prob / temperature) tells KL(q || p). With
+            contexts the mean over them.
         elbo_error: its standard error.
         inside: share of the policy's draws where `log_prob` is finite and `support` holds; of the
             others the ELBO knows nothing, so refuse them.
@@ -77,6 +85,7 @@ def fit_policy(
     num_components: int = 10,
     *,
     contexts: Any = None,
+    temperature: float = 1.0,
     seed: int = 0,
     search: bool | Mapping[str, Any] | None = None,
     gradients: bool | None = None,
@@ -105,6 +114,9 @@ def fit_policy(
         contexts: [M, C], equally likely. Then `log_prob` takes rows [c, x], [N, C + D], and may be
             off by a function of c; the policy is q(x | c), fitted in expectation over them by
             `virl_tf.vips.conditional`: a fixed set of components, by values.
+        temperature: the policy is fitted to exp(log_prob / temperature), below 1 nearer to what is
+            likeliest. Then, on a reward or from an `initial_policy`, without `search`, no weight
+            changes: the likeliest mode would take all.
         seed: of the start and of all samples.
         search: add, prune and split components before the steps (`virl_tf.vips.adaptive`), which
             finds modes that a fixed set misses, but none far outside of the start's draws: there
@@ -154,14 +166,18 @@ def fit_policy(
     seed = check_seed(seed)
     dim = check_integer("dim", dim, 1)
     num_components = check_integer("num_components", num_components, 1)
+    temperature = check_positive("temperature", temperature)
     if num_steps is not None:
         check_integer("num_steps", num_steps, 1)
     check_integer("callback_every", callback_every, 1)
     c = None if contexts is None else _checked_contexts(contexts, search, gradients)
     size = dim if c is None else c.shape[1] + dim
     mixture = _mixture_of(log_prob) if initial_policy is None else None
-    constrained = mixture is not None and support is not None
-    schedule = schedule_of(search, c is not None, constrained)
+    if support is None:
+        keep_shares = temperature < 1.0 and _starts_at_modes(log_prob, initial_policy)
+    else:
+        keep_shares = mixture is not None
+    schedule = schedule_of(search, c is not None, keep_shares)
     own = (samples_per_component, kl_bound, weight_kl_bound, ridge)
     hparams = step_hparams(schedule.steps, *own)
 
@@ -169,16 +185,16 @@ def fit_policy(
     num_points = min(schedule.steps.samples(size) * num_components, target_rows_at_once(dim))
     points = drawn(start, _where(c, num_points, seed), split_seed(seed, 0, "check"))
     target = checked_target(log_prob, support, points)
-    if mixture is not None and schedule.steps is CONSTRAINED:
+    if mixture is not None and support is not None and schedule.steps is KEPT_SHARES:
         inside = constrained_start(mixture, target, num_components, seed)
         start = inside or start
         if inside is None:  # then modes inside have to be looked for
-            schedule = schedule_of(True, False, constrained)
+            schedule = schedule_of(True, False, keep_shares)
             hparams = step_hparams(schedule.steps, *own)
+    target = tempered(target, temperature)
     if gradients is None:
         unbounded = support is None and _has_no_bounds(log_prob)
-        wanted = schedule.search is not None and unbounded
-        gradients = wanted and slopes_say_all(target, points)
+        gradients = schedule.by_gradients and unbounded and slopes_say_all(target, points)
 
     options = step_options(hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
     num_samples = hparams.samples_per_component or schedule.steps.samples(size, gradients)
@@ -223,6 +239,11 @@ def _mixture_of(log_prob: Any) -> Mixture | None:
     """The EM mixture of a reward that has one: its components are at the modes."""
     mixture = log_prob.mixture if isinstance(log_prob, Reward) else None
     return mixture if isinstance(mixture, Mixture) and mixture.num_components else None
+
+
+def _starts_at_modes(log_prob: Any, initial_policy: Any) -> bool:
+    """What a user starts from, and what a reward is started from, stands for its modes."""
+    return initial_policy is not None or isinstance(log_prob, Reward)
 
 
 def _has_no_bounds(log_prob: Any) -> bool:

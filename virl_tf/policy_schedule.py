@@ -36,9 +36,10 @@ CONDITIONAL = StepDefaults(300, weight_kl_bound=0.002, fewest_samples=FEWEST_DRA
 # small ones, of more samples. Larger ones with fewer samples end at a higher KL.
 AFTER_SEARCH = StepDefaults(30, 4, 8, kl_bound=0.005)
 
-# Of components that a constraint has been met with at the start: they move away from its edge, and
-# their weights, which are shares of the reward's draws inside, stay as they are.
-CONSTRAINED = StepDefaults(60, weight_kl_bound=1e-9)
+# Of components that start at a reward's modes and move inside of a constraint, or nearer to what is
+# likeliest: their weights, shares of the reward's draws, stay, or a few of them take all
+# (docs/decisions-policies.md: constraints, temperature).
+KEPT_SHARES = StepDefaults(60, weight_kl_bound=1e-9)
 
 
 class Schedule(NamedTuple):
@@ -47,12 +48,16 @@ class Schedule(NamedTuple):
     steps: StepDefaults
     search: SearchHparams | None = None
 
+    @property
+    def by_gradients(self) -> bool:
+        """Whether steps follow those, where the target has them: not in the paper's fixed set."""
+        return self.search is not None or self.steps is KEPT_SHARES
+
 
 def schedule_of(
-    search: bool | Mapping[str, Any] | None, in_contexts: bool, constrained: bool
+    search: bool | Mapping[str, Any] | None, in_contexts: bool, keep_shares: bool
 ) -> Schedule:
-    """What `fit_policy` does by `search`; `constrained`: a support for a reward that tells where
-    its modes are.
+    """What `fit_policy` does by `search`; `keep_shares`: of a start at a reward's modes.
 
     Raises InputError for a `search` that cannot be used.
     """
@@ -60,8 +65,8 @@ def schedule_of(
         return Schedule(CONDITIONAL)
     if search is False:
         return Schedule(FIXED)
-    if constrained and search is None:
-        return Schedule(CONSTRAINED)
+    if keep_shares and search is None:
+        return Schedule(KEPT_SHARES)
     own: Any = None if search is True else search
     return Schedule(AFTER_SEARCH, search_hparams(own))
 

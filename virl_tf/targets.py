@@ -57,6 +57,11 @@ def checked_target(log_prob: Any, support: Support | None, x: Float64[Array, "N 
     return bounded
 
 
+def tempered(target: Target, temperature: float) -> Target:
+    """target(x) / temperature: exp of it has the same modes, sharper ones below 1."""
+    return target if temperature == 1.0 else lambda x: target(x) / temperature
+
+
 def _tried(name: str, function: Callable[..., Any], x: Float64[Array, "N D"]) -> Any:
     """function(x), once it is known that TensorFlow can compile it.
 

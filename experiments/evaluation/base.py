@@ -62,7 +62,8 @@ class Inference(Protocol):
         for the screen.
 
         Args:
-            fitting: of the new policy, as arguments of `fit_policy`: search, steps, samples.
+            fitting: of the new policy, as arguments of `fit_policy`: search, temperature, steps,
+                samples.
         """
 
 
