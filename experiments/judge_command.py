@@ -50,6 +50,7 @@ from experiments.result_files import append_rows, table_so_far
 from experiments.screen import numbers_table, screen, warn
 
 LARGE = 1e4  # numbers whose powers of ten are shown
+SHARPER = 0.5  # temperature of a policy whose draws are measured beside the first one's
 SHOWN = {2: 1000, 3: 150}  # points [N, D], paths [N, T, D] of each picture
 
 
@@ -258,6 +259,10 @@ def _fitted(task: Judge, split: Split) -> dict[str, Density]:
     for i, (suffix, size) in enumerate(sizes.items()):
         further = _further_policy(task, split, result, size) if i else result.policy
         found[f"{POLICY}{suffix}"] = further
+    if task.request.outcome is not None and not task.rows.contexts:
+        suffix, size = next(iter(sizes.items()))
+        name = f"{POLICY}{suffix}, temperature {SHARPER:g}"
+        found[name] = _further_policy(task, split, result, size, SHARPER)
     for name, fit in reference_fits(split.data, sizes, split.seed).items():
         with task.console.status(f"split {split.number}: {name}"):
             found[name] = fit()
@@ -274,14 +279,19 @@ def _fit(task: Judge, split: Split, folder: Path) -> virl_tf.Result:
     return result
 
 
-def _further_policy(task: Judge, split: Split, result: virl_tf.Result, size: int) -> Density:
+def _further_policy(
+    task: Judge, split: Split, result: virl_tf.Result, size: int, temperature: float = 1.0
+) -> Density:
     """Fitted to the reward, and kept beside it."""
-    path = task.out / f"split-{split.number}" / f"policy-{size}.npz"
+    at = "" if temperature == 1.0 else f", temperature {temperature:g}"
+    name = f"policy-{size}{at}".replace(", temperature ", "-at-")
+    path = task.out / f"split-{split.number}" / f"{name}.npz"
     if not path.is_file():
-        task.console.print(f"split {split.number}: a policy of {size}", highlight=False)
+        task.console.print(f"split {split.number}: a policy of {size}{at}", highlight=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the result has them, too
             options: dict[str, Any] = {"seed": split.seed, "progress": task.progress}
+            options["temperature"] = temperature
             if (contexts := split.rows.parts()[1]) is not None:
                 options["contexts"] = contexts.to_numpy()
             fitted = fit_policy(result.reward, result.reward.dim, size, **options)

@@ -86,7 +86,7 @@ def test_the_table_has_a_row_per_split_and_density(finished):
     _, out, shown = finished
     table = pd.read_csv(out / "judge.csv")
     assert list(table.columns) == [*judged.COLUMNS, "reach", "inside[/m]", "axes"]
-    densities = ["kept back", "reward", "policy, 2", *REFERENCES]
+    densities = ["kept back", "reward", "policy, 2", "policy, 2, temperature 0.5", *REFERENCES]
     assert list(table["density"]) == 2 * densities
     assert list(table["split"]) == [0] * len(densities) + [1] * len(densities)
     assert (table["rows"] == 10).all()  # of 16 the one person who fits
