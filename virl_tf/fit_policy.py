@@ -116,14 +116,14 @@ def fit_policy(
             which it needs 3 x (D + 1) where it needs 3 x D^2 / 2 values. Default: in a search, if
             `log_prob` has gradients, no bounds and no jumps, which gradients do not see (looked
             for between draws of the start); never for a fixed set, as in the paper.
-        num_steps: trust-region steps of the K components; default 300, or 30 damped ones after a
-            search.
+        num_steps: trust-region steps of the K components; default 300, 30 damped ones after a
+            search, or 60 from a start inside of a `support` (see there).
         samples_per_component: per step; default max(50, 3 x coefficients of the quadratic
             surrogate), with contexts at least 200, 4 x after a search; of gradients
             max(12, 3 x (D + 1)), 8 x after a search.
         kl_bound: KL(new || old) of each component per step; default 0.05, or 0.005 after a search.
-        weight_kl_bound: the same for the weights; default 0.05, or none may change after a search;
-            with contexts 0.002.
+        weight_kl_bound: the same for the weights; default 0.05, with contexts 0.002; from a start
+            inside of a `support` none changes.
         ridge: of the surrogate's regression, in units of the rewards' variance.
         initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for
             a `Reward`, the heaviest components of the EM mixture that it carries (`best` rewards
@@ -140,7 +140,9 @@ def fit_policy(
 
     Warns:
         UserWarning: a component became `MAX_GROWTH` times as wide as the start, where the fit ends,
-            or is still on its way to infinity: the density is flat or improper.
+            or is still on its way to infinity: the density is flat or improper. Or the fit ended
+            below its start, which is returned; or most draws are where `log_prob` is not finite
+            or `support` does not hold.
 
     Raises:
         InputError: an argument that cannot be used, or a `log_prob` of the wrong shape or dtype,
