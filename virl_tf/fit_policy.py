@@ -44,13 +44,14 @@ class PolicyResult:
             `ConditionalMixture`, whose `condition(c)` is one.
         history: a row per step, the columns of `virl_tf.vips.vips.VipsHistory`.
         warnings: a line for each reason to doubt the policy, with what to try.
-        elbo: E_q[log_prob(x) - log q(x)] inside of the support, in nats: by how much less than the
-            log normaliser of exp(log_prob) tells KL(q || p). With contexts the mean over them.
+        elbo: E_q[log_prob(x) - log q(x)] inside of the support, in nats: the log normaliser of
+            exp(log_prob) minus KL(q || p). With contexts the mean over them.
         elbo_error: its standard error.
         inside: share of the policy's draws where `log_prob` is finite and `support` holds; of the
             others the ELBO knows nothing, so refuse them.
         rising: whether the ELBO still rose at the end: more `num_steps` may help.
-        evaluations: of `log_prob` by the search and the steps, had no warning ended them early.
+        evaluations: of `log_prob` by the search and the steps, all of them: a warning may have
+            ended these before.
     """
 
     policy: Any
