@@ -154,11 +154,11 @@ FILE_HELP = (
 )
 DataFile = Annotated[Path, Argument(metavar="FILE", help=FILE_HELP)]
 PATHS_FILE_HELP = (
-    "Trajectories: .npy, .npz, .csv or .parquet (extra `parquet`), or a folder of .csv files."
+    "Trajectories: .npy, .npz, .csv or .parquet (extra `parquet`), or a folder of the latter two."
 )
 PATHS_HELP = (
     "Each demonstration is a trajectory: [N, T, D], a table with a column of episodes, or a folder "
-    "of .csv files."
+    "of .csv or .parquet files."
 )
 AreTrajectories = Annotated[bool, Option("--trajectories", help=PATHS_HELP)]
 KIND_HELP = "Of trajectories: promp, waypoints or components; auto: chosen."
@@ -228,8 +228,8 @@ def run_command(
     preset: Annotated[
         str | None,
         _preset(
-            "smoke (seconds), quick (a minute), paper (the published hyperparameters) or best "
-            f"(beyond the paper). {DEFAULT}"
+            "smoke (half a minute), quick (a minute), paper (the published hyperparameters; "
+            f"minutes) or best (beyond the paper). {DEFAULT}"
         ),
     ] = None,
     hparams: Annotated[
@@ -370,7 +370,7 @@ def convert_command(
     ] = 0.0,
     quiet: Quiet = False,
 ) -> None:
-    """Published demonstrations of people, for fit and judge --trajectories."""
+    """Convert published demonstrations of people for fit and judge --trajectories."""
     from experiments.originals import convert
 
     print(convert(form, sources, out, apart))
@@ -496,7 +496,7 @@ def play_command(
     ] = None,
     runs: Annotated[int, Option(help="How many are played.")] = 500,
     candidates: Annotated[
-        int, Option(help="Proposed moves, of which the reward refuses what it does not like.")
+        int, Option(help="Proposed moves, of which the reward refuses those 6 nats below the best.")
     ] = 8,
     method: Method = "virl",
     components: Annotated[int | None, Option(help="Of the policy; default: chosen.")] = None,
@@ -553,8 +553,8 @@ def infer_command(
         Option(
             "--search/--fixed",
             help="Add and prune components first, or keep one set of them as in the paper; "
-            "default: search, but for a policy for all contexts, below --temperature 1, or with "
-            "--support, which starts from the reward's draws inside.",
+            "default: search, but not for all contexts, below --temperature 1, nor with --support, "
+            "where a policy starts from the reward's draws inside.",
         ),
     ] = None,
     steps: Annotated[
@@ -961,7 +961,7 @@ def record_command(
     out: Annotated[Path, _folder("A file for each run goes in here.")],
     quiet: Quiet = False,
 ) -> None:
-    """Records of runs, as sweeps write them: all that figures are drawn from, some ten KB each."""
+    """Records of runs, as sweeps write them: all that figures are drawn from, some 30 KB each."""
     from experiments.records import record
 
     for run in runs:
@@ -971,7 +971,9 @@ def record_command(
 @app.command("report")
 def report_command(
     out: Annotated[Path, _given("FILE", "Where the page goes.")] = Path("report.html"),
-    results: Annotated[Path, _folder("Folder of results; default: the committed ones.")] = RESULTS,
+    results: Annotated[
+        Path | None, _folder("Folder of results; default: the committed ones.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """One self-contained HTML page: each figure, table and claim of the paper with ours
@@ -979,7 +981,7 @@ def report_command(
     """
     from experiments.report.results import Results
 
-    found = Results(results)
+    found = Results(results or RESULTS)
     from experiments.report.report import write_report
 
     write_report(found, out)

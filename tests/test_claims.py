@@ -314,6 +314,32 @@ def test_stable_is_decided_by_all_numbers_of_modes_and_seeds_of_the_paper():
     assert "10 numbers of modes, 4 seeds; 10 and 5 decide" in undecided.need
 
 
+def of_policies(virl, eim):
+    """V-IRL's training policies and EIM, of which policy and reward are one."""
+    curves = {("training_policy", "virl"): virl, ("training", "eim"): eim}
+    rows = [
+        {"stage": stage, "method": method, "components": 10, "modes": 50, "seed": seed}
+        | {"preset": "paper", "status": "finished" if np.isfinite(value) else "diverged"}
+        | {"reported": value}
+        for (stage, method), values in curves.items()
+        for seed, value in enumerate(values)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_the_same_quality_is_not_to_be_worse():
+    same, alike = GAUSSIANS[7], np.tile([0.1, 0.3], 8)
+    assert same.check(of_policies(alike, alike)).verdict == HOLDS
+    assert same.check(of_policies(alike, alike[::-1])).verdict == HOLDS
+    assert same.check(of_policies(alike, 2.0 * alike)).verdict == HOLDS
+    assert same.check(of_policies(2.0 * alike, alike)).verdict == FAILS
+    assert same.check(of_policies(alike[:6], alike[:6])).verdict == TOO_FEW
+    assert same.check(of_policies(alike[:4], alike[:4])).verdict == TOO_FEW
+    outlier = np.where(np.arange(16) == 3, -1e3, 2.0) * alike  # decides the mean, not the ranks
+    assert same.check(of_policies(outlier, alike)).verdict == FAILS
+    assert same.check(of_policies(np.full(16, np.nan), alike)).verdict == FAILS
+
+
 def test_findings_tell_the_means():
     assert "V-IRL 12, G-EIM 1, p = 0.016" in UNEXPLORED.check(results()).numbers
     assert "share of new ones 0.12 [0.12, 0.12]" in LIMITED.check(results()).numbers

@@ -42,7 +42,7 @@ METHODS: "dict[str, Method]"
 """What `fit` accepts as `method`: its name -> its row. A new method is a new row."""
 
 __version__ = VERSION
-"""Of this package; results made by different versions are not mixed."""
+"""Of this package; `virl_tf/version.py` says which versions' results may be mixed."""
 
 # Where the public names stand. They are imported when they are first used: checks of arguments,
 # files and hyperparameters need no TensorFlow, which takes seconds to load.

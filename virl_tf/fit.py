@@ -164,7 +164,7 @@ def fit(
 
     Args:
         demonstrations: [N, D] array, tensor or data frame of real numbers, N >= D + 2.
-        method: "virl", "geim" or "eim".
+        method: "virl", "geim", "eim", or an ablation: a name in `METHODS`.
         num_components: K of the Gaussian-mixture policy, at most one per demonstration that is not
             held out; None: chosen by the likelihood of held-out rows under EM.
         contexts: [N, C] array, tensor or data frame of the situation of each demonstration: then

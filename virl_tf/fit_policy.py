@@ -51,14 +51,15 @@ class PolicyResult:
             `ConditionalMixture`, whose `condition(c)` is one.
         history: a row per step, the columns of `virl_tf.vips.vips.VipsHistory`.
         warnings: a line for each reason to doubt the policy, with what to try.
-        elbo: E_q[log_prob(x) / temperature - log q(x)] inside of the support, in nats: by how much
-            less than the log normaliser of exp(log_prob / temperature) tells KL(q || p). With
-            contexts the mean over them.
+        elbo: E_q[log_prob(x) / temperature - log q(x)] inside of the support, in nats: the log
+            normaliser of exp(log_prob / temperature) minus KL(q || p). With contexts the mean over
+            them.
         elbo_error: its standard error.
         inside: share of the policy's draws where `log_prob` is finite and `support` holds; of the
             others the ELBO knows nothing, so refuse them.
         rising: whether the ELBO still rose at the end: more `num_steps` may help.
-        evaluations: of `log_prob` by the search and the steps, had no warning ended them early.
+        evaluations: of `log_prob` by the search and the steps, all of them: a warning may have
+            ended these before.
     """
 
     policy: Any
@@ -128,14 +129,14 @@ def fit_policy(
             which it needs 3 x (D + 1) where it needs 3 x D^2 / 2 values. Default: in a search, if
             `log_prob` has gradients, no bounds and no jumps, which gradients do not see (looked
             for between draws of the start); never for a fixed set, as in the paper.
-        num_steps: trust-region steps of the K components; default 300, or 30 damped ones after a
-            search.
+        num_steps: trust-region steps of the K components; default 300, 30 damped ones after a
+            search, or 60 from a start inside of a `support` (see there).
         samples_per_component: per step; default max(50, 3 x coefficients of the quadratic
             surrogate), with contexts at least 200, 4 x after a search; of gradients
             max(12, 3 x (D + 1)), 8 x after a search.
         kl_bound: KL(new || old) of each component per step; default 0.05, or 0.005 after a search.
-        weight_kl_bound: the same for the weights; default 0.05, or none may change after a search;
-            with contexts 0.002.
+        weight_kl_bound: the same for the weights; default 0.05, with contexts 0.002; from a start
+            inside of a `support` none changes.
         ridge: of the surrogate's regression, in units of the rewards' variance.
         initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for
             a `Reward`, the heaviest components of the EM mixture that it carries (`best` rewards
@@ -152,7 +153,9 @@ def fit_policy(
 
     Warns:
         UserWarning: a component became `MAX_GROWTH` times as wide as the start, where the fit ends,
-            or is still on its way to infinity: the density is flat or improper.
+            or is still on its way to infinity: the density is flat or improper. Or the fit ended
+            below its start, which is returned; or most draws are where `log_prob` is not finite
+            or `support` does not hold.
 
     Raises:
         InputError: an argument that cannot be used, or a `log_prob` of the wrong shape or dtype,
