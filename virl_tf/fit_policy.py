@@ -116,27 +116,28 @@ def fit_policy(
             off by a function of c; the policy is q(x | c), fitted in expectation over them by
             `virl_tf.vips.conditional`: a fixed set of components, by values.
         temperature: the policy is fitted to exp(log_prob / temperature), below 1 nearer to what is
-            likeliest. Then, on a reward or from an `initial_policy`, without `search`, no weight
-            changes: the likeliest mode would take all.
+            likeliest. Then, on a reward or from an `initial_policy`, without `search` and contexts,
+            no weight changes: the likeliest mode would take all.
         seed: of the start and of all samples.
         search: add, prune and split components before the steps (`virl_tf.vips.adaptive`), which
             finds modes that a fixed set misses, but none far outside of the start's draws: there
-            only an `initial_policy` as wide as that leads. Default, but with contexts; a short one,
-            without splits, from the start on a reward that carries an EM mixture. A mapping
-            overrides the `search` section of defaults.yaml; False: a fixed set of components, as in
-            the paper.
+            only an `initial_policy` as wide as that leads. Default, but with contexts and where no
+            weight changes; a short one, without splits, from the start on a reward that carries an
+            EM mixture. A mapping overrides the `search` section of defaults.yaml; False: a fixed
+            set of components, as in the paper.
         gradients: the quadratic surrogate of each step is fitted to gradients of `log_prob`, of
-            which it needs 3 x (D + 1) where it needs 3 x D^2 / 2 values. Default: in a search, if
-            `log_prob` has gradients, no bounds and no jumps, which gradients do not see (looked
-            for between draws of the start); never for a fixed set, as in the paper.
+            which it needs 3 x (D + 1) where it needs 3 x D^2 / 2 values. Default: in a search, or
+            where no weight changes, if `log_prob` has gradients, no bounds and no jumps, which
+            gradients do not see (looked for between draws of the start); never for a fixed set, as
+            in the paper.
         num_steps: trust-region steps of the K components; default 300, 30 damped ones after a
-            search, or 60 from a start inside of a `support` (see there).
+            search, or 60 where no weight changes.
         samples_per_component: per step; default max(50, 3 x coefficients of the quadratic
             surrogate), with contexts at least 200, 4 x after a search; of gradients
             max(12, 3 x (D + 1)), 8 x after a search.
         kl_bound: KL(new || old) of each component per step; default 0.05, or 0.005 after a search.
-        weight_kl_bound: the same for the weights; default 0.05, with contexts 0.002; from a start
-            inside of a `support` none changes.
+        weight_kl_bound: the same for the weights; default 0.05, with contexts 0.002; none changes
+            from a start inside of a `support`, or below `temperature` 1 (see there).
         ridge: of the surrogate's regression, in units of the rewards' variance.
         initial_policy: where to start. Default: means drawn from N(0, I) with unit covariances; for
             a `Reward`, the heaviest components of the EM mixture that it carries (`best` rewards
