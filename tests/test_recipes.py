@@ -14,7 +14,7 @@ from tests import test_tasks
 PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"
 TITLES = {
     "A constraint at inference",
-    "A policy that stays near the demonstrations",
+    "A policy that keeps to what is likeliest",
     "A log density that is slow",
     "Samples of the recovered density",
     "Trajectories of a Gymnasium environment",
@@ -90,20 +90,12 @@ def test_a_constraint_at_inference(trained):
 
 
 @pytest.mark.slow
-def test_a_policy_that_stays_near_the_demonstrations(trained):
-    title = "A policy that stays near the demonstrations"
-    assert len([line for line in recipes()[title][0].splitlines() if line]) <= 15
-    names = cook(title, 0, trained)
+def test_a_policy_that_keeps_to_what_is_likeliest(trained):
+    careful = cook("A policy that keeps to what is likeliest", 0, trained)["careful"]
     reward = trained["result"].reward
-    draws = names["stays"].sample(2000, [0, 1])
-    assert np.isclose(names["near"](draws), reward(draws)).mean() > 0.97
-    x = trained["demonstrations"]
-    gaps = np.linalg.norm((x[:50, None] - x) / x.std(axis=0), axis=-1)
-    nearest = np.sort(gaps, axis=1)[:, 1]  # the first one is the row itself
-    np.testing.assert_allclose(names["distance"](x[:50]), nearest, rtol=1e-6)
-    away = x.mean(axis=0) + np.array([[20.0], [40.0]]) * x.std(axis=0)
-    lower, lowest = names["near"](away).numpy()
-    assert lowest < lower < reward(x).numpy().min(), "low, and lower the farther"
+    usual = virl_tf.fit_policy(reward, dim=2, num_components=10, seed=1).policy
+    means = [reward(policy.sample(4000, 0)).numpy().mean() for policy in (usual, careful)]
+    assert means[1] > means[0] + 0.2
 
 
 @pytest.fixture(scope="module")
