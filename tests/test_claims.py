@@ -426,6 +426,14 @@ def test_results_are_read_back(task, tmp_path):
         pd.testing.assert_frame_equal(read_results(path), frame, check_dtype=False)
 
 
+def test_results_that_were_cut_off_are_refused(tmp_path):
+    frame = results()
+    text = frame.to_csv(index=False)
+    (tmp_path / "results.csv").write_text(text[: text.rindex("grid_walker") + 20])
+    with pytest.raises(InputError, match=f"damaged: row {len(frame)} of {len(frame)} is not whole"):
+        read_results(tmp_path)
+
+
 def test_the_table_of_walks_has_the_means_of_all_measures():
     found = table(results({("inference", "virl"): {"new_modes": [0, 0, 0, 6, 6, 6]}}))
     row = found[(found["stage"] == "inference") & (found["method"] == "virl")].iloc[0]
