@@ -86,6 +86,13 @@ def test_run_again_leaves_a_finished_run_alone(call, finished):
     assert digest(finished) == before
 
 
+def test_run_again_makes_a_result_that_was_removed(call, finished):
+    before = (finished / "reward.keras").read_bytes()
+    (finished / "reward.keras").unlink()
+    assert call("run", "gaussians", *TINY, "--out", finished)[0] == 0
+    assert (finished / "reward.keras").read_bytes() == before
+
+
 def test_a_run_is_quiet_and_ctrl_c_says_how_to_go_on(tmp_path):
     out = tmp_path / "stopped"
     long = tiny.set_words("loop.num_iterations=2000")  # the signal must not come after the end
