@@ -128,6 +128,7 @@ def test_every_point_runs_at_every_budget_and_seed(runs, tmp_path, capsys):
         (["paper"], 4, "--presets needs two or more"),
         (["quick", "paper", "quick"], 4, "--presets needs two or more different ones"),
         (["quick", "papr"], 4, "preset.*paper"),
+        (["best", "paper"], 4, "preset of a study 'best'"),
         (["quick", "paper"], 2, "--points.*3"),
     ],
 )

@@ -22,9 +22,8 @@ from experiments.result_files import DIVERGED, to_markdown
 from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import failed
-from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest
-from experiments.tuning.specification import StudySpecification
+from experiments.tuning.specification import PRESETS, StudySpecification
 from experiments.tuning.study import objective_value
 from experiments.units import RunUnit
 
@@ -51,7 +50,7 @@ def rank_budgets(
         text = "--presets needs two or more different ones, the one last that counts: quick,paper."
         raise InputError(text)
     for preset in presets:
-        check_choice("preset", preset, describe(study.task).grids)
+        check_choice("preset of a study", preset, PRESETS)
     console = screen(soft_wrap=True)
     chosen = random_points(study, points)
     units = [
