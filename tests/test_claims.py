@@ -442,6 +442,13 @@ def test_the_table_of_walks_has_the_means_of_all_measures():
     assert len(found) == len(PAPERS_WORLD)
 
 
+def test_a_mean_that_is_lost_has_no_interval():
+    frame = results({("training", "virl"): {"reported": [1.0, 2.0, 3.0, 4.0, 5.0, np.nan]}})
+    found = table(frame).set_index(["stage", "method"]).loc[("training", "virl")]
+    assert np.isnan([found["mean"], found["low"], found["high"]]).all()
+    assert found["seeds"] == 6
+
+
 def test_without_a_sweep_the_committed_results_are_tested(capsys):
     claims_command("path_planning")
     assert "holds" in capsys.readouterr().out
