@@ -465,7 +465,6 @@ def test_committed_verdicts_are_those_of_the_table_beside_them(file, capsys, mon
     assert capsys.readouterr().out == text
 
 
-def test_where_the_paper_says_nothing_that_is_said(tmp_path):
-    results(task="hall").to_csv(tmp_path / "results.csv", index=False)
+def test_where_the_paper_says_nothing_that_is_said_before_a_sweep_is_asked_for(tmp_path):
     with pytest.raises(InputError, match="the paper says nothing of hall"):
         print_claims("hall", tmp_path)
