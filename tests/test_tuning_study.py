@@ -503,7 +503,7 @@ def test_two_commands_may_make_the_same_study_at_once(kind, request, tmp_path):
         ("postgresql+psycopg://user@127.0.0.1:1/study", "onnection"),
         ("postgresql+psycopg://user@nowhere.invalid/study", "nowhere.invalid"),
         ("sqlite:////proc/study.db", "/proc/study.db"),
-        ("sqlite:///{folder}/text", "not a database"),
+        ("sqlite:///{folder}/text", r"not a database\. Allowed"),
         ("sqlite:///{folder}/text/study.db", "text/study.db"),
         ("sqlite:///{folder}", "unable to open"),
         ("sqlite:///{folder}/other.db", "cannot be used"),

@@ -140,7 +140,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
             contended = not refused or isinstance(error, (IntegrityError, ProgrammingError))
             deadline = deadline or time.monotonic() + OPENING_SECONDS
             if time.monotonic() > deadline or not (contended or "already exists" in str(error)):
-                reason = f"{reason_of(error)} {allowed}"
+                reason = f"{reason_of(error).rstrip('.')}. {allowed}"
                 raise InputError(f"--storage {shown} cannot be used: {reason}") from error
             time.sleep(0.2)
 
