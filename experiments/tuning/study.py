@@ -265,6 +265,14 @@ def _wait_for_beginning(study: optuna.Study, spec: StudySpecification, deadline:
         study.set_user_attr("specification", spec.to_attributes())
 
 
+def enqueue_published(study: optuna.Study, spec: StudySpecification) -> None:
+    """Again, where an error failed it (a full disk, say): failed trials are not done again else."""
+    published = [trial for trial in trials_of(study) if trial.user_attrs.get("published")]
+    failed = [t for t in published if t.state == TrialState.FAIL and "traceback" in t.user_attrs]
+    if failed and len(failed) == len(published):
+        study.enqueue_trial(published_parameters(spec), {"published": True})
+
+
 def make_sampler(
     spec: StudySpecification, worker: int, trials: int = 0
 ) -> optuna.samplers.BaseSampler:
