@@ -395,9 +395,9 @@ def print_claims(task: str, results: Path | Sequence[Path], pool: bool = False) 
     """
     description = describe(task)
     claims = description.claims()
-    frame = read_results(results, task, pool)
     if not claims:
         raise InputError(f"the paper says nothing of {task}: there is no claim to test.")
+    frame = read_results(results, task, pool)
     if not (pool or description.over_sizes):
         check_poolable("task sizes", {"numbers of modes": set(frame["modes"].astype(str))})
     table = Table("the paper says", "the runs say", "verdict", "test", show_lines=True)

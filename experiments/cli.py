@@ -812,7 +812,7 @@ def compare_command(
     scheduler: Scheduler = None,
     workers: LocalWorkers = None,
     budget: Annotated[
-        str | None, _preset("Of these runs; default: the study's.", metavar="PRESET")
+        str | None, _preset("Of these runs; default: the study's.", metavar="PRESET", best=False)
     ] = None,
     write: Annotated[
         bool,

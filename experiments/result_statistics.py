@@ -116,7 +116,8 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
     extra = [name for name in results.columns if name not in COLUMNS]
     for key, group in results.groupby(["stage", "method", "components", "modes"], sort=True):
         values = group["reported"].to_numpy()
-        low, high = bootstrap_interval(values[np.isfinite(values)])
+        # Of what has no mean there is no interval: one of the runs that are left would be too good.
+        low, high = bootstrap_interval(values if np.isfinite(values).all() else values[:0])
         diverged = int((group["status"] == DIVERGED).sum())
         measured = (values.mean(), low, high, len(values), diverged)
         rows.append([*key, *measured, *group[extra].astype(float).mean()])

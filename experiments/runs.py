@@ -50,7 +50,8 @@ def execute(
     console = screen(quiet=quiet or not progress)
     config = spec.to_config()
     folder, experiment = RunFolder.open(out, config), experiment_of(config)
-    if (out / "summary.json").is_file():
+    # Without its result (a file that was removed) it is made from the last checkpoint.
+    if (out / "summary.json").is_file() and folder.finished:
         console.print(f"{out}: finished before; nothing to do.", soft_wrap=True)
         summary = read_summary(out)
         experiment.print_summary(summary, console)

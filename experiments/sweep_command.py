@@ -81,7 +81,7 @@ def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
     console.print(f"{len(units)} units in {out}: {len(finished)} done already, {len(left)} to do")
     console.print(sentence(times_of_units(left), workers.known))
     if references:
-        console.print(f"{references} units of references are not in this time")
+        console.print(f"not in this time: references, {references} of the units")
 
 
 def last_line(error: str) -> str:

@@ -58,12 +58,22 @@ def test_what_diverged_comes_last():
     assert table["diverged points"]["quick"] == "1"
 
 
-@pytest.mark.filterwarnings("ignore::scipy.stats.ConstantInputWarning")
 def test_of_points_that_all_diverged_none_is_the_best():
     frame = values(quick=[math.inf] * 3, paper=[1.0, 2.0, 3.0])
     table = agreement(frame, ["quick", "paper"]).set_index("budget")
     assert list(table.loc["quick"])[:4] == ["nan", "nan", "none", "none"]
-    assert list(table.loc["paper"])[:4] == ["1.00", "0", "0", "1 of 3"]
+    assert list(table.loc["paper"])[:4] == ["1.00", "-", "0", "1 of 3"]
+
+
+def test_points_that_share_a_rank_because_they_diverged_prove_little():
+    """One point is left of ten at one budget, two at the other: by chance it is the best in ten."""
+    cheap = [1.0, *[math.inf] * 9]
+    frame = values(quick=cheap, paper=[1.0, 2.0, *[math.inf] * 8])
+    row = agreement(frame, ["quick", "paper"]).set_index("budget").loc["quick"]
+    assert float(row["rank correlation with paper"]) > 0.7
+    assert float(row["p"]) == pytest.approx(0.1, abs=0.02)
+    five = agreement(values(quick=range(5), paper=range(5)), ["quick", "paper"])
+    assert float(five["p"][0]) == pytest.approx(2 / math.factorial(5), rel=0.3)
 
 
 def test_a_point_that_diverged_at_any_seed_comes_last():
@@ -128,6 +138,7 @@ def test_every_point_runs_at_every_budget_and_seed(runs, tmp_path, capsys):
         (["paper"], 4, "--presets needs two or more"),
         (["quick", "paper", "quick"], 4, "--presets needs two or more different ones"),
         (["quick", "papr"], 4, "preset.*paper"),
+        (["best", "paper"], 4, "preset of a study 'best'"),
         (["quick", "paper"], 2, "--points.*3"),
     ],
 )

@@ -452,12 +452,27 @@ def test_results_are_read_back(task, tmp_path):
         pd.testing.assert_frame_equal(read_results(path), frame, check_dtype=False)
 
 
+def test_results_that_were_cut_off_are_refused(tmp_path):
+    frame = results()
+    text = frame.to_csv(index=False)
+    (tmp_path / "results.csv").write_text(text[: text.rindex("grid_walker") + 20])
+    with pytest.raises(InputError, match=f"damaged: row {len(frame)} of {len(frame)} is not whole"):
+        read_results(tmp_path)
+
+
 def test_the_table_of_walks_has_the_means_of_all_measures():
     found = table(results({("inference", "virl"): {"new_modes": [0, 0, 0, 6, 6, 6]}}))
     row = found[(found["stage"] == "inference") & (found["method"] == "virl")].iloc[0]
     assert (row["seeds"], row["modes_covered"], row["new_modes"]) == (6, 20.0, 3.0)
     assert np.isnan(row["explored_unexplored_auc"])
     assert len(found) == len(PAPERS_WORLD)
+
+
+def test_a_mean_that_is_lost_has_no_interval():
+    frame = results({("training", "virl"): {"reported": [1.0, 2.0, 3.0, 4.0, 5.0, np.nan]}})
+    found = table(frame).set_index(["stage", "method"]).loc[("training", "virl")]
+    assert np.isnan([found["mean"], found["low"], found["high"]]).all()
+    assert found["seeds"] == 6
 
 
 def test_without_a_sweep_the_committed_results_are_tested(capsys):
@@ -476,7 +491,6 @@ def test_committed_verdicts_are_those_of_the_table_beside_them(file, capsys, mon
     assert capsys.readouterr().out == text
 
 
-def test_where_the_paper_says_nothing_that_is_said(tmp_path):
-    results(task="hall").to_csv(tmp_path / "results.csv", index=False)
+def test_where_the_paper_says_nothing_that_is_said_before_a_sweep_is_asked_for(tmp_path):
     with pytest.raises(InputError, match="the paper says nothing of hall"):
         print_claims("hall", tmp_path)

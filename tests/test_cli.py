@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import typer
@@ -84,6 +83,13 @@ def test_run_again_leaves_a_finished_run_alone(call, finished):
     assert status == 0
     assert "finished before" in " ".join(shown.split())
     assert digest(finished) == before
+
+
+def test_run_again_makes_a_result_that_was_removed(call, finished):
+    before = (finished / "reward.keras").read_bytes()
+    (finished / "reward.keras").unlink()
+    assert call("run", "gaussians", *TINY, "--out", finished)[0] == 0
+    assert (finished / "reward.keras").read_bytes() == before
 
 
 def test_a_run_is_quiet_and_ctrl_c_says_how_to_go_on(tmp_path):
@@ -170,9 +176,12 @@ def test_infer_and_figures_from_result_files(call, finished, tmp_path):
     assert status == 2
     assert "python -m experiments infer" in error
     options = ["--components", "3", "--fixed", "--steps", "5", "--samples", "10"]
-    assert call("infer", finished, *options)[0] == 0
+    status, shown, _ = call("infer", finished, *options)
+    assert status == 0
     summary = json.loads((finished / "inference" / "summary.json").read_text())
-    assert np.isfinite(summary["i_projection"]["inference_policy"]["reported"])
+    new = summary["i_projection"]["inference_policy"]["reported"]
+    trained = summary["i_projection"]["training_policy"]
+    assert f"{new:.4f} for the new policy, {trained:.4f} for the training policy" in shown
     for number in ("2a", "5"):
         assert call("figure", number, finished, "--out", tmp_path)[0] == 0
         for kind in ("png", "pdf"):

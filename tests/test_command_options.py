@@ -243,7 +243,7 @@ def test_a_dry_sweep_counts_and_writes_nothing(call, tmp_path):
     assert status == 0, error
     assert f"7 units in {out}: 0 done already, 7 to do" in shown
     assert "of CPU time" in shown
-    assert "1 units of references are not in this time" in shown
+    assert "not in this time: references, 1 of the units" in shown
     status, shown, _ = call("sweep", "gaussians", *options, "--methods", "virl,geim", "--dry-run")
     assert f"5 units in {out}" in shown  # two methods, two numbers of components, references
     assert not out.exists()

@@ -107,6 +107,13 @@ def test_a_dry_comparison_counts_and_writes_nothing(studies, tmp_path, capsys):
     assert "comparisons/gaussians-m3-quick" in capsys.readouterr().out
 
 
+def test_published_values_are_not_compared_at_a_preset_that_has_not_all_of_them(studies):
+    found, make = studies
+    make(3.0, 1.0)
+    with pytest.raises(InputError, match="unknown --budget 'best'"):
+        preview(found, "5", Workers(), None, "best")
+
+
 def test_what_a_study_of_another_space_found_is_not_compared(studies, monkeypatch):
     """What Table 1 has no longer would be left out of what was found."""
     found, make = studies

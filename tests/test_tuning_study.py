@@ -36,6 +36,7 @@ from experiments.tuning.study import (
     VANISHED,
     best_trial,
     count,
+    enqueue_published,
     leave_to_the_first,
     open_storage,
     open_study,
@@ -485,6 +486,26 @@ def test_two_commands_may_make_the_same_study_at_once(kind, request, tmp_path):
             command.communicate(timeout=30)
 
 
+def test_the_published_column_that_failed_is_tried_again_by_the_next_command(
+    monkeypatch, sqlite, tmp_path
+):
+    def full(*_, **__):
+        raise InputError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "execute", full)
+        work(SPECIFICATION, sqlite, 2, tmp_path, worker=0)
+    study = opened(sqlite)
+    assert states(study) == {"FAIL": studies.ALLOWED_MISTAKES}
+    for _ in range(2):  # the second one finds it in the queue
+        enqueue_published(study, SPECIFICATION)
+    assert states(study)["WAITING"] == 1
+    work(SPECIFICATION, sqlite, 2, tmp_path, worker=0)
+    assert published_trial(study).params == published_parameters(SPECIFICATION)
+    enqueue_published(study, SPECIFICATION)
+    assert "WAITING" not in states(study)
+
+
 # --- storages -------------------------------------------------------------------------------------
 
 
@@ -503,7 +524,7 @@ def test_two_commands_may_make_the_same_study_at_once(kind, request, tmp_path):
         ("postgresql+psycopg://user@127.0.0.1:1/study", "onnection"),
         ("postgresql+psycopg://user@nowhere.invalid/study", "nowhere.invalid"),
         ("sqlite:////proc/study.db", "/proc/study.db"),
-        ("sqlite:///{folder}/text", "not a database"),
+        ("sqlite:///{folder}/text", r"not a database\. Allowed"),
         ("sqlite:///{folder}/text/study.db", "text/study.db"),
         ("sqlite:///{folder}", "unable to open"),
         ("sqlite:///{folder}/other.db", "cannot be used"),

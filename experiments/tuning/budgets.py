@@ -15,20 +15,19 @@ from virl_tf.validation import InputError, check_choice, check_integer
 import numpy as np
 import optuna
 import pandas as pd
-from scipy.stats import spearmanr
 
 from experiments.records import Record
 from experiments.result_files import DIVERGED, to_markdown
 from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import failed
-from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest
-from experiments.tuning.specification import StudySpecification
+from experiments.tuning.specification import PRESETS, StudySpecification
 from experiments.tuning.study import objective_value
 from experiments.units import RunUnit
 
 FEWEST_POINTS = 3
+PERMUTATIONS = 10_000  # of a p value
 
 
 def rank_budgets(
@@ -51,7 +50,7 @@ def rank_budgets(
         text = "--presets needs two or more different ones, the one last that counts: quick,paper."
         raise InputError(text)
     for preset in presets:
-        check_choice("preset", preset, describe(study.task).grids)
+        check_choice("preset of a study", preset, PRESETS)
     console = screen(soft_wrap=True)
     chosen = random_points(study, points)
     units = [
@@ -106,9 +105,9 @@ def agreement(values: pd.DataFrame, presets: Sequence[str]) -> pd.DataFrame:
     rows = []
     for preset in presets:
         own = values[values["preset"] == preset]
-        found = spearmanr(ranks[preset], ranks[last])
-        row = {"budget": preset, f"rank correlation with {last}": f"{found.statistic:.2f}"}
-        row["p"] = f"{found.pvalue:.2g}"
+        correlation = _correlation(ranks[preset], ranks[last])
+        row = {"budget": preset, f"rank correlation with {last}": f"{correlation:.2f}"}
+        row["p"] = "-" if preset == last else f"{_p_value(ranks[preset], ranks[last]):.2g}"
         best: Any = means[preset].idxmin()
         told = str(best), f"{ranks[last][best]:.0f} of {len(ranks)}"
         if np.isinf(means[preset].min()):  # all points diverged
@@ -118,3 +117,21 @@ def agreement(values: pd.DataFrame, presets: Sequence[str]) -> pd.DataFrame:
         row["CPU seconds of a run"] = f"{own['cpu_seconds'].mean():.0f}"
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _correlation(x: Any, y: Any) -> float:
+    """Pearson's, which of ranks is Spearman's; nan where one has the same everywhere."""
+    constant = np.ptp(x) == 0.0 or np.ptp(y) == 0.0
+    return math.nan if constant else float(np.corrcoef(x, y)[0, 1])
+
+
+def _p_value(x: Any, y: Any) -> float:
+    """Of a correlation as far from zero, by exchanging the points: many that diverged share a rank,
+    of which the usual formula knows nothing.
+    """
+    found = _correlation(x, y)
+    if math.isnan(found):
+        return math.nan
+    rng = np.random.default_rng(0)
+    by_chance = [abs(_correlation(x, rng.permutation(y))) for _ in range(PERMUTATIONS)]
+    return (1 + int(np.sum(np.array(by_chance) >= abs(found) - 1e-9))) / (1 + PERMUTATIONS)

@@ -26,7 +26,7 @@ from experiments.sweep_command import failed
 from experiments.tasks import describe
 from experiments.tuning.importances import SEEDS, importances_of
 from experiments.tuning.space import searched, suggest, to_parameters, written
-from experiments.tuning.specification import Studies, StudySpecification
+from experiments.tuning.specification import PRESETS, Studies, StudySpecification
 from experiments.tuning.study import (
     ENDED,
     MADE_BY,
@@ -150,7 +150,7 @@ def _planned(
             raise InputError(f"--seeds {seen}: {text}")
     spec = columns[0].spec
     preset = budget or spec.preset
-    check_choice("--budget", preset, describe(studies.task).grids)
+    check_choice("--budget", preset, PRESETS)  # `best` has not all of the published column
     runs = {column.name: dataclasses.replace(column.spec, preset=preset) for column in columns}
     units = [
         RunUnit(

@@ -140,7 +140,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
             contended = not refused or isinstance(error, (IntegrityError, ProgrammingError))
             deadline = deadline or time.monotonic() + OPENING_SECONDS
             if time.monotonic() > deadline or not (contended or "already exists" in str(error)):
-                reason = f"{reason_of(error)} {allowed}"
+                reason = f"{reason_of(error).rstrip('.')}. {allowed}"
                 raise InputError(f"--storage {shown} cannot be used: {reason}") from error
             time.sleep(0.2)
 
@@ -263,6 +263,14 @@ def _wait_for_beginning(study: optuna.Study, spec: StudySpecification, deadline:
         study.set_user_attr(MADE_BY, numerics(versions(), spec.preset))
         # Last: its presence says that the first trial is there.
         study.set_user_attr("specification", spec.to_attributes())
+
+
+def enqueue_published(study: optuna.Study, spec: StudySpecification) -> None:
+    """Again, where an error failed it (a full disk, say): failed trials are not done again else."""
+    published = [trial for trial in trials_of(study) if trial.user_attrs.get("published")]
+    failed = [t for t in published if t.state == TrialState.FAIL and "traceback" in t.user_attrs]
+    if failed and len(failed) == len(published):
+        study.enqueue_trial(published_parameters(spec), {"published": True})
 
 
 def make_sampler(

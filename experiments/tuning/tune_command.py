@@ -42,6 +42,7 @@ from experiments.tuning.study import (
     best_trial,
     check_begun,
     count,
+    enqueue_published,
     is_missing,
     open_storage,
     open_study,
@@ -69,6 +70,7 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
     spec, out, url = _study_of(request, place)
     study, shown = open_study(spec, open_storage(url)), without_password(url)
     claim_folder(out, spec, url, study)
+    enqueue_published(study, spec)
     try:
         if count(study, *ENDED) < trials:
             said = Text.assemble((spec.name, "bold"), f" in {shown}; runs in {out}")
