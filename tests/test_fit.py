@@ -343,6 +343,10 @@ def test_networks_that_the_average_leaves_out_are_told():
         ({"mixture_exponent": 0.4}, "0.60 x the sum of discriminators + 0.40 x the log density"),
         ({"networks": 3, "from_mixture": False}, "0.50 x the sum of discriminators + 0.50 x"),
         ({"networks": 3, "from_mixture": True}, "EM mixture + 0.50 x the sum of 3 networks"),
+        (
+            {"mixture_exponent": 0.0, "networks": 1, "from_mixture": True},
+            "EM mixture + 1.00 x the sum of 1 network",
+        ),
         ({"networks": 0, "from_mixture": True}, "the log density of an EM mixture alone"),
         ({"mixture_exponent": 1.0, "networks": 3}, "the log density of an EM mixture alone"),
     ],

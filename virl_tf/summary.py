@@ -66,7 +66,7 @@ def summarise(
         "chance_loss": float(last["chance_loss"]),
         "mixture_exponent": exponent,
         "networks": int(reward.networks.count),
-        "from_mixture": problem.from_mixture,
+        "from_mixture": problem.from_mixture and method.base == "reward",
         "mixture": _mixture(reward.mixture),
         "effective_sample_size": size,
         "warnings": [
@@ -166,12 +166,13 @@ def training_warnings(
 def reward_in_words(summary: Mapping[str, Any]) -> str:
     """What the reward of a fit is the sum of; "" where EM has no share."""
     exponent = summary["mixture_exponent"]
-    if not exponent:
+    starts_from_it = summary.get("from_mixture")  # fits before 1.0.25 do not say
+    if not (exponent or starts_from_it):
         return ""
     networks, mixture = f"{1.0 - exponent:.2f} x the sum of", "the log density of an EM mixture"
-    if exponent == 1.0 or (summary.get("networks") == 0 and summary["from_mixture"]):
+    if exponent == 1.0 or (summary.get("networks") == 0 and starts_from_it):
         return f"the reward: {mixture} alone"
-    if summary.get("from_mixture"):  # fits before 1.0.25 do not say
+    if starts_from_it:
         plural = "s" if summary["networks"] > 1 else ""
         return f"the reward: {mixture} + {networks} {summary['networks']} network{plural}"
     return f"the reward: {networks} discriminators + {exponent:.2f} x {mixture}"
