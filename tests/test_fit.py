@@ -7,7 +7,7 @@ from virl_tf.irl import Info
 from virl_tf.mixture import Mixture
 from virl_tf.reward import CumulativeValues
 from virl_tf.score import score
-from virl_tf.summary import reward_in_words, training_warnings
+from virl_tf.summary import reward_in_words, score_warnings, training_warnings
 
 import numpy as np
 import pandas as pd
@@ -266,6 +266,29 @@ def test_a_policy_without_a_rare_mode_misses_it():
     assert -2.0 * error < mean < 0.0
     assert found.missed == {"recovered reward": 0, "policy": 1, "KDE": 0}
     assert found.behind_em("policy")
+
+
+@pytest.mark.parametrize(
+    ("lack", "error", "missed", "told"),
+    [
+        (0.02, 0.004, 0, True),
+        (0.02, 0.02, 0, False),
+        (0.009, 0.001, 0, False),
+        (0.009, 0.1, 1, True),
+    ],
+)
+@pytest.mark.parametrize("name", ["recovered reward", "policy"])
+def test_a_lack_that_is_clear_and_next_to_nothing_is_no_reason_to_doubt(
+    name, lack, error, missed, told
+):
+    """Policy and EM start alike: their difference scatters as little as it is large."""
+    over = {key: {"mean": 0.0, "standard_error": 1.0} for key in ("recovered reward", "policy")}
+    over[name] = {"mean": -lack, "standard_error": error}
+    found = virl_tf.Score(1000, {}, over, 0.0, 0.0, 1.0, missed={name: missed})
+    kind = name.split()[-1]
+    assert [f"under the {kind} than under EM" in text for text in score_warnings(found)] == [
+        True
+    ] * told
 
 
 @pytest.mark.slow

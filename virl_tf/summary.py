@@ -19,6 +19,7 @@ from virl_tf.reward import Reward
 from virl_tf.score import REWARD, Score, score
 
 FEW_EFFECTIVE = 0.01  # of the importance weights, or of the normaliser's draws
+LEAST_LACK = 0.01  # nats each, below which being behind EM makes no fit worth less
 
 
 class FitWarning(UserWarning):
@@ -73,7 +74,7 @@ def summarise(
             *prepared.warnings,
             *_of_rows(prepared),
             *training_warnings(trained, gaussian_prior, exponent),
-            *_of_score(found),
+            *score_warnings(found),
         ],
     }
 
@@ -185,18 +186,17 @@ def _setting(key: str, value: str | None) -> str:
     return f"--set {key}={text} (in Python hparams={ {section: {name: value}} })"
 
 
-def _of_score(found: Score | None) -> list[str]:
+def score_warnings(found: Score | None) -> list[str]:
+    """Of how likely held-out demonstrations are; none if none were scored."""
     if found is None:
         return []
     warned = []
-    if found.behind_em(REWARD):
-        by = -found.over_em[REWARD]["mean"]
+    if by := _lack(found, REWARD):
         warned.append(
             f"held-out demonstrations are less likely under the reward than under EM, by {by:.2g} "
             "nats each: here EM is the better model. Try more demonstrations or fewer columns."
         )
-    if found.behind_em("policy"):
-        by = -found.over_em["policy"]["mean"]
+    if by := _lack(found, "policy"):
         text = "held-out demonstrations are less likely under the policy than under EM"
         how = "fit_policy with contexts=" if found.num_contexts else "fit_policy, infer"
         cure = f"it misses some of them. Fit one with more components to the reward ({how})."
@@ -208,3 +208,12 @@ def _of_score(found: Score | None) -> list[str]:
             "the reward's normaliser rests on few draws: its held-out likelihood is a rough one."
         )
     return warned
+
+
+def _lack(found: Score, name: str) -> float:
+    """By how many nats a density is behind EM; 0 if that is little or not clear. Paired differences
+    of like densities scatter little, so that the least lack is soon clear.
+    """
+    by = -found.over_em[name]["mean"]
+    worth = by >= LEAST_LACK or found.missed.get(name, 0) > 0
+    return by if worth and found.behind_em(name) else 0.0
