@@ -6,7 +6,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import tensorflow as tf
 
