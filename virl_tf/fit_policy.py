@@ -139,7 +139,8 @@ def fit_policy(
 
     Warns:
         UserWarning: a component became `MAX_GROWTH` times as wide as the start, where the fit ends,
-            or is still on its way to infinity: the density is flat or improper.
+            or is still on its way to infinity: the density is flat or improper. Or `log_prob`
+            is NaN or +inf away from the start.
 
     Raises:
         InputError: an argument that cannot be used, or a `log_prob` of the wrong shape or dtype,
