@@ -1,7 +1,7 @@
 """What `fit` is asked for, and the data it reads: all that needs no TensorFlow."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -173,7 +173,7 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
     for named in (request.periodic, *(request.support or ())):
         for name in named or ():
             check_choice(f"column of {file.path}", name, rows.columns)
-    refuse_row_numbers(rows.x, rows.columns)
+    refuse_row_numbers(rows.x, rows.columns, contexts)
     _warn_of_episodes(rows.columns)
     return rows._replace(contexts=contexts)
 
@@ -204,11 +204,13 @@ def read_trajectories(file: TrajectoryFile, how: TrajectoryRequest) -> Trajector
     """Raises InputError for a file or an argument that cannot be used."""
     check_options(how.encoding, how.encoding_size, **how.options)
     episodes = load_episodes(file)
-    _refuse_numbers_of_episodes(episodes, {*(file.columns or ()), *file.contexts})
+    _refuse_numbers_of_episodes(episodes, file.columns or (), file.contexts)
     return Trajectories(*split_contexts(episodes, file.contexts), how)
 
 
-def _refuse_numbers_of_episodes(episodes: Episodes, named: Collection[str]) -> None:
+def _refuse_numbers_of_episodes(
+    episodes: Episodes, chosen: Sequence[str], contexts: Sequence[str]
+) -> None:
     """Raises InputError for a column that only tells episodes apart, unless it was asked for.
 
     Afterwards only its codes would be known, which no option leaves out.
@@ -218,10 +220,10 @@ def _refuse_numbers_of_episodes(episodes: Episodes, named: Collection[str]) -> N
     still = [i for i in likely if all((x[:, i] == x[0, i]).all() for x in episodes.values)]
     columns = [episodes.columns[i] for i in still]
     for name in columns:
-        if name in EPISODE_COLUMNS and name not in named:
+        if name in EPISODE_COLUMNS and name not in (*chosen, *contexts):
             what = f"column {name!r} is the same throughout each episode, and no part of a path"
             raise InputError(f"{what}; drop it (--exclude {name}).")
-    refuse_row_numbers(ends[:, 0, still], columns)
+    refuse_row_numbers(ends[:, 0, still], columns, contexts)
 
 
 def parse_numbers(

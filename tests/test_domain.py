@@ -24,7 +24,7 @@ def test_without_bounds_and_angles_nothing_changes():
     assert domain is EVERYWHERE
     assert domain.wrap(x) is x
     values = tf.constant(x[:, 0])
-    assert domain.bounded(x, values) is values
+    np.testing.assert_array_equal(domain.bounded(x, values), values)
 
 
 @pytest.mark.parametrize("centre", np.linspace(0.0, TURN, 9))
@@ -61,6 +61,14 @@ def test_points_outside_of_bounds_are_minus_infinity(support):
     np.testing.assert_array_equal(domain.contains(points), [True, False, False, True])
     values = domain.bounded(points, tf.ones(4, tf.float64)).numpy()
     np.testing.assert_array_equal(values, [1.0, -np.inf, -np.inf, 1.0])
+
+
+@pytest.mark.parametrize("support", [None, (-1.0, 1.0), (None, {"speed": 1.0})])
+def test_what_is_infinite_is_outside_and_what_is_no_number_stays_none(support):
+    domain = make_domain(np.array([[0.0, 0.5], [0.5, 0.0]]), NAMES, support=support)
+    points = tf.constant([[np.inf, 0.0], [0.0, -np.inf], [np.nan, 0.0], [0.0, 0.0]], tf.float64)
+    values = domain.bounded(points, tf.constant([np.nan, np.nan, np.nan, 1.0], tf.float64))
+    np.testing.assert_array_equal(values, [-np.inf, -np.inf, np.nan, 1.0])
 
 
 @pytest.mark.parametrize(

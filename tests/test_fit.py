@@ -7,7 +7,7 @@ from virl_tf.irl import Info
 from virl_tf.mixture import Mixture
 from virl_tf.reward import CumulativeValues
 from virl_tf.score import score
-from virl_tf.summary import reward_in_words, training_warnings
+from virl_tf.summary import reward_in_words, score_warnings, training_warnings
 
 import numpy as np
 import pandas as pd
@@ -268,6 +268,29 @@ def test_a_policy_without_a_rare_mode_misses_it():
     assert found.behind_em("policy")
 
 
+@pytest.mark.parametrize(
+    ("lack", "error", "missed", "told"),
+    [
+        (0.02, 0.004, 0, True),
+        (0.02, 0.02, 0, False),
+        (0.009, 0.001, 0, False),
+        (0.009, 0.1, 1, True),
+    ],
+)
+@pytest.mark.parametrize("name", ["recovered reward", "policy"])
+def test_a_lack_that_is_clear_and_next_to_nothing_is_no_reason_to_doubt(
+    name, lack, error, missed, told
+):
+    """Policy and EM start alike: their difference scatters as little as it is large."""
+    over = {key: {"mean": 0.0, "standard_error": 1.0} for key in ("recovered reward", "policy")}
+    over[name] = {"mean": -lack, "standard_error": error}
+    found = virl_tf.Score(1000, {}, over, 0.0, 0.0, 1.0, missed={name: missed})
+    kind = name.split()[-1]
+    assert [f"under the {kind} than under EM" in text for text in score_warnings(found)] == [
+        True
+    ] * told
+
+
 @pytest.mark.slow
 def test_the_log_volume_makes_likelihoods_comparable_between_units():
     score = tiny_fit(hparams=ONE_ITERATION).score
@@ -343,6 +366,10 @@ def test_networks_that_the_average_leaves_out_are_told():
         ({"mixture_exponent": 0.4}, "0.60 x the sum of discriminators + 0.40 x the log density"),
         ({"networks": 3, "from_mixture": False}, "0.50 x the sum of discriminators + 0.50 x"),
         ({"networks": 3, "from_mixture": True}, "EM mixture + 0.50 x the sum of 3 networks"),
+        (
+            {"mixture_exponent": 0.0, "networks": 1, "from_mixture": True},
+            "EM mixture + 1.00 x the sum of 1 network",
+        ),
         ({"networks": 0, "from_mixture": True}, "the log density of an EM mixture alone"),
         ({"mixture_exponent": 1.0, "networks": 3}, "the log density of an EM mixture alone"),
     ],

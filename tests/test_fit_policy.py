@@ -9,6 +9,7 @@ from virl_tf.mixture import Mixture, gaussian
 from virl_tf.policy_schedule import AFTER_SEARCH, FIXED
 from virl_tf.policy_start import constrained_start, spread_start
 from virl_tf.policy_steps import Steps
+from virl_tf.policy_watch import Watch
 from virl_tf.reward import Reward
 from virl_tf.vips.vips import VipsHistory, target_rows_at_once
 
@@ -410,6 +411,19 @@ def test_an_improper_target_ends_with_a_warning(log_prob, search):
     assert np.isfinite(result.history.to_numpy()).all()
 
 
+@pytest.mark.parametrize(("slope", "kl", "told"), [(8.0, 0.05, 1), (0.0, 0.05, 0), (8.0, 0.02, 0)])
+def test_a_component_on_its_way_to_infinity_is_told_though_its_elbo_is_noisy(slope, kl, told):
+    """A wide component on a slope: single steps of its ELBO fall, ten of them do not."""
+    start = gaussian(np.zeros(2), np.eye(2))
+    watch, steps = Watch(start, None, 50), np.arange(40.0)
+    elbo = slope * steps + np.random.default_rng(0).normal(0.0, 20.0, 40)
+    nothing = np.zeros(40)
+    watch.histories = [VipsHistory(elbo, nothing + kl, nothing, nothing + 1.0, nothing)]
+    watch.end(start._replace(means=start.means + 1000.0), kl_bound=0.05)
+    assert len(watch.warnings) == told
+    assert all("may be improper" in line for line in watch.warnings)
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_wide_target_gives_no_warning():
     policy = quick(lambda x: 1e-8 * normal(x), num_steps=200, kl_bound=0.5).policy
@@ -708,6 +722,18 @@ def test_draws_outside_are_told():
     assert half.inside == pytest.approx(share, abs=0.02)
     assert f"{1.0 - half.inside:.1%} of its draws outside" in repr(half)
     assert quick(normal, 2, 1, search=False, num_steps=3).inside == 1.0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_log_density_away_from_the_start_is_told(value):
+    def far(x):  # the start is around 0
+        edge = tf.constant(value, tf.float64)
+        return tf.where(x[:, 0] > 6.0, edge, -0.5 * tf.reduce_sum((x - [5.5, 0.0]) ** 2, axis=1))
+
+    with pytest.warns(UserWarning, match=r"log_prob is NaN or \+inf at 0\.\d+ of the policy's"):
+        found = fit_policy(far, 2, 1, search=False, num_steps=60)
+    assert len(found.warnings) == 1
+    assert found.inside < 1.0
 
 
 def test_few_draws_inside_are_told():

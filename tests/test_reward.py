@@ -84,6 +84,18 @@ def test_what_a_frame_or_a_masked_array_misses_is_no_number(reward):
     np.testing.assert_array_equal(reward(pd.DataFrame(x).convert_dtypes().mask(missing)), expected)
 
 
+@pytest.mark.parametrize("x", [[np.inf, 0.0], [0.0, -np.inf], [1e300, 0.0]])
+def test_infinitely_far_away_it_is_minus_infinity(reward, with_features, x):
+    for found in (reward, with_features[0]):
+        assert found([x]).numpy() == -np.inf
+        assert np.isnan(found([[np.nan, 0.0]]))
+
+
+def test_what_is_left_out_is_not_told(networks):
+    assert "3 networks of 3 x 8, base: a mixture of 3>" in repr(make_reward(networks))
+    assert "base" not in repr(make_reward(networks, base_exponent=0.0))
+
+
 def test_numbers_of_a_list_are_not_rounded(reward):
     x = [[1.0 + 1e-9, 2.0], [1.0, 2.0]]
     np.testing.assert_array_equal(reward(x), reward(np.array(x)))

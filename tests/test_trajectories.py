@@ -102,6 +102,14 @@ def test_float32_and_lists_are_codes_too(encoding):
         encoding.decode(1.0)
 
 
+def test_what_is_no_encoding_is_not_saved(tmp_path):
+    with pytest.raises(InputError, match=r"got 'paths.npz'; the path comes first"):
+        save_encoding(fit_encoding(waves(), "promp", 4), "paths.npz")
+    with pytest.raises(InputError, match=r"an Encoding is saved, got an array of shape \(3, 2\)"):
+        save_encoding(tmp_path / "encoding.npz", np.zeros((3, 2)))
+    assert not list(tmp_path.iterdir())
+
+
 def test_it_is_saved_and_loaded(encoding, tmp_path):
     save_encoding(tmp_path / "encoding.npz", encoding)
     again = load_encoding(tmp_path / "encoding.npz")

@@ -256,6 +256,7 @@ def test_a_frame_of_numbers_is_its_array():
     np.testing.assert_array_equal(check_demonstrations(frame()), data())
     nullable = frame().round(1).astype("Float64")
     np.testing.assert_array_equal(check_demonstrations(nullable), data().round(1))
+    np.testing.assert_array_equal(check_demonstrations(frame().astype(object)), data())
 
 
 @pytest.mark.parametrize(
@@ -274,6 +275,8 @@ def test_a_frame_of_numbers_is_its_array():
         ({"angle": 3.0, "speed": [1.0] * 10}, r"so are 'angle'; .* \(--exclude speed,angle\)"),
         ({"speed": ["1,5"] * 10, "angle": ["b"] * 10}, "seem to have decimal commas"),
         ({"angle": pd.array([None, *range(9)], "Int64")}, "first: row 0, column 'angle'"),
+        ({"angle": pd.array([None, *range(9)], object)}, "first: row 0, column 'angle'"),
+        ({"angle": pd.array([1.0, *"12345678", 2.0], object)}, "'angle' holds text"),
         ({"angle": [1e200, *range(9)]}, "column 'angle' holds numbers up to"),
     ],
 )  # fmt: skip

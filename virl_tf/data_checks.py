@@ -47,15 +47,15 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int
     Args:
         names: of the D columns; None: x0, x1, ...
         num_contexts: how many of them are context, the first ones. The density is not theirs, so
-            they may have few values.
+            they may have few values, and count the rows: a sweep over goals does.
 
     Raises:
-        InputError: a column counts the rows.
+        InputError: another column counts the rows.
     """
     names = [f"x{i}" for i in range(x.shape[1])] if names is None else names
     columns = _by_column(x, names)
-    _refuse_row_numbers(columns)
     own = columns[num_contexts:]
+    _refuse_row_numbers(own)
     lines = [*_sorted(columns), *_coarse(own), *_atoms(own), *_logarithmic(columns)]
     checks = (_copies, _flat, _dependent, _outliers)
     return lines + [line for check in checks for line in check(columns)]
@@ -72,9 +72,9 @@ def examine_angles(x: np.ndarray, names: Sequence[str], period: np.ndarray) -> l
     return lines
 
 
-def refuse_row_numbers(x: np.ndarray, names: Sequence[str]) -> None:
-    """Raises InputError if a column of x [N, D] counts the rows."""
-    _refuse_row_numbers(_by_column(x, names))
+def refuse_row_numbers(x: np.ndarray, names: Sequence[str], contexts: Sequence[str]) -> None:
+    """Raises InputError if a column of x [N, D] that is no context counts the rows."""
+    _refuse_row_numbers([c for c in _by_column(x, names) if c.name not in contexts])
 
 
 def _refuse_row_numbers(columns: list[Column]) -> None:

@@ -58,10 +58,15 @@ class Domain(NamedTuple):
     def bounded(
         self, x: Float64[Array, "N D"], values: Float64[Array, " N"]
     ) -> Float64[Array, " N"]:
-        """`values`, and -inf at points outside of the box."""
-        if self.everywhere:
-            return values
-        return tf.where(self.contains(x), values, tf.constant(-np.inf, DENSITY))
+        """`values`, and -inf at points outside of the box or infinitely far away.
+
+        Not where x is NaN: what is not known is not outside.
+        """
+        outside = tf.math.is_inf(x)
+        if not self.everywhere:
+            outside |= (x < self.lower) | (x > self.upper)
+        lowest = tf.constant(-np.inf, DENSITY)
+        return tf.where(tf.reduce_any(outside, axis=-1), lowest, values)
 
 
 EVERYWHERE = Domain(*(np.zeros(0) for _ in Domain._fields))

@@ -6,7 +6,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import tensorflow as tf
 
@@ -24,7 +23,7 @@ from virl_tf.policy_start import (
     standard_conditional_start,
 )
 from virl_tf.policy_steps import Steps
-from virl_tf.policy_watch import Callback, Watch
+from virl_tf.policy_watch import Callback, Watch, rises
 from virl_tf.reward import Reward
 from virl_tf.targets import Support, checked_target, tempered
 from virl_tf.validation import (
@@ -156,7 +155,7 @@ def fit_policy(
         UserWarning: a component became `MAX_GROWTH` times as wide as the start, where the fit ends,
             or is still on its way to infinity: the density is flat or improper. Or the fit ended
             below its start, which is returned; or most draws are where `log_prob` is not finite
-            or `support` does not hold.
+            or `support` does not hold, or some where it is NaN or +inf.
 
     Raises:
         InputError: an argument that cannot be used, or a `log_prob` of the wrong shape or dtype,
@@ -326,8 +325,6 @@ def _of_sizes(policy: Policy, k: int, dim: int, num_contexts: int) -> Policy:
     return policy
 
 
-LATEST = 10  # steps whose mean ELBO is compared with that of as many before
-LEAST_RISE = 0.01  # nats between these, below which more steps are not worth their while
 FEW_INSIDE = 0.5  # of its draws, below which a policy is not one for the support
 
 
@@ -350,22 +347,22 @@ def _result(
     if not lines and of_start.beats(found):
         lines = (_worse(found.elbo, of_start.elbo),)
         policy, found = start, of_start
+    if not lines and found.undefined > 0.0:
+        lines = (_undefined(found.undefined),)
     if not lines and found.inside < FEW_INSIDE:
         lines = (_outside(found.inside),)
     for line in lines:
         warnings.warn(line, stacklevel=3)
     history = watch.history
-    rising = _rises(history["elbo"].to_numpy())
-    return PolicyResult(policy, history, lines, *found, rising, evaluations)
+    rising = rises(history["elbo"].to_numpy())
+    return PolicyResult(policy, history, lines, *found[:3], rising, evaluations)
 
 
-def _rises(elbo: np.ndarray) -> bool:
-    """Whether the last steps are above those before them by more than they scatter."""
-    last, before = elbo[-LATEST:], elbo[-2 * LATEST : -LATEST]
-    if len(before) < LATEST:
-        return False
-    error = np.hypot(last.std(ddof=1), before.std(ddof=1)) / np.sqrt(LATEST)
-    return bool(last.mean() - before.mean() > max(3.0 * error, LEAST_RISE))
+def _undefined(share: float) -> str:
+    return (
+        f"log_prob is NaN or +inf at {share:.2g} of the policy's draws, which count as outside of "
+        "its support; if they are, return -inf there."
+    )
 
 
 def _outside(inside: float) -> str:

@@ -17,9 +17,12 @@ Callback = Callable[[int, Any], None]
 # Of a component's standard deviation, in units of the start's.
 MAX_GROWTH = 1e6
 
-# So far from the start, in the same units, a component is called lost if the ELBO rose in each of
-# the last steps, all of which went as far as they were allowed.
-FAR, LAST_STEPS = 100.0, 10
+# So far from the start, in the same units, a component is called lost if the ELBO still rises, and
+# the last steps all went as far as they were allowed.
+FAR = 100.0
+
+LATEST = 10  # steps whose mean ELBO is compared with that of as many before
+LEAST_RISE = 0.01  # nats between these, below which more steps are not worth their while
 
 
 class Watch:
@@ -59,10 +62,10 @@ class Watch:
 
     def end(self, policy: Policy, kl_bound: float) -> None:
         """After the last step: whether a component is on its way to infinity."""
-        history = self.history.tail(LAST_STEPS)
-        rising = (np.diff(history.elbo) > 0.0).all() and len(history) == LAST_STEPS
-        at_the_bound = (history.component_kl > 0.99 * kl_bound).all()
+        history = self.history
+        at_the_bound = (history.component_kl.tail(LATEST) > 0.99 * kl_bound).all()
         moved = np.abs(self._seen(policy).means.numpy() - self._centre) / self._widths
+        rising = rises(history.elbo.to_numpy())
         if not self.stopped and rising and at_the_bound and moved.max() > FAR:
             self.warnings = (_LOST,)
 
@@ -94,6 +97,15 @@ class Watch:
         """Whether the user is to be told after so many of the K components' steps."""
         due = steps_done % self._callback_every == 0 or steps_done == num_steps
         return self._callback is not None and due
+
+
+def rises(elbo: np.ndarray) -> bool:
+    """Whether the last steps are above those before them by more than they scatter."""
+    last, before = elbo[-LATEST:], elbo[-2 * LATEST : -LATEST]
+    if len(before) < LATEST:
+        return False
+    error = np.hypot(last.std(ddof=1), before.std(ddof=1)) / np.sqrt(LATEST)
+    return bool(last.mean() - before.mean() > max(3.0 * error, LEAST_RISE))
 
 
 def _centre_and_widths(policy: Mixture) -> tuple[np.ndarray, np.ndarray]:

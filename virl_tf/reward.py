@@ -61,9 +61,10 @@ class Reward(NamedTuple):
         networks = f"{count} network{'s' if count != 1 else ''} of {kernels[1] + 1} x {kernels[-1]}"
         exponent = tf.get_static_value(self.mixture_exponent)
         pooled = f", {exponent:.2f} x log of an EM mixture" if exponent else ""
-        base = f"base: a mixture of {self.base.num_components}"
+        left_out = tf.get_static_value(self.base_exponent) == 0.0
+        base = "" if left_out else f", base: a mixture of {self.base.num_components}"
         contexts = f"C = {self.num_contexts}, " if self.num_contexts else ""
-        return f"<Reward {contexts}D = {self.dim}, {networks}, {base}{pooled}>"
+        return f"<Reward {contexts}D = {self.dim}, {networks}{base}{pooled}>"
 
     @property
     def dim(self) -> int:

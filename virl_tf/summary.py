@@ -19,6 +19,7 @@ from virl_tf.reward import Reward
 from virl_tf.score import REWARD, Score, score
 
 FEW_EFFECTIVE = 0.01  # of the importance weights, or of the normaliser's draws
+LEAST_LACK = 0.01  # nats each, below which being behind EM makes no fit worth less
 
 
 class FitWarning(UserWarning):
@@ -66,14 +67,14 @@ def summarise(
         "chance_loss": float(last["chance_loss"]),
         "mixture_exponent": exponent,
         "networks": int(reward.networks.count),
-        "from_mixture": problem.from_mixture,
+        "from_mixture": problem.from_mixture and method.base == "reward",
         "mixture": _mixture(reward.mixture),
         "effective_sample_size": size,
         "warnings": [
             *prepared.warnings,
             *_of_rows(prepared),
             *training_warnings(trained, gaussian_prior, exponent),
-            *_of_score(found),
+            *score_warnings(found),
         ],
     }
 
@@ -166,12 +167,13 @@ def training_warnings(
 def reward_in_words(summary: Mapping[str, Any]) -> str:
     """What the reward of a fit is the sum of; "" where EM has no share."""
     exponent = summary["mixture_exponent"]
-    if not exponent:
+    starts_from_it = summary.get("from_mixture")  # fits before 1.0.25 do not say
+    if not (exponent or starts_from_it):
         return ""
     networks, mixture = f"{1.0 - exponent:.2f} x the sum of", "the log density of an EM mixture"
-    if exponent == 1.0 or (summary.get("networks") == 0 and summary["from_mixture"]):
+    if exponent == 1.0 or (summary.get("networks") == 0 and starts_from_it):
         return f"the reward: {mixture} alone"
-    if summary.get("from_mixture"):  # fits before 1.0.25 do not say
+    if starts_from_it:
         plural = "s" if summary["networks"] > 1 else ""
         return f"the reward: {mixture} + {networks} {summary['networks']} network{plural}"
     return f"the reward: {networks} discriminators + {exponent:.2f} x {mixture}"
@@ -184,18 +186,17 @@ def _setting(key: str, value: str | None) -> str:
     return f"--set {key}={text} (in Python hparams={ {section: {name: value}} })"
 
 
-def _of_score(found: Score | None) -> list[str]:
+def score_warnings(found: Score | None) -> list[str]:
+    """Of how likely held-out demonstrations are; none if none were scored."""
     if found is None:
         return []
     warned = []
-    if found.behind_em(REWARD):
-        by = -found.over_em[REWARD]["mean"]
+    if by := _lack(found, REWARD):
         warned.append(
             f"held-out demonstrations are less likely under the reward than under EM, by {by:.2g} "
             "nats each: here EM is the better model. Try more demonstrations or fewer columns."
         )
-    if found.behind_em("policy"):
-        by = -found.over_em["policy"]["mean"]
+    if by := _lack(found, "policy"):
         text = "held-out demonstrations are less likely under the policy than under EM"
         how = "fit_policy with contexts=" if found.num_contexts else "fit_policy, infer"
         cure = f"it misses some of them. Fit one with more components to the reward ({how})."
@@ -207,3 +208,12 @@ def _of_score(found: Score | None) -> list[str]:
             "the reward's normaliser rests on few draws: its held-out likelihood is a rough one."
         )
     return warned
+
+
+def _lack(found: Score, name: str) -> float:
+    """By how many nats a density is behind EM; 0 if that is little or not clear. Paired differences
+    of like densities scatter little, so that the least lack is soon clear.
+    """
+    by = -found.over_em[name]["mean"]
+    worth = by >= LEAST_LACK or found.missed.get(name, 0) > 0
+    return by if worth and found.behind_em(name) else 0.0

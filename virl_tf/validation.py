@@ -8,6 +8,7 @@ import re
 import shlex
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -284,8 +285,10 @@ def _columns_without_numbers(frame: Any) -> dict[str, str]:
     """{column: what it holds, "" for numbers} of a frame."""
     held = {}
     for name, dtype in zip(frame.columns, frame.dtypes, strict=True):
-        number = re.match(r"u?int\d|float|double|bool", str(dtype).lower())
         values = np.asarray(frame[name]).ravel()
+        number = re.match(r"u?int\d|float|double|bool", str(dtype).lower()) or (
+            str(dtype) == "object" and all(isinstance(value, Real | None) for value in values)
+        )
         example = f", for example {str(values[0])!r:.40}" if len(values) else ""
         text = str(dtype).lower() in ("object", "str", "string") or "char" in str(dtype)
         what = "text" if text else f"{dtype}, not real numbers"

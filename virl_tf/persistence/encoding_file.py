@@ -8,7 +8,7 @@ import numpy as np
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.trajectories.encoding import Encoding
 from virl_tf.trajectories.options import KINDS, PHASES
-from virl_tf.validation import InputError, check_path
+from virl_tf.validation import InputError, check_path, told
 
 
 def save_encoding(path: Path | str, encoding: Encoding) -> None:
@@ -19,8 +19,11 @@ def save_encoding(path: Path | str, encoding: Encoding) -> None:
         encoding: of `fit_encoding`.
 
     Raises:
-        InputError: the file cannot be written.
+        InputError: the file cannot be written, or `encoding` is none.
     """
+    if not isinstance(encoding, Encoding):
+        what = f"an Encoding is saved, got {told(encoding)}"
+        raise InputError(f"{what}; the path comes first: save_encoding(path, encoding).")
     arrays = {field.name: np.asarray(getattr(encoding, field.name)) for field in fields(Encoding)}
     try:
         save_arrays(check_path(path), arrays)
