@@ -187,7 +187,8 @@ def _identities(out: Path, runs: list[Path]) -> dict[str, list[str]]:
 
 def _what_is_fitted(runs: list[Path], request: InferenceRequest) -> str:
     named = str(runs[0]) if len(runs) == 1 else f"{len(runs)} runs, averaged"
-    what = f"a policy of {request.components} components on the reward of {named}"
+    at = "" if request.temperature == 1.0 else f" at temperature {request.temperature:g}"
+    what = f"a policy of {request.components} components{at} on the reward of {named}"
     return f"{what}; half a minute as a rule"
 
 

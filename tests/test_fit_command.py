@@ -522,8 +522,9 @@ def test_a_support_that_cannot_be_read(call, finished, tmp_path, support, messag
 
 def test_a_policy_nearer_to_what_is_likeliest(call, finished, tmp_path):
     few = ["infer", finished[0], "--components", "3", "--steps", "5", "--samples", "40"]
-    status, _, error = call(*few, "--temperature", "0.5", "--out", tmp_path / "new")
+    status, shown, error = call(*few, "--temperature", "0.5", "--out", tmp_path / "new")
     assert status == 0, error
+    assert "3 components at temperature 0.5" in shown
     assert "less likely" not in error  # what it is for
     summary = json.loads((tmp_path / "new" / "summary.json").read_text())
     assert summary["temperature"] == 0.5
