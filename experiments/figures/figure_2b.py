@@ -26,7 +26,10 @@ DASHES: dict[str, Any] = {
 }
 
 
-BANDS = "lines: means over seeds; bands: one standard deviation; lower is better"
+BANDS = (
+    "lines: means over seeds; bands: one standard deviation, downwards at most half the mean; "
+    "lower is better"
+)
 CURVES = [("training", method, components) for method in LABELS for components in (1, 10)]
 
 
