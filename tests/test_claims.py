@@ -374,7 +374,10 @@ def test_claims_are_printed_with_their_verdicts(task, tmp_path, capsys, monkeypa
         assert claim.sentence[:40] in shown
 
 
-@pytest.mark.parametrize(("task", "other"), itertools.permutations(names(), 2))
+CLAIMED = ("gaussians", "grid_walker", "path_planning")
+
+
+@pytest.mark.parametrize(("task", "other"), [(a, b) for a in CLAIMED for b in names() if a != b])
 def test_results_of_another_task_are_refused(task, other, tmp_path):
     results(task=other).to_csv(tmp_path / "results.csv", index=False)
     with pytest.raises(InputError, match=f"holds results of {other}, not of {task}"):

@@ -396,7 +396,7 @@ def test_text_in_results_is_never_markup(results):
         ("other/results.csv", "a,b\n1,2\n", "not a results table of this version"),
         (
             "other/results.csv",
-            ",".join(COLUMNS) + "\nchess" + "," * 11 + "\n",
+            ",".join(COLUMNS) + "\nchess" + ",1" * 11 + "\n",
             r"it holds \['chess'\]",
         ),
         ("other/results.csv", ",".join(columns_of("grid_walker")) + "\n", r"it holds \[\]"),

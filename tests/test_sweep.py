@@ -716,14 +716,6 @@ def test_table_and_pairs():
     assert to_markdown(summary).count("\n") == 8
 
 
-def test_a_lost_run_leaves_the_interval_of_the_others():
-    frame = results({("training", "virl", 10): 0.1}, seeds=6)
-    lost_one = frame.assign(reported=frame["reported"].where(frame["seed"] != 2))
-    others = table(frame[frame["seed"] != 2])
-    assert np.isfinite(others[["low", "high"]]).all(axis=None)
-    assert table(lost_one)[["low", "high"]].equals(others[["low", "high"]])
-
-
 def test_results_of_other_settings_are_pooled_only_on_request(tmp_path):
     for name, overrides in (("one", []), ("two", ["loop.num_iterations=1"])):
         (tmp_path / name).mkdir()

@@ -362,7 +362,7 @@ def test_the_last_row_of_the_evaluations_is_of_the_policy_that_is_kept(
 
     monkeypatch.setattr(inference_module, "fit_policy", fit)
     config = {"components": 2, "steps": steps, "seed": SEED, "samples": None}
-    plan = inference_module.Plan(task, rewards_of(walker, 1)[0], None, None, False, config)
+    plan = inference_module.Plan(task, rewards_of(walker, 1)[0], None, None, False, 1.0, config)
     fitted, found = inference_module._fit(plan)
     assert fitted.policy is kept
     assert [row["step"] for row in found] == rows
