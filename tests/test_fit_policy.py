@@ -557,20 +557,24 @@ def test_a_reward_with_bounds_is_followed_by_values(reward, monkeypatch):
 WAYS = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
 
 
-@pytest.fixture
-def ways():
-    """A reward of four modes, 0.1 wide, whose EM mixture lays each component over two of them."""
-    modes = Mixture(
+def four_modes():
+    """Each 0.1 wide."""
+    return Mixture(
         tf.math.log(tf.constant([0.4, 0.3, 0.2, 0.1], tf.float64)),
         tf.constant(WAYS),
         tf.constant(np.tile(0.1 * np.eye(2), (4, 1, 1))),
     )
+
+
+@pytest.fixture
+def ways():
+    """A reward of four modes whose EM mixture lays each component over two of them."""
     wide = Mixture(
         tf.math.log(tf.constant([0.5, 0.5], tf.float64)),
         tf.constant([[1.0, 0.0], [-1.0, 0.0]], tf.float64),
         tf.constant(np.tile(np.diag([0.15, 1.1]), (2, 1, 1))),
     )
-    return make_reward([], base=modes, mixture=wide)
+    return make_reward([], base=four_modes(), mixture=wide)
 
 
 def beyond(x):
@@ -661,13 +665,8 @@ def test_a_gaussian_at_a_temperature_is_one_of_so_many_times_its_covariance(temp
 
 @pytest.fixture
 def apart():
-    """A reward of four modes, 0.1 wide, that carries them as its EM mixture."""
-    modes = Mixture(
-        tf.math.log(tf.constant([0.4, 0.3, 0.2, 0.1], tf.float64)),
-        tf.constant(WAYS),
-        tf.constant(np.tile(0.1 * np.eye(2), (4, 1, 1))),
-    )
-    return make_reward([], base=modes, mixture=modes)
+    """A reward of four modes that carries them as its EM mixture."""
+    return make_reward([], base=four_modes(), mixture=four_modes())
 
 
 def test_below_temperature_one_modes_become_narrower_and_keep_their_shares(apart):
