@@ -176,10 +176,7 @@ def fit_policy(
     c = None if contexts is None else _checked_contexts(contexts, search, gradients)
     size = dim if c is None else c.shape[1] + dim
     mixture = _mixture_of(log_prob) if initial_policy is None else None
-    if support is None:
-        keep_shares = temperature < 1.0 and _starts_at_modes(log_prob, initial_policy)
-    else:
-        keep_shares = mixture is not None
+    keep_shares = _keeps_shares(log_prob, initial_policy, support, temperature)
     schedule = schedule_of(search, c is not None, keep_shares)
     own = (samples_per_component, kl_bound, weight_kl_bound, ridge)
     hparams = step_hparams(schedule.steps, *own)
@@ -244,9 +241,13 @@ def _mixture_of(log_prob: Any) -> Mixture | None:
     return mixture if isinstance(mixture, Mixture) and mixture.num_components else None
 
 
-def _starts_at_modes(log_prob: Any, initial_policy: Any) -> bool:
-    """What a user starts from, and what a reward is started from, stands for its modes."""
-    return initial_policy is not None or isinstance(log_prob, Reward)
+def _keeps_shares(log_prob: Any, initial_policy: Any, support: Any, temperature: float) -> bool:
+    """Whether weights stay as they are: from draws inside of a constraint, and below temperature 1
+    from what stands for the modes: a start of the user's own, or that of a reward.
+    """
+    if support is not None:
+        return initial_policy is None and _mixture_of(log_prob) is not None
+    return temperature < 1.0 and (initial_policy is not None or isinstance(log_prob, Reward))
 
 
 def _has_no_bounds(log_prob: Any) -> bool:
