@@ -283,11 +283,10 @@ def _further_policy(
     task: Judge, split: Split, result: virl_tf.Result, size: int, temperature: float = 1.0
 ) -> Density:
     """Fitted to the reward, and kept beside it."""
-    at = "" if temperature == 1.0 else f", temperature {temperature:g}"
-    name = f"policy-{size}{at}".replace(", temperature ", "-at-")
+    name = f"policy-{size}" if temperature == 1.0 else f"policy-{size}-at-{temperature:g}"
     path = task.out / f"split-{split.number}" / f"{name}.npz"
     if not path.is_file():
-        task.console.print(f"split {split.number}: a policy of {size}{at}", highlight=False)
+        task.console.print(f"split {split.number}: {name}", highlight=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the result has them, too
             options: dict[str, Any] = {"seed": split.seed, "progress": task.progress}
