@@ -34,7 +34,6 @@ from virl_tf.em.shrunk import (
     without_empty,
 )
 from virl_tf.em.stacking import (
-    BACKGROUND,
     ONE_WIDTH,
     WIDER,
     WIDTHS,
@@ -45,6 +44,7 @@ from virl_tf.em.stacking import (
     stacked,
     wider_than_all,
 )
+from virl_tf.mixture import BACKGROUND
 from virl_tf.tasks import RandomGaussians
 
 import numpy as np

@@ -2,8 +2,10 @@ from virl_tf.conditional import conditioned
 from virl_tf.em.by_bic import bic_mixture
 from virl_tf.em.em import em_mixture
 from virl_tf.mixture import (
+    BACKGROUND,
     Mixture,
     distinct,
+    from_covariances,
     gaussian,
     kmeans_start,
     moments,
@@ -328,14 +330,24 @@ def test_components_without_a_weight_start_no_policy(k):
 
 
 @pytest.mark.parametrize("k", [2, 4, 7])
-def test_a_component_wider_than_all_rows_is_no_mode(k):
+def test_a_background_is_no_mode(k):
     modes = make_mixture(4, 5)
     around = gaussian(np.zeros(5), 4.0 * moments(modes.sample(2000, [0, 1]).numpy()).covariances[0])
-    light = modes._replace(log_weights=modes.log_weights + np.log(0.8))
-    around = around._replace(log_weights=around.log_weights + np.log(0.2))
+    light = modes._replace(log_weights=modes.log_weights + np.log(1.0 - BACKGROUND))
+    around = around._replace(log_weights=around.log_weights + np.log(BACKGROUND))
     both = Mixture(*(tf.concat(arrays, axis=0) for arrays in zip(light, around, strict=True)))
     for found, expected in zip(resized(both, k), resized(modes, k), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("k", [2, 10])
+def test_a_wide_component_that_demonstrations_are_in_is_one(k):
+    shares, widths = np.log([0.97, 0.03]), np.array([1.0, 900.0])
+    covariances = widths[:, None, None] * np.eye(3)
+    found = resized(from_covariances(shares, np.eye(2, 3), covariances), k)
+    widest = np.linalg.det(found.scale_trils.numpy()).argmax()
+    np.testing.assert_allclose(found.scale_trils[widest], 30.0 * np.eye(3), rtol=1e-12)
+    np.testing.assert_allclose(np.exp(found.log_weights[widest]), 0.03, rtol=1e-12)
 
 
 @pytest.mark.parametrize("k", [5, 6, 12])

@@ -26,6 +26,9 @@ NUMBERS_AT_ONCE = 2**22
 touched before costs ten times what is computed in it.
 """
 
+BACKGROUND = 0.01
+"""Share of the component for rows unlike all others (`virl_tf.em.stacking`)."""
+
 
 class Mixture(NamedTuple):
     """A Gaussian mixture with K components in D dimensions, float64.
@@ -350,12 +353,12 @@ def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
     the share 1 - b^(2/D) of its weight, b = integral sqrt(N_o N_i) its overlap with each chosen
     one; the root, because in many dimensions two estimates of one mode hardly overlap.
 
-    A mean of several mixtures' densities has each mode several times, and may have a component
-    wider than all rows, which is no mode (`virl_tf.em.stacking`).
+    A mean of several mixtures' densities has each mode several times, and may have a `background`,
+    which is no mode.
     """
     means, covariances = mixture.means.numpy(), mixture.covariances.numpy()
     power = min(1.0, 2.0 / means.shape[1])
-    left, chosen = np.where(wider_than_all(mixture), -np.inf, mixture.log_weights.numpy()), []
+    left, chosen = np.where(background(mixture), -np.inf, mixture.log_weights.numpy()), []
     for _ in range(min(number, int(np.isfinite(left).sum()))):
         chosen.append(int(left.argmax()))
         overlaps = _overlaps(means, covariances, chosen[-1]) ** power
@@ -364,15 +367,16 @@ def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
     return np.array(chosen)
 
 
-def wider_than_all(mixture: Mixture) -> Bool[Array, " K"]:
-    """Which components have more than twice the variance of the whole mixture, in the geometric
-    mean over directions: noise around the others, whatever its weight.
+def background(mixture: Mixture) -> Bool[Array, " K"]:
+    """Which components are wider than all rows and of the weight that `virl_tf.em.stacking` gives
+    to such a one: more than twice the variance of the whole mixture, in the geometric mean over
+    directions. A wide one that EM found itself is heavier: demonstrations are there.
     """
     weights, means = np.exp(mixture.log_weights.numpy()), mixture.means.numpy()
     covariances, away = mixture.covariances.numpy(), means - weights @ means
     whole = np.einsum("k,kij->ij", weights, covariances) + (weights * away.T) @ away
     log_ratios = np.linalg.slogdet(covariances)[1] - np.linalg.slogdet(whole)[1]
-    return log_ratios > means.shape[1] * np.log(2.0)
+    return (log_ratios > means.shape[1] * np.log(2.0)) & (weights <= 1.01 * BACKGROUND)
 
 
 def _overlaps(means: np.ndarray, covariances: np.ndarray, o: int) -> Float64[Array, " K"]:

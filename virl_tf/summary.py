@@ -12,7 +12,7 @@ from virl_tf.domain import Domain
 from virl_tf.em.choice import MixtureChoice
 from virl_tf.em.em import em_mixture
 from virl_tf.methods import Method
-from virl_tf.mixture import Mixture, in_one_width, wider_than_all
+from virl_tf.mixture import Mixture, background, in_one_width
 from virl_tf.numerics import numpy_seed
 from virl_tf.problem import Problem
 from virl_tf.reward import Reward
@@ -86,7 +86,7 @@ def _mixture(mixture: Policy) -> dict[str, Any] | None:
     if not isinstance(mixture, Mixture) or not mixture.num_components:
         return None
     modes = in_one_width(mixture)
-    around = np.exp(modes.log_weights.numpy())[wider_than_all(modes)]
+    around = np.exp(modes.log_weights.numpy())[background(modes)]
     return {
         "components": mixture.num_components,
         "means": modes.num_components,

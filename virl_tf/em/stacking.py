@@ -20,12 +20,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from virl_tf.em.shrunk import RIDGE, Gaussians, joined, log_density, log_sum
+from virl_tf.mixture import BACKGROUND
 from virl_tf.shapes import Array, Float64
 
 WORTH = 0.05  # nats that a mean of several must gain: it has several times as many components
-# The component for rows unlike all others: its share, its covariance in units of that of all rows,
-# and the nats that it must gain on a held-out row in the mean.
-BACKGROUND, WIDER, NEEDED = 0.01, 4.0, 0.1
+# The component for rows unlike all others: its covariance in units of that of all rows, and the
+# nats that it must gain on a held-out row in the mean.
+WIDER, NEEDED = 4.0, 0.1
 # What covariances are multiplied by: the first, or the others where these gain that much, too.
 WIDTHS = (1.0, 2.0, 0.5)
 ONE_WIDTH = (1.0, 0.0, 0.0)  # shares of them
