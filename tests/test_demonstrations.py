@@ -196,3 +196,20 @@ def test_what_tells_data_and_options_apart():
     identities.append(prepared(x + 1.0).identity)
     assert len({str(identity) for identity in identities}) == len(identities)
     assert prepared(x).identity == prepared(x.tolist()).identity
+
+
+@pytest.mark.parametrize("support", [(0.0, 10.0), ({"x1": 0.0}, {"x1": 10.0})])
+def test_noise_of_recorded_numbers_stays_inside_of_their_bounds(support):
+    x = np.random.default_rng(0).integers(0, 11, (300, 2)).astype(float)
+    rows = prepared(x, held_out=0.0, support=support, dither=True).train.rows
+    assert (rows[:, 1].min() >= 0.0) & (rows[:, 1].max() <= 10.0)
+    np.testing.assert_array_less(np.abs(rows - x), 0.5)
+    assert len(np.unique(rows[:, 1])) == 300
+
+
+def test_a_score_never_rests_on_a_handful_of_rows():
+    groups = np.repeat(np.arange(5), [100, 100, 100, 100, 2])
+    assert len(prepared(normal(402), groups=groups).test) == 100
+    mostly_one = np.repeat(np.arange(4), [95, 2, 2, 6])  # of which two are for the training
+    for seed in range(8):
+        assert len(prepared(normal(105), seed, groups=mostly_one).test) in (6, 8)

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 
 from virl_tf import InputError, fit, load
 from virl_tf.persistence import run_folder
@@ -239,6 +240,16 @@ def fit_into(path, evaluate=None, **loop):
     hparams = tiny.overrides(loop=loop)
     options = {"num_components": 2, "hparams": hparams, "directory": path, "evaluate": evaluate}
     return fit(tiny.demonstrations(), "eim", **options)
+
+
+def test_files_are_as_private_as_the_user_wants_them(tmp_path):
+    code = (
+        f"import os; os.umask(0o077)\nfrom pathlib import Path\n"
+        "from virl_tf.persistence.files import write_text\n"
+        f"write_text(Path({str(tmp_path / 'new')!r}), 'text')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("at", [1, 2])

@@ -76,6 +76,9 @@ def test_what_is_infinite_is_outside_and_what_is_no_number_stays_none(support):
     [
         ({"periodic": ["headng"]}, "did you mean 'heading'"),
         ({"periodic": [2]}, "no column 2: there are 2"),
+        ({"periodic": np.int64(2)}, "no column 2: there are 2"),
+        ({"periodic": 0.5}, "column"),
+        ({"periodic": [0, "heading"]}, "'heading' is given twice"),
         ({"periodic": {"heading": 0.0}}, "the period of column 'heading' must be a finite number"),
         ({"periodic": {"heading": "turn"}}, "the period of column 'heading'"),
         ({"periodic": [0], "support": (0.0, None)}, "cannot have bounds, too"),

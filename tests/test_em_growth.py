@@ -37,12 +37,12 @@ from virl_tf.em.stacking import (
     ONE_WIDTH,
     WIDER,
     WIDTHS,
+    background_gaussian,
     in_widths,
     mean_density,
     mean_is_no_better,
     shares_of_widths,
     stacked,
-    wider_than_all,
 )
 from virl_tf.mixture import BACKGROUND
 from virl_tf.tasks import RandomGaussians
@@ -103,7 +103,7 @@ def test_a_step_is_that_of_a_slow_reference(nu, share, monkeypatch):
     z, _ = blobs(60)
     start = from_clusters(z, 3, 0)
     if share > 0.0:
-        start = beside(start, wider_than_all(z, share))
+        start = beside(start, background_gaussian(z, share))
     monkeypatch.setattr("virl_tf.em.shrunk.MAX_STEPS", 1)
     found = maximise(z, start, nu)
     assert found.background is start.background
@@ -384,11 +384,11 @@ def test_a_background_has_its_share_of_the_density():
     own = np.exp(log_joint(z, pairs(z), three)).sum(axis=1)
     covariance = WIDER * (np.cov(z.T, bias=True) + RIDGE * np.eye(2))
     wide = multivariate_normal.pdf(z, z.mean(axis=0), covariance)
-    both = beside(three, wider_than_all(z, 0.1))
+    both = beside(three, background_gaussian(z, 0.1))
     for found in (both, both.all):
         density = np.exp(log_joint(z, pairs(z), found)).sum(axis=1)
         np.testing.assert_allclose(density, 0.9 * own + 0.1 * wide, rtol=1e-9)
-    again = beside(beside(both, wider_than_all(z, 0.3)), None)
+    again = beside(beside(both, background_gaussian(z, 0.3)), None)
     np.testing.assert_allclose(again.weights, three.weights, rtol=1e-12)
     assert again.background is None
     assert three.all is three
@@ -399,7 +399,7 @@ def test_rows_unlike_all_others_widen_no_component():
     far = np.concatenate([z, RNG.uniform(-20.0, 20.0, (12, 2))])
     start = from_clusters(z, 3, 0)
     alone = maximise(far, start, 0.0)
-    found = maximise(far, beside(start, wider_than_all(far, BACKGROUND)), 0.0)
+    found = maximise(far, beside(start, background_gaussian(far, BACKGROUND)), 0.0)
     assert found.weights.sum() == pytest.approx(1.0 - BACKGROUND)
     # Of the components' variances, true ones of 1: from 2 and more to nearly 1.
     variances = [np.trace(one.covariances, axis1=1, axis2=2) / 2.0 for one in (alone, found)]

@@ -109,6 +109,8 @@ def test_what_cannot_be_saved_is_refused(density, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot write"):
         saved_model(density, tmp_path / "file" / "new")
+    with pytest.raises(InputError, match="path"):
+        saved_model(density, None)
     assert {path.name for path in tmp_path.iterdir()} == {"there", "file"}
 
 
@@ -220,6 +222,17 @@ def test_each_step_has_its_own_reward_where_it_is_asked_for(line, density):
     wrapped = gymnasium_wrapper(line, density, lambda *t: np.zeros((1, 2)) + 1e3, "step", -9.0)
     wrapped.reset()
     assert wrapped.step(np.float64(0.5))[1] == -9.0
+
+
+def test_a_copy_has_an_episode_of_its_own(line, density):
+    wrapped = gymnasium_wrapper(line, density, last_and_effort)
+    wrapped.reset(seed=1)
+    wrapped.step(np.float64(0.5))
+    copied = copy.deepcopy(wrapped)
+    for _ in range(2):
+        copied.step(np.float64(9.0))
+    found = [wrapped.step(np.float64(0.5))[1] for _ in range(2)]
+    assert found == [0.0, pytest.approx(float(density([2.5, 1.5])))]
 
 
 def test_without_gymnasium_any_environment_is_wrapped(density, monkeypatch):

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from importlib import import_module
 
 import virl_tf
@@ -6,7 +7,7 @@ from virl_tf.domain import Domain
 from virl_tf.irl import Info
 from virl_tf.mixture import Mixture
 from virl_tf.reward import CumulativeValues
-from virl_tf.score import score
+from virl_tf.score import _mean, score
 from virl_tf.summary import reward_in_words, score_warnings, training_warnings
 
 import numpy as np
@@ -128,6 +129,7 @@ def test_a_folder_is_loaded(fitted):
 
 def test_a_saved_result_is_loaded(fitted, tmp_path):
     _, _, result = fitted
+    result = replace(result, config={**result.config, "num_components": np.int64(2)})
     result.save(tmp_path / "new" / "folder")
     assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == {
         "config.yaml",
@@ -313,6 +315,12 @@ def test_what_makes_a_result_worth_less_is_said():
     assert all(f"warning: {text}" in repr(result) for text in result.warnings)
 
 
+def test_a_difference_on_one_row_has_no_standard_error():
+    one, two = _mean(np.array([1.5, np.nan])), _mean(np.array([1.0, 3.0]))
+    assert (one["mean"], two["mean"], two["standard_error"]) == (1.5, 2.0, 1.0)
+    assert np.isnan(one["standard_error"])
+
+
 @pytest.mark.slow
 def test_dithered_columns_are_not_warned_of():
     x = np.column_stack([X, np.repeat([0.0, 1.0], 30)])
@@ -424,6 +432,28 @@ def test_what_evaluate_returns_is_in_the_history(tmp_path):
     assert list(load(tmp_path / "run").history.twice) == [2.0, 4.0, 6.0, 8.0]
 
 
+@pytest.mark.parametrize("number", [tf.constant(2.5), np.float32(2.5), np.array([2.5])[0]])
+def test_what_evaluate_returns_may_be_a_number_of_any_library(tmp_path, number):
+    arguments = {"evaluate": lambda state: {"found": number}, "hparams": ONE_ITERATION}
+    result = tiny_fit("eim", directory=tmp_path / "run", **arguments)
+    assert list(result.history.found) == [2.5]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "must return a dictionary of numbers, got None"),
+        ({"norm": tf.zeros([2])}, "a number for each name"),
+        ({"norm": "large"}, "a number for each name"),
+        ({"epochs": 0.0}, "'epochs', a column of the history already"),
+    ],
+)
+def test_what_evaluate_must_not_return_is_refused_at_once(tmp_path, returned, message):
+    with pytest.raises(InputError, match=message):
+        tiny_fit("eim", evaluate=lambda state: returned, directory=tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
 @pytest.mark.parametrize("before", [0, 2])
 def test_a_policy_that_breaks_down_is_an_error_and_not_kept(monkeypatch, tmp_path, before):
     step = irl.step
@@ -514,6 +544,7 @@ def refuse_compute(*_, **__):
 def no_compute(monkeypatch):
     # By its full name: `virl_tf.fit` is the function.
     monkeypatch.setattr(import_module("virl_tf.fit"), "make_problem", refuse_compute)
+    monkeypatch.setattr(import_module("virl_tf.fit"), "choose_mixture", refuse_compute)
     monkeypatch.setattr(virl_tf.irl, "step", refuse_compute)
 
 

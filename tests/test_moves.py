@@ -87,6 +87,7 @@ def test_the_default_is_a_ninth_of_an_episode():
         (lambda: Moves.of(check_episodes(PATHS), 0), "steps must be"),
         (lambda: Moves(("a",), 2).rows(PATHS), "moves of 1 columns, trajectories of 2"),
         (lambda: Moves(("a",), 2).rows(np.zeros((3, 4))), r"\[N, T, D\]"),
+        (lambda: check_episodes(check_episodes(PATHS), np.arange(9.0)), "of their own; leave them"),
     ],
 )
 def test_what_cannot_be_used(call, text):

@@ -283,6 +283,21 @@ def test_a_replay_repeats_the_demonstrations_in_turn_from_each_start():
     np.testing.assert_array_equal(padded(episodes, 6)[5], padded(episodes, 6)[3])
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"candidates": 0}, "candidates must be"),
+        ({"tolerance": -1.0}, "tolerance must be at least 0 nats, got -1.0"),
+        ({"reward": make_reward([make_network(2)])}, "a reward with contexts"),
+    ],
+)
+def test_what_refuses_all_candidates_is_refused(changed, message):
+    proposal = conditioned(make_mixture(dim=3), 1)
+    reward = make_reward([make_network(3)], dim=3, base=proposal)
+    with pytest.raises(InputError, match=message):
+        AmongBest(reward, proposal)._replace(**changed).sample(np.zeros([2, 1]))
+
+
 @pytest.mark.parametrize("tolerance", [0.0, 0.3, 1.0, np.inf])
 def test_the_first_is_taken_that_is_almost_as_good_as_the_best(tolerance):
     """Against each candidate's reward, one by one."""

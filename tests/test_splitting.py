@@ -53,6 +53,14 @@ def test_of_groups_that_are_all_too_large_the_smallest_is_held_out():
     np.testing.assert_array_equal(held_out, np.flatnonzero(groups == 2))
 
 
+def test_groups_of_too_few_rows_to_tell_anything_are_not_held_out_alone():
+    groups = np.repeat(np.arange(6), [100, 90, 100, 100, 100, 2])
+    for seed in range(8):
+        assert set(groups[random_rows(492, 49, seed, groups)]) == {1}
+    held_out, _ = held_out_rows(492, 0.1, groups)
+    assert set(groups[held_out]) == {1}
+
+
 def test_equal_groups_are_evenly_spaced():
     groups = np.repeat(np.arange(100), 4)
     held_out, _ = held_out_rows(400, 0.1, groups)

@@ -8,6 +8,7 @@ from virl_tf.contexts import Places, checked, drawn
 from virl_tf.density import Density
 from virl_tf.numerics import sampling_seed
 from virl_tf.reward import Reward, evaluate
+from virl_tf.validation import InputError, check_integer
 
 
 class AmongBest(NamedTuple):
@@ -29,7 +30,15 @@ class AmongBest(NamedTuple):
     tolerance: float = 6.0
 
     def sample(self, c: Any, seed: Any = None) -> tf.Tensor:
-        """One for each context: c [N, C] -> [N, D]. `seed` as of `Mixture.sample`."""
+        """One for each context: c [N, C] -> [N, D]. `seed` as of `Mixture.sample`.
+
+        Raises InputError for contexts of another kind, and attributes that cannot be used.
+        """
+        if not self.reward.num_contexts:
+            raise InputError("AmongBest needs a reward with contexts, fitted with contexts=.")
+        check_integer("candidates", self.candidates, 1)
+        if not self.tolerance >= 0.0:
+            raise InputError(f"tolerance must be at least 0 nats, got {self.tolerance}.")
         c = checked("c", c, self.reward.num_contexts)
         rows = drawn(self.proposal, Places(c, self.candidates), sampling_seed(seed))
         values = tf.reshape(evaluate(self.reward, rows), [self.candidates, -1])

@@ -11,7 +11,7 @@ from virl_tf.data_checks import dither, examine, examine_angles
 from virl_tf.domain import EVERYWHERE, Domain, make_domain
 from virl_tf.numerics import numpy_seed
 from virl_tf.shapes import Array, Float64, Int64
-from virl_tf.splitting import random_rows, row_groups
+from virl_tf.splitting import FEWEST_HELD_OUT, random_rows, row_groups
 from virl_tf.validation import (
     InputError,
     check_contexts,
@@ -19,7 +19,6 @@ from virl_tf.validation import (
     check_share,
 )
 
-FEWEST_HELD_OUT = 10  # rows, for a score to tell anything
 LARGEST_SHARE = 0.1  # of the rows that so few may be: of less than a hundred all count
 FEWEST_GROUPS = 3  # for one to be scored, one held out in training, and one trained on
 
@@ -89,12 +88,13 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     names = column_names(demonstrations, x.shape[1])
     x, names, num_contexts = _with_contexts(x, names, options.contexts)
     share = check_share("held_out", options.held_out)
-    if options.dither:
-        x = dither(x, numpy_seed(seed, 0, "dither"))
-    suspicious = examine(x, names, num_contexts)
     labels = _check_labels(options.groups, len(x))
     own = names[num_contexts:]
     domain = make_domain(x[:, num_contexts:], own, options.periodic, options.support)
+    if options.dither:
+        x = dither(x, numpy_seed(seed, 0, "dither"))
+        x[:, num_contexts:] = _mirrored(x[:, num_contexts:], domain)
+    suspicious = examine(x, names, num_contexts)
     if not domain.everywhere:
         suspicious += examine_angles(x[:, num_contexts:], own, np.asarray(domain.period))
     domain = domain.behind(num_contexts)
@@ -179,6 +179,13 @@ def _check_labels(labels: Any, n: int) -> np.ndarray | None:
     return found.astype(str)
 
 
+def _mirrored(x: Float64[Array, "N D"], domain: Domain) -> Float64[Array, "N D"]:
+    """What noise has moved out of the bounds, as far inside of them; angles are wrapped later."""
+    lower, upper, period = (np.asarray(part) for part in domain)
+    inside = np.where(x < lower, 2.0 * lower - x, np.where(x > upper, 2.0 * upper - x, x))
+    return np.where(period > 0.0, x, inside)
+
+
 def _check_groups(groups: np.ndarray | None) -> None:
     """Raises InputError unless enough rows are outside of the largest group, which cannot be held
     out.
@@ -198,10 +205,12 @@ def _check_groups(groups: np.ndarray | None) -> None:
 def _held_out(n: int, share: float, seed: int, groups: np.ndarray | None) -> np.ndarray:
     """Which rows [N] bool are held out: a random share, none of it if that tells nothing.
 
-    At least `FEWEST_HELD_OUT`, but not where they were more than `LARGEST_SHARE` of the rows.
+    At least `FEWEST_HELD_OUT`, half of them in whole groups, but not where they were more than
+    `LARGEST_SHARE` of the rows.
     """
     count = max(int(share * n), FEWEST_HELD_OUT)
     few_groups = groups is not None and len(np.unique(groups)) < FEWEST_GROUPS
     if share == 0.0 or count > max(share, LARGEST_SHARE) * n or few_groups:
         return np.zeros(n, bool)
-    return random_rows(n, count, numpy_seed(seed, 0, "held-out demonstrations"), groups)
+    held_out = random_rows(n, count, numpy_seed(seed, 0, "held-out demonstrations"), groups)
+    return held_out & (held_out.sum() >= FEWEST_HELD_OUT / 2)

@@ -98,6 +98,8 @@ def make_domain(
         periodic = dict.fromkeys(_sequence(periodic), 2.0 * np.pi)
     for column, turn in periodic.items():
         i = column_index(column, names)
+        if period[i]:
+            raise InputError(f"periodic: column {names[i]!r} is given twice.")
         if np.isfinite([lower[i], upper[i]]).any():
             raise InputError(f"column {names[i]!r} is periodic; it cannot have bounds, too.")
         period[i] = check_positive(f"the period of column {names[i]!r}", turn)
@@ -120,7 +122,7 @@ def column_index(column: Any, names: Sequence[str]) -> int:
 def _sequence(columns: Any) -> list[Any]:
     if columns is None:
         return []
-    return [columns] if isinstance(columns, (str, int)) else list(columns)
+    return [columns] if isinstance(columns, str) or np.ndim(columns) == 0 else list(columns)
 
 
 def _bounds(support: Any, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

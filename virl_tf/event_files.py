@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from virl_tf.discriminator.fit import FitInfo
 from virl_tf.irl import State
@@ -19,9 +20,10 @@ from virl_tf.metrics import grid_around
 from virl_tf.mixture import Mixture
 from virl_tf.reward import CumulativeValues
 
+tfd = tfp.distributions
 PIXELS = 64  # side of the image of the reward
 DEPTH = 12.0  # nats below its maximum that it shows
-# Five colours of Matplotlib's viridis, dark to bright; this package does not import Matplotlib.
+# Five colours of Matplotlib's viridis, dark to bright; a run does not import Matplotlib.
 _PALETTE = np.array(
     [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], np.float64
 )
@@ -96,13 +98,8 @@ class EventFiles:
 
 def component_divergences(new: Mixture, old: Mixture) -> np.ndarray:
     """KL(new_o || old_o) of each component, [K]: how far it went in the iteration."""
-    old_trils, new_trils = np.asarray(old.scale_trils), np.asarray(new.scale_trils)
-    ratio = np.linalg.solve(old_trils, new_trils)  # lower triangular
-    shift = np.linalg.solve(old_trils, (np.asarray(new.means) - np.asarray(old.means))[..., None])[
-        ..., 0
-    ]
-    log_det = np.log(np.diagonal(ratio, axis1=1, axis2=2)).sum(axis=1)
-    return 0.5 * ((ratio**2).sum(axis=(1, 2)) + (shift**2).sum(axis=1) - new.dim) - log_det
+    of_new, of_old = (tfd.MultivariateNormalTriL(of.means, of.scale_trils) for of in (new, old))
+    return of_new.kl_divergence(of_old).numpy()
 
 
 def heat_map(values: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from virl_tf.numerics import DENSITY
 from virl_tf.persistence.files import PARTIAL
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Float64
-from virl_tf.validation import InputError, check_choice
+from virl_tf.validation import InputError, check_choice, check_path
 
 __all__ = ["gymnasium_wrapper", "imitation_reward", "saved_model"]
 
@@ -50,7 +50,7 @@ def saved_model(density: Reward | Mixture, directory: Path | str) -> None:
         InputError: another kind of density, a folder that is there already, or one that cannot be
             written.
     """
-    directory = Path(directory)
+    directory = check_path(directory)
     if not isinstance(density, (Reward, Mixture)):
         found = type(density).__name__
         raise InputError(
@@ -183,19 +183,22 @@ def gymnasium_wrapper(
     kind = kinds[check_choice("reward_of", reward_of, kinds)]
     if reward_of == "trajectory" and features is None:
         raise InputError("features are needed: trajectory [(observation, action), ...] -> [D].")
-    source = kind(reward, features, lowest)
 
     class RecoveredReward(_wrapper_class()):  # type: ignore[misc]
         """What the recovered reward says of what happens in an environment."""
 
+        def __init__(self, environment: Any):
+            super().__init__(environment)
+            self._source = kind(reward, features, lowest)  # here: a copy has its own episode
+
         def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
             observation, info = self.env.reset(**options)
-            source.begin(observation)
+            self._source.begin(observation)
             return observation, info
 
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             seen, own, reached, late, info = self.env.step(action)
-            value = source.after(action, seen, reached, late)
+            value = self._source.after(action, seen, reached, late)
             return seen, value, reached, late, {**info, "environment_reward": own}
 
     return RecoveredReward(environment)

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from virl_tf.irl import Info, State
 from virl_tf.methods import METHODS, Method
 from virl_tf.observers import Observer, ProgressBar
 from virl_tf.persistence.configuration import versions
-from virl_tf.persistence.files import write_json, write_text
+from virl_tf.persistence.files import plain, write_json, write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.problem import Problem, make_problem
 from virl_tf.reward import Reward
@@ -40,6 +41,7 @@ from virl_tf.validation import (
     check_integer,
     check_path,
     check_seed,
+    reason,
     told,
 )
 from virl_tf.vips.conditional import check_surrogate
@@ -105,9 +107,8 @@ class Result:
             raise InputError(f"{folder} exists and is not an empty folder; nothing was written.")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_text(
-                folder / "config.yaml", to_yaml({"config": self.config, "versions": versions()})
-            )
+            described = {"config": plain(self.config), "versions": versions()}
+            write_text(folder / "config.yaml", to_yaml(described))
             timings = ["t", *(c for c in self.history.columns if c.endswith("_seconds"))]
             write_text(folder / "timings.csv", self.history[timings].to_csv(index=False))
             write_text(
@@ -195,12 +196,12 @@ def fit(
         FitWarning: what is in `Result.warnings`.
     """
     row = METHODS[check_choice("method", method, METHODS)]
-    check_seed(seed)
+    seed = check_seed(seed)
     _check_kinds(evaluate, dither=dither, progress=progress, tensorboard=tensorboard)
     options = DataOptions(held_out, groups, periodic, support, dither, contexts)
     prepared = prepare(demonstrations, options, seed)
     if num_components is not None:
-        check_num_components(num_components, len(prepared.train.rows))
+        num_components = check_num_components(num_components, len(prepared.train.rows))
     if tensorboard and directory is None:
         raise InputError("tensorboard=True needs a directory to write into; give directory=.")
     values, data = resolve_hparams(hparams, row), prepared.train
@@ -209,12 +210,14 @@ def fit(
     config = {
         "method": method,
         "num_components": num_components,
-        "seed": int(seed),
+        "seed": seed,
         "hparams": values.to_dict(),
         "demonstrations": prepared.identity,
     }
     if directory is not None:
         RunFolder.check(directory, config)
+        if RunFolder(directory).finished:
+            return _warned(load(directory), directory)
     choice = choose_mixture(data.rows, seed, data.groups, num_components)
     config["num_components"] = choice.components
     folder = RunFolder.open(directory, config) if directory is not None else None
@@ -242,10 +245,18 @@ def fit(
         progress=progress,
         tensorboard=tensorboard,
     )
-    if folder is not None and not result.summary:
-        raise _lost_summary(folder)
+    return _warned(result, directory)
+
+
+def _warned(result: Result, directory: Any) -> Result:
+    """The result of a fit, after its warnings. Raises InputError if its folder lost them."""
+    if not result.summary:
+        raise InputError(
+            f"{directory} has lost its summary.json; remove its reward.keras, and the same call "
+            "makes both anew."
+        )
     for text in result.warnings:
-        warnings.warn(text, FitWarning, stacklevel=2)
+        warnings.warn(text, FitWarning, stacklevel=3)
     return result
 
 
@@ -255,13 +266,6 @@ def _check_kinds(evaluate: Any, **flags: Any) -> None:
         check_flag(name, value)
     if evaluate is not None and not callable(evaluate):
         raise InputError(f"evaluate must be a function of the State, got {told(evaluate)}.")
-
-
-def _lost_summary(folder: RunFolder) -> InputError:
-    return InputError(
-        f"{folder.path} has lost its summary.json; remove its reward.keras, and the same call "
-        "makes both anew."
-    )
 
 
 def check_num_components(num_components: Any, num_demonstrations: int) -> int:
@@ -316,7 +320,7 @@ def run(
         with _watching(folder, data.rows, first, hparams, progress, tensorboard) as watchers:
             for state, info in _stages(first, problem, method, fitter, hparams):
                 _check_policy(state)
-                row = {**info._asdict(), **(evaluate(state) if evaluate else {})}
+                row = {**info._asdict(), **_measured(evaluate, state)}
                 rows.append(row)
                 if folder is not None:
                     folder.record(state, row)
@@ -329,6 +333,25 @@ def run(
         if folder is not None:
             folder.write_result(result.reward, result.policy)
     return result
+
+
+def _measured(evaluate: Evaluate | None, state: State) -> dict[str, Any]:
+    """What `evaluate` says of the state: numbers that files can hold. Raises InputError for others,
+    before they are in any.
+    """
+    found = {} if evaluate is None else evaluate(state)
+    if not isinstance(found, Mapping):
+        raise InputError(f"evaluate must return a dictionary of numbers, got {told(found)}.")
+    for name in found:
+        if name in Info._fields:
+            raise InputError(f"evaluate must not return {name!r}, a column of the history already.")
+    try:
+        return {
+            str(name): value if isinstance(value, Real) else float(value)
+            for name, value in found.items()
+        }
+    except (TypeError, ValueError) as error:
+        raise InputError(f"evaluate must return a number for each name: {reason(error)}") from error
 
 
 def _stages(

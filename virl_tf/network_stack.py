@@ -74,8 +74,8 @@ class NetworkStack(NamedTuple):
     def sum_logits(self, z: tf.Tensor) -> tf.Tensor:
         """sum_{i < count} phi_i(z): float32 [N, inputs] -> float64 [N].
 
-        Differentiable in z (once). The backward pass runs through the networks one at a time, so
-        memory does not grow with T.
+        Piecewise linear in z: second derivatives are zero. The backward pass runs through the
+        networks one at a time, so memory does not grow with T.
         """
         return _sum_logits(self, z)
 

@@ -75,8 +75,6 @@ def compiled(function: Callable[..., Any], *specs: Any, jit_compile: bool = True
 def split_seed(seed: int, iteration: int, purpose: str) -> np.ndarray:
     """A stateless TF seed, int32 [2], of one purpose in one iteration of one run.
 
-    The only source of randomness.
-
     Distinct (seed, iteration, purpose) give independent streams (NumPy's SeedSequence hashes them).
     """
     words = [int(seed), int(iteration), zlib.crc32(purpose.encode())]
@@ -86,6 +84,11 @@ def split_seed(seed: int, iteration: int, purpose: str) -> np.ndarray:
 def generator(seed: int, iteration: int, purpose: str) -> np.random.Generator:
     """NumPy's generator of one purpose in one iteration of one run."""
     return np.random.default_rng(split_seed(seed, iteration, purpose).astype(np.uint32))
+
+
+def numpy_seed(seed: int, iteration: int, purpose: str) -> int:
+    """`split_seed` as one non-negative 31-bit integer, for scikit-learn and Keras initialisers."""
+    return int(split_seed(seed, iteration, purpose)[0]) & 0x7FFFFFFF
 
 
 def as_tensor(value: Any) -> tf.Tensor:
@@ -146,11 +149,6 @@ def at_share(weights: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
     totals = tf.cumsum(weights, axis=1)
     found = tf.searchsorted(totals, shares * totals[:, -1:], side="right")[:, 0]
     return tf.minimum(found, tf.shape(totals)[1] - 1)  # a product may be rounded up
-
-
-def numpy_seed(seed: int, iteration: int, purpose: str) -> int:
-    """The same as one non-negative 31-bit integer, for scikit-learn and Keras initialisers."""
-    return int(split_seed(seed, iteration, purpose)[0]) & 0x7FFFFFFF
 
 
 def repeat(
@@ -229,7 +227,7 @@ def bisect_decreasing(
 
 
 def solve_positive_definite(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """X with A x = b: [K, M, M], [K, M] -> [K, M].
+    """Solve A x = b: [K, M, M], [K, M] -> [K, M].
 
     Gauss-Jordan elimination without pivoting: A is positive definite.
     """
@@ -250,7 +248,7 @@ def conjugate_gradients(
     tolerance: float,
     most: int,
 ) -> tf.Tensor:
-    """X with apply(x) = b for K systems at once: [K, M, M] -> [K, M, M].
+    """Solve apply(x) = b for K systems at once: [K, M, M] -> [K, M, M].
 
     Args:
         apply: a positive definite linear map of each system, in the inner product of all entries.

@@ -37,11 +37,11 @@ class Reward(NamedTuple):
 
     Attributes:
         base: the prior q*_0 (V-IRL), or the policy (EIM, whose networks are none).
-        base_exponent: a; 0 leaves the base out (G-EIM).
+        base_exponent: a; 0 leaves the base out (G-EIM, and where `mixture` is q*_0).
         networks: the stack of phi_i.
         features: what the networks see of a point, or row.
-        mixture: an EM mixture of the demonstrations, with which a reward may be pooled at the end
-            of a run; else without components.
+        mixture: an EM mixture of the demonstrations, which is q*_0 itself (b = 1), or with which a
+            reward may be pooled at the end of a run; else without components.
         mixture_exponent: b; 0 leaves the mixture out, as in the paper.
         domain: outside of its bounds R(x) is -inf; angles are taken modulo their period.
     """

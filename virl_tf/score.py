@@ -172,7 +172,7 @@ def _mean(values: np.ndarray) -> dict[str, float]:
     known = values[~np.isnan(values)]
     if not len(known):
         return {"mean": float("nan"), "standard_error": float("nan")}
-    error = known.std() / np.sqrt(len(known))
+    error = known.std(ddof=1) / np.sqrt(len(known)) if len(known) > 1 else np.nan
     return {"mean": float(known.mean()), "standard_error": float(error)}
 
 

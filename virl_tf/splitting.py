@@ -7,6 +7,8 @@ import tensorflow as tf
 
 from virl_tf.shapes import Array, Bool, Int64
 
+FEWEST_HELD_OUT = 10  # rows, for a score to tell anything
+
 
 def held_out_rows(
     n: int, fraction: float, groups: Int64[Array, " N"] | None = None
@@ -29,7 +31,8 @@ def held_out_rows(
 
 def fitting(order: np.ndarray, sizes: np.ndarray, count: int, others: int) -> list[int]:
     """Groups, one after the other in this order, but those with which they were more than `count`
-    rows; the smallest, if none fits: so a large group is never held out for small ones.
+    rows: so a large group is never held out for small ones, but where these are too few to tell
+    anything, and the smallest that is not has at most half of all rows. The smallest, if none fits.
 
     `others`: so many groups are left, if there are more.
     """
@@ -38,6 +41,10 @@ def fitting(order: np.ndarray, sizes: np.ndarray, count: int, others: int) -> li
         if sizes[group] <= left and len(sizes) - len(chosen) > others:
             chosen.append(int(group))
             left -= sizes[group]
+    least = min(FEWEST_HELD_OUT, count) / 2
+    enough = (sizes >= least) & (sizes <= sizes.sum() / 2) & (len(sizes) > others)
+    if count - left < least and enough.any():
+        return [int(np.where(enough, sizes, sizes.max() + 1).argmin())]
     return chosen or [int(np.argmin(sizes))]
 
 

@@ -48,7 +48,10 @@ def summarise(
         found = score(test, reward, policy, kde, conditioned(em, data.num_contexts), seed)
     trained = history[history["epochs"] > 0]  # the pooling's row comes after training's
     last = trained.iloc[-1]
-    gaussian_prior = method.base == "reward" and reward.base.num_components == 1
+    from_mixture = problem.from_mixture and method.base == "reward"
+    gaussian_prior = (
+        method.base == "reward" and not from_mixture and reward.base.num_components == 1
+    )
     exponent = float(history["mixture_exponent"].iloc[-1])
     size = {"final": float(last["effective_sample_size"]), "of": int(last["num_negatives"])}
     return {
@@ -67,7 +70,7 @@ def summarise(
         "chance_loss": float(last["chance_loss"]),
         "mixture_exponent": exponent,
         "networks": int(reward.networks.count),
-        "from_mixture": problem.from_mixture and method.base == "reward",
+        "from_mixture": from_mixture,
         "mixture": _mixture(reward.mixture),
         "effective_sample_size": size,
         "warnings": [

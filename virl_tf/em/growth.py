@@ -30,13 +30,13 @@ from virl_tf.em.shrunk import (
 )
 from virl_tf.em.stacking import (
     ONE_WIDTH,
+    background_gaussian,
     in_widths,
     mean_density,
     mean_is_no_better,
     share_of_background,
     shares_of_widths,
     weighted,
-    wider_than_all,
 )
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, numpy_seed
@@ -99,7 +99,7 @@ class Growth(NamedTuple):
     def on(self, x: np.ndarray) -> "Growth":
         """The same after EM on x [N, D]."""
         z = (looked_at(x) - self.shift) / self.scale
-        wide = wider_than_all(z, self.background) if self.background > 0.0 else None
+        wide = background_gaussian(z, self.background) if self.background > 0.0 else None
         with one_thread():
             return self._replace(grown=[self._again(one, z, wide) for one in self.grown])
 
@@ -137,7 +137,7 @@ def grow(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> 
         of_widths = of_unseen(z, parts, grown)
         share = share_of_background(z, unseen, of_widths[0])
         if share > 0.0:
-            grown = grown_on(z, parts, more, seed, wider_than_all(z, share))
+            grown = grown_on(z, parts, more, seed, background_gaussian(z, share))
             of_widths = of_unseen(z, parts, grown)
         return Growth(grown, shift, scale, share, shares=shares_of_widths(of_widths))
 

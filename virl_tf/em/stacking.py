@@ -98,12 +98,12 @@ def share_of_background(z: np.ndarray, unseen: np.ndarray, log_q: Float64[Array,
         z: all rows [N, D].
         unseen, log_q: rows [M, D] and their log density under a mixture that did not see them.
     """
-    wide = log_density(unseen, wider_than_all(z, BACKGROUND))
+    wide = log_density(unseen, background_gaussian(z, BACKGROUND))
     both = np.logaddexp(np.log1p(-BACKGROUND) + log_q, wide)
     return BACKGROUND if np.mean(both - log_q) >= NEEDED else 0.0
 
 
-def wider_than_all(z: np.ndarray, share: float) -> Gaussians:
+def background_gaussian(z: np.ndarray, share: float) -> Gaussians:
     """One Gaussian of such a weight, with `WIDER` times the covariance of z [N, D]."""
     d = z.shape[1]
     covariance = np.cov(z, rowvar=False, bias=True).reshape(d, d) + RIDGE * np.eye(d)

@@ -52,6 +52,9 @@ def remove_partial(folder: Path, before: float) -> None:
                 path.unlink()
 
 
+os.umask(_UMASK := os.umask(0))  # a process cannot ask for it without setting it
+
+
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Call `write` on a temporary file beside `path`, then rename it.
 
@@ -65,7 +68,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
                 write(file)  # type: ignore[arg-type]
                 file.flush()
                 os.fsync(file.fileno())
-                os.chmod(file.name, 0o644)
+                os.chmod(file.name, 0o666 & ~_UMASK)
                 os.replace(file.name, path)
             except BaseException:
                 # The folder may be gone or read-only: what happened first is what counts.

@@ -117,8 +117,9 @@ class RunFolder:
         return folder
 
     def _check_no_file(self) -> None:
-        if self.path.is_file():
-            raise InputError(f"cannot use {self.path} as the output folder: it is a file.")
+        for path in (self.path, *self.path.parents):
+            if path.is_file():
+                raise InputError(f"cannot use {self.path} as the output folder: {path} is a file.")
 
     @classmethod
     def check(cls, path: Path | str, config: Mapping[str, Any]) -> None:

@@ -90,6 +90,8 @@ def check_episodes(
             or that repeat another.
     """
     if isinstance(trajectories, Episodes):
+        if times is not None or names is not None or columns is not None:
+            raise InputError("Episodes have times, names and columns of their own; leave them out.")
         return trajectories
     values = _as_values(trajectories, names)
     if len(values) < (2 if to_fit else 1):

@@ -220,7 +220,7 @@ def _moved(
 def _gains(
     s: Float64[Array, "K S C"], ratios: Float64[Array, "K S"], alive: Bool[Array, " K"]
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """D_o(c) as a quadratic of s: its constant [K], slope [K, C] and curvature [K, C, C].
+    """The gains d_o(c) as a quadratic of s: its constant [K], slope [K, C] and curvature [K, C, C].
 
     That of a component that saw no finite value is the lowest constant of the others.
     """
