@@ -148,7 +148,8 @@ def fit_policy(
             its share. Where hardly a draw is inside, a search is made.
         jit_compile: compile with XLA, which takes 15 seconds and pays from thousands of steps on.
         callback: called as callback(steps_done, policy) after the search and then after every
-            `callback_every` steps and the last; the result is the same without it.
+            `callback_every` steps and the last, where those of a split that is taken back count,
+            which `history` leaves out; the result is the same without it.
         progress: show a progress bar.
 
     Warns:
