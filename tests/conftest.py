@@ -204,8 +204,8 @@ def light_runs(request):
     """What the runs of a module have in common is made once.
 
     EM mixtures of the same rows, which but for EM's own tests are of few choices, folds and starts.
-    The policies' steps are plain graphs, because XLA takes 3 to 7 s for each shape of a reward; modules marked
-    `xla` and processes of their own have them as users do.
+    The policies' steps are plain graphs, because XLA takes 3 to 7 s for each shape of a reward;
+    modules marked `xla` and processes of their own have them as users do.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(discriminator_fit, "_IDLE", {})  # another module's may be fused

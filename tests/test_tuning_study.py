@@ -345,7 +345,9 @@ def working(name, t):
     return fake_runs.summary(1.0) if t is None else 1.0
 
 
-def test_a_study_whose_trials_only_fail_is_given_up_and_the_same_command_continues_it(monkeypatch, sqlite, tmp_path):
+def test_a_study_whose_trials_only_fail_is_given_up_and_the_same_command_continues_it(
+    monkeypatch, sqlite, tmp_path
+):
     by_value(monkeypatch, always_failing)
     with within(30):
         work(SPECIFICATION, sqlite, 3, tmp_path, 0)
