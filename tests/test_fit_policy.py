@@ -629,7 +629,7 @@ def test_a_search_and_a_start_of_ones_own_count(ways, own, rounds, planned, monk
         fit_policy(ways, 2, 2, num_steps=2, support=beyond, **own)
     ((_, start, budget, num_steps, _),) = planned
     assert (budget.rounds, num_steps) == (rounds, 2)
-    assert (start.means is OWN_START.means) == ("initial_policy" in own)
+    assert np.array_equal(start.means, OWN_START.means) == ("initial_policy" in own)
 
 
 def test_few_draws_inside_leave_the_start_as_it_is(ways):
