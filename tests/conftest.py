@@ -23,6 +23,7 @@ if "TF_XLA_FLAGS" not in os.environ:
 
 # isort: split
 import contextlib
+import gc
 import importlib
 import io
 import shutil
@@ -58,6 +59,11 @@ from experiments.evaluation import (
 )
 
 from . import postgres as postgresql
+
+# Tracing a graph makes hundreds of thousands of objects, for which Python would search all of
+# TensorFlow for garbage again and again.
+gc.freeze()
+gc.set_threshold(100_000, 50, 100)
 
 # The files of whole runs and commands, the longest first. Workers take whole files: a long one
 # that comes last would leave all but one of them idle.
@@ -197,9 +203,9 @@ def few_choices(patch):
 def light_runs(request):
     """What the runs of a module have in common is made once.
 
-    EM mixtures of the same rows, which but for EM's own tests are of few choices. The policies'
-    steps are plain graphs, because XLA takes 3 to 7 s for each shape of a reward; modules marked
-    `xla` and processes of their own have them as users do.
+    EM mixtures of the same rows, which but for EM's own tests are of few choices, folds and starts.
+    The policies' steps are plain graphs, because XLA takes 3 to 7 s for each shape of a reward;
+    modules marked `xla` and processes of their own have them as users do.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(discriminator_fit, "_IDLE", {})  # another module's may be fused
@@ -208,6 +214,8 @@ def light_runs(request):
         patch.setattr(problem, "conditional_fits", conditional_fits)
         if not request.node.name.startswith("test_em_"):
             few_choices(patch)
+            patch.setattr(few_rows, "FOLDS", 5)
+            patch.setattr(few_rows, "STARTS_FOR_WIDTHS", 2)
         xla = request.node.get_closest_marker("xla")
         if xla:
             vips._compiled_improve.cache_clear()

@@ -20,6 +20,11 @@ STUDY = StudySpecification("gaussians", "virl", 10, 5, "paper", (3, 4), ())
 WORKERS = Workers(None, 1)
 
 
+@pytest.fixture(autouse=True)
+def few_permutations(monkeypatch):
+    monkeypatch.setattr(budgets, "PERMUTATIONS", 2000)
+
+
 def test_points_are_of_the_searched_space_and_always_the_same():
     points = random_points(STUDY, 4)
     names = {f"{section}.{key}" for section, keys in points[0].items() for key in keys}

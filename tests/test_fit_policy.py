@@ -134,12 +134,18 @@ def test_a_gaussian_in_one_dimension_is_found():
     np.testing.assert_allclose(policy.covariances, [[[0.25]]], atol=1e-5)
 
 
-def test_a_fit_depends_on_its_seed_alone():
-    first, again, other = (quick(num_components=2, seed=seed) for seed in (0, 0, 1))
-    for a, b in zip(again.policy, first.policy, strict=True):
+@pytest.fixture(scope="module")
+def two_components():
+    """Of five steps."""
+    return quick(num_components=2, num_steps=5)
+
+
+def test_a_fit_depends_on_its_seed_alone(two_components):
+    again, other = (quick(num_components=2, num_steps=5, seed=seed) for seed in (0, 1))
+    for a, b in zip(again.policy, two_components.policy, strict=True):
         assert a.numpy().tobytes() == b.numpy().tobytes()
-    assert again.history.equals(first.history)
-    assert not np.array_equal(other.policy.means, first.policy.means)
+    assert again.history.equals(two_components.history)
+    assert not np.array_equal(other.policy.means, two_components.policy.means)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +175,8 @@ def test_weight_bound_may_differ():
     assert history.component_kl.max() > 0.1
 
 
-def test_a_callback_sees_the_policy_on_its_way_and_in_the_end_and_changes_nothing():
-    seen = []
-    expected = quick(num_components=2, num_steps=5)
+def test_a_callback_sees_the_policy_on_its_way_and_in_the_end_and_changes_nothing(two_components):
+    seen, expected = [], two_components
     found = quick(
         num_components=2,
         num_steps=5,
@@ -520,6 +525,7 @@ def test_the_elbo_has_an_error_and_the_result_says_so():
     fitted = quick(normal, 2, 1, search=False, num_steps=3)
     assert fitted.rising is False
     assert 0.0 < fitted.elbo_error < 0.1
+    assert fitted.inside == 1.0
     assert fitted.elbo < np.log(2.0 * np.pi)
     assert f"ELBO {fitted.elbo:.4f} +- {fitted.elbo_error:.4f} after 3 steps" in repr(fitted)
 
@@ -534,22 +540,29 @@ def test_evaluations_are_counted(two_modes):
     assert two_modes[1].evaluations == 150 * 100 * 2
 
 
-def test_a_reward_with_bounds_is_followed_by_values(reward, monkeypatch):
-    class Stop(Exception):
-        pass
+class Stop(Exception):
+    pass
 
-    followed = []
 
-    def run(steps, *_):
-        followed.append(steps.gradients)
+@pytest.fixture
+def planned(monkeypatch):
+    """What fits are about to do, which end there: the arguments of `Steps.run`."""
+    calls = []
+
+    def run(*arguments):
+        calls.append(arguments)
         raise Stop
 
     monkeypatch.setattr(Steps, "run", run)
+    return calls
+
+
+def test_a_reward_with_bounds_is_followed_by_values(reward, planned):
     box = Domain(np.full(2, -50.0), np.full(2, 50.0), np.zeros(2))
     for target in (reward, reward._replace(domain=box)):
         with pytest.raises(Stop):
             quick(target, search=SHORTEST)
-    assert followed == [True, False]
+    assert [steps.gradients for steps, *_ in planned] == [True, False]
 
 
 # --- a constraint on a reward whose modes are known ----------------------------------------------
@@ -604,16 +617,19 @@ def short_search(monkeypatch):
     monkeypatch.setattr(policy_schedule, "search_hparams", lambda _: few)
 
 
-@pytest.mark.usefixtures("short_search")
+OWN_START = make_mixture(2)
+
+
 @pytest.mark.parametrize(
-    "own",
-    [{"search": {"num_rounds": 3}}, {"initial_policy": make_mixture(2)}],
-    ids=["search", "start"],
+    ("own", "rounds"), [({"search": {"num_rounds": 3}}, 3), ({"initial_policy": OWN_START}, 30)]
 )
-def test_a_search_and_a_start_of_ones_own_count(ways, own, monkeypatch):
+def test_a_search_and_a_start_of_ones_own_count(ways, own, rounds, planned, monkeypatch):
     monkeypatch.setattr(fit_policy_module, "constrained_start", None)  # a call of it would raise
-    fitted = fit_policy(ways, 2, 2, num_steps=2, support=beyond, **own)
-    assert len(fitted.history) == 3 * 20 + 2
+    with pytest.raises(Stop):
+        fit_policy(ways, 2, 2, num_steps=2, support=beyond, **own)
+    ((_, start, budget, num_steps, _),) = planned
+    assert (budget.rounds, num_steps) == (rounds, 2)
+    assert np.array_equal(start.means, OWN_START.means) == ("initial_policy" in own)
 
 
 def test_few_draws_inside_leave_the_start_as_it_is(ways):
@@ -663,25 +679,28 @@ def test_a_gaussian_at_a_temperature_is_one_of_so_many_times_its_covariance(temp
     np.testing.assert_allclose(fitted.elbo, log_normaliser, atol=1e-2)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def apart():
     """A reward of four modes that carries them as its EM mixture."""
     return make_reward([], base=four_modes(), mixture=four_modes())
 
 
-def test_below_temperature_one_modes_become_narrower_and_keep_their_shares(apart):
-    fitted = fit_policy(apart, 2, 4, temperature=0.25)
-    np.testing.assert_allclose(np.exp(fitted.policy.log_weights), [0.4, 0.3, 0.2, 0.1], atol=1e-3)
-    np.testing.assert_allclose(fitted.policy.means, WAYS, atol=0.01)
+@pytest.fixture(scope="module")
+def cold(apart):
+    return fit_policy(apart, 2, 4, temperature=0.25)
+
+
+def test_below_temperature_one_modes_become_narrower_and_keep_their_shares(cold):
+    np.testing.assert_allclose(np.exp(cold.policy.log_weights), [0.4, 0.3, 0.2, 0.1], atol=1e-3)
+    np.testing.assert_allclose(cold.policy.means, WAYS, atol=0.01)
     expected = np.tile(0.0025 * np.eye(2), (4, 1, 1))
-    np.testing.assert_allclose(fitted.policy.covariances, expected, atol=2e-4)
+    np.testing.assert_allclose(cold.policy.covariances, expected, atol=2e-4)
 
 
-def test_from_a_start_of_ones_own_they_do_so_on_any_log_density(apart):
-    of_reward = fit_policy(apart, 2, 4, temperature=0.25, num_steps=5)
-    own = {"initial_policy": apart.mixture, "num_steps": 5, "seed": 0}
+def test_from_a_start_of_ones_own_they_do_so_on_any_log_density(apart, cold):
+    own = {"initial_policy": apart.mixture, "seed": 0}
     fitted = fit_policy(apart.log_prob, 2, 4, temperature=0.25, **own)
-    for found, expected in zip(fitted.policy, of_reward.policy, strict=True):
+    for found, expected in zip(fitted.policy, cold.policy, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
@@ -720,7 +739,6 @@ def test_draws_outside_are_told():
     assert 0.5 < share < 1.0
     assert half.inside == pytest.approx(share, abs=0.02)
     assert f"{1.0 - half.inside:.1%} of its draws outside" in repr(half)
-    assert quick(normal, 2, 1, search=False, num_steps=3).inside == 1.0
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -35,15 +35,10 @@ from hypothesis.extra import numpy as npst
 
 from experiments import cli
 from tests import tiny
-from tests.conftest import make_mixture, make_network, make_reward, quick_runs
+from tests.conftest import make_mixture, make_network, make_reward
 
+pytestmark = pytest.mark.usefixtures("quick")
 MANY = int(os.environ.get("VIRL_TF_EXAMPLES", "1"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def plain_graphs():
-    with quick_runs():
-        yield
 
 
 def explore(check, examples, outcomes=("worked", "refused"), **strategies):

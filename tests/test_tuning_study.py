@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -63,9 +64,26 @@ def fast(monkeypatch):
     optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """A database without a study, with Optuna's tables, which take longer to make than to copy."""
+    path = tmp_path_factory.mktemp("tables") / "study.db"
+    open_storage(f"sqlite:///{path}").remove_session()
+    return path
+
+
 @pytest.fixture
-def sqlite(tmp_path):
+def sqlite(tables, tmp_path):
+    shutil.copyfile(tables, tmp_path / "study.db")
     return f"sqlite:///{tmp_path}/study.db"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def url(request):
+    """As conftest's, but that SQLite's has its tables already."""
+    if request.param == "sqlite":
+        return request.getfixturevalue("sqlite")
+    return request.getfixturevalue("postgres").new_database()
 
 
 def opened(url: str, spec: studies.StudySpecification = SPECIFICATION) -> optuna.Study:
@@ -234,30 +252,22 @@ BAD_RUNS = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD_RUNS)
-def test_a_diverged_run_is_a_pruned_trial_with_a_reason(kind, monkeypatch, sqlite, tmp_path):
-    bad, reason = BAD_RUNS[kind]
-    good = {"0000-s0": 3.0, "0002-s0": 2.0}
-    by_value(
-        monkeypatch,
-        lambda name, t: (
-            bad(t)
-            if name not in good
-            else fake_runs.summary(good[name])
-            if t is None
-            else good[name]
-        ),
-    )
-    work(SPECIFICATION, sqlite, 4, tmp_path, 0)
+def test_a_diverged_run_is_a_pruned_trial_with_a_reason(monkeypatch, sqlite, tmp_path):
+    good = {"0000-s0": 3.0, "0007-s0": 2.0}
+    bad = {f"{i:04d}-s0": value for i, (value, _) in enumerate(BAD_RUNS.values(), start=1)}
+
+    def value(name, t):
+        if name in bad:
+            return bad[name](t)
+        return fake_runs.summary(good[name]) if t is None else good[name]
+
+    by_value(monkeypatch, value)
+    work(SPECIFICATION, sqlite, 8, tmp_path, 0)
     study = opened(sqlite)
-    assert [trial.state.name for trial in study.trials] == [
-        "COMPLETE",
-        "PRUNED",
-        "COMPLETE",
-        "PRUNED",
-    ]
-    for number in (1, 3):
-        assert reason in study.trials[number].user_attrs["reason"]
+    expected = ["COMPLETE", *["PRUNED"] * len(BAD_RUNS), "COMPLETE"]
+    assert [trial.state.name for trial in study.trials] == expected
+    for trial, (kind, (_, reason)) in zip(study.trials[1:], BAD_RUNS.items(), strict=False):
+        assert reason in trial.user_attrs["reason"], kind
     assert best_trial(study).value == study.best_value == 2.0
     assert published_trial(study).value == 3.0
 
@@ -335,7 +345,9 @@ def working(name, t):
     return fake_runs.summary(1.0) if t is None else 1.0
 
 
-def test_a_study_whose_trials_only_fail_is_given_up(monkeypatch, sqlite, tmp_path):
+def test_a_study_whose_trials_only_fail_is_given_up_and_the_same_command_continues_it(
+    monkeypatch, sqlite, tmp_path
+):
     by_value(monkeypatch, always_failing)
     with within(30):
         work(SPECIFICATION, sqlite, 3, tmp_path, 0)
@@ -344,6 +356,10 @@ def test_a_study_whose_trials_only_fail_is_given_up(monkeypatch, sqlite, tmp_pat
     assert {trial.user_attrs["reason"] for trial in study.trials} == {
         "OSError: no space left on device"
     }
+    # The same command goes on.
+    by_value(monkeypatch, working)
+    work(SPECIFICATION, sqlite, 3, tmp_path, 0)
+    assert states(study) == {"FAIL": ALLOWED_FAILURES, "COMPLETE": 3}
 
 
 def test_a_mistake_of_the_user_ends_a_study_after_three_trials(monkeypatch, sqlite, tmp_path):
@@ -358,14 +374,6 @@ def test_a_mistake_of_the_user_ends_a_study_after_three_trials(monkeypatch, sqli
     by_value(monkeypatch, working)
     work(SPECIFICATION, sqlite, 3, tmp_path, 0)
     assert states(opened(sqlite)) == {"FAIL": 2 + ALLOWED_MISTAKES, "COMPLETE": 3}
-
-
-def test_the_same_command_continues_a_study_that_was_given_up(monkeypatch, sqlite, tmp_path):
-    by_value(monkeypatch, always_failing)
-    work(SPECIFICATION, sqlite, 3, tmp_path, 0)
-    by_value(monkeypatch, working)
-    work(SPECIFICATION, sqlite, 3, tmp_path, 0)
-    assert states(opened(sqlite)) == {"FAIL": ALLOWED_FAILURES, "COMPLETE": 3}
 
 
 def test_failures_in_a_row_are_counted_past_trials_that_were_not_needed(

@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from tests import tiny
-from tests.conftest import make_mixture, make_network, make_reward
+from tests.conftest import make_mixture, make_network, make_reward, plain_graph
 from tests.reference import eim
 from tests.reference import vips as reference
 
@@ -331,6 +331,15 @@ def test_a_policy_without_any_finite_value_stays():
 # --- improve ------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def without_xla(monkeypatch):
+    vips._compiled_improve.cache_clear()
+    monkeypatch.setattr(vips, "compiled", plain_graph)
+    yield
+    vips._compiled_improve.cache_clear()
+
+
+@pytest.mark.usefixtures("without_xla")
 def test_improve_is_traced_once_while_the_reward_grows():
     settings = tiny.hparams().policy
     policy = make_mixture(3)
