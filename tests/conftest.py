@@ -204,8 +204,9 @@ def light_runs(request):
     """What the runs of a module have in common is made once.
 
     EM mixtures of the same rows, which but for EM's own tests are of few choices, folds and starts.
-    The policies' steps are plain graphs, because XLA takes 3 to 7 s for each shape of a reward;
-    modules marked `xla` and processes of their own have them as users do.
+    The policies' steps are plain graphs, because XLA takes 3 to 7 s for each shape of a reward, and
+    no graph is rewritten before its first run; modules marked `xla` and processes of their own have
+    them as users do.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(discriminator_fit, "_IDLE", {})  # another module's may be fused
@@ -223,8 +224,10 @@ def light_runs(request):
             patch.setattr(vips, "compiled", plain_graph)
             patch.setattr(conditional, "compiled", plain_graph)
             patch.setattr(discriminator_fit, "pays_to_fuse", lambda network: False)
+            tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         patch.setattr(situations, "FRAMES", 4)
         yield
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
         if xla:
             vips._compiled_improve.cache_clear()
 
