@@ -16,7 +16,8 @@ import sys
 import threading
 import time
 import warnings
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from virl_tf.persistence.configuration import numerics, versions
@@ -37,7 +38,6 @@ from experiments.tuning.study import (
     best_trial,
     count,
     enqueue_published,
-    leave_to_the_first,
     open_storage,
     open_study,
     published_parameters,
@@ -569,6 +569,48 @@ def test_a_server_that_refuses_is_one_clear_error(postgres):
         assert "\n" not in str(caught.value)
 
 
+# --- trials that wait -----------------------------------------------------------------------------
+
+
+def test_a_waiting_trial_is_one_workers_though_two_ask_at_once(url, monkeypatch):
+    """Each of these two has read that it waits before the other writes, if there is such a time."""
+    opened(url)
+    storages, both = [open_storage(url) for _ in range(2)], threading.Barrier(2)
+
+    def meet(*_):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(1.0)
+
+    monkeypatch.setattr(studies._Storage, "check_trial_is_updatable", meet)
+    with ThreadPoolExecutor(2) as pool:
+        taken = pool.map(
+            lambda storage: storage.set_trial_state_values(1, TrialState.RUNNING), storages
+        )
+    assert sorted(taken) == [False, True]
+    assert states(opened(url)) == {"RUNNING": 1}
+
+
+def test_a_trial_that_waited_begins_now_in_any_time_zone(sqlite, monkeypatch):
+    study = opened(sqlite)
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        begun = ask(study).datetime_start
+        since = datetime.now() - begun
+    time.tzset()
+    assert timedelta(0) <= since < timedelta(minutes=1)
+
+
+def test_a_locked_database_is_told_of_as_optuna_does(sqlite, monkeypatch):
+    monkeypatch.setattr(studies, "_engine_options", lambda _: {"connect_args": {"timeout": 0.0}})
+    study = opened(sqlite)
+    with contextlib.closing(sqlite3.connect(sqlite.removeprefix("sqlite:///"))) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(optuna.exceptions.StorageInternalError) as caught:
+            ask(study)
+    assert studies.reason_of(caught.value) == "(sqlite3.OperationalError) database is locked"
+
+
 # --- trials that were given up --------------------------------------------------------------------
 
 
@@ -887,27 +929,6 @@ def test_a_server_stopped_in_the_middle_of_a_study_costs_nothing_that_was_done(s
     work(SPECIFICATION, url, 3, out, 0)
     assert study.trials[0] == before
     assert_one_trial_went_on(study, out, 1, 3)
-
-
-def test_workers_leave_the_waiting_trial_to_the_first(tmp_path):
-    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/study.db")
-    study.enqueue_trial({"x": 1.0})
-    begun = time.monotonic()
-    leave_to_the_first(study, worker=0)
-    assert time.monotonic() - begun < 5.0
-    leave_to_the_first(study, worker=1, seconds=0.3)
-    assert time.monotonic() - begun >= 0.3, "nobody took it"
-
-    def take():
-        time.sleep(0.5)
-        study.ask()
-
-    first = threading.Thread(target=take)
-    first.start()
-    leave_to_the_first(study, worker=1)
-    assert [trial.state.name for trial in study.get_trials()] == ["RUNNING"]
-    first.join()
-    leave_to_the_first(study, worker=1, seconds=0.0)
 
 
 def test_a_missing_database_is_not_made(tmp_path):

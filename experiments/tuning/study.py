@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,15 @@ VANISHED = "its worker vanished or was stopped"
 NOT_NEEDED = "not needed: enough trials were under way"
 
 
+CLAIM = """
+    UPDATE trials SET state = 'RUNNING', datetime_start = :now
+    WHERE trial_id = :trial_id AND state = 'WAITING'
+"""
+
+
 class _Storage(optuna.storages.RDBStorage):
-    """Optuna's, but heartbeats outlive an outage, after which Optuna sends no more, and a trial
-    that is given up says why.
+    """Optuna's, but heartbeats outlive an outage, after which Optuna sends no more; a trial that is
+    given up says why; and SQLite, too, hands a waiting trial to one worker alone.
     """
 
     def record_heartbeat(self, trial_id: int) -> None:
@@ -74,10 +80,29 @@ class _Storage(optuna.storages.RDBStorage):
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
     ) -> bool:
         """A trial that fails without a reason had nobody left to store one."""
+        if state == TrialState.RUNNING and self.engine.name == "sqlite":
+            return self._claim(trial_id)
         if state == TrialState.FAIL and "reason" not in self.get_trial(trial_id).user_attrs:
             with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
                 self.set_trial_user_attr(trial_id, "reason", VANISHED)
         return super().set_trial_state_values(trial_id, state, values)
+
+    def _claim(self, trial_id: int) -> bool:
+        """Whether a trial waited, and is this worker's now.
+
+        In one statement: between Optuna's reading and its writing SQLite locks no row, so that all
+        workers of a study that goes on would have the same trial.
+        """
+        from sqlalchemy import DateTime, bindparam, text
+        from sqlalchemy.exc import SQLAlchemyError
+
+        now = datetime.now(timezone.utc).replace(tzinfo=None)  # as Optuna stores times
+        claim = text(CLAIM).bindparams(bindparam("now", now, DateTime), trial_id=trial_id)
+        try:
+            with self.engine.begin() as connection:
+                return connection.execute(claim).rowcount == 1
+        except SQLAlchemyError as error:
+            raise optuna.exceptions.StorageInternalError("a trial was not taken") from error
 
 
 def is_missing(url: str) -> bool:
@@ -375,7 +400,6 @@ def work(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = open_study(spec, open_storage(url), worker)
     failed_before = _failed(study)
-    leave_to_the_first(study, worker)
     current = -1
 
     def guarded(trial: optuna.Trial) -> float:
@@ -413,19 +437,6 @@ def work(
                     raise
         else:  # the last ones are under way elsewhere; wait, in case one is lost
             time.sleep(POLL_SECONDS)
-
-
-def leave_to_the_first(study: optuna.Study, worker: int, seconds: float = 30.0) -> None:
-    """Hold back workers other than 0 until no trial waits, or for so long, where 0 is gone.
-
-    The published trial waits when a study begins, and SQLite, which locks no rows, hands it to two
-    workers that ask in the same moment: one of them then fails it, because the other has its run.
-    """
-    deadline = time.monotonic() + (seconds if worker > 0 else 0.0)
-    while count(study, TrialState.WAITING):
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.05)
 
 
 def _failed(study: optuna.Study) -> set[int]:
