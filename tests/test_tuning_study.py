@@ -34,6 +34,7 @@ from experiments.tuning.study import (
     ALLOWED_FAILURES,
     ALLOWED_MISTAKES,
     ENDED,
+    RETRIES,
     VANISHED,
     best_trial,
     count,
@@ -356,7 +357,8 @@ def test_a_mistake_of_the_user_ends_a_study_after_three_trials(monkeypatch, sqli
     work(SPECIFICATION, sqlite, 3, tmp_path, 0)
     assert states(opened(sqlite)) == {"FAIL": 2 + ALLOWED_MISTAKES}
     by_value(monkeypatch, working)
-    work(SPECIFICATION, sqlite, 3, tmp_path, 0)
+    before = range(2 + ALLOWED_MISTAKES)
+    work(SPECIFICATION, sqlite, 3, tmp_path, 0, before=before)
     assert states(opened(sqlite)) == {"FAIL": 2 + ALLOWED_MISTAKES, "COMPLETE": 3}
 
 
@@ -364,8 +366,56 @@ def test_the_same_command_continues_a_study_that_was_given_up(monkeypatch, sqlit
     by_value(monkeypatch, always_failing)
     work(SPECIFICATION, sqlite, 3, tmp_path, 0)
     by_value(monkeypatch, working)
-    work(SPECIFICATION, sqlite, 3, tmp_path, 0)
+    work(SPECIFICATION, sqlite, 3, tmp_path, 0, before=range(ALLOWED_FAILURES))
     assert states(opened(sqlite)) == {"FAIL": ALLOWED_FAILURES, "COMPLETE": 3}
+
+
+class DeathError(BaseException):
+    """Of a worker: nothing that it could catch."""
+
+
+def deaths_until_given_up(monkeypatch, url: str, out: Path) -> int:
+    """Each worker that dies has a successor, as with Dask, which finds the trial at once."""
+
+    def find_lost(study):
+        for trial in study.get_trials(states=(TrialState.RUNNING,)):
+            study.tell(trial.number, state=TrialState.FAIL)
+            studies._retry(RETRIES)(study, study.get_trials()[trial.number])
+
+    monkeypatch.setattr(optuna.storages, "fail_stale_trials", find_lost)
+    monkeypatch.setattr(studies, "BETWEEN_SECONDS", 0.0)
+    for deaths in range(99):
+        with contextlib.suppress(DeathError), within(30):
+            work(SPECIFICATION, url, 3, out, 0)
+            return deaths
+    pytest.fail("it never ends")
+
+
+def test_a_study_whose_trials_kill_their_workers_is_given_up(monkeypatch, sqlite, tmp_path):
+    def kill(*_):
+        raise DeathError
+
+    by_value(monkeypatch, kill)
+    deaths = deaths_until_given_up(monkeypatch, sqlite, tmp_path)
+    assert deaths == ALLOWED_MISTAKES * (1 + RETRIES)
+    study = opened(sqlite)
+    enqueue_published(study, SPECIFICATION)
+    by_value(monkeypatch, working)
+    work(SPECIFICATION, sqlite, 3, tmp_path, 0, before={trial.number for trial in failed(study)})
+    assert states(study) == {"FAIL": deaths, "COMPLETE": 3}
+    assert published_trial(study).params == published_parameters(SPECIFICATION)
+
+
+def test_a_worker_in_the_place_of_one_that_died_goes_on_counting_failures(
+    monkeypatch, sqlite, tmp_path
+):
+    calls = iter(range(10**6))
+
+    def fail_or_die(name, t):
+        raise DeathError if next(calls) % 3 == 2 else OSError("no space left on device")
+
+    by_value(monkeypatch, fail_or_die)
+    assert deaths_until_given_up(monkeypatch, sqlite, tmp_path) == (ALLOWED_FAILURES - 1) // 2
 
 
 def test_failures_in_a_row_are_counted_past_trials_that_were_not_needed(
@@ -500,7 +550,8 @@ def test_the_published_column_that_failed_is_tried_again_by_the_next_command(
     for _ in range(2):  # the second one finds it in the queue
         enqueue_published(study, SPECIFICATION)
     assert states(study)["WAITING"] == 1
-    work(SPECIFICATION, sqlite, 2, tmp_path, worker=0)
+    before = {trial.number for trial in failed(study)}
+    work(SPECIFICATION, sqlite, 2, tmp_path, worker=0, before=before)
     assert published_trial(study).params == published_parameters(SPECIFICATION)
     enqueue_published(study, SPECIFICATION)
     assert "WAITING" not in states(study)
@@ -739,7 +790,7 @@ def test_a_trial_whose_heartbeat_stopped_says_so_and_the_next_one_does_not(
 
 
 def fake(
-    *arguments: object, seconds: float | str = 0.15, deadly: str = "", **options
+    *arguments: object, seconds: float | str = 0.15, deadly: str = "none", **options
 ) -> subprocess.Popen:
     """`python -m tests.fake_runs ...` with iterations of so many seconds, or with real runs."""
     environment = {

@@ -43,7 +43,9 @@ POLL_SECONDS = 2.0
 # Heartbeat and retry have been experimental since 2.9.
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 ALLOWED_FAILURES = 10  # trials in a row that fail before a worker gives the study up
-ALLOWED_MISTAKES = 3  # ... with an InputError: what a user got wrong fails them all
+# ... with an InputError, or whose workers all died: what a user got wrong, or too little memory,
+# fails them all.
+ALLOWED_MISTAKES = 3
 CONNECT_SECONDS = 10  # until a PostgreSQL server counts as one that does not answer
 ELSEWHERE = "Give another --storage and --out."  # to one whose name or folder is taken
 MADE_BY = "versions"  # the attribute of a study that says with what its trials are made
@@ -293,8 +295,7 @@ def _wait_for_beginning(study: optuna.Study, spec: StudySpecification, deadline:
 def enqueue_published(study: optuna.Study, spec: StudySpecification) -> None:
     """Again, where an error failed it (a full disk, say): failed trials are not done again else."""
     published = [trial for trial in trials_of(study) if trial.user_attrs.get("published")]
-    failed = [t for t in published if t.state == TrialState.FAIL and "traceback" in t.user_attrs]
-    if failed and len(failed) == len(published):
+    if published and has_failed(published[-1]):
         study.enqueue_trial(published_parameters(spec), {"published": True})
 
 
@@ -389,17 +390,24 @@ class _NotNeededError(Exception):
 
 
 def work(
-    spec: StudySpecification, url: str, num_trials: int, out: Path, worker: int, command: str = ""
+    spec: StudySpecification,
+    url: str,
+    num_trials: int,
+    out: Path,
+    worker: int,
+    command: str = "",
+    before: Collection[int] = (),
 ) -> None:
     """A worker: trials, one by one, until `num_trials` of the study are complete or pruned.
 
     Args:
         command: whose worker it is; its trials carry this name, and it stops when `stop` was called
             with it.
+        before: the trials that had failed when the command began. A worker that takes the place of
+            one that died goes on counting.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = open_study(spec, open_storage(url), worker)
-    failed_before = _failed(study)
     current = -1
 
     def guarded(trial: optuna.Trial) -> float:
@@ -423,9 +431,7 @@ def work(
         optuna.storages.fail_stale_trials(study)
         _release_silent(study)
         _enqueue_forgotten(study)
-        failures = _failures_in_a_row(study, failed_before)
-        mistakes = [trial.user_attrs.get("mistake") for trial in failures[-ALLOWED_MISTAKES:]]
-        if len(failures) >= ALLOWED_FAILURES or mistakes == [True] * ALLOWED_MISTAKES:
+        if _is_hopeless(_failures_in_a_row(study, before)):
             return
         if count(study, *ENDED, TrialState.RUNNING) < num_trials:
             study.sampler = make_sampler(spec, worker, count(study))
@@ -460,13 +466,32 @@ def _is_needed(study: optuna.Study, number: int, num_trials: int) -> bool:
     return len(earlier) < num_trials
 
 
+def is_lost(trial: FrozenTrial) -> bool:
+    """Whether so many workers died of a trial that it is not tried again."""
+    history = RetryHeartbeatStaleTrialCallback.retry_history(trial)
+    return trial.user_attrs.get("reason") == VANISHED and len(history) >= RETRIES
+
+
+def has_failed(trial: FrozenTrial) -> bool:
+    """Whether a trial failed for good: it was neither tried again nor not needed."""
+    failed = trial.state == TrialState.FAIL
+    return failed and ("traceback" in trial.user_attrs or is_lost(trial))
+
+
+def _is_hopeless(failures: Sequence[FrozenTrial]) -> bool:
+    """Whether the next trial would fail like these."""
+    last = failures[-ALLOWED_MISTAKES:]
+    alike = [trial for trial in last if trial.user_attrs.get("mistake") or is_lost(trial)]
+    return len(failures) >= ALLOWED_FAILURES or len(alike) == ALLOWED_MISTAKES
+
+
 def _failures_in_a_row(study: optuna.Study, before: Collection[int]) -> list[FrozenTrial]:
-    """Since the worker began, not counting trials that were lost or not needed."""
+    """Up to now, without those from before the command began."""
     failures: list[FrozenTrial] = []
     for trial in trials_of(study, *ENDED, TrialState.FAIL):
         if trial.state in ENDED:
             failures = []
-        elif trial.number not in before and "traceback" in trial.user_attrs:
+        elif trial.number not in before and has_failed(trial):
             failures.append(trial)
     return failures
 
