@@ -288,6 +288,20 @@ def test_a_run_worse_than_the_median_is_pruned_with_a_reason(monkeypatch, sqlite
     assert study.trials[6].user_attrs["reason"] == "worse than the median at iteration 2"
 
 
+@pytest.mark.parametrize(("seed", "state"), [(3, "PRUNED"), (4, "COMPLETE")])
+def test_of_several_seeds_the_first_is_pruned(seed, state, monkeypatch, sqlite, tmp_path):
+    """The documentation says so: Optuna compares a trial's best value, be it of another seed."""
+    spec = dataclasses.replace(SPECIFICATION, seeds=(3, 4))
+
+    def value(name, t):
+        end = 9.0 if name == f"0006-s{seed}" else 1.0
+        return fake_runs.summary(end) if t is None else max(end, 3.0 - t)
+
+    by_value(monkeypatch, value)
+    work(spec, sqlite, 7, tmp_path, 0)
+    assert opened(sqlite, spec).trials[6].state.name == state
+
+
 def test_a_failed_run_is_a_failed_trial_with_a_reason_and_does_not_count(
     monkeypatch, url, tmp_path
 ):

@@ -235,7 +235,8 @@ def open_study(
 def _open_study(
     spec: StudySpecification, storage: optuna.storages.BaseStorage, worker: int
 ) -> optuna.Study:
-    # Compares a run with the trials before it at the same iteration; the first ones say little.
+    # Compares a trial's best value so far with the median of those before it at the same iteration;
+    # the first ones say little. A later seed is behind a good end of the first, and hardly pruned.
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)
     parts: dict[str, Any] = {"study_name": spec.name, "storage": storage, "pruner": pruner}
     parts["sampler"] = make_sampler(spec, worker)
