@@ -170,6 +170,14 @@ def test_another_configuration_is_one_clear_error(tune, tmp_path):
     assert count(opened(url), TrialState.WAITING) == 1
 
 
+def test_a_preview_makes_no_database(tune, tmp_path):
+    url = f"sqlite:///file:{tmp_path}/none.db?uri=true"
+    status, text, error = tune(*COMMAND, "--trials", "4", "--storage", url, "--dry-run")
+    assert status == 0, error
+    assert "0 done already, 4 to do" in text
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- a folder is one study's ----------------------------------------------------------------------
 
 

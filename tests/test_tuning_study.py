@@ -26,6 +26,7 @@ from virl_tf.validation import InputError
 import optuna
 import pytest
 from optuna.trial import TrialState
+from sqlalchemy import create_engine, inspect
 
 from experiments import pooled_results, runs
 from experiments.tuning import specification
@@ -996,13 +997,35 @@ def test_a_server_stopped_in_the_middle_of_a_study_costs_nothing_that_was_done(s
     assert_one_trial_went_on(study, out, 1, 3)
 
 
-def test_a_missing_database_is_not_made(tmp_path):
-    url = f"sqlite:///{tmp_path}/none.db"
-    assert studies.is_missing(url)
-    assert not studies.is_missing("sqlite:///file:x?mode=memory")
-    assert not studies.is_missing("postgresql+psycopg://host/x")
-    (tmp_path / "none.db").write_bytes(b"")
-    assert not studies.is_missing(url)
+@pytest.mark.parametrize("form", ["{}", "file:{}?uri=true", "file://{}?timeout=9&uri=true"])
+def test_looking_for_a_study_makes_neither_a_file_nor_tables(form, tmp_path):
+    file = tmp_path / "study.db"
+    url = f"sqlite:///{form.format(file)}"
+    assert studies.stored_study(SPECIFICATION.name, url) is None
+    assert list(tmp_path.iterdir()) == []
+    file.write_bytes(b"")
+    assert studies.stored_study(SPECIFICATION.name, url) is None
+    assert file.read_bytes() == b""
+    opened(f"sqlite:///{file}")
+    assert studies.stored_study(SPECIFICATION.name, url).user_attrs["specification"]
+    assert studies.stored_study("another", url) is None
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+def test_looking_for_a_study_makes_no_tables_on_a_server(postgres):
+    url = postgres.new_database()
+    assert studies.stored_study(SPECIFICATION.name, url) is None
+    with contextlib.closing(create_engine(url).connect()) as connection:
+        assert inspect(connection).get_table_names() == []
+    opened(url)
+    assert studies.stored_study(SPECIFICATION.name, url).user_attrs["specification"]
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "nonsense", "sqlite:///{}/text", "mysql://u@h/x"])
+def test_looking_into_a_storage_that_cannot_be_used_is_an_error(url, tmp_path):
+    (tmp_path / "text").write_text("this is text, and more than a hundred characters of it, " * 4)
+    with pytest.raises(InputError, match="--storage"):
+        studies.stored_study(SPECIFICATION.name, url.format(tmp_path))
 
 
 def test_the_best_is_that_of_the_trials_that_are_told():

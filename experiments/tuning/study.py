@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from virl_tf.hparams import Hparams
 from virl_tf.persistence.configuration import differences, numerics, versions
@@ -47,6 +48,7 @@ ALLOWED_FAILURES = 10  # trials in a row that fail before a worker gives the stu
 # fails them all.
 ALLOWED_MISTAKES = 3
 CONNECT_SECONDS = 10  # until a PostgreSQL server counts as one that does not answer
+ALLOWED = "Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
 ELSEWHERE = "Give another --storage and --out."  # to one whose name or folder is taken
 MADE_BY = "versions"  # the attribute of a study that says with what its trials are made
 OPENING_SECONDS = 3.0  # that another command may take to make the tables, or the study
@@ -107,11 +109,43 @@ class _Storage(optuna.storages.RDBStorage):
             raise optuna.exceptions.StorageInternalError("a trial was not taken") from error
 
 
-def is_missing(url: str) -> bool:
-    """Whether it is that of a SQLite file that is not there."""
-    place = url.split("?")[0].removeprefix("sqlite:///")
-    is_file = url.startswith("sqlite:///") and not place.startswith("file:")
-    return is_file and not Path(place).is_file()
+def stored_study(name: str, url: str) -> optuna.Study | None:
+    """The study of this name, or None. Nothing is made, neither file nor tables.
+
+    Raises:
+        InputError: as `open_storage`.
+    """
+    _check_kept(url)
+    if _is_empty(url):
+        return None
+    storage = open_storage(url)
+    if name not in optuna.get_all_study_names(storage):
+        return None
+    return optuna.load_study(study_name=name, storage=storage)
+
+
+def _is_empty(url: str) -> bool:
+    """Whether a database lacks Optuna's tables, which opening would make, as far as is known."""
+    from sqlalchemy import create_engine, inspect, make_url
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        parts = make_url(url)
+        if parts.get_backend_name() == "sqlite" and not _sqlite_path(parts.database or "").exists():
+            return True  # to ask would make it
+        engine = create_engine(url, **_engine_options(url))
+        try:
+            return not inspect(engine).has_table("studies")
+        finally:
+            engine.dispose()
+    except (SQLAlchemyError, ImportError, ValueError, OSError):
+        return False  # opening says what is wrong
+
+
+def _sqlite_path(database: str) -> Path:
+    """Of a file's name or its URI."""
+    is_uri = database.startswith("file:")
+    return Path(unquote(urlsplit(database).path) if is_uri else database)
 
 
 def absolute(url: str) -> str:
@@ -135,8 +169,8 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
     """
     from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 
-    allowed = "Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
-    _make_folder(url, allowed)
+    _check_kept(url)
+    _make_folder(url)
     shown = without_password(url)
     retry = _retry(RETRIES)
     # From the first refusal on: the attempt before it may take long, as it loads what it needs.
@@ -151,7 +185,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
                 engine_kwargs=_engine_options(url),
             )
         except ImportError as error:
-            install = f"for PostgreSQL: pip install 'virl_tf[postgres]'. {allowed}"
+            install = f"for PostgreSQL: pip install 'virl_tf[postgres]'. {ALLOWED}"
             raise InputError(
                 f"--storage {shown}: its driver is not installed ({error}); {install}"
             ) from error
@@ -167,7 +201,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
             contended = not refused or isinstance(error, (IntegrityError, ProgrammingError))
             deadline = deadline or time.monotonic() + OPENING_SECONDS
             if time.monotonic() > deadline or not (contended or "already exists" in str(error)):
-                reason = f"{reason_of(error).rstrip('.')}. {allowed}"
+                reason = f"{reason_of(error).rstrip('.')}. {ALLOWED}"
                 raise InputError(f"--storage {shown} cannot be used: {reason}") from error
             time.sleep(0.2)
 
@@ -183,10 +217,14 @@ def _retry(most: int | None) -> Callable[[optuna.Study, FrozenTrial], None]:
     return retry
 
 
-def _make_folder(url: str, allowed: str) -> None:
-    """Of a SQLite file; InputError if there can be none."""
+def _check_kept(url: str) -> None:
+    """Raises InputError for a database in memory."""
     if url in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
-        raise InputError(f"--storage {url} is in memory, where no worker sees it. {allowed}")
+        raise InputError(f"--storage {url} is in memory, where no worker sees it. {ALLOWED}")
+
+
+def _make_folder(url: str) -> None:
+    """Of a SQLite file; InputError if there can be none."""
     # A URI with options names an existing file.
     if not url.startswith("sqlite:///") or url.startswith("sqlite:///file:"):
         return

@@ -46,12 +46,12 @@ from experiments.tuning.study import (
     enqueue_published,
     has_failed,
     is_lost,
-    is_missing,
     open_storage,
     open_study,
     published_trial,
     reason_of,
     stop,
+    stored_study,
     trials_of,
     without_password,
     work,
@@ -117,12 +117,10 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     """
     spec, out, url = _study_of(request, out)
     done = 0
-    if not is_missing(url):
-        storage = open_storage(url)
-        if spec.name in optuna.get_all_study_names(storage):
-            study = optuna.load_study(study_name=spec.name, storage=storage)
-            check_begun(study, spec)
-            done = count(study, *ENDED)
+    study = stored_study(spec.name, url)
+    if study is not None:
+        check_begun(study, spec)
+        done = count(study, *ENDED)
     left = max(0, request.trials - done)
     times = [expected_time(spec.run(seed, {})) for seed in spec.seeds] * left
     console = screen(highlight=False, soft_wrap=True)
