@@ -29,7 +29,7 @@ SPECIFICATION = study.StudySpecification(
 COMMAND = ["gaussians", "--components", "2", "--modes", str(SIZE), "--preset", "smoke"]
 COMMAND += [part for assignment in SPECIFICATION.assignments for part in ("--set", assignment)]
 SECONDS = os.environ.get("FAKE_SECONDS", "0")  # of an iteration; "real": the runs are real ones
-DEADLY = os.environ.get("FAKE_DEADLY", "")  # runs in a folder of this name kill their process
+DEADLY = os.environ.get("FAKE_DEADLY", "none")  # runs in such folders kill their process
 
 
 def execute(run, out: Path, *, progress=True, observers=()) -> dict:
@@ -41,7 +41,7 @@ def execute(run, out: Path, *, progress=True, observers=()) -> dict:
             continue
         time.sleep(float(SECONDS))
         (out / f"step-{t}").write_text(str(os.getpid()))
-        if out.name == DEADLY and t == 1:
+        if out.name.startswith(DEADLY) and t == 1:
             (out / "step-1").unlink()
             (out / f"killed-{os.getpid()}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -67,6 +67,7 @@ REPLACEMENTS = [
     (study, "HEARTBEAT_SECONDS", 1),
     (study, "GRACE_SECONDS", 4),
     (study, "POLL_SECONDS", 0.2),
+    (study, "RETRIES", int(os.environ.get("FAKE_RETRIES", study.RETRIES))),
     (tune_command, "POLL_SECONDS", 0.2),
 ]
 

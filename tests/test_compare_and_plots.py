@@ -138,6 +138,15 @@ def test_a_study_of_another_program_is_none(studies, tmp_path):
         study_plots(found, *COLUMN, tmp_path / "plots")
 
 
+def test_a_mistyped_storage_is_no_study_and_is_not_made(tmp_path):
+    found = FOUND._replace(storage=f"sqlite:///file:{tmp_path}/typo.db?uri=true")
+    with pytest.raises(InputError, match="no study of gaussians with a complete trial"):
+        preview(found, None, Workers(None, 1), None)
+    with pytest.raises(InputError, match="no such study; make it with: "):
+        study_plots(found, *COLUMN, tmp_path / "plots")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_comparison_all_of_whose_runs_fail_says_why(studies, monkeypatch, tmp_path):
     found, make = studies
     make(0.9, 0.1)

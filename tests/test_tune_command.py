@@ -44,6 +44,7 @@ from tests import fake_runs
 from tests.fake_runs import COMMAND, SPECIFICATION
 from tests.test_tuning_study import (
     ROOT,
+    ask,
     assert_one_trial_went_on,
     fake,
     opened,
@@ -169,6 +170,14 @@ def test_another_configuration_is_one_clear_error(tune, tmp_path):
     assert count(opened(url), TrialState.WAITING) == 1
 
 
+def test_a_preview_makes_no_database(tune, tmp_path):
+    url = f"sqlite:///file:{tmp_path}/none.db?uri=true"
+    status, text, error = tune(*COMMAND, "--trials", "4", "--storage", url, "--dry-run")
+    assert status == 0, error
+    assert "0 done already, 4 to do" in text
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- a folder is one study's ----------------------------------------------------------------------
 
 
@@ -259,7 +268,7 @@ def test_workers_that_join_a_cluster_later_take_part(tune, monkeypatch):
         return answer
 
     def submit(*arguments, **options):
-        started.append(arguments[-2])
+        started.append(arguments[-3])
         return sweep.submit(*arguments, **options)
 
     def execute(run, out, **options):
@@ -408,6 +417,18 @@ def test_three_mistakes_of_the_user_are_one_error_with_the_last_reason(
     assert_one_error(tune(*COMMAND, "--trials", "9"), "the last failed: InputError: x holds a run")
 
 
+def test_a_trial_of_which_all_workers_died_says_so(tune, monkeypatch):
+    def all_die(study, *_):
+        for _ in range(1 + RETRIES):
+            number = ask(study).number
+            study.tell(number, state=TrialState.FAIL)
+            fake_runs.study._retry(RETRIES)(study, study.get_trials()[number])
+
+    monkeypatch.setattr(tune_command, "_work_together", all_die)
+    said = "the last failed: 6 workers died of it, perhaps for want of memory; fewer --workers"
+    assert_one_error(tune(*COMMAND, "--trials", "9"), said)
+
+
 def test_a_study_says_what_can_be_done_with_it():
     studies, column = Studies("gaussians", "smoke", 3, None, None), ("virl", 10)
     assert next_commands(studies, column, 0) == []
@@ -521,7 +542,7 @@ def test_a_real_trial_whose_worker_was_killed_comes_to_the_same_value(tmp_path):
 
 
 def tune_fake(
-    url: str, out: Path, trials: int, workers: int, seconds: float = 0.2, deadly: str = ""
+    url: str, out: Path, trials: int, workers: int, seconds: float = 0.2, deadly: str = "none"
 ) -> subprocess.Popen:
     """`tune` with runs that only count, in a process group of its own, as in a terminal."""
     arguments = [
@@ -679,6 +700,19 @@ def test_a_trial_that_kills_every_worker_fails_in_the_end_and_the_study_goes_on(
     assert count(study, *ENDED) == 2
     assert states(study)["FAIL"] == 1 + RETRIES
     assert len(list((out / "trials" / "0001-s0").glob("killed-*"))) == 1 + RETRIES
+
+
+@pytest.mark.slow
+def test_a_study_whose_trials_all_kill_their_workers_ends_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_RETRIES", "0")
+    out, url = tmp_path / "study", f"sqlite:///{tmp_path}/study.db"
+    command = tune_fake(url, out, 3, 3, seconds=0.0, deadly="0")
+    try:
+        error = end(command, 2, seconds=300.0).splitlines()[-1]
+    finally:
+        kill_group(command)
+    assert "1 workers died of it, perhaps for want of memory; fewer --workers leave more" in error
+    assert count(opened(url), *ENDED) == 0
 
 
 @pytest.mark.slow

@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 import warnings
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from virl_tf.persistence.configuration import numerics, versions
@@ -26,6 +27,7 @@ from virl_tf.validation import InputError
 import optuna
 import pytest
 from optuna.trial import TrialState
+from sqlalchemy import create_engine, inspect
 
 from experiments import pooled_results, runs
 from experiments.tuning import specification
@@ -34,11 +36,11 @@ from experiments.tuning.study import (
     ALLOWED_FAILURES,
     ALLOWED_MISTAKES,
     ENDED,
+    RETRIES,
     VANISHED,
     best_trial,
     count,
     enqueue_published,
-    leave_to_the_first,
     open_storage,
     open_study,
     published_parameters,
@@ -297,6 +299,20 @@ def test_a_run_worse_than_the_median_is_pruned_with_a_reason(monkeypatch, sqlite
     assert study.trials[6].user_attrs["reason"] == "worse than the median at iteration 2"
 
 
+@pytest.mark.parametrize(("seed", "state"), [(3, "PRUNED"), (4, "COMPLETE")])
+def test_of_several_seeds_the_first_is_pruned(seed, state, monkeypatch, sqlite, tmp_path):
+    """The documentation says so: Optuna compares a trial's best value, be it of another seed."""
+    spec = dataclasses.replace(SPECIFICATION, seeds=(3, 4))
+
+    def value(name, t):
+        end = 9.0 if name == f"0006-s{seed}" else 1.0
+        return fake_runs.summary(end) if t is None else max(end, 3.0 - t)
+
+    by_value(monkeypatch, value)
+    work(spec, sqlite, 7, tmp_path, 0)
+    assert opened(sqlite, spec).trials[6].state.name == state
+
+
 def test_a_failed_run_is_a_failed_trial_with_a_reason_and_does_not_count(
     monkeypatch, url, tmp_path
 ):
@@ -358,7 +374,7 @@ def test_a_study_whose_trials_only_fail_is_given_up_and_the_same_command_continu
     }
     # The same command goes on.
     by_value(monkeypatch, working)
-    work(SPECIFICATION, sqlite, 3, tmp_path, 0)
+    work(SPECIFICATION, sqlite, 3, tmp_path, 0, before=range(ALLOWED_FAILURES))
     assert states(study) == {"FAIL": ALLOWED_FAILURES, "COMPLETE": 3}
 
 
@@ -372,8 +388,57 @@ def test_a_mistake_of_the_user_ends_a_study_after_three_trials(monkeypatch, sqli
     work(SPECIFICATION, sqlite, 3, tmp_path, 0)
     assert states(opened(sqlite)) == {"FAIL": 2 + ALLOWED_MISTAKES}
     by_value(monkeypatch, working)
-    work(SPECIFICATION, sqlite, 3, tmp_path, 0)
+    before = range(2 + ALLOWED_MISTAKES)
+    work(SPECIFICATION, sqlite, 3, tmp_path, 0, before=before)
     assert states(opened(sqlite)) == {"FAIL": 2 + ALLOWED_MISTAKES, "COMPLETE": 3}
+
+
+class DeathError(BaseException):
+    """Of a worker: nothing that it could catch."""
+
+
+def deaths_until_given_up(monkeypatch, url: str, out: Path) -> int:
+    """Each worker that dies has a successor, as with Dask, which finds the trial at once."""
+
+    def find_lost(study):
+        for trial in study.get_trials(states=(TrialState.RUNNING,)):
+            study.tell(trial.number, state=TrialState.FAIL)
+            studies._retry(RETRIES)(study, study.get_trials()[trial.number])
+
+    monkeypatch.setattr(optuna.storages, "fail_stale_trials", find_lost)
+    monkeypatch.setattr(studies, "BETWEEN_SECONDS", 0.0)
+    for deaths in range(99):
+        with contextlib.suppress(DeathError), within(30):
+            work(SPECIFICATION, url, 3, out, 0)
+            return deaths
+    pytest.fail("it never ends")
+
+
+def test_a_study_whose_trials_kill_their_workers_is_given_up(monkeypatch, sqlite, tmp_path):
+    def kill(*_):
+        raise DeathError
+
+    by_value(monkeypatch, kill)
+    deaths = deaths_until_given_up(monkeypatch, sqlite, tmp_path)
+    assert deaths == ALLOWED_MISTAKES * (1 + RETRIES)
+    study = opened(sqlite)
+    enqueue_published(study, SPECIFICATION)
+    by_value(monkeypatch, working)
+    work(SPECIFICATION, sqlite, 3, tmp_path, 0, before={trial.number for trial in failed(study)})
+    assert states(study) == {"FAIL": deaths, "COMPLETE": 3}
+    assert published_trial(study).params == published_parameters(SPECIFICATION)
+
+
+def test_a_worker_in_the_place_of_one_that_died_goes_on_counting_failures(
+    monkeypatch, sqlite, tmp_path
+):
+    calls = iter(range(10**6))
+
+    def fail_or_die(name, t):
+        raise DeathError if next(calls) % 3 == 2 else OSError("no space left on device")
+
+    by_value(monkeypatch, fail_or_die)
+    assert deaths_until_given_up(monkeypatch, sqlite, tmp_path) == (ALLOWED_FAILURES - 1) // 2
 
 
 def test_failures_in_a_row_are_counted_past_trials_that_were_not_needed(
@@ -508,7 +573,8 @@ def test_the_published_column_that_failed_is_tried_again_by_the_next_command(
     for _ in range(2):  # the second one finds it in the queue
         enqueue_published(study, SPECIFICATION)
     assert states(study)["WAITING"] == 1
-    work(SPECIFICATION, sqlite, 2, tmp_path, worker=0)
+    before = {trial.number for trial in failed(study)}
+    work(SPECIFICATION, sqlite, 2, tmp_path, worker=0, before=before)
     assert published_trial(study).params == published_parameters(SPECIFICATION)
     enqueue_published(study, SPECIFICATION)
     assert "WAITING" not in states(study)
@@ -575,6 +641,48 @@ def test_a_server_that_refuses_is_one_clear_error(postgres):
         with pytest.raises(InputError, match=message) as caught:
             opened(url)
         assert "\n" not in str(caught.value)
+
+
+# --- trials that wait -----------------------------------------------------------------------------
+
+
+def test_a_waiting_trial_is_one_workers_though_two_ask_at_once(url, monkeypatch):
+    """Each of these two has read that it waits before the other writes, if there is such a time."""
+    opened(url)
+    storages, both = [open_storage(url) for _ in range(2)], threading.Barrier(2)
+
+    def meet(*_):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(1.0)
+
+    monkeypatch.setattr(studies._Storage, "check_trial_is_updatable", meet)
+    with ThreadPoolExecutor(2) as pool:
+        taken = pool.map(
+            lambda storage: storage.set_trial_state_values(1, TrialState.RUNNING), storages
+        )
+    assert sorted(taken) == [False, True]
+    assert states(opened(url)) == {"RUNNING": 1}
+
+
+def test_a_trial_that_waited_begins_now_in_any_time_zone(sqlite, monkeypatch):
+    study = opened(sqlite)
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        begun = ask(study).datetime_start
+        since = datetime.now() - begun
+    time.tzset()
+    assert timedelta(0) <= since < timedelta(minutes=1)
+
+
+def test_a_locked_database_is_told_of_as_optuna_does(sqlite, monkeypatch):
+    monkeypatch.setattr(studies, "_engine_options", lambda _: {"connect_args": {"timeout": 0.0}})
+    study = opened(sqlite)
+    with contextlib.closing(sqlite3.connect(sqlite.removeprefix("sqlite:///"))) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(optuna.exceptions.StorageInternalError) as caught:
+            ask(study)
+    assert studies.reason_of(caught.value) == "(sqlite3.OperationalError) database is locked"
 
 
 # --- trials that were given up --------------------------------------------------------------------
@@ -705,7 +813,7 @@ def test_a_trial_whose_heartbeat_stopped_says_so_and_the_next_one_does_not(
 
 
 def fake(
-    *arguments: object, seconds: float | str = 0.15, deadly: str = "", **options
+    *arguments: object, seconds: float | str = 0.15, deadly: str = "none", **options
 ) -> subprocess.Popen:
     """`python -m tests.fake_runs ...` with iterations of so many seconds, or with real runs."""
     environment = {
@@ -897,34 +1005,35 @@ def test_a_server_stopped_in_the_middle_of_a_study_costs_nothing_that_was_done(s
     assert_one_trial_went_on(study, out, 1, 3)
 
 
-def test_workers_leave_the_waiting_trial_to_the_first(tmp_path):
-    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/study.db")
-    study.enqueue_trial({"x": 1.0})
-    begun = time.monotonic()
-    leave_to_the_first(study, worker=0)
-    assert time.monotonic() - begun < 5.0
-    leave_to_the_first(study, worker=1, seconds=0.3)
-    assert time.monotonic() - begun >= 0.3, "nobody took it"
-
-    def take():
-        time.sleep(0.5)
-        study.ask()
-
-    first = threading.Thread(target=take)
-    first.start()
-    leave_to_the_first(study, worker=1)
-    assert [trial.state.name for trial in study.get_trials()] == ["RUNNING"]
-    first.join()
-    leave_to_the_first(study, worker=1, seconds=0.0)
+@pytest.mark.parametrize("form", ["{}", "file:{}?uri=true", "file://{}?timeout=9&uri=true"])
+def test_looking_for_a_study_makes_neither_a_file_nor_tables(form, tmp_path):
+    file = tmp_path / "study.db"
+    url = f"sqlite:///{form.format(file)}"
+    assert studies.stored_study(SPECIFICATION.name, url) is None
+    assert list(tmp_path.iterdir()) == []
+    file.write_bytes(b"")
+    assert studies.stored_study(SPECIFICATION.name, url) is None
+    assert file.read_bytes() == b""
+    opened(f"sqlite:///{file}")
+    assert studies.stored_study(SPECIFICATION.name, url).user_attrs["specification"]
+    assert studies.stored_study("another", url) is None
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
-def test_a_missing_database_is_not_made(tmp_path):
-    url = f"sqlite:///{tmp_path}/none.db"
-    assert studies.is_missing(url)
-    assert not studies.is_missing("sqlite:///file:x?mode=memory")
-    assert not studies.is_missing("postgresql+psycopg://host/x")
-    (tmp_path / "none.db").write_bytes(b"")
-    assert not studies.is_missing(url)
+def test_looking_for_a_study_makes_no_tables_on_a_server(postgres):
+    url = postgres.new_database()
+    assert studies.stored_study(SPECIFICATION.name, url) is None
+    with contextlib.closing(create_engine(url).connect()) as connection:
+        assert inspect(connection).get_table_names() == []
+    opened(url)
+    assert studies.stored_study(SPECIFICATION.name, url).user_attrs["specification"]
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "nonsense", "sqlite:///{}/text", "mysql://u@h/x"])
+def test_looking_into_a_storage_that_cannot_be_used_is_an_error(url, tmp_path):
+    (tmp_path / "text").write_text("this is text, and more than a hundred characters of it, " * 4)
+    with pytest.raises(InputError, match="--storage"):
+        studies.stored_study(SPECIFICATION.name, url.format(tmp_path))
 
 
 def test_the_best_is_that_of_the_trials_that_are_told():

@@ -33,9 +33,8 @@ from experiments.tuning.study import (
     best_trial,
     check_same,
     count,
-    is_missing,
     objective_value,
-    open_storage,
+    stored_study,
     trials_of,
 )
 from experiments.units import RunUnit
@@ -242,14 +241,9 @@ def same_parameters(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def find_study(studies: Studies, column: tuple[str, int]) -> optuna.Study | None:
     """The study of `tune` with the same arguments, or None; another program's is none."""
     name, url = studies.specification(column).name, studies.url(column)
-    if url is None or is_missing(url):
-        return None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = open_storage(url)
-    if name not in optuna.get_all_study_names(storage):
-        return None
-    study = optuna.load_study(study_name=name, storage=storage)
-    return study if "specification" in study.user_attrs else None
+    study = None if url is None else stored_study(name, url)
+    return study if study is not None and "specification" in study.user_attrs else None
 
 
 def specification_of(study: optuna.Study) -> StudySpecification:

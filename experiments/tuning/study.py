@@ -13,9 +13,10 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from virl_tf.hparams import Hparams
 from virl_tf.persistence.configuration import differences, numerics, versions
@@ -43,8 +44,11 @@ POLL_SECONDS = 2.0
 # Heartbeat and retry have been experimental since 2.9.
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 ALLOWED_FAILURES = 10  # trials in a row that fail before a worker gives the study up
-ALLOWED_MISTAKES = 3  # ... with an InputError: what a user got wrong fails them all
+# ... with an InputError, or whose workers all died: what a user got wrong, or too little memory,
+# fails them all.
+ALLOWED_MISTAKES = 3
 CONNECT_SECONDS = 10  # until a PostgreSQL server counts as one that does not answer
+ALLOWED = "Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
 ELSEWHERE = "Give another --storage and --out."  # to one whose name or folder is taken
 MADE_BY = "versions"  # the attribute of a study that says with what its trials are made
 OPENING_SECONDS = 3.0  # that another command may take to make the tables, or the study
@@ -60,9 +64,15 @@ VANISHED = "its worker vanished or was stopped"
 NOT_NEEDED = "not needed: enough trials were under way"
 
 
+CLAIM = """
+    UPDATE trials SET state = 'RUNNING', datetime_start = :now
+    WHERE trial_id = :trial_id AND state = 'WAITING'
+"""
+
+
 class _Storage(optuna.storages.RDBStorage):
-    """Optuna's, but heartbeats outlive an outage, after which Optuna sends no more, and a trial
-    that is given up says why.
+    """Optuna's, but heartbeats outlive an outage, after which Optuna sends no more; a trial that is
+    given up says why; and SQLite, too, hands a waiting trial to one worker alone.
     """
 
     def record_heartbeat(self, trial_id: int) -> None:
@@ -74,17 +84,68 @@ class _Storage(optuna.storages.RDBStorage):
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
     ) -> bool:
         """A trial that fails without a reason had nobody left to store one."""
+        if state == TrialState.RUNNING and self.engine.name == "sqlite":
+            return self._claim(trial_id)
         if state == TrialState.FAIL and "reason" not in self.get_trial(trial_id).user_attrs:
             with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
                 self.set_trial_user_attr(trial_id, "reason", VANISHED)
         return super().set_trial_state_values(trial_id, state, values)
 
+    def _claim(self, trial_id: int) -> bool:
+        """Whether a trial waited, and is this worker's now.
 
-def is_missing(url: str) -> bool:
-    """Whether it is that of a SQLite file that is not there."""
-    place = url.split("?")[0].removeprefix("sqlite:///")
-    is_file = url.startswith("sqlite:///") and not place.startswith("file:")
-    return is_file and not Path(place).is_file()
+        In one statement: between Optuna's reading and its writing SQLite locks no row, so that all
+        workers of a study that goes on would have the same trial.
+        """
+        from sqlalchemy import DateTime, bindparam, text
+        from sqlalchemy.exc import SQLAlchemyError
+
+        now = datetime.now(timezone.utc).replace(tzinfo=None)  # as Optuna stores times
+        claim = text(CLAIM).bindparams(bindparam("now", now, DateTime), trial_id=trial_id)
+        try:
+            with self.engine.begin() as connection:
+                return connection.execute(claim).rowcount == 1
+        except SQLAlchemyError as error:
+            raise optuna.exceptions.StorageInternalError("a trial was not taken") from error
+
+
+def stored_study(name: str, url: str) -> optuna.Study | None:
+    """The study of this name, or None. Nothing is made, neither file nor tables.
+
+    Raises:
+        InputError: as `open_storage`.
+    """
+    _check_kept(url)
+    if _is_empty(url):
+        return None
+    storage = open_storage(url)
+    if name not in optuna.get_all_study_names(storage):
+        return None
+    return optuna.load_study(study_name=name, storage=storage)
+
+
+def _is_empty(url: str) -> bool:
+    """Whether a database lacks Optuna's tables, which opening would make, as far as is known."""
+    from sqlalchemy import create_engine, inspect, make_url
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        parts = make_url(url)
+        if parts.get_backend_name() == "sqlite" and not _sqlite_path(parts.database or "").exists():
+            return True  # to ask would make it
+        engine = create_engine(url, **_engine_options(url))
+        try:
+            return not inspect(engine).has_table("studies")
+        finally:
+            engine.dispose()
+    except (SQLAlchemyError, ImportError, ValueError, OSError):
+        return False  # opening says what is wrong
+
+
+def _sqlite_path(database: str) -> Path:
+    """Of a file's name or its URI."""
+    is_uri = database.startswith("file:")
+    return Path(unquote(urlsplit(database).path) if is_uri else database)
 
 
 def absolute(url: str) -> str:
@@ -108,8 +169,8 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
     """
     from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 
-    allowed = "Allowed: sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE."
-    _make_folder(url, allowed)
+    _check_kept(url)
+    _make_folder(url)
     shown = without_password(url)
     retry = _retry(RETRIES)
     # From the first refusal on: the attempt before it may take long, as it loads what it needs.
@@ -124,7 +185,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
                 engine_kwargs=_engine_options(url),
             )
         except ImportError as error:
-            install = f"for PostgreSQL: pip install 'virl_tf[postgres]'. {allowed}"
+            install = f"for PostgreSQL: pip install 'virl_tf[postgres]'. {ALLOWED}"
             raise InputError(
                 f"--storage {shown}: its driver is not installed ({error}); {install}"
             ) from error
@@ -140,7 +201,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
             contended = not refused or isinstance(error, (IntegrityError, ProgrammingError))
             deadline = deadline or time.monotonic() + OPENING_SECONDS
             if time.monotonic() > deadline or not (contended or "already exists" in str(error)):
-                reason = f"{reason_of(error).rstrip('.')}. {allowed}"
+                reason = f"{reason_of(error).rstrip('.')}. {ALLOWED}"
                 raise InputError(f"--storage {shown} cannot be used: {reason}") from error
             time.sleep(0.2)
 
@@ -156,10 +217,14 @@ def _retry(most: int | None) -> Callable[[optuna.Study, FrozenTrial], None]:
     return retry
 
 
-def _make_folder(url: str, allowed: str) -> None:
-    """Of a SQLite file; InputError if there can be none."""
+def _check_kept(url: str) -> None:
+    """Raises InputError for a database in memory."""
     if url in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
-        raise InputError(f"--storage {url} is in memory, where no worker sees it. {allowed}")
+        raise InputError(f"--storage {url} is in memory, where no worker sees it. {ALLOWED}")
+
+
+def _make_folder(url: str) -> None:
+    """Of a SQLite file; InputError if there can be none."""
     # A URI with options names an existing file.
     if not url.startswith("sqlite:///") or url.startswith("sqlite:///file:"):
         return
@@ -208,7 +273,8 @@ def open_study(
 def _open_study(
     spec: StudySpecification, storage: optuna.storages.BaseStorage, worker: int
 ) -> optuna.Study:
-    # Compares a run with the trials before it at the same iteration; the first ones say little.
+    # Compares a trial's best value so far with the median of those before it at the same iteration;
+    # the first ones say little. A later seed is behind a good end of the first, and hardly pruned.
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)
     parts: dict[str, Any] = {"study_name": spec.name, "storage": storage, "pruner": pruner}
     parts["sampler"] = make_sampler(spec, worker)
@@ -268,8 +334,7 @@ def _wait_for_beginning(study: optuna.Study, spec: StudySpecification, deadline:
 def enqueue_published(study: optuna.Study, spec: StudySpecification) -> None:
     """Again, where an error failed it (a full disk, say): failed trials are not done again else."""
     published = [trial for trial in trials_of(study) if trial.user_attrs.get("published")]
-    failed = [t for t in published if t.state == TrialState.FAIL and "traceback" in t.user_attrs]
-    if failed and len(failed) == len(published):
+    if published and has_failed(published[-1]):
         study.enqueue_trial(published_parameters(spec), {"published": True})
 
 
@@ -364,18 +429,24 @@ class _NotNeededError(Exception):
 
 
 def work(
-    spec: StudySpecification, url: str, num_trials: int, out: Path, worker: int, command: str = ""
+    spec: StudySpecification,
+    url: str,
+    num_trials: int,
+    out: Path,
+    worker: int,
+    command: str = "",
+    before: Collection[int] = (),
 ) -> None:
     """A worker: trials, one by one, until `num_trials` of the study are complete or pruned.
 
     Args:
         command: whose worker it is; its trials carry this name, and it stops when `stop` was called
             with it.
+        before: the trials that had failed when the command began. A worker that takes the place of
+            one that died goes on counting.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = open_study(spec, open_storage(url), worker)
-    failed_before = _failed(study)
-    leave_to_the_first(study, worker)
     current = -1
 
     def guarded(trial: optuna.Trial) -> float:
@@ -399,9 +470,7 @@ def work(
         optuna.storages.fail_stale_trials(study)
         _release_silent(study)
         _enqueue_forgotten(study)
-        failures = _failures_in_a_row(study, failed_before)
-        mistakes = [trial.user_attrs.get("mistake") for trial in failures[-ALLOWED_MISTAKES:]]
-        if len(failures) >= ALLOWED_FAILURES or mistakes == [True] * ALLOWED_MISTAKES:
+        if _is_hopeless(_failures_in_a_row(study, before)):
             return
         if count(study, *ENDED, TrialState.RUNNING) < num_trials:
             study.sampler = make_sampler(spec, worker, count(study))
@@ -413,19 +482,6 @@ def work(
                     raise
         else:  # the last ones are under way elsewhere; wait, in case one is lost
             time.sleep(POLL_SECONDS)
-
-
-def leave_to_the_first(study: optuna.Study, worker: int, seconds: float = 30.0) -> None:
-    """Hold back workers other than 0 until no trial waits, or for so long, where 0 is gone.
-
-    The published trial waits when a study begins, and SQLite, which locks no rows, hands it to two
-    workers that ask in the same moment: one of them then fails it, because the other has its run.
-    """
-    deadline = time.monotonic() + (seconds if worker > 0 else 0.0)
-    while count(study, TrialState.WAITING):
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.05)
 
 
 def _failed(study: optuna.Study) -> set[int]:
@@ -449,13 +505,32 @@ def _is_needed(study: optuna.Study, number: int, num_trials: int) -> bool:
     return len(earlier) < num_trials
 
 
+def is_lost(trial: FrozenTrial) -> bool:
+    """Whether so many workers died of a trial that it is not tried again."""
+    history = RetryHeartbeatStaleTrialCallback.retry_history(trial)
+    return trial.user_attrs.get("reason") == VANISHED and len(history) >= RETRIES
+
+
+def has_failed(trial: FrozenTrial) -> bool:
+    """Whether a trial failed for good: it was neither tried again nor not needed."""
+    failed = trial.state == TrialState.FAIL
+    return failed and ("traceback" in trial.user_attrs or is_lost(trial))
+
+
+def _is_hopeless(failures: Sequence[FrozenTrial]) -> bool:
+    """Whether the next trial would fail like these."""
+    last = failures[-ALLOWED_MISTAKES:]
+    alike = [trial for trial in last if trial.user_attrs.get("mistake") or is_lost(trial)]
+    return len(failures) >= ALLOWED_FAILURES or len(alike) == ALLOWED_MISTAKES
+
+
 def _failures_in_a_row(study: optuna.Study, before: Collection[int]) -> list[FrozenTrial]:
-    """Since the worker began, not counting trials that were lost or not needed."""
+    """Up to now, without those from before the command began."""
     failures: list[FrozenTrial] = []
     for trial in trials_of(study, *ENDED, TrialState.FAIL):
         if trial.state in ENDED:
             failures = []
-        elif trial.number not in before and "traceback" in trial.user_attrs:
+        elif trial.number not in before and has_failed(trial):
             failures.append(trial)
     return failures
 

@@ -12,6 +12,7 @@ from virl_tf.validation import InputError
 
 import optuna
 import pandas as pd
+from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console, Group
 from rich.live import Live
@@ -43,12 +44,14 @@ from experiments.tuning.study import (
     check_begun,
     count,
     enqueue_published,
-    is_missing,
+    has_failed,
+    is_lost,
     open_storage,
     open_study,
     published_trial,
     reason_of,
     stop,
+    stored_study,
     trials_of,
     without_password,
     work,
@@ -92,8 +95,7 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
         console.print(f"next: {command}", highlight=False, soft_wrap=True)
     if count(study, *ENDED) < trials:
         text = "the study was given up after too many failed trials in a row"
-        failed = trials_of(study, TrialState.FAIL)
-        last = [outcome(trial) for trial in failed if "traceback" in trial.user_attrs][-1:]
+        last = [outcome(trial) for trial in trials_of(study) if has_failed(trial)][-1:]
         raise InputError(f"{text}; the last {last[0] if last else 'did not run'}")
 
 
@@ -115,12 +117,10 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     """
     spec, out, url = _study_of(request, out)
     done = 0
-    if not is_missing(url):
-        storage = open_storage(url)
-        if spec.name in optuna.get_all_study_names(storage):
-            study = optuna.load_study(study_name=spec.name, storage=storage)
-            check_begun(study, spec)
-            done = count(study, *ENDED)
+    study = stored_study(spec.name, url)
+    if study is not None:
+        check_begun(study, spec)
+        done = count(study, *ENDED)
     left = max(0, request.trials - done)
     times = [expected_time(spec.run(seed, {})) for seed in spec.seeds] * left
     console = screen(highlight=False, soft_wrap=True)
@@ -165,9 +165,10 @@ def _work_together(
     """Have all workers call `work` with these arguments, and show how far the study is."""
     command, trials = uuid.uuid4().hex, arguments[2]
     told = {trial.number for trial in trials_of(study, *ENDED, TrialState.FAIL)}
+    before = frozenset(told)
 
     def start(worker: int) -> Any:
-        return submit(client, work, *arguments, worker, command, pure=False)
+        return submit(client, work, *arguments, worker, command, before, pure=False)
 
     try:
         with (
@@ -223,11 +224,17 @@ def print_ended(study: optuna.Study, told: set[int], console: Console) -> None:
         told.add(trial.number)
 
 
+LESS = "fewer --workers leave more to each, and the same command continues"
+
+
 def outcome(trial: FrozenTrial) -> str:
     """What became of a trial that ended: its value, or why it has none."""
     if trial.state == TrialState.COMPLETE:
         return f"complete: {trial.value:.4f}"
     reason = trial.user_attrs.get("reason", "no reason was stored").splitlines()[0]
+    if is_lost(trial):
+        deaths = 1 + len(RetryHeartbeatStaleTrialCallback.retry_history(trial))
+        reason = f"{deaths} workers died of it, perhaps for want of memory; {LESS}"
     return f"{'failed' if trial.state == TrialState.FAIL else 'pruned'}: {reason}"
 
 
