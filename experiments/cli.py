@@ -691,24 +691,26 @@ def ablate_command(
     set_: Set = None,
     scheduler: Scheduler = None,
     workers: LocalWorkers = None,
-    out: Annotated[Path | None, _folder("Default: the table's name, and in it TASK.")] = None,
+    out: Annotated[
+        Path | None, _folder("Default: the table's name, and in it TASK[-DIM][-ROWS].")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """The preset `best` with and without each of its parts, with inference; or another table.
 
     What is finished is skipped.
     """
-    from experiments.ablations import ablation_units
+    from experiments.ablations import AblationRequest
     from experiments.specification import parse_integers, parse_names
     from experiments.sweep import Workers
 
-    labels = parse_names(only)
     chosen = parse_integers("--seeds", seeds) or []
-    target = {"modes": modes, "steps": steps, "dim": dim, "rows": rows, "assignments": set_ or []}
-    units = ablation_units(task, labels, chosen, rewards_only, table, **target)
+    target = (modes, steps, dim, rows, set_ or [])
+    request = AblationRequest(task, parse_names(only), chosen, rewards_only, table, *target)
+    request.units()
     from experiments.ablation_command import ablate
 
-    ablate(units, set_ or [], Workers(scheduler, workers), out or Path(table) / task, table)
+    ablate(request, Workers(scheduler, workers), out or request.folder)
 
 
 @app.command("tune")
