@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 import pandas as pd
@@ -16,7 +15,7 @@ from experiments.result_files import TARGET, columns_of, reading, rows_of
 from experiments.result_statistics import lost, with_interval, without_value
 from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import last_line, write_tables
+from experiments.sweep_command import last_line, open_folder, write_tables
 
 AWAY = ("far_share", "off_grid_share")  # mass of the recovered density off the demonstrations
 MEASURED = ("reported", "kl", "modes_covered", "good_fraction", "reward_correlation")
@@ -33,7 +32,7 @@ def ablate(request: AblationRequest, workers: Workers, out: Path) -> None:
             failed.
     """
     console, units = screen(), request.units()
-    RunFolder.open(out, request.to_config(), of_runs=True)
+    open_folder(units, request.to_config(), out)
     failures = execute_sweep(units, out, workers, console)
 
     records = records_of(units, out)

@@ -1,8 +1,9 @@
 """`python -m experiments sweep`: the units of a task, their execution, and the tidy table."""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from virl_tf.hparams import to_yaml
 from virl_tf.persistence.configuration import numerics, versions
@@ -21,7 +22,7 @@ from experiments.result_statistics import table
 from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.tasks import describe
-from experiments.units import ReferenceUnit, SweepRequest
+from experiments.units import ReferenceUnit, SweepRequest, Unit
 
 
 def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
@@ -33,8 +34,7 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
     """
     console = screen()
     units = request.units()
-    records_of(units, out)
-    _open(request, out)
+    open_folder(units, request.to_config(), out)
     for package, text in describe(request.task).wanted_packages.items():
         if importlib.util.find_spec(package) is None:
             console.print(text, highlight=False, soft_wrap=True)
@@ -55,9 +55,13 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
         )
 
 
-def _open(request: SweepRequest, out: Path) -> None:
-    """The sweep's folder; where it holds records alone, they have said that they are its own."""
-    config = request.to_config()
+def open_folder(units: Sequence[Unit], config: Mapping[str, Any], out: Path) -> None:
+    """The folder of units that `config` identifies; where it holds records alone, they have said
+    that they are theirs.
+
+    Raises InputError as `records_of`, or for a folder of something else.
+    """
+    records_of(units, out)
     if not (out / "config.yaml").is_file() and find_records(out / FOLDER):
         write_text(out / "config.yaml", to_yaml({"config": config, "versions": versions()}))
     RunFolder.open(out, config, of_runs=True)

@@ -2,6 +2,8 @@
 one real smoke run.
 """
 
+import shutil
+
 from virl_tf.hparams import own_data_hparams
 from virl_tf.kde import fit_kde
 from virl_tf.mixture import Mixture
@@ -22,9 +24,10 @@ from experiments.ablations import AblationRequest
 from experiments.evaluation import ablated
 from experiments.evaluation.ablated import correlations, far_share, off_grid_share
 from experiments.figures import draw, figure_ablations
+from experiments.records import FOLDER
 from experiments.references import Demonstrated
 from experiments.result_files import columns_of
-from experiments.sweep import Workers
+from experiments.sweep import RUNS, Workers
 from tests.conftest import make_reward
 
 WORKER = Workers(None, 1)
@@ -279,6 +282,11 @@ def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys, monke
     capsys.readouterr()
     ablate(few, WORKER, out)
     assert (tmp_path / "out" / "results.csv").read_bytes() == before
+    alone = tmp_path / "alone"  # as they are committed, without what else was beside them
+    shutil.copytree(out / FOLDER, alone / FOLDER)
+    ablate(few, WORKER, alone)
+    assert (alone / "results.csv").read_bytes() == before
+    assert not (alone / RUNS).exists()
     with pytest.raises(InputError, match="another configuration"):
         ablate(few._replace(assignments=TINY[1:]), WORKER, out)
 
