@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from virl_tf.validation import InputError
-
 import pandas as pd
 
 from experiments.ablations import AblationRequest
@@ -15,7 +13,7 @@ from experiments.result_files import TARGET, columns_of, reading, rows_of
 from experiments.result_statistics import lost, with_interval, without_value
 from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import last_line, open_folder, write_tables
+from experiments.sweep_command import check_all_worked, open_folder, write_tables
 
 AWAY = ("far_share", "off_grid_share")  # mass of the recovered density off the demonstrations
 MEASURED = ("reported", "kl", "modes_covered", "good_fraction", "reward_correlation")
@@ -45,9 +43,7 @@ def ablate(request: AblationRequest, workers: Workers, out: Path) -> None:
     write_tables(results, table(results), out)
     shown = f"{out / 'results.csv'}, {out / 'table.md'}"
     console.print(f"{len(units) - len(failures)} of {len(units)} units finished; {shown}")
-    if failures:
-        name, error = next(iter(failures.items()))
-        raise InputError(f"{len(failures)} units failed, the first is {name}: {last_line(error)}")
+    check_all_worked(failures, units, out)
 
 
 def table(results: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,6 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 import pandas as pd
-from rich.text import Text
 
 from experiments.expected_time import sentence, times_of_units
 from experiments.pooled_results import numerics_in
@@ -20,7 +19,7 @@ from experiments.records import FOLDER, find_records
 from experiments.result_files import table_of, to_markdown
 from experiments.result_statistics import table
 from experiments.screen import screen
-from experiments.sweep import Workers, execute_sweep, records_of
+from experiments.sweep import ERRORS, Workers, execute_sweep, records_of
 from experiments.tasks import describe
 from experiments.units import ReferenceUnit, SweepRequest, Unit
 
@@ -44,15 +43,7 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
     write_tables(results, table(results), out)
     shown = f"{out / 'results.csv'}, {out / 'table.md'} and .csv"
     console.print(f"{len(finished)} of {len(units)} units finished; {shown}")
-    errors = "".join(f"{name}\n{error}\n" for name, error in failures.items())
-    write_text(out / "errors.txt", errors)
-    for name, error in failures.items():
-        console.print(Text.assemble(("FAILED", "red"), f" {name}: {last_line(error)}"))
-    if failures:
-        raise InputError(
-            f"{len(failures)} of {len(units)} units failed (see {out / 'errors.txt'}); "
-            "the same command tries again."
-        )
+    check_all_worked(failures, units, out)
 
 
 def open_folder(units: Sequence[Unit], config: Mapping[str, Any], out: Path) -> None:
@@ -88,15 +79,15 @@ def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
         console.print(f"not in this time: references, {references} of the units")
 
 
-def last_line(error: str) -> str:
-    """Of a traceback: what went wrong."""
-    return error.strip().splitlines()[-1]
-
-
-def failed(failures: Mapping[str, str]) -> InputError:
-    """What a command ends in that needs all of its runs; {name: error} of those that failed."""
-    first = last_line(next(iter(failures.values())))
-    return InputError(f"{len(failures)} runs failed, the first with: {first}")
+def check_all_worked(failures: Mapping[str, str], units: Sequence[Unit], out: Path) -> None:
+    """Raises InputError where some failed, as `execute_sweep` returns them."""
+    if failures:
+        name, error = next(iter(failures.items()))
+        first = error.strip().splitlines()[-1].rstrip(".")
+        raise InputError(
+            f"{len(failures)} of {len(units)} failed, the first, {name}, with {first}; see "
+            f"{out / ERRORS}; the same command tries again."
+        )
 
 
 def write_tables(results: pd.DataFrame, means: pd.DataFrame, out: Path) -> None:

@@ -264,9 +264,7 @@ def test_records_are_all_that_another_machine_needs(call, out, tmp_path, monkeyp
     assert status == 0, error
     assert "7 of 7 units finished" in shown
     made = {path.name for path in out.iterdir()}
-    assert made == {*("config.yaml", "records", "results.csv", "table.csv", "table.md")} | {
-        "errors.txt"
-    }
+    assert made == {"config.yaml", "records", "results.csv", "table.csv", "table.md"}
     written = read_results(out)
     assert set(written["stage"]) == {"training", "training_policy", "inference", "reference"}
     assert list(written["cpu_seconds"].dropna().unique()) == [5.0, 2.0]

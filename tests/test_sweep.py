@@ -100,6 +100,9 @@ def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
     failures = execute_sweep(units, tmp_path, Workers(None, 2), QUIET)
     assert list(failures) == ["unit-5"]
     assert "this unit cannot work" in failures["unit-5"]
+    text = (tmp_path / "errors.txt").read_text()
+    assert text == f"unit-5\n{failures['unit-5']}\n"
+    assert "in execute\n" in text  # where, as well as what
     runs = tmp_path / RUNS
     assert not (runs / "unit-0").exists()  # what has a record is skipped
     for i in (1, 2, 3, 4, 6, 7):
@@ -114,6 +117,7 @@ def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
 
     others = [unit for unit in units if unit.fault != "fail"]
     assert execute_sweep(others, tmp_path, Workers(None, 1), QUIET) == {}
+    assert not (tmp_path / "errors.txt").exists()
 
 
 def test_waiting_for_units_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -561,7 +565,7 @@ def test_a_sweep_whose_units_all_fail_leaves_an_empty_table_of_its_task(tmp_path
 
     monkeypatch.setattr(sweep_command, "execute_sweep", execute_sweep)
     request = SweepRequest("grid_walker", "smoke", None, None, None, False, [])
-    with pytest.raises(InputError, match="units failed"):
+    with pytest.raises(InputError, match=r"3 of 3 failed, the first, .* with OSError"):
         sweep_command.sweep(request, Workers(None, 1), tmp_path)
     with pytest.raises(InputError, match="holds results of no task, not of grid_walker"):
         read_results(tmp_path, "grid_walker")

@@ -20,7 +20,7 @@ from experiments.records import Record
 from experiments.result_files import DIVERGED, to_markdown
 from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import failed
+from experiments.sweep_command import check_all_worked
 from experiments.tuning.space import searched, suggest
 from experiments.tuning.specification import PRESETS, StudySpecification
 from experiments.tuning.study import objective_value
@@ -65,8 +65,7 @@ def rank_budgets(
     rows = [_row(unit, records[unit.name]) for unit in units if unit.name in records]
     values = pd.DataFrame(rows)
     write_text(out / "budgets.csv", values.to_csv(index=False))
-    if failures:
-        raise failed(failures)
+    check_all_worked(failures, units, out)
     text = to_markdown(agreement(values, presets))
     write_text(out / "budgets.md", text)
     console.print(text, highlight=False)

@@ -22,7 +22,7 @@ from experiments.result_statistics import bounded, differences, lost, sign_flip_
 from experiments.screen import screen
 from experiments.specification import column_name, parse_integers, published_column, tuned_file
 from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import failed
+from experiments.sweep_command import check_all_worked
 from experiments.tasks import describe
 from experiments.tuning.importances import SEEDS, importances_of
 from experiments.tuning.space import searched, suggest, to_parameters, written
@@ -94,7 +94,7 @@ def compare(
     console.print(_size_line(columns, units, out), highlight=False, soft_wrap=True)
     failures = execute_sweep(units, out, workers, console)
     if len(failures) == len(units):
-        raise failed(failures)
+        check_all_worked(failures, units, out)
     records = records_of(units, out)
     rows = [
         _outcome(unit, records[unit.name].summaries["."]) if unit.name in records else _lost(unit)
@@ -110,8 +110,7 @@ def compare(
             said = f"wrote {names} to {write_tuned(task, better)}; use it with --hparams tuned"
         console.print(said, soft_wrap=True)
     console.print(report, highlight=False)
-    if failures:
-        raise failed(failures)
+    check_all_worked(failures, units, out)
 
 
 def preview(
