@@ -19,7 +19,7 @@ import tensorflow as tf
 from experiments import ablation_command as commanding
 from experiments import ablation_tables
 from experiments.ablation_command import ablate, table
-from experiments.ablation_tables import table_of
+from experiments.ablation_tables import TABLES, read_rows, table_holding
 from experiments.ablations import AblationRequest
 from experiments.evaluation import ablated
 from experiments.evaluation.ablated import correlations, far_share, off_grid_share
@@ -79,12 +79,12 @@ def test_method_ablations_are_the_paper_with_another_method():
     [({"paper", "no_stop"}, "best"), ({"geim"}, "virl"), ({"T_1", "paper"}, "paper")],
 )
 def test_a_figure_finds_the_table_of_its_rows(names, base):
-    assert table_of(names)[0] == base
+    assert next(iter(read_rows(table_holding(names)))) == base
 
 
 def test_rows_of_two_tables_are_refused():
     with pytest.raises(InputError, match=r"no table of hparams .* has all of"):
-        table_of(["no_stop", "geim"])
+        table_holding(["no_stop", "geim"])
 
 
 @pytest.mark.parametrize(
@@ -369,6 +369,20 @@ def test_figure_and_table_of_the_ablations_of_several_tasks(tmp_path):
         *empty,
         *("0.3", "", ""),
     ]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_figure_of_the_ablations_is_named_after_their_table(table, tmp_path, monkeypatch):
+    """`virl` is no preset, nor is EIM a V-IRL without a part."""
+    values = {name: [0.1, 0.3] for name in read_rows(table)}
+    folder = ablations(tmp_path / "m50", "grid_walker", "inference_search", "kl", values)
+    shown = []
+    monkeypatch.setattr(figure_ablations, "save", lambda figure, path: shown.append(figure))
+    (tmp_path / "figures").mkdir()
+    draw("ablations", [folder], None, tmp_path / "figures")
+    title = shown[0].get_suptitle()
+    assert title == f"{TABLES[table]}, and references"
+    assert ("preset 'best'" in title) == (table == "ablations")
 
 
 def test_figure_and_table_of_the_ablations_say_what_was_lost(tmp_path, monkeypatch):
