@@ -30,9 +30,11 @@ import psutil
 import pytest
 from distributed import LocalCluster
 from distributed.client import FutureCancelledError
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from experiments import sweep, sweep_command
+from experiments.figures import figure_2b
 from experiments.pooled_results import read_results
 from experiments.records import write_record
 from experiments.result_files import COLUMNS, RUN, to_markdown
@@ -598,6 +600,43 @@ def test_figures_of_a_sweep(number, tmp_path):
     draw(number, [tmp_path], None, tmp_path)
     assert (tmp_path / f"figure_{number}.png").stat().st_size > 10_000
     assert (tmp_path / f"figure_{number}.pdf").stat().st_size > 5_000
+
+
+def test_no_mean_of_a_figure_leaves_out_what_was_lost():
+    frame = results({("training", "virl", 10): 0.1}, seeds=5)
+    frame.loc[3, ["reported", "status"]] = [np.nan, "diverged"]  # of m = 5
+    axes = Figure().subplots()
+    figure_2b.curve(axes, frame, "C0", "-o", "V-IRL")
+    drawn = axes.lines[0].get_ydata()
+    assert list(np.isfinite(drawn)) == [False, True, True]
+    np.testing.assert_array_equal(drawn, table(frame)["mean"])
+
+
+def test_marks_of_diverged_runs_do_not_hide_each_other():
+    curves = [("virl", 10, (5,)), ("geim", 1, (5, 20)), ("geim", 10, (5, 20))]
+    stages = ("training", "training_policy")
+    values = {(stage, *curve[:2]): 0.1 for curve in curves for stage in stages}
+    frame = results(values, seeds=3)
+    for method, components, modes in curves:
+        rows = (frame["method"] == method) & (frame["components"] == components)
+        least = 1 if components == 1 else 2  # two runs of one component, one of ten
+        frame.loc[rows & frame["modes"].isin(modes) & (frame["seed"] >= least), "status"] = (
+            "diverged"
+        )
+    axes = Figure().subplots()
+    figure_2b.finish(axes, frame, stages, "reward diverged")
+    marks = {
+        (x, y): (line.get_color(), line.get_marker())
+        for line in axes.lines
+        for x, y in zip(*line.get_data(), strict=True)
+    }
+    assert len(marks) == 5
+    assert all(y > 1.0 for _, y in marks)
+    assert len({look for (x, _), look in marks.items() if x == 5}) == 3
+    assert [(text.xy[0], text.get_text()) for text in axes.texts] == [(5, "2"), (20, "2")]
+    labels = axes.get_legend_handles_labels()[1]
+    assert "G-EIM 1c: reward diverged (4 runs)" in labels  # each once, whatever its stages
+    assert "V-IRL 10c: reward diverged (1 run)" in labels
 
 
 @pytest.mark.parametrize("number", ["2b", "4"])
