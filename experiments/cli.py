@@ -966,8 +966,7 @@ def record_command(
     """Records of runs, as sweeps write them: all that figures are drawn from, some 30 KB each."""
     from experiments.records import record
 
-    for run in runs:
-        record(run, out)
+    record(runs, out)
 
 
 @app.command("report")
