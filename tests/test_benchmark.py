@@ -182,6 +182,7 @@ def test_the_command_writes_numbers_and_a_table(tmp_path, monkeypatch):
         ((["training"], 5, 0), "--seeds"),
         ((["run"], 5, 5, "quick"), "--preset"),
         ((["vips"], 5, 5, "paper", False, 0.0), "--peer-seconds"),
+        ((["vips"], 5, 5, "paper", False, None, "mixtrue"), "'mixtrue' is in no target of: walker"),
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, arguments, message):
@@ -204,6 +205,10 @@ def test_peers_that_are_not_installed_are_named(monkeypatch):
 def test_every_part_that_may_be_asked_for_is_measured():
     assert {*command.PARTS, "run", "memory", "vips", "few", "peers"} == set(settings.PART_NAMES)
     assert set(whole_run.MANY) == set(settings.PRESETS)
+
+
+def test_targets_are_known_by_the_names_that_they_have():
+    assert tuple(vips.targets()) == settings.TARGETS
 
 
 @pytest.mark.parametrize(("names", "peers"), [(["peers"], False), (["kde"], True), ([], True)])
