@@ -659,7 +659,7 @@ def sweep_command(
     from experiments.sweep_command import preview, sweep
 
     act = preview if dry_run else sweep
-    act(request, Workers(scheduler, workers), out or request.folder)
+    act(request, Workers.of_units(scheduler, workers), out or request.folder)
 
 
 @app.command("ablate")
@@ -710,7 +710,7 @@ def ablate_command(
     request.units()
     from experiments.ablation_command import ablate
 
-    ablate(request, Workers(scheduler, workers), out or request.folder)
+    ablate(request, Workers.of_units(scheduler, workers), out or request.folder)
 
 
 @app.command("tune")
@@ -799,7 +799,7 @@ def rank_budgets_command(
     from experiments.tuning.budgets import rank_budgets
 
     out = out or Path("budgets") / study.name
-    rank_budgets(study, chosen, points, Workers(scheduler, workers), out)
+    rank_budgets(study, chosen, points, Workers.of_units(scheduler, workers), out)
 
 
 @app.command("compare")
@@ -832,14 +832,15 @@ def compare_command(
     from experiments.sweep import Workers
     from experiments.tuning.specification import Studies, check_compared
 
-    studies = Studies(task, preset, modes, steps, storage)
-    studies.check_stored(check_compared(task))
+    studies, those = Studies(task, preset, modes, steps, storage), check_compared(task)
+    by = Workers.of_units(scheduler, workers)
+    studies.check_stored(those)
     from experiments.tuning.compare import compare, preview
 
     if dry_run:
-        preview(studies, seeds, Workers(scheduler, workers), out, budget)
+        preview(studies, seeds, by, out, budget)
     else:
-        compare(studies, seeds, Workers(scheduler, workers), write, out, budget)
+        compare(studies, seeds, by, write, out, budget)
 
 
 @app.command("study-plots")

@@ -215,6 +215,17 @@ class Workers:
         if self.asked is not None:
             check_integer("--workers", self.asked, 1)
 
+    @classmethod
+    def of_units(cls, scheduler: str | None, asked: int | None) -> "Workers":
+        """For what hands out units one by one. Raises InputError for a number beside a cluster."""
+        found = cls(scheduler, asked)
+        if scheduler is not None and asked is not None:
+            raise InputError(
+                f"--workers {asked} is of local processes, and --scheduler {scheduler} has its "
+                "own; give one of them."
+            )
+        return found
+
     @property
     def local(self) -> int:
         """The number of local processes."""

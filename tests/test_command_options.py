@@ -323,6 +323,15 @@ def test_on_a_cluster_the_expected_time_is_cpu_time_alone(call, command, tmp_pat
     assert "--workers must be an integer >= 1" in error
 
 
+@pytest.mark.parametrize("command", ["sweep", "ablate", "compare", "rank-budgets"])
+def test_a_number_of_local_workers_is_not_taken_beside_a_cluster(call, command, tmp_path):
+    options = ["--out", tmp_path / "out", "--scheduler", "tcp://elsewhere:8786", "--workers", "3"]
+    status, _, error = call(command, "gaussians", *options)
+    assert status == 2
+    assert "--workers 3 is of local processes, and --scheduler tcp://elsewhere:8786 has" in error
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_expected_time_in_words():
     minutes = [Expected(60.0), Expected(120.0)]
     both = "about 3 min of CPU time, 2 min on 2 workers, by the committed runs"
