@@ -16,6 +16,7 @@ import typer
 from typer import Argument, Option
 
 from experiments import RESULTS
+from experiments.benchmark import PARTS as BENCHMARK_PARTS
 from experiments.tasks import descriptions, names
 from experiments.tasks.description import DEFAULT_PRESET
 
@@ -892,7 +893,7 @@ def benchmark_command(
         list[str] | None,
         Argument(
             metavar="PART...",
-            help="training, reward, steps, kde, sampling, growth, run, memory, vips, few, peers.",
+            help=", ".join(BENCHMARK_PARTS) + ".",
         ),
     ] = None,
     peers: Annotated[

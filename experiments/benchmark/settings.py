@@ -11,10 +11,8 @@ from virl_tf.persistence.configuration import differences, versions
 from virl_tf.persistence.files import plain, read_json
 from virl_tf.validation import InputError, check_choice, check_integer, check_positive
 
-PART_NAMES = (
-    *("training", "reward", "steps", "kde", "sampling", "growth"),
-    *("run", "memory", "vips", "few", "peers"),
-)
+from experiments.benchmark import PARTS
+
 TARGETS = (  # of `vips`, which makes them: names are checked without TensorFlow
     *("walker d = 5, K = 10", "walker d = 5, K = 25", "walker d = 5, K = 40"),
     *("walker d = 7, K = 64", "mixture of 30, K = 10", "mixture of 30, K = 30"),
@@ -47,7 +45,7 @@ class Settings(NamedTuple):
         or a folder `out` with measurements of another command.
         """
         for name in names:
-            check_choice("part", name, PART_NAMES)
+            check_choice("part", name, PARTS)
         check_integer("--repeats", self.repeats, 1)
         check_integer("--seeds", self.seeds, 1)
         check_choice("--preset", self.preset, PRESETS)
