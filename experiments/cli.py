@@ -695,6 +695,7 @@ def ablate_command(
     out: Annotated[
         Path | None, _folder("Default: the table's name, and in it TASK[-DIM][-ROWS].")
     ] = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """The preset `best` with and without each of its parts, with inference; or another table.
@@ -710,8 +711,10 @@ def ablate_command(
     request = AblationRequest(task, parse_names(only), chosen, rewards_only, table, *target)
     request.units()
     from experiments.ablation_command import ablate
+    from experiments.sweep_command import preview
 
-    ablate(request, Workers.of_units(scheduler, workers), out or request.folder)
+    act = preview if dry_run else ablate
+    act(request, Workers.of_units(scheduler, workers), out or request.folder)
 
 
 @app.command("tune")
@@ -783,6 +786,7 @@ def rank_budgets_command(
     scheduler: Scheduler = None,
     workers: LocalWorkers = None,
     out: Annotated[Path | None, _folder("Default: budgets/ and the study's name.")] = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Whether a cheaper budget ranks hyperparameters as the dearer one does, before a study of it.
@@ -797,10 +801,11 @@ def rank_budgets_command(
     studies = Studies(task, chosen[-1], modes, steps, None)
     # One trial: how many points there may be is checked with the presets.
     study = TuneRequest(studies, method, components, 1, seeds, set_ or []).specification()
-    from experiments.tuning.budgets import rank_budgets
+    from experiments.tuning.budgets import preview, rank_budgets
 
     out = out or Path("budgets") / study.name
-    rank_budgets(study, chosen, points, Workers.of_units(scheduler, workers), out)
+    act = preview if dry_run else rank_budgets
+    act(study, chosen, points, Workers.of_units(scheduler, workers), out)
 
 
 @app.command("compare")

@@ -12,6 +12,7 @@ from virl_tf.validation import InputError
 
 import pandas as pd
 
+from experiments.ablations import AblationRequest
 from experiments.expected_time import sentence, times_of_units
 from experiments.pooled_results import numerics_in
 from experiments.records import FOLDER, find_records
@@ -57,22 +58,29 @@ def open_folder(units: Sequence[Unit], config: Mapping[str, Any], out: Path) -> 
     RunFolder.open(out, config, of_runs=True)
 
 
-def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
+def preview(request: SweepRequest | AblationRequest, workers: Workers, out: Path) -> None:
     """Say how many units there are, how many are finished, and how long the rest will take.
 
     Nothing is done or written.
 
     Raises:
-        InputError: as `sweep`.
+        InputError: as `sweep` or `ablate`.
     """
-    console = screen(highlight=False, soft_wrap=True)
     units = request.units()
-    finished = records_of(units, out)
     if (out / "config.yaml").is_file():
         RunFolder.open(out, request.to_config(), of_runs=True)
+    print_left(f"{len(units)} units in {out}", units, workers, out)
+
+
+def print_left(what: str, units: Sequence[Unit], workers: Workers, out: Path) -> None:
+    """`what` there is, how many of the units are done, and how long the rest will take.
+
+    Raises InputError as `records_of`.
+    """
+    console, finished = screen(highlight=False, soft_wrap=True), records_of(units, out)
     left = [unit for unit in units if unit.name not in finished]
     references = sum(isinstance(unit, ReferenceUnit) for unit in left)
-    console.print(f"{len(units)} units in {out}: {len(finished)} done already, {len(left)} to do")
+    console.print(f"{what}: {len(finished)} done already, {len(left)} to do")
     console.print(sentence(times_of_units(left), workers.known))
     if references:
         console.print(f"not in this time: references, {references} of the units")

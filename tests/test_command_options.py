@@ -323,6 +323,23 @@ def test_on_a_cluster_the_expected_time_is_cpu_time_alone(call, command, tmp_pat
     assert "--workers must be an integer >= 1" in error
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["ablate", "--seeds", "100", "--only", "best,no_stop"], "2 units in"),
+        (["rank-budgets", "--points", "3", "--presets", "smoke,quick"], "6 runs in"),
+    ],
+)
+def test_a_dry_run_of_others_counts_and_writes_nothing(call, command, said, tmp_path):
+    name, *options = command
+    out = tmp_path / "out"
+    status, shown, error = call(name, "gaussians", *options, "--out", out, "--dry-run")
+    assert status == 0, error
+    assert f"{said} {out}: 0 done already" in shown
+    assert "of CPU time" in shown
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("command", ["sweep", "ablate", "compare", "rank-budgets"])
 def test_a_number_of_local_workers_is_not_taken_beside_a_cluster(call, command, tmp_path):
     options = ["--out", tmp_path / "out", "--scheduler", "tcp://elsewhere:8786", "--workers", "3"]
