@@ -31,11 +31,11 @@ setup(
     # The YAML files stand at the top level of the repository and travel inside the installed
     # package.
     package_dir={"virl_tf.hparams_files": "hparams"},
-    # The results' tables are what `--dry-run` takes expected times from.
+    # What `--dry-run` takes expected times from: tables, and of which rows and dimension they are.
     package_data={
         "virl_tf.hparams_files": ["*.yaml", "tuned/*.yaml"],
         "virl_tf": ["py.typed"],
-        "experiments": ["results/**/results.csv"],
+        "experiments": ["results/**/results.csv", "results/**/config.yaml"],
     },
     entry_points={"console_scripts": ["virl = experiments.cli:main"]},
     install_requires=[

@@ -1,46 +1,36 @@
 """`python -m experiments ablate`: the preset `best` and what each of its parts gives and costs."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.validation import InputError
-
 import pandas as pd
 
-from experiments.ablations import Ablation
+from experiments.ablations import AblationRequest
 from experiments.records import Record
 from experiments.result_files import TARGET, columns_of, reading, rows_of
 from experiments.result_statistics import lost, with_interval, without_value
 from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import last_line, write_tables
+from experiments.sweep_command import check_all_worked, open_folder, write_tables
 
 AWAY = ("far_share", "off_grid_share")  # mass of the recovered density off the demonstrations
 MEASURED = ("reported", "kl", "modes_covered", "good_fraction", "reward_correlation")
 SHOWN = (*MEASURED, "collision_share", *AWAY, "effective_share", "iterations", "cpu_seconds")
 
 
-def ablate(
-    units: Sequence[Ablation],
-    assignments: Sequence[str],
-    workers: Workers,
-    out: Path,
-    origin: str = "ablations",
-) -> None:
-    """Do all units (of one task) in `out`, then write results.csv, table.csv and table.md.
+def ablate(request: AblationRequest, workers: Workers, out: Path) -> None:
+    """Do all units in `out`, then write results.csv, table.csv and table.md.
 
-    What is finished is skipped. `origin`: the table of hparams that the units are from.
+    What is finished is skipped.
 
     Raises:
         InputError: no such scheduler, an `out` of something else; or, at the end, units that
             failed.
     """
-    console, task = screen(), units[0].spec.task
-    config = {"ablations": task, "table": origin, "overrides": list(assignments)}
-    RunFolder.open(out, config, of_runs=True)
+    console, units = screen(), request.units()
+    open_folder(units, request.to_config(), out)
     failures = execute_sweep(units, out, workers, console)
 
     records = records_of(units, out)
@@ -48,14 +38,12 @@ def ablate(
     rows = [
         {"ablation": unit.label, **row} for unit in finished for row in _rows(records[unit.name])
     ]
-    columns = ["ablation", *columns_of(task), "iterations", "effective_share", *AWAY]
+    columns = ["ablation", *columns_of(request.task), "iterations", "effective_share", *AWAY]
     results = pd.DataFrame(rows, columns=columns)
     write_tables(results, table(results), out)
     shown = f"{out / 'results.csv'}, {out / 'table.md'}"
     console.print(f"{len(units) - len(failures)} of {len(units)} units finished; {shown}")
-    if failures:
-        name, error = next(iter(failures.items()))
-        raise InputError(f"{len(failures)} units failed, the first is {name}: {last_line(error)}")
+    check_all_worked(failures, units, out)
 
 
 def table(results: pd.DataFrame) -> pd.DataFrame:

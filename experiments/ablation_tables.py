@@ -6,7 +6,11 @@ from typing import Any
 from virl_tf.hparams import DIRECTORY, read_yaml
 from virl_tf.validation import InputError, check_choice
 
-TABLES = ("ablations", "method_ablations", "open_choices")
+TABLES = {
+    "ablations": "The preset 'best' without each of its parts",
+    "method_ablations": "The paper's methods with one part changed",
+    "open_choices": "The paper's V-IRL with other choices of what the paper leaves open",
+}  # name: title of a figure
 KEYS = ("preset", "method", "hparams", "components", "rows")
 
 
@@ -20,13 +24,12 @@ def read_rows(table: str) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def table_of(names: Iterable[str]) -> list[str]:
-    """The rows, the base first, of the table that has all of these.
+def table_holding(names: Iterable[str]) -> str:
+    """The table that has all of these rows.
 
     Raises InputError if none has: rows of different tables are not drawn side by side.
     """
     for table in TABLES:
-        rows = list(read_rows(table))
-        if set(names) <= set(rows):
-            return rows
+        if set(names) <= set(read_rows(table)):
+            return table
     raise InputError(f"no table of hparams ({', '.join(TABLES)}) has all of {', '.join(names)}.")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from virl_tf.persistence.files import write_json
 from virl_tf.validation import InputError, check_choice
@@ -11,7 +11,7 @@ from virl_tf.validation import InputError, check_choice
 from experiments.ablation_tables import KEYS, read_rows
 from experiments.specification import RunRequest
 from experiments.tasks import describe, names_where
-from experiments.units import RunUnit
+from experiments.units import RunUnit, asked, suffix
 
 
 @dataclass(frozen=True)
@@ -72,3 +72,32 @@ def ablation_units(
             named = {"prefix": f"{name}/", "row": name, "label": name}
             units.append(Ablation(spec, components, (True,), is_base=name == base, **named))
     return units
+
+
+class AblationRequest(NamedTuple):
+    """What `ablate` is asked for: as `ablation_units` takes it."""
+
+    task: str
+    only: Sequence[str] | None
+    seeds: Sequence[int]
+    rewards_only: bool = False
+    table: str = "ablations"
+    modes: int | None = None
+    steps: int | None = None
+    dim: int | None = None
+    rows: int | None = None
+    assignments: Sequence[str] = ()
+
+    def units(self) -> list[Ablation]:
+        """All of it. Raises InputError as `ablation_units`."""
+        return ablation_units(**self._asdict())
+
+    def to_config(self) -> dict[str, Any]:
+        """What identifies it, as stored in config.yaml; rows, sizes and seeds may differ."""
+        config = {"ablations": self.task, "table": self.table, "overrides": list(self.assignments)}
+        return config | asked(self.dim, self.rows)
+
+    @property
+    def folder(self) -> Path:
+        """Where it goes by default."""
+        return Path(self.table) / f"{self.task}{suffix(self.dim, self.rows)}"

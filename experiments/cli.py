@@ -16,6 +16,7 @@ import typer
 from typer import Argument, Option
 
 from experiments import RESULTS
+from experiments.benchmark import PARTS as BENCHMARK_PARTS
 from experiments.tasks import descriptions, names
 from experiments.tasks.description import DEFAULT_PRESET
 
@@ -659,7 +660,7 @@ def sweep_command(
     from experiments.sweep_command import preview, sweep
 
     act = preview if dry_run else sweep
-    act(request, Workers(scheduler, workers), out or request.folder)
+    act(request, Workers.of_units(scheduler, workers), out or request.folder)
 
 
 @app.command("ablate")
@@ -691,24 +692,29 @@ def ablate_command(
     set_: Set = None,
     scheduler: Scheduler = None,
     workers: LocalWorkers = None,
-    out: Annotated[Path | None, _folder("Default: the table's name, and in it TASK.")] = None,
+    out: Annotated[
+        Path | None, _folder("Default: the table's name, and in it TASK[-DIM][-ROWS].")
+    ] = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """The preset `best` with and without each of its parts, with inference; or another table.
 
     What is finished is skipped.
     """
-    from experiments.ablations import ablation_units
+    from experiments.ablations import AblationRequest
     from experiments.specification import parse_integers, parse_names
     from experiments.sweep import Workers
 
-    labels = parse_names(only)
     chosen = parse_integers("--seeds", seeds) or []
-    target = {"modes": modes, "steps": steps, "dim": dim, "rows": rows, "assignments": set_ or []}
-    units = ablation_units(task, labels, chosen, rewards_only, table, **target)
+    target = (modes, steps, dim, rows, set_ or [])
+    request = AblationRequest(task, parse_names(only), chosen, rewards_only, table, *target)
+    request.units()
     from experiments.ablation_command import ablate
+    from experiments.sweep_command import preview
 
-    ablate(units, set_ or [], Workers(scheduler, workers), out or Path(table) / task, table)
+    act = preview if dry_run else ablate
+    act(request, Workers.of_units(scheduler, workers), out or request.folder)
 
 
 @app.command("tune")
@@ -780,6 +786,7 @@ def rank_budgets_command(
     scheduler: Scheduler = None,
     workers: LocalWorkers = None,
     out: Annotated[Path | None, _folder("Default: budgets/ and the study's name.")] = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Whether a cheaper budget ranks hyperparameters as the dearer one does, before a study of it.
@@ -794,10 +801,11 @@ def rank_budgets_command(
     studies = Studies(task, chosen[-1], modes, steps, None)
     # One trial: how many points there may be is checked with the presets.
     study = TuneRequest(studies, method, components, 1, seeds, set_ or []).specification()
-    from experiments.tuning.budgets import rank_budgets
+    from experiments.tuning.budgets import preview, rank_budgets
 
     out = out or Path("budgets") / study.name
-    rank_budgets(study, chosen, points, Workers(scheduler, workers), out)
+    act = preview if dry_run else rank_budgets
+    act(study, chosen, points, Workers.of_units(scheduler, workers), out)
 
 
 @app.command("compare")
@@ -830,14 +838,15 @@ def compare_command(
     from experiments.sweep import Workers
     from experiments.tuning.specification import Studies, check_compared
 
-    studies = Studies(task, preset, modes, steps, storage)
-    studies.check_stored(check_compared(task))
+    studies, those = Studies(task, preset, modes, steps, storage), check_compared(task)
+    by = Workers.of_units(scheduler, workers)
+    studies.check_stored(those)
     from experiments.tuning.compare import compare, preview
 
     if dry_run:
-        preview(studies, seeds, Workers(scheduler, workers), out, budget)
+        preview(studies, seeds, by, out, budget)
     else:
-        compare(studies, seeds, Workers(scheduler, workers), write, out, budget)
+        compare(studies, seeds, by, write, out, budget)
 
 
 @app.command("study-plots")
@@ -889,7 +898,7 @@ def benchmark_command(
         list[str] | None,
         Argument(
             metavar="PART...",
-            help="training, reward, steps, kde, sampling, growth, run, memory, vips, few, peers.",
+            help=", ".join(BENCHMARK_PARTS) + ".",
         ),
     ] = None,
     peers: Annotated[
@@ -964,8 +973,7 @@ def record_command(
     """Records of runs, as sweeps write them: all that figures are drawn from, some 30 KB each."""
     from experiments.records import record
 
-    for run in runs:
-        record(run, out)
+    record(runs, out)
 
 
 @app.command("report")

@@ -4,17 +4,19 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from virl_tf.hparams import read_preset
+from virl_tf.hparams import read_preset, read_yaml
 
 import numpy as np
 import pandas as pd
 
 from experiments import RESULTS
+from experiments.result_files import value_at
 from experiments.specification import Specification
 from experiments.units import RunUnit, Unit
 
 UPPER = "paper"  # the preset whose runs take longest
-KEYS = ["task", "method", "components", "modes", "preset", "stage"]
+SIZES = ["dim", "rows"]  # as config.yaml beside a table has them; 0: the usual ones
+KEYS = ["task", "method", "components", "modes", "preset", "stage", *SIZES]
 
 
 @cache
@@ -25,7 +27,10 @@ def timings() -> pd.DataFrame:
         frame = pd.read_csv(file)
         if "ablation" in frame:
             frame = frame[frame["ablation"] == "best"]
+        config = file.parent / "config.yaml"
+        given = value_at(read_yaml(config), "config") if config.is_file() else {}
         measured = frame[frame["cpu_seconds"].notna()]
+        measured = measured.assign(**{name: given.get(name, 0) for name in SIZES})
         frames.append(measured[[*KEYS, "cpu_seconds"]])
     together = pd.concat([frame for frame in frames if len(frame)] or frames)
     return together.groupby(KEYS, as_index=False)["cpu_seconds"].median()
@@ -36,7 +41,7 @@ class Expected(NamedTuple):
 
     Attributes:
         bound: they are those of the preset `paper`, which takes longer than the run's.
-        unusual: the run has other rows or dimensions than the committed ones.
+        unusual: the committed ones have other rows or dimensions.
     """
 
     seconds: float
@@ -47,22 +52,23 @@ class Expected(NamedTuple):
 def expected_time(spec: Specification, stages: Sequence[str] = ("training",)) -> Expected:
     """Of a run's stages, by the committed runs of its task, method and preset, else of `paper`.
 
-    Those of as many components and modes, or of the nearest numbers there are.
+    Those of its rows and dimension where there are any, else of the usual ones, else of others; and
+    of as many components and modes, or of the nearest numbers there are.
     """
-    usual = (
-        read_preset(spec.preset)["demonstrations"]["train"],
-        spec.description.default_dim(spec.size),
-    )
-    unusual = (spec.num_train, spec.dim) != usual
+    rows, usual_rows = spec.num_train, read_preset(spec.preset)["demonstrations"]["train"]
+    dim, usual_dim = spec.dim, spec.description.default_dim(spec.size)
+    own = [0 if dim == usual_dim else dim, 0 if rows == usual_rows else rows]
+    table = timings()
+    same, usual = ((table[SIZES] == sizes).all(axis=1) for sizes in (own, [0, 0]))
     for preset in (spec.preset, UPPER):
-        seconds = sum(_seconds(spec, preset, stage) for stage in stages)
-        if np.isfinite(seconds):
-            return Expected(seconds, preset != spec.preset, unusual)
+        for chosen in (same, usual, ~usual):
+            seconds = sum(_seconds(table[chosen], spec, preset, stage) for stage in stages)
+            if np.isfinite(seconds):
+                return Expected(seconds, preset != spec.preset, chosen is not same)
     return Expected(float("nan"))
 
 
-def _seconds(spec: Specification, preset: str, stage: str) -> float:
-    rows = timings()
+def _seconds(rows: pd.DataFrame, spec: Specification, preset: str, stage: str) -> float:
     wanted = {"task": spec.task, "method": spec.method, "preset": preset, "stage": stage}
     for column, value in wanted.items():
         rows = rows[rows[column] == value]
@@ -88,16 +94,18 @@ def sentence(times: Sequence[Expected], workers: int | None) -> str:
     bound = any(time.bound for time in times)
     about, by = ("at most", f" of preset {UPPER}") if bound else ("about", "")
     total = sum(known)
-    by += ", with the usual --rows and --dim" if any(time.unusual for time in times) else ""
-    text = f"{about} {_duration(total)} of CPU time{_on(workers, total)}, by the committed runs{by}"
+    by += ", with other --rows or --dim" if any(time.unusual for time in times) else ""
+    text = f"{about} {_duration(total)} of CPU time{_on(workers, known)}, by the committed runs{by}"
     missing = len(times) - len(known)
     return f"{text}; and {missing} runs of which none is committed" if missing else text
 
 
-def _on(workers: int | None, total: float) -> str:
+def _on(workers: int | None, known: Sequence[float]) -> str:
+    """A run is one worker's: however many there are, all take as long as the longest."""
     if workers is None:
         return ""
-    return f", {_duration(total / workers)} on {workers} worker{'s' if workers > 1 else ''}"
+    seconds = max(sum(known) / workers, *known)
+    return f", {_duration(seconds)} on {workers} worker{'s' if workers > 1 else ''}"
 
 
 def _duration(seconds: float) -> str:

@@ -30,7 +30,7 @@ from experiments.evaluation.closed_loop import (
     replay,
 )
 from experiments.evaluation.judged import numbers_by_name
-from experiments.figures.judged import draw_paths
+from experiments.figures.judged import draw_side_by_side
 from experiments.fit_command import fit_rows, without_option
 from experiments.fit_request import FitRequest
 from experiments.play_request import PlayRequest
@@ -198,7 +198,9 @@ def _draw(game: Game) -> None:
     arrays: dict[str, Any] = {"demonstrations": demonstrated[:SHOWN]}
     for title in map(_title, PICTURED):
         arrays[title] = load_arrays(game.out / f"{title}.npz")["paths"][:, :samples]
-    draw_paths(game.out / "play", arrays, list(game.moves.columns), np.arange(float(samples)))
+    draw_side_by_side(
+        game.out / "play", arrays, list(game.moves.columns), np.arange(float(samples))
+    )
 
 
 def _print_table(game: Game) -> None:

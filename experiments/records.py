@@ -86,8 +86,7 @@ def write_record(folder: Path, path: Path) -> None:
 
     Raises InputError if `folder` is none, or the record cannot be written.
     """
-    if not (folder / "summary.json").is_file():
-        raise InputError(f"{folder} is not the folder of a finished run: it has no summary.json.")
+    _check_finished(folder)
     folders = [folder, *sorted(file.parent for file in folder.glob("*/summary.json"))]
     stages: dict[str, Any] = {}
     seconds: dict[str, Any] = {}
@@ -105,6 +104,11 @@ def write_record(folder: Path, path: Path) -> None:
         write_atomically(path, lambda file: _write_zip(file, content))
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}.") from error
+
+
+def _check_finished(folder: Path) -> None:
+    if not (folder / "summary.json").is_file():
+        raise InputError(f"{folder} is not the folder of a finished run: it has no summary.json.")
 
 
 def _stage(folder: Path) -> Stage:
@@ -184,17 +188,25 @@ def _write_zip(file: BinaryIO, content: Mapping[str, bytes]) -> None:
             archive.writestr(member, content[name], zipfile.ZIP_DEFLATED, compresslevel=9)
 
 
-def record(run: Path, out: Path) -> None:
-    """Write the record of a run into the folder `out`.
+def record(runs: Iterable[Path], out: Path) -> None:
+    """Write the records of runs into the folder `out`; none where one of them cannot be.
 
-    Raises InputError as `write_record`, or if there is such a record.
+    Raises InputError as `write_record`, if two have one name, or if there is such a record.
     """
-    path = out / f"{run.resolve().name}{SUFFIX}"
-    if path.exists():
-        raise InputError(f"{path} is there already; give another folder.")
-    write_record(run, path)
-    size = path.stat().st_size / 1e3
-    screen().print(f"wrote {path} ({size:.0f} KB)", highlight=False, soft_wrap=True)
+    found: dict[Path, Path] = {}
+    for run in runs:
+        _check_finished(run)
+        path = out / f"{run.resolve().name}{SUFFIX}"
+        if path.exists():
+            raise InputError(f"{path} is there already; give another folder.")
+        if path in found:
+            text = f"{found[path]} and {run} would both be {path}; give each its own --out."
+            raise InputError(text)
+        found[path] = run
+    for path, run in found.items():
+        write_record(run, path)
+        size = path.stat().st_size / 1e3
+        screen().print(f"wrote {path} ({size:.0f} KB)", highlight=False, soft_wrap=True)
 
 
 # --- from a record to what it holds ---------------------------------------------------------------

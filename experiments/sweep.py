@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from virl_tf.persistence.configuration import differences, numerics
-from virl_tf.persistence.files import plain
+from virl_tf.persistence.files import plain, write_text
 from virl_tf.validation import InputError, check_integer
 
 from rich.console import Console, Group
@@ -45,6 +45,7 @@ WORKER_ENVIRONMENT = {
     "TF_NUM_INTEROP_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
+ERRORS = "errors.txt"  # of a sweep's output: tracebacks of what failed last
 RUNS = "runs"  # of a sweep's output: the folders of its runs, which nothing needs after the records
 POLL_SECONDS = 1.0
 ANSWER_SECONDS = 10.0  # until a scheduler counts as one that does not answer
@@ -214,6 +215,17 @@ class Workers:
         if self.asked is not None:
             check_integer("--workers", self.asked, 1)
 
+    @classmethod
+    def of_units(cls, scheduler: str | None, asked: int | None) -> "Workers":
+        """For what hands out units one by one. Raises InputError for a number beside a cluster."""
+        found = cls(scheduler, asked)
+        if scheduler is not None and asked is not None:
+            raise InputError(
+                f"--workers {asked} is of local processes, and --scheduler {scheduler} has its "
+                "own; give one of them."
+            )
+        return found
+
     @property
     def local(self) -> int:
         """The number of local processes."""
@@ -310,9 +322,20 @@ def execute_sweep(
 ) -> dict[str, str]:
     """Do every unit without a record in out/records, each in a folder in out/runs.
 
-    Returns {name: error} of those that failed. Raises InputError as `records_of`, or if the
-    scheduler is lost.
+    Returns {name: traceback} of those that failed, which stand in out/errors.txt, too. Raises
+    InputError as `records_of`, or if the scheduler is lost.
     """
+    failures = _execute_open(units, out, workers, console)
+    (out / ERRORS).unlink(missing_ok=True)
+    if failures:
+        texts = [f"{name}\n{error}\n" for name, error in failures.items()]
+        write_text(out / ERRORS, "".join(texts))
+    return failures
+
+
+def _execute_open(
+    units: Sequence[Unit], out: Path, workers: Workers, console: Console
+) -> dict[str, str]:
     failures: dict[str, str] = {}
     records = records_of(units, out)
     done = Counter(unit.group for unit in units if unit.name in records)

@@ -1,8 +1,8 @@
 """`python -m experiments sweep`: the units of a task, their execution, and the tidy table."""
 
-import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from virl_tf.hparams import to_yaml
 from virl_tf.persistence.configuration import numerics, versions
@@ -11,17 +11,17 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 import pandas as pd
-from rich.text import Text
 
+from experiments.ablations import AblationRequest
 from experiments.expected_time import sentence, times_of_units
 from experiments.pooled_results import numerics_in
 from experiments.records import FOLDER, find_records
 from experiments.result_files import table_of, to_markdown
 from experiments.result_statistics import table
 from experiments.screen import screen
-from experiments.sweep import Workers, execute_sweep, records_of
+from experiments.sweep import ERRORS, Workers, execute_sweep, records_of
 from experiments.tasks import describe
-from experiments.units import ReferenceUnit, SweepRequest
+from experiments.units import ReferenceUnit, SweepRequest, Unit
 
 
 def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
@@ -33,66 +33,68 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
     """
     console = screen()
     units = request.units()
-    records_of(units, out)
-    _open(request, out)
-    for package, text in describe(request.task).wanted_packages.items():
-        if importlib.util.find_spec(package) is None:
-            console.print(text, highlight=False, soft_wrap=True)
+    open_folder(units, request.to_config(), out)
+    description = describe(request.task)
+    for package in description.missing_packages:
+        console.print(description.wanted_packages[package], highlight=False, soft_wrap=True)
     failures = execute_sweep(units, out, workers, console)
     finished = records_of(units, out)
     results = table_of(finished.values(), request.task)
     write_tables(results, table(results), out)
     shown = f"{out / 'results.csv'}, {out / 'table.md'} and .csv"
     console.print(f"{len(finished)} of {len(units)} units finished; {shown}")
-    errors = "".join(f"{name}\n{error}\n" for name, error in failures.items())
-    write_text(out / "errors.txt", errors)
-    for name, error in failures.items():
-        console.print(Text.assemble(("FAILED", "red"), f" {name}: {last_line(error)}"))
-    if failures:
-        raise InputError(
-            f"{len(failures)} of {len(units)} units failed (see {out / 'errors.txt'}); "
-            "the same command tries again."
-        )
+    check_all_worked(failures, units, out)
 
 
-def _open(request: SweepRequest, out: Path) -> None:
-    """The sweep's folder; where it holds records alone, they have said that they are its own."""
-    config = request.to_config()
+def open_folder(units: Sequence[Unit], config: Mapping[str, Any], out: Path) -> None:
+    """The folder of units that `config` identifies; where it holds records alone, they have said
+    that they are theirs.
+
+    Raises InputError as `records_of`, or for a folder of something else.
+    """
+    records_of(units, out)
     if not (out / "config.yaml").is_file() and find_records(out / FOLDER):
         write_text(out / "config.yaml", to_yaml({"config": config, "versions": versions()}))
     RunFolder.open(out, config, of_runs=True)
 
 
-def preview(request: SweepRequest, workers: Workers, out: Path) -> None:
+def preview(request: SweepRequest | AblationRequest, workers: Workers, out: Path) -> None:
     """Say how many units there are, how many are finished, and how long the rest will take.
 
     Nothing is done or written.
 
     Raises:
-        InputError: as `sweep`.
+        InputError: as `sweep` or `ablate`.
     """
-    console = screen(highlight=False, soft_wrap=True)
     units = request.units()
-    finished = records_of(units, out)
     if (out / "config.yaml").is_file():
         RunFolder.open(out, request.to_config(), of_runs=True)
+    print_left(f"{len(units)} units in {out}", units, workers, out)
+
+
+def print_left(what: str, units: Sequence[Unit], workers: Workers, out: Path) -> None:
+    """`what` there is, how many of the units are done, and how long the rest will take.
+
+    Raises InputError as `records_of`.
+    """
+    console, finished = screen(highlight=False, soft_wrap=True), records_of(units, out)
     left = [unit for unit in units if unit.name not in finished]
     references = sum(isinstance(unit, ReferenceUnit) for unit in left)
-    console.print(f"{len(units)} units in {out}: {len(finished)} done already, {len(left)} to do")
+    console.print(f"{what}: {len(finished)} done already, {len(left)} to do")
     console.print(sentence(times_of_units(left), workers.known))
     if references:
         console.print(f"not in this time: references, {references} of the units")
 
 
-def last_line(error: str) -> str:
-    """Of a traceback: what went wrong."""
-    return error.strip().splitlines()[-1]
-
-
-def failed(failures: Mapping[str, str]) -> InputError:
-    """What a command ends in that needs all of its runs; {name: error} of those that failed."""
-    first = last_line(next(iter(failures.values())))
-    return InputError(f"{len(failures)} runs failed, the first with: {first}")
+def check_all_worked(failures: Mapping[str, str], units: Sequence[Unit], out: Path) -> None:
+    """Raises InputError where some failed, as `execute_sweep` returns them."""
+    if failures:
+        name, error = next(iter(failures.items()))
+        first = error.strip().splitlines()[-1].rstrip(".")
+        raise InputError(
+            f"{len(failures)} of {len(units)} failed, the first, {name}, with {first}; see "
+            f"{out / ERRORS}; the same command tries again."
+        )
 
 
 def write_tables(results: pd.DataFrame, means: pd.DataFrame, out: Path) -> None:

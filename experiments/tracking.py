@@ -1,4 +1,4 @@
-"""Closed loop: a path executed in a Gymnasium environment, measured by the environment's return."""
+"""A proportional-derivative controller that follows a path in a Gymnasium environment."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -121,15 +121,30 @@ class ReferenceUnit:
 
     @property
     def stages(self) -> dict[str, dict[str, Any]]:
-        """The target and its demonstrations."""
+        """The target and its demonstrations; what is left out without a package, if any is."""
         config = self.spec.to_config()
         identity = {key: config[key] for key in ("modes", "task_seed", "seed", "num_train")}
         identity |= {} if self._dim is None else {"dim": self._dim}
+        missing = self.spec.description.missing_packages
+        identity |= {"without": missing} if missing else {}
         return {".": {"preset": config["preset"], "references": identity}}
 
 
 Unit = RunUnit | ReferenceUnit
 """One piece of work of a sweep."""
+
+
+def asked(dim: int | None, rows: int | None) -> dict[str, int]:
+    """What of --dim and --rows was given: of what identifies a folder of runs. Its tables tell
+    sizes and seeds apart, but not these.
+    """
+    return {name: n for name, n in {"dim": dim, "rows": rows}.items() if n is not None}
+
+
+def suffix(dim: int | None, rows: int | None) -> str:
+    """The same in a folder's name: -D5-n300."""
+    letters = {"dim": "-D", "rows": "-n"}
+    return "".join(f"{letters[name]}{number}" for name, number in asked(dim, rows).items())
 
 
 class SweepRequest(NamedTuple):
@@ -161,16 +176,13 @@ class SweepRequest(NamedTuple):
     @property
     def folder(self) -> Path:
         """Where it goes by default."""
-        given = {"D": self.dim, "n": self.rows}
-        parts = [f"{letter}{number}" for letter, number in given.items() if number is not None]
-        return Path("sweeps") / "-".join([self.task, *parts, self.chosen_preset])
+        return Path("sweeps") / f"{self.task}{suffix(self.dim, self.rows)}-{self.chosen_preset}"
 
     def to_config(self) -> dict[str, Any]:
         """What identifies it, as stored in config.yaml; sizes, seeds and methods may differ."""
         preset, overrides = self.chosen_preset, self.assignments
         config = {"sweep": self.task, "preset": preset, "overrides": overrides}
-        given = {"dim": self.dim, "rows": self.rows}
-        return config | {name: number for name, number in given.items() if number is not None}
+        return config | asked(self.dim, self.rows)
 
     def units(self) -> list[Unit]:
         """All of it. Raises InputError for anything unknown or out of range."""

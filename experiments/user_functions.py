@@ -1,13 +1,15 @@
 """A user's own Python functions: where a new policy may go, what draws do."""
 
+import contextlib
 import functools
 import hashlib
 import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from virl_tf.validation import InputError, reason
@@ -60,15 +62,13 @@ def load_function(option: str, text: str, default: str, kind: str) -> NamedFunct
     path = Path(place)
     try:
         if path.suffix == ".py":
-            module_spec = importlib.util.spec_from_file_location(f"_user_{path.stem}", path)
-            assert module_spec is not None
-            assert module_spec.loader is not None
-            module = importlib.util.module_from_spec(module_spec)
-            sys.modules[module_spec.name] = module  # dataclasses look their module up
-            module_spec.loader.exec_module(module)
-            identity = f"{name}, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
+            with _importable(path.parent):
+                module = _executed(path)
         else:
-            module, identity = importlib.import_module(place), text
+            with _importable(Path.cwd()):
+                module = importlib.import_module(place)
+        file = getattr(module, "__file__", None)
+        digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
     except Exception as error:  # the user's program may raise anything
         what = str(error) if isinstance(error, (ImportError, OSError, SyntaxError)) else repr(error)
         raise InputError(f"{option} {text} cannot be read: {what}.") from error
@@ -78,8 +78,36 @@ def load_function(option: str, text: str, default: str, kind: str) -> NamedFunct
             f"{option} {text}: {place} has no function {name!r}; allowed are FILE.py:name and "
             f"module:name of a function of {kind}."
         )
-    guard = functools.partial(_guarded, f"{option} {text}", getattr(module, "__file__", None))
+    guard = functools.partial(_guarded, f"{option} {text}", file)
+    identity = text if digest is None else f"{name}, sha256 {digest}"
     return NamedFunction(guard(function), identity, guard)
+
+
+@contextlib.contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """What is in a folder can be imported, as `python FILE.py` and `python -m` have it; the command
+    `virl` has neither.
+    """
+    place = str(folder.absolute())
+    missing = place not in sys.path
+    if missing:
+        sys.path.insert(0, place)
+    try:
+        yield
+    finally:
+        if missing:
+            sys.path.remove(place)
+
+
+def _executed(path: Path) -> ModuleType:
+    """The module of a file that need not be on the path."""
+    module_spec = importlib.util.spec_from_file_location(f"_user_{path.stem}", path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module  # dataclasses look their module up
+    module_spec.loader.exec_module(module)
+    return module
 
 
 def _guarded(named: str, file: str | None, function: Callable[..., Any]) -> Callable[..., Any]:

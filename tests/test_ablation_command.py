@@ -2,9 +2,12 @@
 one real smoke run.
 """
 
+import shutil
+
 from virl_tf.hparams import own_data_hparams
 from virl_tf.kde import fit_kde
 from virl_tf.mixture import Mixture
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import GridWalker
 from virl_tf.validation import InputError
 
@@ -16,16 +19,18 @@ import tensorflow as tf
 from experiments import ablation_command as commanding
 from experiments import ablation_tables
 from experiments.ablation_command import ablate, table
-from experiments.ablation_tables import table_of
-from experiments.ablations import ablation_units
+from experiments.ablation_tables import TABLES, read_rows, table_holding
+from experiments.ablations import AblationRequest
 from experiments.evaluation import ablated
 from experiments.evaluation.ablated import correlations, far_share, off_grid_share
 from experiments.figures import draw, figure_ablations
+from experiments.records import FOLDER
 from experiments.references import Demonstrated
 from experiments.result_files import columns_of
-from experiments.sweep import Workers
+from experiments.sweep import RUNS, Workers
 from tests.conftest import make_reward
 
+WORKER = Workers(None, 1)
 TINY = [
     *(
         "network.layer_size=8",
@@ -37,14 +42,13 @@ TINY = [
 ]
 
 
+def request(**changes):
+    arguments = {"task": "gaussians", "only": None, "seeds": [3], "modes": 5}
+    return AblationRequest(**{**arguments, **changes})
+
+
 def units(**changes):
-    arguments = {
-        "task": "gaussians",
-        "only": None,
-        "seeds": [3],
-        "modes": 5,
-    }
-    return ablation_units(**{**arguments, **changes})
+    return request(**changes).units()
 
 
 def test_every_ablation_is_best_with_its_change_alone():
@@ -75,12 +79,12 @@ def test_method_ablations_are_the_paper_with_another_method():
     [({"paper", "no_stop"}, "best"), ({"geim"}, "virl"), ({"T_1", "paper"}, "paper")],
 )
 def test_a_figure_finds_the_table_of_its_rows(names, base):
-    assert table_of(names)[0] == base
+    assert next(iter(read_rows(table_holding(names)))) == base
 
 
 def test_rows_of_two_tables_are_refused():
     with pytest.raises(InputError, match=r"no table of hparams .* has all of"):
-        table_of(["no_stop", "geim"])
+        table_holding(["no_stop", "geim"])
 
 
 @pytest.mark.parametrize(
@@ -117,10 +121,25 @@ def test_open_choices_change_the_paper_in_one_respect():
 
 def test_tables_do_not_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(commanding, "execute_sweep", lambda *_: {})
-    ablate(units(only=["best"]), [], Workers(None, 1), tmp_path)
-    chosen = units(table="open_choices", only=["paper"])
+    ablate(request(only=["best"]), WORKER, tmp_path)
+    chosen = request(table="open_choices", only=["paper"])
     with pytest.raises(InputError, match="table: 'ablations' there, 'open_choices' now"):
-        ablate(chosen, [], Workers(None, 1), tmp_path, "open_choices")
+        ablate(chosen, WORKER, tmp_path)
+
+
+@pytest.mark.parametrize("size", [{"dim": 5}, {"rows": 300}, {"dim": 5, "rows": 300}])
+def test_dimensions_and_numbers_of_rows_do_not_share_a_folder(size, tmp_path, monkeypatch):
+    """One would write its tables over the other's, which do not say what they are of."""
+    monkeypatch.setattr(commanding, "execute_sweep", lambda *_: {})
+    usual, other = request(only=["best"]), request(only=["best"], **size)
+    letters = {"dim": "D", "rows": "n"}
+    ending = "".join(f"-{letters[name]}{number}" for name, number in size.items())
+    assert str(usual.folder) == "ablations/gaussians"
+    assert str(other.folder) == f"ablations/gaussians{ending}"
+    ablate(usual, WORKER, tmp_path)  # as of folders of versions that knew no other
+    assert not size.keys() & RunFolder(tmp_path).config.keys()
+    with pytest.raises(InputError, match=f"{next(iter(size))}: "):
+        ablate(other, WORKER, tmp_path)
 
 
 def test_units_have_folders_of_their_own_and_search_in_inference():
@@ -247,8 +266,8 @@ def test_table_says_what_was_lost_and_gives_no_mean_of_the_rest():
 def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(ablated, "DRAWS", 200)
     small = {"modes": 2, "dim": 3, "rows": 600, "assignments": TINY}
-    few, out = units(only=["best"], seeds=[0], **small), tmp_path / "out"
-    ablate(few, TINY, Workers(None, 1), out)
+    few, out = request(only=["best"], seeds=[0], **small), tmp_path / "out"
+    ablate(few, WORKER, out)
     results = pd.read_csv(tmp_path / "out" / "results.csv")
     assert set(results["ablation"]) == {"best"}
     training = results[results["stage"] == "training"].set_index("ablation")
@@ -261,10 +280,15 @@ def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys, monke
     assert stages | {"inference_search"} <= set(results["stage"])
     before = (tmp_path / "out" / "results.csv").read_bytes()
     capsys.readouterr()
-    ablate(few, TINY, Workers(None, 1), out)
+    ablate(few, WORKER, out)
     assert (tmp_path / "out" / "results.csv").read_bytes() == before
+    alone = tmp_path / "alone"  # as they are committed, without what else was beside them
+    shutil.copytree(out / FOLDER, alone / FOLDER)
+    ablate(few, WORKER, alone)
+    assert (alone / "results.csv").read_bytes() == before
+    assert not (alone / RUNS).exists()
     with pytest.raises(InputError, match="another configuration"):
-        ablate(few, [], Workers(None, 1), out)
+        ablate(few._replace(assignments=TINY[1:]), WORKER, out)
 
 
 def ablations(folder, task, stage, column, values):
@@ -345,6 +369,20 @@ def test_figure_and_table_of_the_ablations_of_several_tasks(tmp_path):
         *empty,
         *("0.3", "", ""),
     ]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_figure_of_the_ablations_is_named_after_their_table(table, tmp_path, monkeypatch):
+    """`virl` is no preset, nor is EIM a V-IRL without a part."""
+    values = {name: [0.1, 0.3] for name in read_rows(table)}
+    folder = ablations(tmp_path / "m50", "grid_walker", "inference_search", "kl", values)
+    shown = []
+    monkeypatch.setattr(figure_ablations, "save", lambda figure, path: shown.append(figure))
+    (tmp_path / "figures").mkdir()
+    draw("ablations", [folder], None, tmp_path / "figures")
+    title = shown[0].get_suptitle()
+    assert title == f"{TABLES[table]}, and references"
+    assert ("preset 'best'" in title) == (table == "ablations")
 
 
 def test_figure_and_table_of_the_ablations_say_what_was_lost(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from experiments.benchmark import (
+    PARTS,
     command,
     few_evaluations,
     parts,
@@ -161,7 +162,7 @@ def test_the_command_writes_numbers_and_a_table(tmp_path, monkeypatch):
         "gflop_per_cpu_second": 5.0,
     }
     monkeypatch.setitem(
-        command.PARTS,
+        command.TIMED,
         "training",
         lambda repeats: [{**row, "who": "virl_tf"}, {**row, "who": "x", "cpu_seconds": 3.0}],
     )
@@ -182,6 +183,7 @@ def test_the_command_writes_numbers_and_a_table(tmp_path, monkeypatch):
         ((["training"], 5, 0), "--seeds"),
         ((["run"], 5, 5, "quick"), "--preset"),
         ((["vips"], 5, 5, "paper", False, 0.0), "--peer-seconds"),
+        ((["vips"], 5, 5, "paper", False, None, "mixtrue"), "'mixtrue' is in no target of: walker"),
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, arguments, message):
@@ -202,8 +204,12 @@ def test_peers_that_are_not_installed_are_named(monkeypatch):
 
 
 def test_every_part_that_may_be_asked_for_is_measured():
-    assert {*command.PARTS, "run", "memory", "vips", "few", "peers"} == set(settings.PART_NAMES)
+    assert {*command.TIMED, "run", "memory", "vips", "few", "peers"} == set(PARTS)
     assert set(whole_run.MANY) == set(settings.PRESETS)
+
+
+def test_targets_are_known_by_the_names_that_they_have():
+    assert tuple(vips.targets()) == settings.TARGETS
 
 
 @pytest.mark.parametrize(("names", "peers"), [(["peers"], False), (["kde"], True), ([], True)])
@@ -218,7 +224,8 @@ def test_peers_are_refused_before_anything_is_measured(tmp_path, monkeypatch, na
 @pytest.mark.parametrize("peers", [False, True])
 def test_peers_are_a_part_that_is_asked_for(tmp_path, monkeypatch, peers):
     row = {"case": "c", "who": "virl_tf", "cpu_seconds": 1.0}
-    monkeypatch.setattr(command, "PARTS", {"kde": lambda repeats: [{**row, "part": "kde"}]})
+    monkeypatch.setattr(command, "PARTS", ("kde", "run", "memory", "vips", "few", "peers"))
+    monkeypatch.setattr(command, "TIMED", {"kde": lambda repeats: [{**row, "part": "kde"}]})
     monkeypatch.setattr(command, "steps_beside_gmmvi", lambda: [{**row, "part": "peers"}])
     monkeypatch.setattr(command, "vips", lambda *_: [{**row, "part": "vips"}])
     monkeypatch.setattr(command, "few_evaluations", lambda *_: [{**row, "part": "few"}])
@@ -239,7 +246,7 @@ def test_peers_are_a_part_that_is_asked_for(tmp_path, monkeypatch, peers):
 
 def test_earlier_measurements_are_never_overwritten(call, tmp_path, monkeypatch):
     row = {"part": "p", "case": "c", "who": "virl_tf", "cpu_seconds": 1.0}
-    monkeypatch.setitem(command.PARTS, "kde", lambda repeats: [row])
+    monkeypatch.setitem(command.TIMED, "kde", lambda repeats: [row])
     monkeypatch.setattr(command, "ceiling", lambda: 10.0)
     command.benchmark(["kde"], settings.Settings(), tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
@@ -267,13 +274,13 @@ def test_the_same_command_goes_on_with_the_part_at_which_it_was_stopped(
 
         return rows
 
-    monkeypatch.setitem(command.PARTS, "kde", part("kde"))
-    monkeypatch.setitem(command.PARTS, "growth", part("growth", stopped=True))
+    monkeypatch.setitem(command.TIMED, "kde", part("kde"))
+    monkeypatch.setitem(command.TIMED, "growth", part("growth", stopped=True))
     monkeypatch.setattr(command, "ceiling", lambda: 10.0)
     given = ("benchmark", "kde", "growth", "--out", tmp_path)
     status, _, error = call(*given)
     assert (status, error) == (130, "stopped; the same command continues with the part at work.\n")
-    monkeypatch.setitem(command.PARTS, "growth", part("growth"))
+    monkeypatch.setitem(command.TIMED, "growth", part("growth"))
     monkeypatch.setattr(command, "ceiling", lambda: pytest.fail("another ceiling"))
     assert call(*given)[0] == 0
     assert calls == ["kde", "growth", "growth"]

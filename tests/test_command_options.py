@@ -16,7 +16,7 @@ import pytest
 import typer
 from rich.text import Text
 
-from experiments import cli, early_checks, expected_time
+from experiments import RESULTS, cli, early_checks, expected_time
 from experiments.cli import app
 from experiments.demonstration_files import load_demonstrations
 from experiments.expected_time import Expected, sentence
@@ -273,7 +273,7 @@ def test_a_dry_study_counts_its_trials_and_makes_no_database(call, tmp_path):
 
 
 def test_the_expected_time_is_that_of_the_nearest_committed_runs(monkeypatch):
-    values = ("gaussians", "virl", 10, 5, "quick", "training")
+    values = ("gaussians", "virl", 10, 5, "quick", "training", 0, 0)
     keys = dict(zip(expected_time.KEYS, values, strict=True))
     rows = [{**keys, "modes": m, "cpu_seconds": s} for m, s in ((5, 10.0), (20, 30.0))]
     rows.append({**keys, "modes": 5, "stage": "inference", "cpu_seconds": 4.0})
@@ -293,6 +293,25 @@ def test_the_expected_time_is_that_of_the_nearest_committed_runs(monkeypatch):
     assert expected(5)[:2] == (10.0, False)
 
 
+def test_the_expected_time_is_of_as_many_rows_and_dimensions_where_such_runs_are_committed():
+    def expected(modes=50, **given):
+        spec = RunRequest("gaussians", preset="best", modes=modes, **given).specification()
+        return expected_time.expected_time(spec)
+
+    def measured(*names):
+        frames = [pd.read_csv(RESULTS / "best" / name / "results.csv") for name in names]
+        rows = pd.concat(frames).query("ablation == 'best' and stage == 'training'")
+        return rows["cpu_seconds"].median()
+
+    usual = expected()
+    assert usual == (measured("gaussians_m50", "ablations/gaussians_m50"), False, False)
+    assert expected(dim=20) == (measured("gaussians_D20"), False, False)
+    assert expected(modes=20, rows=300) == (measured("rows/300"), False, False)
+    assert expected(dim=7) == (usual.seconds, False, True)
+    # Of contexts none is of the usual number of rows.
+    assert expected_time.expected_time(RunRequest("experts", preset="best").specification()).unusual
+
+
 @pytest.mark.parametrize("command", [["sweep", "gaussians"], ["tune", "gaussians"]])
 def test_on_a_cluster_the_expected_time_is_cpu_time_alone(call, command, tmp_path):
     options = ["--out", tmp_path / "out", "--dry-run", "--scheduler", "tcp://elsewhere:8786"]
@@ -305,6 +324,32 @@ def test_on_a_cluster_the_expected_time_is_cpu_time_alone(call, command, tmp_pat
     assert "--workers must be an integer >= 1" in error
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["ablate", "--seeds", "100", "--only", "best,no_stop"], "2 units in"),
+        (["rank-budgets", "--points", "3", "--presets", "smoke,quick"], "6 runs in"),
+    ],
+)
+def test_a_dry_run_of_others_counts_and_writes_nothing(call, command, said, tmp_path):
+    name, *options = command
+    out = tmp_path / "out"
+    status, shown, error = call(name, "gaussians", *options, "--out", out, "--dry-run")
+    assert status == 0, error
+    assert f"{said} {out}: 0 done already" in shown
+    assert "of CPU time" in shown
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("command", ["sweep", "ablate", "compare", "rank-budgets"])
+def test_a_number_of_local_workers_is_not_taken_beside_a_cluster(call, command, tmp_path):
+    options = ["--out", tmp_path / "out", "--scheduler", "tcp://elsewhere:8786", "--workers", "3"]
+    status, _, error = call(command, "gaussians", *options)
+    assert status == 2
+    assert "--workers 3 is of local processes, and --scheduler tcp://elsewhere:8786 has" in error
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_expected_time_in_words():
     minutes = [Expected(60.0), Expected(120.0)]
     both = "about 3 min of CPU time, 2 min on 2 workers, by the committed runs"
@@ -315,11 +360,10 @@ def test_the_expected_time_in_words():
     assert "1 runs of which none is committed" in sentence([*minutes, Expected(float("nan"))], 1)
     bound = "at most 3 min of CPU time, 3 min on 1 worker, by the committed runs of preset paper"
     assert sentence([minutes[0], Expected(120.0, bound=True)], 1) == bound
-    usual = {"task": "gaussians", "preset": "best"}
-    for given, unusual in (({}, False), ({"rows": 300}, True), ({"dim": 20}, True)):
-        time = expected_time.expected_time(RunRequest(**usual, **given).specification())
-        assert time.unusual == unusual
-        assert ("with the usual --rows and --dim" in sentence([time], 1)) == unusual
+    few = "about 20 min of CPU time, 10 min on 16 workers, by the committed runs"
+    assert sentence([Expected(600.0)] * 2, 16) == few  # and not a sixteenth
+    unusual = sentence([Expected(60.0, unusual=True)], 1)
+    assert unusual.endswith("by the committed runs, with other --rows or --dim")
 
 
 def test_committed_results_have_times_for_the_papers_tasks_by_default():

@@ -154,7 +154,10 @@ def test_a_comparison_all_of_whose_runs_fail_says_why(studies, monkeypatch, tmp_
     monkeypatch.setattr(
         comparing, "execute_sweep", lambda units, *_: {unit.name: error for unit in units}
     )
-    with pytest.raises(InputError, match="2 runs failed, the first with: OSError: no space left"):
+    with pytest.raises(
+        InputError,
+        match=r"2 of 2 failed, the first, .*, with OSError: no space left; see .*errors.txt",
+    ):
         compare(found, "7", Workers(None, 1), False, tmp_path / "out")
     assert not list(tmp_path.rglob("compare.md"))
 
@@ -253,7 +256,7 @@ def test_a_run_that_failed_is_lost_and_not_left_out(studies, runs, tmp_path, mon
     monkeypatch.setattr(
         comparing, "records_of", lambda units, out: every([u for u in units if not lost(u)], out)
     )
-    with pytest.raises(InputError, match="2 runs failed"):
+    with pytest.raises(InputError, match="2 of 6 failed"):
         compare(found, "100,101,102", Workers(None, 1), True, out)
     assert path.exists() == (failed == "published")
     values = pd.read_csv(out / "values.csv")

@@ -141,7 +141,7 @@ EXPERIMENT_FLOORS = [
         *("tasks.experts", "tasks.waving_experts", "tasks.obstacles"),
     ],
     ["runs", "inference", "fit_command", "judge_command", "play_command"],
-    ["units", "expected_time", "sweep", "sweep_command", "ablations", "ablation_command"],
+    ["units", "expected_time", "ablations", "sweep", "sweep_command", "ablation_command"],
     [
         *("tuning", "tuning.space", "tuning.specification", "tuning.study"),
         *("tuning.importances", "tuning.compare", "tuning.study_folder"),

@@ -248,7 +248,8 @@ def test_both_hold_hyperparameters_and_results(distributions):
     assert {f"virl_tf/hparams_files/{name}" for name in hparams} <= of_wheel
     results = {
         path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "experiments" / "results").rglob("results.csv")
+        for name in ("results.csv", "config.yaml")
+        for path in (ROOT / "experiments" / "results").rglob(name)
     }
     assert len(results) > 10
     assert results <= of_wheel & of_sdist

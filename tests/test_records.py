@@ -137,6 +137,22 @@ def test_the_command_makes_records_of_runs(call, run, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_records_of_several_runs_are_written_all_or_none(call, run, tmp_path):
+    """So that the same command works when what was wrong is right."""
+    other, out = tmp_path / "other", tmp_path / "out"
+    status, _, error = call("record", run, other, "--out", out)
+    assert status == 2
+    assert f"{other} is not the folder of a finished run" in error
+    assert not out.exists()
+    shutil.copytree(run, other)
+    status, _, error = call("record", run, tmp_path / "other" / ".." / "run", "--out", out)
+    assert status == 2
+    assert f"would both be {out / 'run.zip'}" in error
+    assert not out.exists()
+    assert call("record", run, other, "--out", out)[0] == 0
+    assert {path.name for path in out.iterdir()} == {"run.zip", "other.zip"}
+
+
 def test_errors_name_the_record_and_not_where_it_was_unpacked(run, tmp_path):
     write_record(run, tmp_path / "a.zip")
     with unpacked([tmp_path / "a.zip", run]) as (folder, same):
@@ -264,9 +280,7 @@ def test_records_are_all_that_another_machine_needs(call, out, tmp_path, monkeyp
     assert status == 0, error
     assert "7 of 7 units finished" in shown
     made = {path.name for path in out.iterdir()}
-    assert made == {*("config.yaml", "records", "results.csv", "table.csv", "table.md")} | {
-        "errors.txt"
-    }
+    assert made == {"config.yaml", "records", "results.csv", "table.csv", "table.md"}
     written = read_results(out)
     assert set(written["stage"]) == {"training", "training_policy", "inference", "reference"}
     assert list(written["cpu_seconds"].dropna().unique()) == [5.0, 2.0]

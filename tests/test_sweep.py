@@ -30,9 +30,11 @@ import psutil
 import pytest
 from distributed import LocalCluster
 from distributed.client import FutureCancelledError
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from experiments import sweep, sweep_command
+from experiments.figures import figure_2b
 from experiments.pooled_results import read_results
 from experiments.records import write_record
 from experiments.result_files import COLUMNS, RUN, to_markdown
@@ -100,6 +102,9 @@ def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
     failures = execute_sweep(units, tmp_path, Workers(None, 2), QUIET)
     assert list(failures) == ["unit-5"]
     assert "this unit cannot work" in failures["unit-5"]
+    text = (tmp_path / "errors.txt").read_text()
+    assert text == f"unit-5\n{failures['unit-5']}\n"
+    assert "in execute\n" in text  # where, as well as what
     runs = tmp_path / RUNS
     assert not (runs / "unit-0").exists()  # what has a record is skipped
     for i in (1, 2, 3, 4, 6, 7):
@@ -114,6 +119,7 @@ def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
 
     others = [unit for unit in units if unit.fault != "fail"]
     assert execute_sweep(others, tmp_path, Workers(None, 1), QUIET) == {}
+    assert not (tmp_path / "errors.txt").exists()
 
 
 def test_waiting_for_units_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -561,7 +567,7 @@ def test_a_sweep_whose_units_all_fail_leaves_an_empty_table_of_its_task(tmp_path
 
     monkeypatch.setattr(sweep_command, "execute_sweep", execute_sweep)
     request = SweepRequest("grid_walker", "smoke", None, None, None, False, [])
-    with pytest.raises(InputError, match="units failed"):
+    with pytest.raises(InputError, match=r"3 of 3 failed, the first, .* with OSError"):
         sweep_command.sweep(request, Workers(None, 1), tmp_path)
     with pytest.raises(InputError, match="holds results of no task, not of grid_walker"):
         read_results(tmp_path, "grid_walker")
@@ -594,6 +600,43 @@ def test_figures_of_a_sweep(number, tmp_path):
     draw(number, [tmp_path], None, tmp_path)
     assert (tmp_path / f"figure_{number}.png").stat().st_size > 10_000
     assert (tmp_path / f"figure_{number}.pdf").stat().st_size > 5_000
+
+
+def test_no_mean_of_a_figure_leaves_out_what_was_lost():
+    frame = results({("training", "virl", 10): 0.1}, seeds=5)
+    frame.loc[3, ["reported", "status"]] = [np.nan, "diverged"]  # of m = 5
+    axes = Figure().subplots()
+    figure_2b.curve(axes, frame, "C0", "-o", "V-IRL")
+    drawn = axes.lines[0].get_ydata()
+    assert list(np.isfinite(drawn)) == [False, True, True]
+    np.testing.assert_array_equal(drawn, table(frame)["mean"])
+
+
+def test_marks_of_diverged_runs_do_not_hide_each_other():
+    curves = [("virl", 10, (5,)), ("geim", 1, (5, 20)), ("geim", 10, (5, 20))]
+    stages = ("training", "training_policy")
+    values = {(stage, *curve[:2]): 0.1 for curve in curves for stage in stages}
+    frame = results(values, seeds=3)
+    for method, components, modes in curves:
+        rows = (frame["method"] == method) & (frame["components"] == components)
+        least = 1 if components == 1 else 2  # two runs of one component, one of ten
+        frame.loc[rows & frame["modes"].isin(modes) & (frame["seed"] >= least), "status"] = (
+            "diverged"
+        )
+    axes = Figure().subplots()
+    figure_2b.finish(axes, frame, stages, "reward diverged")
+    marks = {
+        (x, y): (line.get_color(), line.get_marker())
+        for line in axes.lines
+        for x, y in zip(*line.get_data(), strict=True)
+    }
+    assert len(marks) == 5
+    assert all(y > 1.0 for _, y in marks)
+    assert len({look for (x, _), look in marks.items() if x == 5}) == 3
+    assert [(text.xy[0], text.get_text()) for text in axes.texts] == [(5, "2"), (20, "2")]
+    labels = axes.get_legend_handles_labels()[1]
+    assert "G-EIM 1c: reward diverged (4 runs)" in labels  # each once, whatever its stages
+    assert "V-IRL 10c: reward diverged (1 run)" in labels
 
 
 @pytest.mark.parametrize("number", ["2b", "4"])

@@ -1,5 +1,9 @@
 """Functions of a user's own file."""
 
+import importlib
+import sys
+from pathlib import Path
+
 from virl_tf import InputError
 
 import pytest
@@ -51,3 +55,34 @@ def test_a_world_may_be_a_dataclass(tmp_path):
         "    seed: int\n"
     )
     assert load_world(str(tmp_path / "world.py")).function(3, 7).seed == 7
+
+
+@pytest.mark.parametrize("form", ["{folder}/mine.py", "mine:support"])
+def test_what_is_beside_a_function_can_be_imported(form, tmp_path, monkeypatch):
+    """Of the installed command the working directory is not on the path."""
+    (tmp_path / "beside_mine.py").write_text("inside = True\n")
+    text = "from beside_mine import inside\ndef support(x):\n    return inside\n"
+    (tmp_path / "mine.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    here = ("", str(tmp_path), str(Path(__file__).parent.parent))
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in here])
+    before = list(sys.path)
+    try:
+        assert load_support(form.format(folder=tmp_path)).function(0) is True
+    finally:
+        for name in ("mine", "beside_mine"):
+            sys.modules.pop(name, None)
+    assert sys.path == before
+
+
+def test_an_edited_module_is_another_one_as_an_edited_file_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for value in ("True", "False", "True"):
+        (tmp_path / "my_bounds.py").write_text(f"def support(x):\n    return {value}\n")
+        found += [load_support(of).identity for of in ("my_bounds:support", "my_bounds.py")]
+        del sys.modules["my_bounds"]
+        importlib.invalidate_caches()
+    assert found[0] == found[1] == found[4]
+    assert found[2] == found[3] != found[0]
+    assert load_support("sys:getsizeof").identity == "sys:getsizeof"

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
+from experiments.benchmark import PARTS, whole_run
 from experiments.benchmark import parts as part_functions
-from experiments.benchmark import whole_run
 from experiments.benchmark.few_evaluations import few_evaluations
 from experiments.benchmark.settings import FILE, Settings
 from experiments.benchmark.timing import Row, ceiling
@@ -20,7 +20,7 @@ from experiments.benchmark.vips import steps_beside_gmmvi, vips
 from experiments.result_files import to_markdown
 from experiments.screen import screen
 
-PARTS: dict[str, Callable[[int], list[Row]]] = {
+TIMED: dict[str, Callable[[int], list[Row]]] = {
     "training": part_functions.training,
     "reward": part_functions.reward,
     "steps": part_functions.policy_steps,
@@ -60,7 +60,7 @@ def benchmark(names: Sequence[str], settings: Settings, out: Path) -> None:
     """
     console = screen()
     settings.check(names, out)
-    every = [*PARTS, "run", "memory", "vips", "few", *(["peers"] if settings.peers else [])]
+    every = [name for name in PARTS if name != "peers" or settings.peers]
     before = settings.measured(names, out)
     finished: dict[str, int] = before.get("finished", {})  # {part: rows, up to its last one}
     rows: list[Row] = before.get("rows", [])[: max(finished.values(), default=0)]
@@ -113,7 +113,7 @@ def measure(name: str, settings: Settings, out: Path) -> Iterator[Row]:
     elif name == "few":
         yield from few_evaluations(range(seeds), peers, peer_seconds)
     else:
-        yield from steps_beside_gmmvi() if name == "peers" else PARTS[name](repeats)
+        yield from steps_beside_gmmvi() if name == "peers" else TIMED[name](repeats)
 
 
 def write(rows: list[Row], out: Path, about: Mapping[str, Any]) -> None:

@@ -11,9 +11,12 @@ from virl_tf.persistence.configuration import differences, versions
 from virl_tf.persistence.files import plain, read_json
 from virl_tf.validation import InputError, check_choice, check_integer, check_positive
 
-PART_NAMES = (
-    *("training", "reward", "steps", "kde", "sampling", "growth"),
-    *("run", "memory", "vips", "few", "peers"),
+from experiments.benchmark import PARTS
+
+TARGETS = (  # of `vips`, which makes them: names are checked without TensorFlow
+    *("walker d = 5, K = 10", "walker d = 5, K = 25", "walker d = 5, K = 40"),
+    *("walker d = 7, K = 64", "mixture of 30, K = 10", "mixture of 30, K = 30"),
+    "planar robot, K = 40",
 )
 FILE = "benchmark.json"
 PRESETS = ("paper", "smoke")  # of `run` and `memory`
@@ -25,7 +28,7 @@ class Settings(NamedTuple):
     Attributes:
         repeats: of each candidate.
         seeds: of `vips` and `few`.
-        only: of `vips`.
+        only: of `vips`, the targets with this in their names.
         preset: of `run` and `memory`.
         peers, peer_seconds: see `vips.fits` and `few_evaluations`.
     """
@@ -38,14 +41,16 @@ class Settings(NamedTuple):
     only: str = ""
 
     def check(self, names: Sequence[str], out: Path) -> None:
-        """Raises InputError for an unknown part or preset, a number out of range, no peers, or a
-        folder `out` with measurements of another command.
+        """Raises InputError for an unknown part, preset or target, a number out of range, no peers,
+        or a folder `out` with measurements of another command.
         """
         for name in names:
-            check_choice("part", name, PART_NAMES)
+            check_choice("part", name, PARTS)
         check_integer("--repeats", self.repeats, 1)
         check_integer("--seeds", self.seeds, 1)
         check_choice("--preset", self.preset, PRESETS)
+        if not any(self.only in target for target in TARGETS):
+            raise InputError(f"--only {self.only!r} is in no target of: {'; '.join(TARGETS)}.")
         if self.peer_seconds is not None:
             check_positive("--peer-seconds", self.peer_seconds)
         if self.peers or "peers" in names:

@@ -13,6 +13,7 @@ from experiments.figures.published import lay_published, read_published
 from experiments.figures.style import COLOURS, LABELS, Look, explain, open_frame, save
 from experiments.pooled_results import read_results
 from experiments.references import LABELS as REFERENCES
+from experiments.result_files import DIVERGED, TARGET
 from experiments.result_statistics import select
 
 # The references that are drawn; more would hide the curves.
@@ -28,15 +29,16 @@ DASHES: dict[str, Any] = {
 
 BANDS = (
     "lines: means over seeds; bands: one standard deviation, downwards at most half the mean; "
-    "lower is better"
+    "lower is better; above: runs that diverged, a number where several did"
 )
+CURVE = ["method", "components"]  # what tells curves of a stage apart
 CURVES = [("training", method, components) for method in LABELS for components in (1, 10)]
 
 
 def draw_figure_2b(
     sweeps: Path | Sequence[Path], out: Path, pool: bool = False, published: Path | None = None
 ) -> None:
-    """Mean and spread over seeds of (best + final) / 2; references; diverged runs as crosses.
+    """Mean and spread over seeds of (best + final) / 2; references; what diverged, above.
 
     `published`: points read off the paper's figure, laid beside ours (figures/published.py).
     """
@@ -61,10 +63,17 @@ def draw_figure_2b(
     save(figure, out / "figure_2b")
 
 
+def means(chosen: pd.DataFrame) -> pd.Series:
+    """Over seeds, by modes; nan where a run has no value: of the others alone it would be too good.
+
+    (The mean of pandas leaves it out; `skipna` for groups is of its version 3.)
+    """
+    return chosen.groupby("modes")["reported"].agg(lambda values: values.to_numpy(float).mean())
+
+
 def curve(axes: Axes, chosen: pd.DataFrame, colour: str, style: str, label: str) -> None:
     """Mean over seeds with a band of one standard deviation."""
-    groups = chosen.groupby("modes")["reported"]
-    mean, spread = groups.mean(), groups.std().fillna(0.0)
+    mean, spread = means(chosen), chosen.groupby("modes")["reported"].std().fillna(0.0)
     axes.plot(mean.index, mean, style, color=colour, markersize=4, label=label, zorder=3)
     low = np.maximum(mean - spread, 0.5 * mean)  # the axis is logarithmic
     band: Look = {"alpha": 0.15, "linewidth": 0, "zorder": 2}
@@ -73,22 +82,40 @@ def curve(axes: Axes, chosen: pd.DataFrame, colour: str, style: str, label: str)
 
 def reference(axes: Axes, results: pd.DataFrame, name: str) -> None:
     """Thin grey line of the means, with dots: a single number of modes shows, too."""
-    means = select(results, ("reference", name, 0)).groupby("modes")["reported"].mean()
-    if len(means):
+    mean = means(select(results, ("reference", name, 0)))
+    if len(mean):
         look: Look = {"color": "0.45", "markersize": 3, "linewidth": 0.8, "linestyle": DASHES[name]}
-        axes.plot(means.index, means, ".", **look, label=REFERENCES[name], zorder=1)
+        axes.plot(mean.index, mean, ".", **look, label=REFERENCES[name], zorder=1)
 
 
-def finish(axes: Axes, results: pd.DataFrame, stages: tuple[str, ...]) -> None:
-    """Axes, legend, and a cross on the upper edge for every diverged run."""
-    diverged = results[(results["status"] == "diverged") & results["stage"].isin(stages)]
-    for method, group in diverged.groupby("method"):
-        edge: Look = {"transform": axes.get_xaxis_transform()}
-        colour = COLOURS.get(str(method), "0.3")
-        axes.plot(group["modes"], np.full(len(group), 0.98), "x", color=colour, **edge)
-    if len(diverged):
-        runs = "runs" if len(diverged) > 1 else "run"
-        axes.plot([], [], "x", color="0.3", label=f"diverged ({len(diverged)} {runs})")
+def mark_diverged(axes: Axes, results: pd.DataFrame, what: str) -> None:
+    """A line of marks above the axes for each method and size: + of 1 component, x of more; beside
+    one of several runs, how many.
+
+    `what` diverged, for the legend.
+    """
+    diverged = results[results["status"] == DIVERGED].drop_duplicates([*TARGET, *CURVE])
+    above: Look = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+    for line, (key, runs) in enumerate(diverged.groupby(CURVE)):
+        method, components = key
+        height, colour = 1.02 + 0.035 * line, COLOURS.get(str(method), "0.3")
+        sign = "+" if components == 1 else "x"
+        counts = runs.groupby("modes").size()
+        axes.plot(counts.index, np.full(len(counts), height), sign, color=colour, **above)
+        beside: Look = {"textcoords": "offset points", "va": "center", "color": colour}
+        for modes, count in counts[counts > 1].items():
+            place = {"xy": (modes, height), "xycoords": above["transform"], "xytext": (5, 0)}
+            axes.annotate(str(count), **place, **beside, fontsize=7)
+        number = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+        label = f"{LABELS.get(str(method), method)} {components}c: {what} ({number})"
+        axes.plot([], [], sign, color=colour, label=label)
+
+
+def finish(
+    axes: Axes, results: pd.DataFrame, stages: tuple[str, ...], what: str = "diverged"
+) -> None:
+    """Axes, legend, and `mark_diverged`."""
+    mark_diverged(axes, results[results["stage"].isin(stages)], what)
     values = results.loc[results["stage"].isin(stages), "reported"]
     if np.isfinite(values).any():  # a sweep that is under way may have no curve yet
         axes.set_yscale("log")

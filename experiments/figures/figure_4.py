@@ -45,7 +45,8 @@ def draw_figure_4(
         lay_published(axes, points, OF_THE_PAPER)
     stages = tuple(stage for stage, *_ in CURVES)
     shown = results["components"].isin([0, 10]) & (results["method"] != "eim")
-    finish(axes, results[shown], stages)
+    # A run's status is of its reward; the policies may be fine.
+    finish(axes, results[shown], stages, "reward diverged")
     explain(
         figure,
         "New policies on the recovered rewards, and the policies of the training",

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from experiments.ablation_tables import table_of
+from experiments.ablation_tables import TABLES, read_rows, table_holding
 from experiments.figures.style import Look, explain, log_ticks, open_frame, save
 from experiments.references import LABELS
 from experiments.result_files import COLUMNS, read_table, to_markdown
@@ -35,7 +35,8 @@ def draw_figure_ablations(folders: Sequence[Path], out: Path) -> None:
     """
     results = [read_ablations(folder) for folder in folders]
     found = {name for frame in results for name in frame["ablation"]}
-    base, *others = table_of(found)
+    table = table_holding(found)
+    base, *others = read_rows(table)
     names = [name for name in (base, *others) if name in found]
     stages = {stage for frame in results for stage in frame["stage"]}
     references = {LABELS[name]: f"reference {name}" for name in REFERENCES}
@@ -53,7 +54,7 @@ def draw_figure_ablations(folders: Sequence[Path], out: Path) -> None:
                 columns[f"{title}: {panel.label}"] = cells
     explain(
         figure,
-        f"The preset {base!r} without each of its parts, and references",
+        f"{TABLES[table]}, and references",
         "dots: seeds; bars: means, from 5 seeds on with 95 % intervals; dashed: the first row's "
         "mean; grey: densities of the same demonstrations without a reward; lower is better, of "
         "correlations higher",

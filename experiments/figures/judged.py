@@ -27,10 +27,10 @@ def draw_judged(folder: Path) -> None:
     """
     found = read(folder, "judge.npz")
     columns, times = list(map(str, found.pop("columns"))), found.pop("times", np.zeros(0))
-    draw_paths(folder / "judge", found, columns, times)
+    draw_side_by_side(folder / "judge", found, columns, times)
 
 
-def draw_paths(
+def draw_side_by_side(
     path: Path, found: Mapping[str, np.ndarray], columns: Sequence[str], times: np.ndarray
 ) -> None:
     """`path`.png and .pdf of points [N, D] without `times`, or of paths [N, T, D] with times [T].

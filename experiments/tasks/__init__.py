@@ -38,7 +38,7 @@ def names_where(holds: Callable[[TaskDescription], Any]) -> str:
 def describe(name: str) -> TaskDescription:
     """A task's description. Raises InputError if there is no such task."""
     if name not in _TASKS:
-        from virl_tf.validation import check_choice  # imports TensorFlow
+        from virl_tf.validation import check_choice  # imports NumPy
 
         check_choice("task", name, _TASKS)
     return _TASKS[name]

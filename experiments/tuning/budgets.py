@@ -20,7 +20,7 @@ from experiments.records import Record
 from experiments.result_files import DIVERGED, to_markdown
 from experiments.screen import screen
 from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import failed
+from experiments.sweep_command import check_all_worked, print_left
 from experiments.tuning.space import searched, suggest
 from experiments.tuning.specification import PRESETS, StudySpecification
 from experiments.tuning.study import objective_value
@@ -45,32 +45,49 @@ def rank_budgets(
         InputError: unknown presets, fewer than two of them or than three points, or runs that
             failed.
     """
-    check_integer("--points", points, FEWEST_POINTS)
-    if len(presets) < 2 or len(presets) > len(set(presets)):
-        text = "--presets needs two or more different ones, the one last that counts: quick,paper."
-        raise InputError(text)
-    for preset in presets:
-        check_choice("preset of a study", preset, PRESETS)
-    console = screen(soft_wrap=True)
-    chosen = random_points(study, points)
-    units = [
-        RunUnit(run.run(seed, overrides), 0, prefix=f"point-{i:02d}-", row=run.preset, label=i)
-        for run in (dataclasses.replace(study, preset=preset) for preset in presets)
-        for seed in study.seeds
-        for i, overrides in enumerate(chosen)
-    ]
+    console, units = screen(soft_wrap=True), _units(study, presets, points)
     out.mkdir(parents=True, exist_ok=True)
     failures = execute_sweep(units, out, workers, console)
     records = records_of(units, out)
     rows = [_row(unit, records[unit.name]) for unit in units if unit.name in records]
     values = pd.DataFrame(rows)
     write_text(out / "budgets.csv", values.to_csv(index=False))
-    if failures:
-        raise failed(failures)
+    check_all_worked(failures, units, out)
     text = to_markdown(agreement(values, presets))
     write_text(out / "budgets.md", text)
     console.print(text, highlight=False)
     console.print(f"{out / 'budgets.csv'} and .md", highlight=False)
+
+
+def preview(
+    study: StudySpecification, presets: Sequence[str], points: int, workers: Workers, out: Path
+) -> None:
+    """Say how many runs there are, how many are finished, and how long the rest will take.
+
+    Nothing is done or written.
+
+    Raises:
+        InputError: as `rank_budgets`.
+    """
+    units = _units(study, presets, points)
+    print_left(f"{len(units)} runs in {out}", units, workers, out)
+
+
+def _units(study: StudySpecification, presets: Sequence[str], points: int) -> list[RunUnit]:
+    """Every point at each budget and seed. Raises InputError as `rank_budgets`."""
+    check_integer("--points", points, FEWEST_POINTS)
+    if len(presets) < 2 or len(presets) > len(set(presets)):
+        text = "--presets needs two or more different ones, the one last that counts: quick,paper."
+        raise InputError(text)
+    for preset in presets:
+        check_choice("preset of a study", preset, PRESETS)
+    chosen = random_points(study, points)
+    return [
+        RunUnit(run.run(seed, overrides), 0, prefix=f"point-{i:02d}-", row=run.preset, label=i)
+        for run in (dataclasses.replace(study, preset=preset) for preset in presets)
+        for seed in study.seeds
+        for i, overrides in enumerate(chosen)
+    ]
 
 
 def random_points(study: StudySpecification, number: int) -> list[dict[str, dict[str, Any]]]:

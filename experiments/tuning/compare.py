@@ -16,13 +16,12 @@ import numpy as np
 import optuna
 import pandas as pd
 
-from experiments.expected_time import sentence, times_of_units
 from experiments.result_files import FAILED, further_values, to_markdown
 from experiments.result_statistics import bounded, differences, lost, sign_flip_test, with_interval
 from experiments.screen import screen
 from experiments.specification import column_name, parse_integers, published_column, tuned_file
 from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import failed
+from experiments.sweep_command import check_all_worked, print_left
 from experiments.tasks import describe
 from experiments.tuning.importances import SEEDS, importances_of
 from experiments.tuning.space import searched, suggest, to_parameters, written
@@ -93,7 +92,7 @@ def compare(
     console.print(_size_line(columns, units, out), highlight=False, soft_wrap=True)
     failures = execute_sweep(units, out, workers, console)
     if len(failures) == len(units):
-        raise failed(failures)
+        check_all_worked(failures, units, out)
     records = records_of(units, out)
     rows = [
         _outcome(unit, records[unit.name].summaries["."]) if unit.name in records else _lost(unit)
@@ -109,8 +108,7 @@ def compare(
             said = f"wrote {names} to {write_tuned(task, better)}; use it with --hparams tuned"
         console.print(said, soft_wrap=True)
     console.print(report, highlight=False)
-    if failures:
-        raise failed(failures)
+    check_all_worked(failures, units, out)
 
 
 def preview(
@@ -127,13 +125,8 @@ def preview(
     Raises:
         InputError: as `compare`.
     """
-    console = screen(highlight=False, soft_wrap=True)
     columns, units, out = _planned(studies, seeds, out, budget)
-    finished = records_of(units, out)
-    left = [unit for unit in units if unit.name not in finished]
-    done = f"{len(units) - len(left)} done already, {len(left)} to do"
-    console.print(f"{_size_line(columns, units, out)}: {done}")
-    console.print(sentence(times_of_units(left), workers.known))
+    print_left(_size_line(columns, units, out), units, workers, out)
 
 
 def _planned(
