@@ -1,5 +1,6 @@
 """`python -m experiments sweep`: the units of a task, their execution, and the tidy table."""
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,9 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
     console = screen()
     units = request.units()
     open_folder(units, request.to_config(), out)
-    description = describe(request.task)
-    for package in description.missing_packages:
-        console.print(description.wanted_packages[package], highlight=False, soft_wrap=True)
+    for package, text in describe(request.task).wanted_packages.items():
+        if importlib.util.find_spec(package) is None:
+            console.print(text, highlight=False, soft_wrap=True)
     failures = execute_sweep(units, out, workers, console)
     finished = records_of(units, out)
     results = table_of(finished.values(), request.task)

@@ -121,12 +121,10 @@ class ReferenceUnit:
 
     @property
     def stages(self) -> dict[str, dict[str, Any]]:
-        """The target and its demonstrations; what is left out without a package, if any is."""
+        """The target and its demonstrations."""
         config = self.spec.to_config()
         identity = {key: config[key] for key in ("modes", "task_seed", "seed", "num_train")}
         identity |= {} if self._dim is None else {"dim": self._dim}
-        missing = self.spec.description.missing_packages
-        identity |= {"without": missing} if missing else {}
         return {".": {"preset": config["preset"], "references": identity}}
 
 

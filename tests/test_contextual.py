@@ -7,8 +7,6 @@ from virl_tf.conditional import conditioned
 from virl_tf.demonstrations import Data
 from virl_tf.em.em import em_mixture
 from virl_tf.numerics import numpy_seed
-from virl_tf.persistence.files import write_json
-from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks.experts import RandomExperts
 from virl_tf.tasks.obstacles import Obstacles
 
@@ -28,12 +26,9 @@ from experiments.evaluation.contextual import (
 )
 from experiments.evaluation.judged import reference_fits
 from experiments.flow import fit_flow, flow_is_installed
-from experiments.records import write_record
 from experiments.result_files import columns_of
 from experiments.specification import RunRequest
-from experiments.sweep import record_file, records_of
 from experiments.tasks import describe
-from experiments.tasks.description import TaskDescription
 from experiments.units import SweepRequest, units_of
 from tests import tiny
 from tests.conftest import make_network, make_reward
@@ -251,24 +246,6 @@ def test_the_sweep_of_a_task(task):
     assert [unit.name for unit in units if unit.group == "references"]
     assert virl.spec.num_train == 900
     assert description.target(virl.spec.to_config()).num_contexts == virl.spec.dim - 2
-
-
-def test_references_with_and_without_a_package_are_not_mixed(monkeypatch, tmp_path):
-    units = units_of("experts", "smoke", [])
-    unit = next(unit for unit in units if unit.group == "references")
-    records = {}
-    for installed in (True, False):
-        missing = [] if installed else ["flowjax"]
-        monkeypatch.setattr(TaskDescription, "missing_packages", missing)
-        folder, out = tmp_path / f"run-{installed}", tmp_path / str(installed)
-        RunFolder.open(folder, unit.stages["."])
-        write_json(folder / "summary.json", {})
-        write_record(folder, record_file(unit, out))
-        records[installed] = records_of([unit], out)[unit.name].stages["."].config["references"]
-    assert "without" not in records[True]  # as those of before have it
-    assert records[False] == {**records[True], "without": ["flowjax"]}
-    with pytest.raises(InputError, match=r"references.without: None there, \['flowjax'\] now"):
-        records_of([unit], tmp_path / "True")
 
 
 def test_dimension_and_rows_tell_sweeps_apart():

@@ -1,6 +1,5 @@
 """All that the commands must know of a task, in one record."""
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -137,12 +136,6 @@ class TaskDescription:
     figures: tuple[str, ...] = ()
     ablation_panels: tuple[Panel, Panel]
     correlated_references: tuple[str, ...] = ()
-
-    @property
-    def missing_packages(self) -> list[str]:
-        """Those of `wanted_packages` that are not installed."""
-        found = importlib.util.find_spec
-        return [package for package in self.wanted_packages if found(package) is None]
 
     def sized(self, size: int | None) -> dict[str, Any]:
         """A size as the argument of `RunRequest` that it is."""
