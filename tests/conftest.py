@@ -23,7 +23,6 @@ if "TF_XLA_FLAGS" not in os.environ:
 
 # isort: split
 import contextlib
-import gc
 import importlib
 import io
 import shutil
@@ -59,11 +58,6 @@ from experiments.evaluation import (
 )
 
 from . import postgres as postgresql
-
-# Tracing a graph makes hundreds of thousands of objects, for which Python would search all of
-# TensorFlow for garbage again and again.
-gc.freeze()
-gc.set_threshold(100_000, 50, 100)
 
 # The files of whole runs and commands, the longest first. Workers take whole files: a long one
 # that comes last would leave all but one of them idle.
