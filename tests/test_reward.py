@@ -84,7 +84,7 @@ def test_what_a_frame_or_a_masked_array_misses_is_no_number(reward):
     np.testing.assert_array_equal(reward(pd.DataFrame(x).convert_dtypes().mask(missing)), expected)
 
 
-@pytest.mark.parametrize("x", [[np.inf, 0.0], [0.0, -np.inf], [1e300, 0.0]])
+@pytest.mark.parametrize("x", [[np.inf, 0.0], [0.0, -np.inf], [1e300, 0.0], [0.0, -1e40]])
 def test_infinitely_far_away_it_is_minus_infinity(reward, with_features, x):
     for found in (reward, with_features[0]):
         assert found([x]).numpy() == -np.inf

@@ -26,6 +26,8 @@ from virl_tf.numerics import (
 from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError, check_integer
 
+FARTHEST = 1e15  # standard deviations of the demonstrations: 1e38 is no float32 after some layers
+
 
 class Reward(NamedTuple):
     """R(x) = a log base(x) + sum_i phi_i(features(x)) + b log mixture(x).
@@ -105,7 +107,18 @@ class Reward(NamedTuple):
         """
         x = tf.cast(x, DENSITY)
         values = self.log_base(x) + self.networks.sum_logits(self.features(x))
-        return self.domain.bounded(x, values)
+        return self.bounded(x, values)
+
+    def bounded(
+        self, x: Float64[Array, "N D"], values: Float64[Array, " N"]
+    ) -> Float64[Array, " N"]:
+        """`values`, and -inf outside of the domain or so far away that squares and networks are no
+        numbers any more; not where x is NaN.
+        """
+        z = (x - self.features.shift) / self.features.scale
+        far = tf.reduce_any(tf.abs(z) > FARTHEST, axis=-1)
+        lowest = tf.constant(-np.inf, DENSITY)
+        return tf.where(far, lowest, self.domain.bounded(x, values))
 
     def log_base(self, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
         """All but the networks: [N, D] -> [N]; a density whose exponent is 0 adds 0."""
@@ -274,7 +287,7 @@ class CumulativeValues:
             network = reward.networks.network(i)
             self._sum += from_network(_compiled_logits(specs_of(network))(network, self._inputs))
         self._count, self._known = count, _identity(reward, count)
-        return reward.domain.bounded(self.points, self._base + self._sum)
+        return reward.bounded(self.points, self._base + self._sum)
 
     def _goes_on(self, reward: Reward) -> bool:
         """Whether the reward of the last call is this one, or was before its last networks were
