@@ -23,6 +23,7 @@ if "TF_XLA_FLAGS" not in os.environ:
 
 # isort: split
 import contextlib
+import gc
 import importlib
 import io
 import shutil
@@ -58,6 +59,9 @@ from experiments.evaluation import (
 )
 
 from . import postgres as postgresql
+
+# Tracing makes many objects, for which Python would look through TensorFlow's own again and again.
+gc.freeze()
 
 # The files of whole runs and commands, the longest first. Workers take whole files: a long one
 # that comes last would leave all but one of them idle.

@@ -107,9 +107,9 @@ class Reward(NamedTuple):
         """
         x = tf.cast(x, DENSITY)
         values = self.log_base(x) + self.networks.sum_logits(self.features(x))
-        return self.bounded(x, values)
+        return self._bounded(x, values)
 
-    def bounded(
+    def _bounded(
         self, x: Float64[Array, "N D"], values: Float64[Array, " N"]
     ) -> Float64[Array, " N"]:
         """`values`, and -inf outside of the domain or so far away that squares and networks are no
@@ -287,7 +287,7 @@ class CumulativeValues:
             network = reward.networks.network(i)
             self._sum += from_network(_compiled_logits(specs_of(network))(network, self._inputs))
         self._count, self._known = count, _identity(reward, count)
-        return reward.bounded(self.points, self._base + self._sum)
+        return reward._bounded(self.points, self._base + self._sum)
 
     def _goes_on(self, reward: Reward) -> bool:
         """Whether the reward of the last call is this one, or was before its last networks were
