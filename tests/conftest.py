@@ -62,6 +62,7 @@ from . import postgres as postgresql
 
 # Tracing makes many objects, for which Python would look through TensorFlow's own again and again.
 gc.freeze()
+gc.set_threshold(50_000)
 
 # The files of whole runs and commands, the longest first. Workers take whole files: a long one
 # that comes last would leave all but one of them idle.
