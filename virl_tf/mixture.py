@@ -370,7 +370,8 @@ def distinct(mixture: Mixture, number: int) -> Int64[Array, " K"]:
 def background(mixture: Mixture) -> Bool[Array, " K"]:
     """Which components are wider than all rows and of the weight that `virl_tf.em.stacking` gives
     to such a one: more than twice the variance of the whole mixture, in the geometric mean over
-    directions. A wide one that EM found itself is heavier: demonstrations are there.
+    directions. A wide one that EM found itself is heavier: demonstrations are there. In a context
+    far from all others the background is heavier, too, and counts as any other.
     """
     weights, means = np.exp(mixture.log_weights.numpy()), mixture.means.numpy()
     covariances, away = mixture.covariances.numpy(), means - weights @ means

@@ -52,7 +52,8 @@ def remove_partial(folder: Path, before: float) -> None:
                 path.unlink()
 
 
-os.umask(_UMASK := os.umask(0))  # a process cannot ask for it without setting it
+_UMASK = os.umask(0)  # a process cannot ask for it without setting it
+os.umask(_UMASK)
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
