@@ -27,6 +27,7 @@ from experiments.result_statistics import (
     paired,
     select,
     sign_flip_test,
+    with_lost,
 )
 from experiments.screen import screen
 from experiments.tasks import describe
@@ -108,9 +109,8 @@ def _not_larger(label: str, first: Curve, second: Curve, results: pd.DataFrame) 
 def _mean(values: np.ndarray, digits: str = ".3f") -> str:
     """Of the finite ones, and how many are not."""
     finite = values[np.isfinite(values)]
-    lost = len(values) - len(finite)
     shown = f"{finite.mean():{digits}}" if len(finite) else "none"
-    return f"{shown} ({lost} lost)" if lost else shown
+    return with_lost(shown, len(values) - len(finite))
 
 
 def _shown_tests(d: np.ndarray) -> str:

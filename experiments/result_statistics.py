@@ -107,6 +107,11 @@ def without_value(rows: pd.DataFrame, column: str) -> int:
     return int((lost(rows) & ~np.isfinite(rows[column].astype(float))).sum())
 
 
+def with_lost(shown: str, number: int) -> str:
+    """'0.05 (1 lost)': a mean, and how many runs are not in it; 'none (1 lost)' if none is."""
+    return f"{shown or 'none'} ({number} lost)" if number else shown
+
+
 def table(results: pd.DataFrame) -> pd.DataFrame:
     """Mean, 95 % bootstrap interval, number of seeds of `reported`, by curve and modes.
 

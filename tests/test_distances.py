@@ -6,12 +6,10 @@ from virl_tf.mixture import moments
 from virl_tf.tasks import RandomGaussians
 
 import numpy as np
-import pandas as pd
 import pytest
 import tensorflow as tf
 
 from experiments.evaluation import densities
-from experiments.evaluation.densities import _worst_after_best
 from experiments.evaluation.distances import GridDistances, SampledDistances, distances_of
 from experiments.specification import RunRequest
 from experiments.tasks import experiment_of
@@ -102,10 +100,3 @@ def test_mass_of_the_mixtures_that_a_reward_is_made_of_is_seen():
         assert distances.of_reward(reward, two) == pytest.approx(
             distances.of_density(one), rel=0.05
         )
-
-
-def test_what_came_before_the_best_iteration_is_not_worse_than_it():
-    assert _worst_after_best(pd.Series([9.0, 0.5, 1.5, 1.0])) == 3.0
-    assert _worst_after_best(pd.Series([9.0, 1.5, 0.5])) == 1.0
-    assert _worst_after_best(pd.Series([np.inf, 0.5, 2.0])) == 4.0
-    assert np.isnan(_worst_after_best(pd.Series([np.nan, np.inf])))

@@ -137,10 +137,10 @@ def policy_distance(
     return PolicyDistance(kl - log_normaliser, kl, float(1.0 - inside.mean()))
 
 
-COVERED = 0.003  # share of a policy's samples that a mode needs to count as covered
+SHARE_OF_A_MODE = 0.003  # share of a policy's samples that a mode needs to count as covered
 
 
-def covered_modes(modes: np.ndarray, num_modes: int, share: float = COVERED) -> np.ndarray:
+def covered_modes(modes: np.ndarray, num_modes: int, share: float = SHARE_OF_A_MODE) -> np.ndarray:
     """Which modes have at least `share` of the samples: modes [N] int, -1 for samples in none ->
     [num_modes] bool.
     """

@@ -18,7 +18,7 @@ from virl_tf.validation import InputError
 
 REWARD = "recovered reward"
 NORMALISER_DRAWS = 20_000
-DRAWS_OF_CONTEXT = 200  # for the normaliser of each held-out row's context
+DRAWS_IN_CONTEXT = 200  # for the normaliser of each held-out row's context
 CLEAR = 2.0  # standard errors by which a difference counts
 CHANCE = 1e-3  # that a density which is the truth counts as one that misses a row
 
@@ -107,7 +107,7 @@ def score(
     alone.
     """
     points, size = tf.constant(test, DENSITY), reward.num_contexts
-    where: Where = Places(points[:, :size], DRAWS_OF_CONTEXT) if size else NORMALISER_DRAWS
+    where: Where = Places(points[:, :size], DRAWS_IN_CONTEXT) if size else NORMALISER_DRAWS
     log_z, share = log_normaliser(reward, Fusion(policy, em if size else kde), where, seed)
     values = {REWARD: evaluate(reward, points).numpy() - log_z}
     for name, density in {"policy": policy, "KDE": kde, "EM": em}.items():

@@ -21,7 +21,6 @@ from virl_tf.reward import Reward
 from virl_tf.tasks import RandomGaussians, Task
 
 import numpy as np
-import pandas as pd
 import tensorflow as tf
 from rich.console import Console
 from rich.table import Column, Table
@@ -94,7 +93,6 @@ class DensityExperiment:
                 name: metrics.best_final_reported(values) for name, values in series.items()
             },
             "bandwidth": {name: kde.bandwidth.numpy().tolist() for name, kde in kernels.items()},
-            "worst_over_best": _worst_after_best(rewards),
             "test_log_likelihood_policy": float(history["test_log_likelihood_policy"].iloc[-1]),
         }
 
@@ -191,12 +189,3 @@ def _demonstrations(task: Task, run: Path) -> np.ndarray:
     config = RunFolder(run).config
     n = config["num_train"] + config["num_test"]
     return task.demonstrations(n, config["seed"])[: config["num_train"]]
-
-
-def _worst_after_best(series: pd.Series) -> float:
-    """The largest value after the best iteration over the best: 1 if nothing got worse again."""
-    values = series.to_numpy()
-    if not np.isfinite(values).any():
-        return float("nan")
-    best = int(np.nanargmin(values))
-    return float(values[best:].max() / values[best])

@@ -19,7 +19,7 @@ from virl_tf.numerics import DENSITY, at_share, numpy_seed, split_seed
 from virl_tf.reward import Reward, evaluate
 from virl_tf.score import (
     CLEAR,
-    DRAWS_OF_CONTEXT,
+    DRAWS_IN_CONTEXT,
     NORMALISER_DRAWS,
     log_normaliser,
     normaliser_error,
@@ -90,7 +90,7 @@ def normalised(
     known: Any = reward.mixture
     other = known if known.num_components else kernels(data, seed)
     proposal = Fusion(policy, other)
-    where = NORMALISER_DRAWS if contexts is None else Places(contexts, DRAWS_OF_CONTEXT)
+    where = NORMALISER_DRAWS if contexts is None else Places(contexts, DRAWS_IN_CONTEXT)
     return NormalisedReward(reward, proposal, *log_normaliser(reward, proposal, where, seed))
 
 

@@ -15,7 +15,12 @@ from experiments.ablation_tables import TABLES, read_rows, table_holding
 from experiments.figures.style import Look, explain, log_ticks, open_frame, save
 from experiments.references import LABELS
 from experiments.result_files import COLUMNS, read_table, to_markdown
-from experiments.result_statistics import bootstrap_interval, with_interval, without_value
+from experiments.result_statistics import (
+    bootstrap_interval,
+    with_interval,
+    with_lost,
+    without_value,
+)
 from experiments.screen import screen
 from experiments.tasks import describe
 from experiments.tasks.description import Panel
@@ -138,9 +143,7 @@ def _lost(frame: pd.DataFrame, name: str, stage: str, column: str) -> int:
 
 
 def _cell(values: np.ndarray, lost: int) -> str:
-    """As `claims` writes it: '0.3 (1 lost)'."""
-    mean = with_interval(values, "{:.3g}".format) if len(values) else "none" if lost else ""
-    return f"{mean} ({lost} lost)" if lost else mean
+    return with_lost(with_interval(values, "{:.3g}".format) if len(values) else "", lost)
 
 
 def _write_lost(axes: Axes, numbers: Sequence[int]) -> None:

@@ -14,7 +14,7 @@ from experiments.figures.style import LABELS
 from experiments.references import LABELS as REFERENCES
 from experiments.report.markup import Markup, element, table
 from experiments.report.results import Results, Table, mean_with_interval
-from experiments.result_statistics import lost, without_value
+from experiments.result_statistics import lost, with_lost, without_value
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,12 @@ def _cell(rows: pd.DataFrame, column: str, digits: int = 3) -> str:
 
 
 def _mean(rows: pd.DataFrame, column: str, digits: int = 3) -> str:
-    """'0.05 (1 lost)': of the finite values, as `claims` writes it; '' if it was not measured."""
+    """Of the finite values, `with_lost`; '' if it was not measured."""
     values = rows[column].to_numpy(float)
     finite, without = values[np.isfinite(values)], without_value(rows, column)
     if not len(finite):
-        return f"none ({without} lost)" if without == len(rows) else ""
-    mean = f"{finite.mean():.{digits}f}"
-    return f"{mean} ({without} lost)" if without else mean
+        return with_lost("", without) if without == len(rows) else ""
+    return with_lost(f"{finite.mean():.{digits}f}", without)
 
 
 def distances(results: Table, *stages: str) -> Markup:

@@ -17,7 +17,7 @@ from experiments.early_checks import has_results
 from experiments.figures import draw
 from experiments.pooled_results import read_results
 from experiments.result_files import RUN, value_at
-from experiments.result_statistics import with_interval
+from experiments.result_statistics import with_interval, with_lost
 from experiments.tasks import describe, descriptions, names
 
 NEED_TABLES_ONLY = ("2b", "4")  # figures that are drawn from results.csv alone
@@ -139,11 +139,10 @@ def mean_with_interval(values: pd.Series, digits: int = 3, lost: int = 0) -> str
     """
     numbers = values.to_numpy(np.float64)
     finite = numbers[np.isfinite(numbers)]
-    others = f" ({lost} lost)" if lost else ""
     if not len(finite):
-        return f"-{others}"
+        return with_lost("-", lost)
     shown = with_interval(finite, f"{{:.{digits}f}}".format)
-    return f"{shown}, n\u00a0=\u00a0{len(finite)}{others}"
+    return with_lost(f"{shown}, n\u00a0=\u00a0{len(finite)}", lost)
 
 
 def not_run(task: str, frames: Sequence[pd.DataFrame]) -> str:

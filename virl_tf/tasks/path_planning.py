@@ -21,7 +21,7 @@ from virl_tf.tasks.grid_walker import GridWalker, num_half_angles
 from virl_tf.validation import InputError, check_integer, check_positive, check_seed
 
 
-class Obstacles(NamedTuple):
+class Discs(NamedTuple):
     """Discs in the plane: centers [M, 2], radii [M]."""
 
     centers: np.ndarray
@@ -63,7 +63,7 @@ class PathPlanning(GridWalker):
                 f"num_steps must be even, for the paths to meet again; got {num_steps}."
             )
         self.goal_variance = check_positive("goal_variance", goal_variance)
-        self.obstacles = Obstacles(np.zeros((0, 2)), np.zeros(0))
+        self.obstacles = Discs(np.zeros((0, 2)), np.zeros(0))
         ups = (self.mode_centers > 0.0).sum(axis=1)
         self._patterns = np.flatnonzero(2 * ups == self.dim)  # that reach the goal
         self.mode_centers = self.mode_centers[self._patterns]
@@ -169,7 +169,7 @@ class PathPlanning(GridWalker):
             goal_variance=self.goal_variance,
             burn_in=self.burn_in,
         )
-        task.obstacles = Obstacles(centers, radii)
+        task.obstacles = Discs(centers, radii)
         if not task.open_modes.any():
             raise InputError(
                 f"the obstacles block every one of the {len(self.mode_centers)} paths; "
@@ -196,7 +196,7 @@ class PathPlanning(GridWalker):
         radius = check_positive("radius", radius)
         paths = self.waypoints(self.mode_centers)
         inner = np.unique(paths[:, 1:-1].numpy().reshape(-1, 2).round(9), axis=0)
-        discs = [Obstacles(center[None], np.array([radius])) for center in inner]
+        discs = [Discs(center[None], np.array([radius])) for center in inner]
         blocks = np.stack([_meets(paths, disc) for disc in discs])
         choices = [
             rows for count in (1, 2, 3) for rows in itertools.combinations(range(len(inner)), count)
@@ -233,7 +233,7 @@ class PathPlanning(GridWalker):
         return constrained
 
 
-def _meets(waypoints: tf.Tensor, obstacles: Obstacles) -> tf.Tensor:
+def _meets(waypoints: tf.Tensor, obstacles: Discs) -> tf.Tensor:
     """Whether a segment comes closer to a centre than its radius: [..., d + 1, 2] -> [...] bool."""
     start = waypoints[..., :-1, None, :]
     step = (waypoints[..., 1:, :] - waypoints[..., :-1, :])[..., None, :]
