@@ -226,7 +226,7 @@ def _task_seed(description: TaskDescription, seed: int, task_seed: int | None) -
     if not description.has_task_seed:
         takers = names_where(lambda task: task.has_task_seed)
         raise InputError(f"--task-seed is for {takers}; {description.name} has one target only.")
-    return check_seed(task_seed)
+    return check_seed(task_seed, "--task-seed")
 
 
 def _hparams(request: RunRequest, preset: str) -> Hparams:

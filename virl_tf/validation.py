@@ -100,9 +100,9 @@ def check_share(what: str, value: Any) -> float:
     return float(value)
 
 
-def check_seed(value: Any) -> int:
+def check_seed(value: Any, name: str = "seed") -> int:
     """Return the seed as an int in [0, 2^63), else raise `InputError`."""
-    return check_integer("seed", value, 0, 2**63 - 1)
+    return check_integer(name, value, 0, 2**63 - 1)
 
 
 # Bytes to which a compressed file may unpack. Files written here are not compressed: they unpack to
