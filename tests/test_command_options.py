@@ -147,6 +147,7 @@ def test_whatever_is_imported_after_the_library_first_works_and_is_quiet(first):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_process_without_stderr_can_import_the_library():
     code = "import virl_tf.numerics; print(virl_tf.numerics.DENSITY.name)"
     command = f"exec {sys.executable} -c '{code}' 2>&-"

@@ -92,7 +92,21 @@ class FakeUnit:
         write_json(folder / "summary.json", {})
 
 
-def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
+def tasks_at_each_wait(monkeypatch):
+    """Numbers, to be, of the tasks in the client's event loop."""
+    tasks, processing = [], sweep._processing
+
+    def counted(client):
+        tasks.append(len(asyncio.all_tasks(client.loop.asyncio_loop)))
+        return processing(client)
+
+    monkeypatch.setattr(sweep, "_processing", counted)
+    monkeypatch.setattr(sweep, "POLL_SECONDS", 0.02)
+    return tasks
+
+
+def test_units_are_done_once_whatever_happens_to_workers(tmp_path, monkeypatch):
+    tasks = tasks_at_each_wait(monkeypatch)
     faults = {3: "kill once", 5: "fail"}
     units = [FakeUnit(f"unit-{i}", faults.get(i, "")) for i in range(8)]
     elsewhere = tmp_path / "elsewhere"
@@ -100,6 +114,9 @@ def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
     write_record(elsewhere, record_file(units[0], tmp_path))
 
     failures = execute_sweep(units, tmp_path, Workers(None, 2), QUIET)
+    # Waiting leaves nothing behind: a wait with a timeout would leave a task for each unit.
+    assert len(tasks) > 20
+    assert max(tasks) < tasks[0] + 20
     assert list(failures) == ["unit-5"]
     assert "this unit cannot work" in failures["unit-5"]
     text = (tmp_path / "errors.txt").read_text()
@@ -120,23 +137,6 @@ def test_units_are_done_once_whatever_happens_to_workers(tmp_path):
     others = [unit for unit in units if unit.fault != "fail"]
     assert execute_sweep(others, tmp_path, Workers(None, 1), QUIET) == {}
     assert not (tmp_path / "errors.txt").exists()
-
-
-def test_waiting_for_units_leaves_nothing_behind(tmp_path, monkeypatch):
-    """Of tasks in the client's event loop, of which a wait with a timeout leaves one per unit."""
-    tasks = []
-    processing = sweep._processing
-
-    def counted(client):
-        tasks.append(len(asyncio.all_tasks(client.loop.asyncio_loop)))
-        return processing(client)
-
-    monkeypatch.setattr(sweep, "_processing", counted)
-    monkeypatch.setattr(sweep, "POLL_SECONDS", 0.02)
-    units = [FakeUnit(f"unit-{i}") for i in range(12)]
-    assert execute_sweep(units, tmp_path, Workers(None, 1), QUIET) == {}
-    assert len(tasks) > 20
-    assert max(tasks) < tasks[0] + 20
 
 
 @pytest.mark.slow
