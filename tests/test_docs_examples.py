@@ -40,6 +40,7 @@ ORDER = (
     "docs/from-the-paper-to-the-code.md",
     "docs/decisions.md",
     "docs/decisions-policies.md",
+    "docs/decisions-contexts.md",
     "docs/index.md",
     "CONTRIBUTING.md",
 )
@@ -476,7 +477,7 @@ def test_the_readme_has_one_table_of_at_most_twelve_rows():
 
 
 def test_decisions_that_comments_name_are_there():
-    pages = ("decisions.md", "decisions-policies.md")
+    pages = ("decisions.md", "decisions-policies.md", "decisions-contexts.md")
     entries = {(page, entry) for page in pages for entry in anchors(PAGES[f"docs/{page}"])}
     named = set()
     for path in (ROOT / "hparams").glob("*.yaml"):

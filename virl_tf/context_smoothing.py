@@ -9,7 +9,7 @@ of all contexts and G the gains of the regression of all x on c,
 
 where component o has N_o rows: contexts seen through a Gaussian kernel, and gains shrunk towards G
 by nu rows. Sigma_o' is what x scatter around A_o' c + b_o'. Held-out rows choose w, and the EM
-whose mixture is smoothed (docs/decisions-policies.md, smoothing).
+whose mixture is smoothed (docs/decisions-contexts.md, smoothing).
 """
 
 from collections.abc import Sequence

@@ -19,7 +19,7 @@ DRAWS = 16
 """Of each context, even: half of them are the policy's, half the estimate's.
 
 Weights are normalised within them, which needs several; more draws are fewer contexts. 4, 16 and
-64 are compared in docs/decisions-policies.md (contexts).
+64 are compared in docs/decisions-contexts.md (contexts).
 """
 
 

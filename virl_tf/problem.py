@@ -237,7 +237,7 @@ def _estimator_and_prior(
     The EM mixture is of training rows alone: a q*_0 that saw the held-out rows, too, would seem too
     good on them. "auto": where kernels do not cover the density, the mixture takes their place in
     p~, and the networks, which find little then, start from it. With contexts the rows decide, too
-    (docs/decisions-policies.md, contexts).
+    (docs/decisions-contexts.md, contexts).
     """
     estimator, prior = hparams.kde.estimator, hparams.loop.prior
     if "auto" in (estimator, prior):

@@ -24,7 +24,7 @@ from experiments.evaluation.judged import kernels
 REPLAYED, CHOSEN, NEAREST = "demonstrations, replayed", "reward, among", "kernels"
 POLICY, EM_BIC, CLONED = "policy", "EM by BIC", "behaviour cloning"
 # Of the bandwidth under which held-out moves are likeliest: as wide, kernels leave the ways that
-# they are of. Compared in docs/decisions-policies.md (closed-loop).
+# they are of. Compared in docs/decisions-contexts.md (closed-loop).
 NARROWED = 0.125
 UNITS, EPOCHS, BATCH = 256, 200, 128  # of the network that clones
 

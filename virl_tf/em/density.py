@@ -43,7 +43,7 @@ def conditional_fits(
     """That of rows [c, x] as rows, and another one for held-out rows given c to choose from.
 
     Growth and BIC look at c and x together: of x given c either may say more
-    (docs/decisions-policies.md, smoothing).
+    (docs/decisions-contexts.md, smoothing).
     """
     if len(x) < FEWEST_TO_GROW:
         return [density_fit(x, seed, groups)]

@@ -59,7 +59,7 @@ MOST_CONTEXTS = 1000
 
 FEWEST_DRAWS = 200
 """Of each component: one that acts alone in a hundredth of its contexts has to see them, else its
-line leaves them unseen (docs/decisions-policies.md, contexts-policy)."""
+line leaves them unseen (docs/decisions-contexts.md, contexts-policy)."""
 
 # Of the covariance of p(c|o), in units of all contexts' variances: a component that acts in one
 # context alone still has a width there.
@@ -67,7 +67,7 @@ _NARROWEST = 1e-4
 
 # Of the gate's regression. A component sees few contexts of those in which others act, and what its
 # quadratic says there is extrapolated: curvatures that the draws hardly tell are left out
-# (docs/decisions-policies.md, contexts-policy).
+# (docs/decisions-contexts.md, contexts-policy).
 _GATE_RIDGE = 1e-2
 
 
