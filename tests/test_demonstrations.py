@@ -207,6 +207,14 @@ def test_noise_of_recorded_numbers_stays_inside_of_their_bounds(support):
     assert len(np.unique(rows[:, 1])) == 300
 
 
+@pytest.mark.parametrize("options", [{}, {"contexts": normal(200)}, {"periodic": ["x0"]}])
+def test_recorded_numbers_are_spread_with_and_without_bounds(options):
+    x = np.random.default_rng(0).integers(0, 6, (200, 2)).astype(float)
+    rows = prepared(x, held_out=0.0, dither=True, **options).train.rows[:, -2:]
+    assert len(np.unique(rows[:, 1])) == 200
+    np.testing.assert_array_less(np.abs(rows[:, 1] - x[:, 1]), 0.5 + 1e-9)
+
+
 def test_a_score_never_rests_on_a_handful_of_rows():
     groups = np.repeat(np.arange(5), [100, 100, 100, 100, 2])
     assert len(prepared(normal(402), groups=groups).test) == 100

@@ -387,6 +387,15 @@ def test_what_is_no_wrapped_angle_is_not_warned_of(y, recwarn):
     assert not recwarn.list
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_is_lost_to_rounding_is_not_warned_of():
+    t, weights = np.linspace(0.0, np.pi, 30), np.random.default_rng(0).normal(size=(60, 2, 1, 2))
+    paths = weights[:, 0] * np.sin(t)[:, None] + weights[:, 1] * np.sin(2.0 * t)[:, None]
+    encoding = fit_encoding(paths)
+    assert encoding.error.max() < 1e-12
+    encoding.encode(paths.round(6))
+
+
 def test_a_path_that_codes_do_not_stand_for_is_warned_of():
     encoding = fit_encoding(waves(noise=0.01), "promp", 6)
     wobble = 0.5 * np.sin(np.linspace(0.0, 60.0, 21))[:, None]

@@ -181,6 +181,8 @@ def _check_labels(labels: Any, n: int) -> np.ndarray | None:
 
 def _mirrored(x: Float64[Array, "N D"], domain: Domain) -> Float64[Array, "N D"]:
     """What noise has moved out of the bounds, as far inside of them; angles are wrapped later."""
+    if domain.everywhere:
+        return x
     lower, upper, period = (np.asarray(part) for part in domain)
     inside = np.where(x < lower, 2.0 * lower - x, np.where(x > upper, 2.0 * upper - x, x))
     return np.where(period > 0.0, x, inside)

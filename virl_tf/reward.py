@@ -79,7 +79,8 @@ class Reward(NamedTuple):
         return self.base.num_contexts
 
     def __call__(self, x: Any, c: Any = None) -> tf.Tensor:
-        """R(x): [..., D] -> [...], float64, differentiable in x.
+        """R(x): [..., D] -> [...], float64, differentiable in x. To compile it:
+        tf.function(lambda x: reward(x)).
 
         Args:
             x: [..., D]; columns of a data frame count in their order, whatever they are called.

@@ -30,6 +30,7 @@ MOST_SHOWN = 6  # columns of an error
 # Times an encoding's error, that codes lose of what they do not stand for: more is lost of 5 of
 # 6,933 paths of people that it was made of, of none of 1,734 others, and of none of 72 of a rod.
 UNLIKE = 7.0
+ROUNDED = 1e-4  # of a path's largest number, which says nothing of what codes stand for
 
 
 class Reconstruction(NamedTuple):
@@ -162,7 +163,7 @@ class Encoding:
     def _unlike(self, y: Float64[np.ndarray, "N T D"], codes: np.ndarray) -> np.ndarray:
         """Of each [N], whether its codes stand for something else."""
         rms = np.sqrt(((self.decode(codes).numpy() - y) ** 2).mean(axis=1))
-        return (rms > UNLIKE * self.error + 1e-6 * np.abs(y).max(axis=1)).any(axis=1)
+        return (rms > UNLIKE * self.error + ROUNDED * np.abs(y).max(axis=1)).any(axis=1)
 
     def _lost(self, names: np.ndarray, number: int) -> str:
         which = f"{len(names)} of {number} trajectories" if number > 1 else "this trajectory"
