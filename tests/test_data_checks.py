@@ -111,6 +111,11 @@ def test_a_warning_is_one_line_with_what_to_do(x, expected):
     assert "\n" not in line
 
 
+def test_copies_of_a_few_rows_are_not_called_coarse():
+    (line,) = examine(np.repeat(data(90), 3, axis=0))
+    assert line.startswith("67% of the rows repeat another one")
+
+
 def test_a_row_far_away_in_two_columns_makes_no_straight_line_of_them():
     lines = examine(np.concatenate([data(), [[1e6, 1e6, 0.0]]]))
     assert [line.split(":")[0] for line in lines] == ["column 'x0'", "column 'x1'"]

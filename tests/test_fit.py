@@ -445,6 +445,7 @@ def test_what_evaluate_returns_may_be_a_number_of_any_library(tmp_path, number):
         (None, "must return a dictionary of numbers, got None"),
         ({"norm": tf.zeros([2])}, "a number for each name"),
         ({"norm": "large"}, "a number for each name"),
+        ({1: 2.0}, "names of text, got 1"),
         ({"epochs": 0.0}, "'epochs', a column of the history already"),
     ],
 )

@@ -493,7 +493,7 @@ def test_a_run_does_not_continue_on_a_damaged_table(run, table, damage):
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == kept
 
 
-@pytest.mark.parametrize("path", [None, 3, ["runs"]])
+@pytest.mark.parametrize("path", [None, 3, ["runs"], "a\0b", "~nobody-here/run"])
 @pytest.mark.parametrize("read", [load, load_policy, load_reward, load_encoding])
 def test_what_is_no_path_is_told_in_one_line(read, path):
     with pytest.raises(InputError, match=r"path must be the name of a file or folder, got .*\.$"):

@@ -21,6 +21,7 @@ from virl_tf.hparams import (
 )
 from virl_tf.validation import InputError
 
+import numpy as np
 import pytest
 
 from experiments.specification import RunRequest
@@ -189,6 +190,8 @@ def test_only_virl_searches_its_update_steps():
 )
 def test_values_of_table_1_are_accepted(name, value):
     assert check_value(name, value) == value
+    of_numpy = check_value(name, np.asarray(value)[()])
+    assert (of_numpy, type(of_numpy)) == (value, type(check_value(name, value)))
     assert search_space()[name].range.contains(value)
 
 

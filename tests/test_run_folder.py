@@ -112,6 +112,13 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path):
     assert contents(tmp_path) == {"thesis.txt": b"years of work"}
 
 
+def test_a_folder_may_be_below_the_home_and_its_name_too_long(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert RunFolder.open("~/run", CONFIG).path == tmp_path / "run"
+    with pytest.raises(InputError, match="File name too long"):
+        RunFolder.open(tmp_path / ("a" * 300), CONFIG)
+
+
 @pytest.mark.parametrize("below", ["", "run"])
 def test_a_path_through_a_file_is_refused(tmp_path, below):
     (tmp_path / "file").write_text("text", encoding="utf-8")

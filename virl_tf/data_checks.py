@@ -148,6 +148,9 @@ def _sorted(columns: list[Column]) -> list[str]:
 
 def _coarse(columns: list[Column]) -> list[str]:
     coarse = [column for column in columns if _is_coarse(column)]
+    if coarse and len(columns) > 1:  # not those with another value in each of a few copied rows
+        different = len(np.unique(np.column_stack([column.x for column in columns]), axis=0))
+        coarse = [column for column in coarse if len(column.values) < different]
     if not coarse:
         return []
     names = [column.name for column in coarse]

@@ -343,11 +343,13 @@ def _measured(evaluate: Evaluate | None, state: State) -> dict[str, Any]:
     if not isinstance(found, Mapping):
         raise InputError(f"evaluate must return a dictionary of numbers, got {told(found)}.")
     for name in found:
+        if not isinstance(name, str):
+            raise InputError(f"evaluate must return numbers by names of text, got {name!r}.")
         if name in Info._fields:
             raise InputError(f"evaluate must not return {name!r}, a column of the history already.")
     try:
         return {
-            str(name): value if isinstance(value, Real) else float(value)
+            name: value if isinstance(value, Real) else float(value)
             for name, value in found.items()
         }
     except (TypeError, ValueError) as error:

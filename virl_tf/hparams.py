@@ -237,6 +237,8 @@ def check_value(name: str, value: Any, source: str = "hparams") -> Any:
     refusal = InputError(
         f"{source}: {name} = {value!r} is not allowed; allowed: {names}, {description}."
     )
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a number of NumPy
+        value = value.item()
     if value is None and type(None) in kinds:
         return None
     if isinstance(value, str) and words:

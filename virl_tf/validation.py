@@ -69,11 +69,14 @@ def check_flag(what: str, value: Any, *others: Any) -> None:
 
 
 def check_path(value: Any) -> Path:
-    """Return `value` as a path, else raise `InputError`."""
+    """Return `value` as a path, ~ as the home, else raise `InputError`."""
     try:
-        return Path(value)
-    except TypeError:
-        raise InputError(f"path must be the name of a file or folder, got {told(value)}.") from None
+        path = Path(value).expanduser()
+        if "\0" not in str(path):
+            return path
+    except (TypeError, RuntimeError):  # the latter of the home of a user there is not
+        pass
+    raise InputError(f"path must be the name of a file or folder, got {told(value)}.")
 
 
 def check_positive(what: str, value: Any) -> float:

@@ -99,9 +99,9 @@ class RunFolder:
                 both would be mixed.
         """
         folder = cls(path)
-        folder._check_no_file()
         text = to_yaml({"config": plain(config), "versions": versions()})
         try:
+            folder._check_no_file()
             if folder._is_used:
                 folder._check_same(yaml.safe_load(text)["config"])
                 if not of_runs:
