@@ -384,7 +384,13 @@ def test_an_angle_that_wraps_along_a_path_is_warned_of(period, written):
 )
 def test_what_is_no_wrapped_angle_is_not_warned_of(y, recwarn):
     fit_encoding(y, "promp", 4)
-    assert not recwarn.list
+    assert not any("turn" in str(warning.message) for warning in recwarn.list)
+
+
+def test_an_encoding_that_loses_most_of_its_trajectories_says_so():
+    noise = np.random.default_rng(0).normal(size=(40, 50, 2))
+    with pytest.warns(UserWarning, match=r"^1\d numbers lose 0\.9\d? of a column"):
+        fit_encoding(noise)
 
 
 @pytest.mark.filterwarnings("error")

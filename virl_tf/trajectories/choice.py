@@ -26,6 +26,7 @@ NEARLY = 1.05  # times the least error that a smaller size may have
 MOST_FITTED = 1000  # episodes that the encoding is made of
 FEWEST_CURVES, MOST_CURVES = 3, 40
 MOST_COMPONENTS = 60
+MUCH = 0.5  # of a column's standard deviation, to lose without a word
 FLAT = 1e-6  # of a column's spread, below which a number of the code does not vary
 
 
@@ -80,7 +81,8 @@ def fit_encoding(
         tolerance: RMS error over the standard deviation of all samples of a column.
 
     Warns:
-        UserWarning: a column is an angle that wraps within a trajectory.
+        UserWarning: a column is an angle that wraps within a trajectory, or half of a column's
+            standard deviation is lost.
 
     Raises:
         InputError: trajectories (see `check_episodes`) or arguments that cannot be used.
@@ -98,7 +100,15 @@ def fit_encoding(
         _encoding(_sample(episodes, name, phase, num_steps), name, size, ends, tolerance)
         for name in tried
     ]
-    return min(found, key=lambda pair: (max(pair[1], tolerance), pair[0].dim))[0]
+    chosen, error = min(found, key=lambda pair: (max(pair[1], tolerance), pair[0].dim))
+    if error > max(MUCH, tolerance):
+        warnings.warn(
+            f"{chosen.dim} numbers lose {error:.2g} of a column's standard deviation in held-out "
+            "trajectories: a reward sees nothing of what is lost. Collect more of them, smooth "
+            "them, or give another kind or size.",
+            stacklevel=2,
+        )
+    return chosen
 
 
 def _sample(episodes: Episodes, kind: str, phase: str | None, num_steps: int) -> _Sample:
