@@ -180,7 +180,7 @@ def in_words(summary: Mapping[str, Any]) -> str:
     """What the summary of a fit says of its score; "" for one of a run of the paper's tasks."""
     found, rows = from_plain(summary.get("score")), summary.get("rows")
     if found is None and rows:
-        asked = summary["demonstrations"]["held_out"] > 0.0
+        asked = summary.get("demonstrations", {}).get("held_out") != 0.0
         few = f" ({rows['train']} in all, or their groups, are too few)" if asked else ""
         return f"no rows were held out{few}, so there is no score"
     return repr(found) if found else ""
