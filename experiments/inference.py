@@ -124,6 +124,8 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
 
 def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Console) -> Plan:
     """Raises InputError."""
+    if len({run.resolve() for run in runs}) < len(runs):
+        raise InputError("a run is given twice; the average of rewards is over different ones.")
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
     context = _context(runs[0], rewards[0], request.context)
