@@ -213,11 +213,6 @@ def test_figures_are_the_same_bytes_when_drawn_again(call, finished, tmp_path):
         ).read_bytes()
 
 
-def test_a_run_is_averaged_with_others_only(call, finished, tmp_path):
-    status, _, error = call("infer", finished, finished, "--components", "3", "--out", tmp_path)
-    assert (status, "a run is given twice" in error) == (2, True)
-
-
 def test_obstacles_are_for_path_planning(call, finished):
     before = digest(finished)
     status, _, error = call("infer", finished, "--components", "3", "--obstacles", "0.3")

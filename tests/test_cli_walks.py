@@ -282,6 +282,7 @@ def test_inference_with_obstacles_tells_what_they_block(obstructed):
         (["path"], ["--obstacles", "nan"], "share of blocked paths must be"),
         (["walker", "longer"], [], "give runs on one task"),
         (["walker", "path"], [], "give runs on one task"),
+        (["walker", "walker"], [], "a run is given twice"),
         (["walker"], ["--samples", "0"], "samples"),
         (["walker"], ["--steps", "0"], "--steps must be an integer >= 1"),
         (["walker"], ["--seed", "-1"], "seed must be"),
