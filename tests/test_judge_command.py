@@ -281,7 +281,7 @@ def test_paths_are_measured_and_drawn_as_paths(call, tmp_path):
     paths = s * [1.0, 1.0] + aside * np.sin(np.pi * s) * [1.0, -1.0]
     np.save(tmp_path / "paths.npy", paths)
     (tmp_path / "outcome.py").write_text(OUTCOME)
-    options = ["--trajectories", "--components", "2", "--splits", "1", *TINY]
+    options = ["--trajectories", "--components", "2,3", "--splits", "1", *TINY]
     options += ["--outcome", tmp_path / "outcome.py", "--out", tmp_path / "out"]
     options += ["--encoding", "waypoints", "--encoding-size", "3"]
     status, _, error = call("judge", tmp_path / "paths.npy", *options)
@@ -290,7 +290,8 @@ def test_paths_are_measured_and_drawn_as_paths(call, tmp_path):
     assert "--exclude" not in error  # no column of the file
     table = pd.read_csv(tmp_path / "out" / "judge.csv")
     assert (table["axes"] == 3.0).all()
-    assert {"policy, 2", "EM, 2", "EM tied, 2"} <= set(table["density"])
+    assert {"policy, 2", "policy, 3", "EM, 3", "EM tied, 3"} <= set(table["density"])
+    assert (tmp_path / "out" / "split-0" / "policy-3.npz").is_file()
     assert virl_tf.load_encoding(tmp_path / "out" / "encoding.npz").num_steps == 15
     with np.load(tmp_path / "out" / "judge.npz") as arrays:
         assert arrays["demonstrations"].shape == arrays["reward's draws"].shape == (60, 15, 2)
