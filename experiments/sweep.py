@@ -400,6 +400,8 @@ class Board(Live):
         """Leave its last state on the screen."""
         self._running.clear()
         self.stop()
+        if not self.console.is_terminal:
+            self.console.line()  # in a file Rich leaves the last line without its end
 
     def count(self, unit: Unit, failed: bool) -> None:
         """One unit ended."""

@@ -63,6 +63,27 @@ def test_without_a_checkout_folders_are_asked_for(monkeypatch, tmp_path):
         draw("1", [], None, tmp_path / "out")
 
 
+def test_a_folder_that_lacks_a_file_is_told_its_own_cure_and_nothing_is_left(tmp_path):
+    walker = RESULTS / "figures" / "walker"
+    unfinished = put_run(tmp_path / "run", task="gaussians")
+    (unfinished / "grid.npz").unlink()
+    for run, cure in (
+        (RESULTS / "sweeps" / "gaussians", r"a sweep's; give the record of a run, such as .*zip"),
+        (unfinished, "not finished; the command that began it"),
+        (next(walker.glob("*.zip")), "make them with: python -m experiments run gaussians"),
+    ):
+        with pytest.raises(InputError, match=cure):
+            draw("5", [run], None, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_figure_that_cannot_be_drawn_leaves_no_empty_folder(tmp_path):
+    runs = [put_run(tmp_path / name) for name in "ab"]
+    with pytest.raises(InputError, match="neither a run's nor a fit's"):
+        draw("5", runs, None, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 # --- runs that may not be drawn together ----------------------------------------------------------
 
 

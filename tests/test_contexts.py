@@ -318,6 +318,8 @@ def test_columns_of_contexts_have_names_and_no_bounds():
     )
     with pytest.raises(InputError, match="unknown column 'goal'"):
         prepare(X, DataOptions(contexts=frame, periodic=["goal"]), 0)
+    with pytest.raises(InputError, match="both have a column 'goal'"):
+        prepare(pd.DataFrame(X, columns=["x", "goal"]), DataOptions(contexts=frame), 0)
     without = prepare(X, DataOptions(), 0)
     assert "contexts" not in without.identity
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from experiments.evaluation.walks import write_walks
-from experiments.figures import figure_3, figure_4, figure_5
+from experiments.figures import figure_2b, figure_3, figure_4, figure_5
 from experiments.figures.overview import apart
 from experiments.result_files import COLUMNS, rows_of
 
@@ -32,12 +32,15 @@ def runs(tmp_path):
 
 
 def titles_of(module, monkeypatch, draw, *arguments):
-    """What stands above the panels of the figure that `draw` saves, and its curves' labels."""
+    """What stands above the panels of the figure that `draw` saves, and its legend."""
     shown = []
     monkeypatch.setattr(module, "save", lambda figure, path: shown.append(figure))
     draw(*arguments)
     axes = shown[0].axes
-    return [a.get_title() for a in axes], [line.get_label() for line in axes[0].lines]
+    legend = axes[0].get_legend()
+    return [a.get_title() for a in axes], [
+        text.get_text() for text in legend.texts
+    ] if legend else []
 
 
 def test_figure_3_has_a_panel_for_every_inference(runs, tmp_path, monkeypatch):
@@ -91,6 +94,13 @@ def test_figure_4_has_a_curve_for_search_where_there_is_one(search, tmp_path, mo
     _, labels = titles_of(figure_4, monkeypatch, figure_4.draw_figure_4, tmp_path, tmp_path)
     assert ("V-IRL new policy, search" in labels) == search
     assert {"V-IRL training policy", "G-EIM new policy, fixed set"} <= set(labels)
+    # Of an exact density, below the axis, and of methods without a run nothing is seen.
+    other = {**row, "method": "virl", "stage": "training"} | {"reported": 1.0, "modes": 5}
+    below = {**row, "method": "em_target", "components": 0, "stage": "reference", "modes": 5}
+    below["reported"] = 1e-9
+    pd.DataFrame([other, below], columns=COLUMNS).to_csv(tmp_path / "results.csv", index=False)
+    _, labels = titles_of(figure_2b, monkeypatch, figure_2b.draw_figure_2b, tmp_path, tmp_path)
+    assert labels == ["V-IRL 10c"]
 
 
 def test_a_sweeps_table_has_the_search_beside_the_fixed_set(tmp_path):

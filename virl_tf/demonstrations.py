@@ -138,6 +138,12 @@ def _with_contexts(
     if contexts is None:
         return x, names, 0
     c = check_contexts(contexts, len(x))
+    given = getattr(contexts, "columns", ())  # a number is how pandas counts columns, and no name
+    if both := [name for name in given if isinstance(name, str) and name in names]:
+        raise InputError(
+            f"contexts and demonstrations both have a column {both[0]!r}: what is given is not "
+            "learnt. Drop it from one of them, or call it something else."
+        )
     return np.hstack([c, x]), [*column_names(contexts, c.shape[1], "c"), *names], c.shape[1]
 
 

@@ -13,7 +13,7 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError, check_choice
 
 from experiments import RESULTS
-from experiments.records import SUFFIX, unpacked
+from experiments.records import FOLDER, SUFFIX, unpacked
 
 PACKAGE = Path(__file__).parent.parent
 ALL = "all"
@@ -100,13 +100,26 @@ def draw(
             name: stack.enter_context(_results(name, runs))
             for name in (FIGURES if number == ALL else [number])
         }
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            reason = error.strerror or error
-            raise InputError(f"cannot use {out} as the output folder: {reason}.") from error
-        for name, folders in chosen.items():
-            _draw(name, folders, out, inference=inference, pool=pool, published=published)
+        with _output_folder(out):
+            for name, folders in chosen.items():
+                _draw(name, folders, out, inference=inference, pool=pool, published=published)
+
+
+@contextlib.contextmanager
+def _output_folder(out: Path) -> Iterator[None]:
+    """Made where it is not there; gone again if an error leaves it empty. Raises InputError."""
+    made = not out.exists()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"cannot use {out} as the output folder: {reason}.") from error
+    try:
+        yield
+    except InputError:
+        if made and not any(out.iterdir()):
+            out.rmdir()
+        raise
 
 
 def _draw(number: str, runs: list[Path], out: Path, **options: Any) -> None:
@@ -131,19 +144,23 @@ def _results(number: str, runs: Sequence[Path]) -> Iterator[list[Path]]:
         for folder, path in zip(folders, paths, strict=True):
             missing = [name for name in kind.files if not (folder / name).is_file()]
             if missing:
-                made = f"make them with: python -m experiments {kind.command}"
-                if _is_own_fit(folder):
-                    made = (
-                        f"figure {number} is of the paper's tasks, not of your own demonstrations"
-                    )
-                raise InputError(f"{path} has no {missing[0]}; {made}")
+                raise InputError(f"{path} has no {missing[0]}; {_cure(number, path)}")
         yield folders
 
 
-def _is_own_fit(folder: Path) -> bool:
+def _cure(number: str, path: Path) -> str:
+    """What to do about a folder, or a record, without a file that the figure needs."""
+    kind, run = FIGURES[number], RunFolder(path)
+    if kind.of_runs and (records := sorted(path.glob(f"{FOLDER}/*{SUFFIX}"))):
+        return f"it is a sweep's; give the record of a run, such as {quoted(records[0])}"
+    config: dict[str, Any] = {}
     with contextlib.suppress(InputError):
-        return "demonstrations" in RunFolder(folder).config
-    return False
+        config = run.config
+    if "demonstrations" in config:
+        return f"figure {number} is of the paper's tasks, not of your own demonstrations"
+    if kind.of_runs and config and not run.finished:
+        return "the run is not finished; the command that began it goes on with it"
+    return f"make them with: python -m experiments {kind.command}"
 
 
 def _paths(number: str, runs: Sequence[Path]) -> list[Path]:

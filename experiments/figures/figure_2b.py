@@ -72,7 +72,9 @@ def means(chosen: pd.DataFrame) -> pd.Series:
 
 
 def curve(axes: Axes, chosen: pd.DataFrame, colour: str, style: str, label: str) -> None:
-    """Mean over seeds with a band of one standard deviation."""
+    """Mean over seeds with a band of one standard deviation; nothing of no runs."""
+    if chosen.empty:
+        return
     mean, spread = means(chosen), chosen.groupby("modes")["reported"].std().fillna(0.0)
     axes.plot(mean.index, mean, style, color=colour, markersize=4, label=label, zorder=3)
     low = np.maximum(mean - spread, 0.5 * mean)  # the axis is logarithmic
@@ -124,7 +126,15 @@ def finish(
     axes.set_xlabel("target components m")
     axes.set_ylabel("I-projection KL(q || p)")
     axes.set_xticks(sorted(results["modes"].unique()))
+    lines = [line for line in axes.get_legend_handles_labels()[0] if _is_seen(axes, line)]
     place: Look = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=7, handlelength=4, markerscale=0.8, **place)
+    if lines:
+        look: Look = {"fontsize": 7, "handlelength": 4, "markerscale": 0.8}
+        axes.legend(handles=lines, frameon=False, **look, **place)
     open_frame(axes)
+
+
+def _is_seen(axes: Axes, line: Any) -> bool:
+    """Whether any of it is within the axes; a sign without data stands for marks above them."""
+    values, (low, high) = np.asarray(line.get_ydata(), float), axes.get_ylim()
+    return not len(values) or bool(((low <= values) & (values <= high)).any())
