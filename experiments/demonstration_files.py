@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from virl_tf.persistence.files import load_array, load_arrays
+from virl_tf.persistence.files import load_array, load_arrays, read_csv
 from virl_tf.validation import (
     InputError,
     as_option,
@@ -131,8 +131,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
         cells = _cells(_uncommented(first, _COMMENT_OF_NAMES), separator)
         data = _cells(_uncommented(first), separator)
         named = not _is_data(data) or _are_pandas_own(data, path, separator, place)
-        # "round_trip" is the default of pandas 3.1.
-        frame = _rows_below(path, separator, place + named, float_precision="round_trip")
+        frame = _rows_below(path, separator, place + named)
         if frame is None:
             frame = pd.DataFrame(columns=range(len(cells)))
     except UnicodeDecodeError as error:
@@ -155,7 +154,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 def _rows_below(path: Path, separator: str, place: int, **options: Any) -> pd.DataFrame | None:
     """From the line with number `place` on; None: there is none."""
     try:
-        return pd.read_csv(
+        return read_csv(
             _without_comments(path),
             sep=separator,
             header=None,

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from virl_tf.persistence.files import read_json, write_text
+from virl_tf.persistence.files import read_csv, read_json, write_text
 from virl_tf.validation import InputError, reason
 
 import numpy as np
@@ -41,7 +41,7 @@ def table_so_far(path: Path, columns: list[str], label: str) -> pd.DataFrame:
     if not path.is_file():
         return pd.DataFrame(columns=columns)
     try:
-        table = pd.read_csv(path, float_precision="round_trip")
+        table = read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {reason(error)}.") from error
     numbers = table.drop(columns=label, errors="ignore").select_dtypes("number")

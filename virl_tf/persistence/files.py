@@ -13,11 +13,14 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from virl_tf.validation import MAX_UNPACKED_BYTES, InputError, check_unpacked_size, reason
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # What zipfile raises for damaged files: RuntimeError where a header asks for a password or an
 # unknown compression, OverflowError and struct.error for impossible offsets and sizes.
@@ -199,6 +202,16 @@ def _map(path: Path, file: io.BufferedIOBase, end: int) -> np.ndarray:
         return np.empty(shape, dtype)
     order: Any = "F" if fortran_order else "C"
     return np.memmap(path, dtype, "r", file.tell(), shape, order)
+
+
+def read_csv(file: Any, **options: Any) -> "pd.DataFrame":
+    """`pandas.read_csv` that gives numbers back as they were written, to the last bit."""
+    import pandas as pd
+
+    # The default from pandas 3.1 on, where to ask for it is deprecated.
+    if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1):
+        options["float_precision"] = "round_trip"
+    return pd.read_csv(file, **options)
 
 
 def load_array(path: Path) -> np.ndarray:

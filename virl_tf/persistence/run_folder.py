@@ -23,6 +23,7 @@ from virl_tf.persistence.configuration import differences, numerics, versions
 from virl_tf.persistence.files import (
     DamagedFileError,
     plain,
+    read_csv,
     read_json,
     remove_partial,
     save_arrays,
@@ -330,7 +331,7 @@ class RunFolder:
         import pandas as pd
 
         try:
-            frame = pd.read_csv(self.path / name, float_precision="round_trip")
+            frame = read_csv(self.path / name)
         except (OSError, ValueError) as error:
             raise InputError(f"{self.path / name} cannot be read: {reason(error)}.") from error
         text = [key for key in frame if not pd.api.types.is_numeric_dtype(frame[key])]
