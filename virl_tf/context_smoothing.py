@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from virl_tf.conditional import conditioned
 from virl_tf.em.density import Fit
+from virl_tf.em.stacking import as_good
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
 from virl_tf.shapes import Array, Float64
@@ -122,9 +123,7 @@ def describe_rows(
     first, second = (
         _log_likelihoods(each.smooth(each.unsmoothed), held_out, num_contexts) for each in of_each
     )
-    ahead = second - first
-    error = ahead.std() / np.sqrt(len(ahead))
-    return of_each[1] if ahead.mean() > error else of_each[0]
+    return of_each[0 if as_good(second - first) else 1]
 
 
 def _log_likelihoods(joint: Mixture, rows: np.ndarray, num_contexts: int) -> Float64[Array, " M"]:
