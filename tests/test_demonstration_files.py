@@ -284,7 +284,7 @@ def csv(*lines, header="a,b"):
             "x.csv",
             csv("1,oops"),
             r"column 'b' holds text in row 30, for example 'oops'; without numbers: b; "
-            r"with numbers: a; mend such rows, or drop the former \(--exclude b\)\.$",
+            r"with numbers: a; drop the former \(--exclude b\), or mend their rows\.$",
         ),
         ("x.csv", csv("1,"), r"NaN or infinities in row 30, line 32 of the file \(column 'b'\)"),
         ("x.csv", csv("1,inf"), r"row 30, line 32 of the file \(column 'b'\)"),

@@ -311,10 +311,9 @@ def check_number_columns(where: str, held: Mapping[str, str]) -> None:
     text = f"{where}: column {wrong[0]!r} holds {held[wrong[0]]}"
     if not numbers:
         raise InputError(f"{text}; no column holds numbers{_decimal_commas(held.values())}.")
-    few = "in row" in held[wrong[0]] and " more," not in held[wrong[0]]
     raise InputError(
         f"{text}; without numbers: {_listed(wrong)}; with numbers: {_listed(numbers)}; "
-        f"{'mend such rows, or ' if few else ''}drop the former{_exclude(wrong)}."
+        f"drop the former{_exclude(wrong)}, or mend their rows."
     )
 
 
