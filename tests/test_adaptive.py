@@ -283,6 +283,9 @@ def test_few_components_have_more_rounds_and_so_do_many():
 def test_few_rounds_are_enough_from_where_the_modes_are():
     assert budget_of(64, 2, search_hparams(), at_modes=True).rounds == 4
     assert budget_of(64, 2, search_hparams({"num_rounds": 7}), at_modes=True).rounds == 7
+    splits = [budget_of(4, 2, search_hparams(), at_modes=at).split_rounds for at in (False, True)]
+    assert splits == [6, 0]
+    assert budget_of(4, 2, search_hparams({"split_rounds": 3}), at_modes=True).split_rounds == 3
 
 
 def test_the_support_is_respected():

@@ -7,7 +7,7 @@ from virl_tf.tasks.experts import RandomExperts
 from virl_tf.validation import InputError
 from virl_tf.vips import conditional, vips
 from virl_tf.vips.conditional import conditional_step, conditional_steps, improve
-from virl_tf.vips.trust_region import update_components, update_weights
+from virl_tf.vips.trust_region import gate_eta, update_components, update_weights
 from virl_tf.vips.vips import VipsHistory, step_options
 
 import numpy as np
@@ -164,7 +164,7 @@ def test_the_gate_keeps_its_bound(bound):
         new = tf.math.log_softmax(log_gate + gains / (1.0 + eta)).numpy()
         return np.mean([np.exp(n) @ (n - o) for n, o in zip(new, log_gate.numpy(), strict=True)])
 
-    eta, kl = conditional._gate_eta(log_gate, gains, tf.constant(bound, tf.float64))
+    eta, kl = gate_eta(log_gate, gains, tf.constant(bound, tf.float64))
     if bound == 1e6:
         assert float(eta) == 0.0
     else:
@@ -177,7 +177,7 @@ def test_the_gate_of_one_context_is_the_update_of_weights():
     rng = np.random.default_rng(2)
     log_weights = tf.math.log_softmax(tf.constant(rng.standard_normal(4)))
     gains, bound = tf.constant(rng.standard_normal(4)), tf.constant(0.01, tf.float64)
-    eta, kl = conditional._gate_eta(log_weights[None], gains[None], bound)
+    eta, kl = gate_eta(log_weights[None], gains[None], bound)
     expected, expected_kl = update_weights(log_weights, gains, bound)
     found = tf.math.log_softmax(log_weights + gains / (1.0 + eta))
     np.testing.assert_allclose(found, expected, atol=1e-9)

@@ -441,6 +441,12 @@ def plain_target(rows):
     )
 
 
+def test_the_error_of_an_elbo_is_of_draws_within_their_contexts():
+    """Between contexts the target may differ by any f(c), which is nothing about the policy."""
+    found, further = (quick(lambda r, k=k: plain_target(r) + k * r[:, 0]) for k in (0.0, 100.0))
+    assert 0.0 < further.elbo_error == pytest.approx(found.elbo_error, rel=0.01)
+
+
 def test_a_policy_for_all_contexts_finds_the_truth():
     """Of one Gaussian whose mean is 3 c and whose variance is 1/4, off by a quadratic f(c)."""
     found = quick(plain_target, num_components=1, num_steps=60)

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from fractions import Fraction
 from importlib import import_module
 
 import virl_tf
@@ -432,11 +433,11 @@ def test_what_evaluate_returns_is_in_the_history(tmp_path):
     assert list(load(tmp_path / "run").history.twice) == [2.0, 4.0, 6.0, 8.0]
 
 
-@pytest.mark.parametrize("number", [tf.constant(2.5), np.float32(2.5), np.array([2.5])[0]])
+@pytest.mark.parametrize("number", [tf.constant(2.5), np.float32(2.5), Fraction(5, 2), 10**30])
 def test_what_evaluate_returns_may_be_a_number_of_any_library(tmp_path, number):
     arguments = {"evaluate": lambda state: {"found": number}, "hparams": ONE_ITERATION}
     result = tiny_fit("eim", directory=tmp_path / "run", **arguments)
-    assert list(result.history.found) == [2.5]
+    assert list(result.history.found) == [float(number)]
 
 
 @pytest.mark.parametrize(
@@ -445,6 +446,7 @@ def test_what_evaluate_returns_may_be_a_number_of_any_library(tmp_path, number):
         (None, "must return a dictionary of numbers, got None"),
         ({"norm": tf.zeros([2])}, "a number for each name"),
         ({"norm": "large"}, "a number for each name"),
+        ({"norm": 2.0 + 1.0j}, "a number for each name"),
         ({1: 2.0}, "names of text, got 1"),
         ({"epochs": 0.0}, "'epochs', a column of the history already"),
     ],
@@ -453,6 +455,12 @@ def test_what_evaluate_must_not_return_is_refused_at_once(tmp_path, returned, me
     with pytest.raises(InputError, match=message):
         tiny_fit("eim", evaluate=lambda state: returned, directory=tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
+def test_a_bandwidth_that_is_too_narrow_leaves_no_folder(tmp_path):
+    with pytest.raises(InputError, match="the KDE's bandwidth in column 0 is 1e-07"):
+        tiny_fit(directory=tmp_path / "run", hparams=tiny.overrides(kde={"bandwidth": 1e-7}))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("before", [0, 2])

@@ -702,6 +702,8 @@ def test_from_a_start_of_ones_own_they_do_so_on_any_log_density(apart, cold):
     fitted = fit_policy(apart.log_prob, 2, 4, temperature=0.25, **own)
     for found, expected in zip(fitted.policy, cold.policy, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-9)
+    inside = fit_policy(apart, 2, 4, temperature=0.25, support=lambda x: x[:, 0] < 99.0, **own)
+    np.testing.assert_allclose(inside.policy.log_weights, cold.policy.log_weights, atol=1e-3)
 
 
 @pytest.mark.parametrize("own", [{"search": False}, {"search": {"num_rounds": 2}}])

@@ -503,13 +503,13 @@ def test_numpy_numbers_are_numbers(num_steps):
     "shape", [(), (4,), (6,), (5, 4), (3, 6), (5, 1), (0,), (2, 5, 1)], ids=str
 )
 def test_points_of_another_dimension_are_refused_with_their_shape(task, function, shape):
-    with pytest.raises(InputError, match=r"x must have shape \[..., 5\]") as error:
+    with pytest.raises(InputError, match=r"x must be an array .* \[..., 5\]") as error:
         getattr(task, function)(np.zeros(shape))
     assert str(shape) in str(error.value)
 
 
 def test_a_number_is_no_walk(task):
-    with pytest.raises(InputError, match="one angle per step"):
+    with pytest.raises(InputError, match=r"x must be an array of real numbers \[..., 5\]"):
         task.log_prob(0.6)
 
 

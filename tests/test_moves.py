@@ -5,6 +5,7 @@ from virl_tf.trajectories import moves as moves_module
 from virl_tf.trajectories.episodes import check_episodes
 
 import numpy as np
+import pandas as pd
 import pytest
 
 PATHS = [np.cumsum(np.random.default_rng(i).normal(size=(9 + i, 2)), axis=0) for i in range(3)]
@@ -80,12 +81,17 @@ def test_the_default_is_a_ninth_of_an_episode():
     assert Moves.of(paths).steps == 4
 
 
+def swapped():
+    return check_episodes([pd.DataFrame(path, columns=["b", "a"]) for path in PATHS])
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
         (lambda: Moves.of(check_episodes(PATHS), 9), "steps must be an integer from 1 to 8"),
         (lambda: Moves.of(check_episodes(PATHS), 0), "steps must be"),
-        (lambda: Moves(("a",), 2).rows(PATHS), "moves of 1 columns, trajectories of 2"),
+        (lambda: Moves(("a",), 2).rows(PATHS), "the columns x0, x1; expected are a, in this order"),
+        (lambda: Moves(("a", "b"), 2).rows(swapped()), "the columns b, a; expected are a, b"),
         (lambda: Moves(("a",), 2).rows(np.zeros((3, 4))), r"\[N, T, D\]"),
         (lambda: check_episodes(check_episodes(PATHS), np.arange(9.0)), "of their own; leave them"),
     ],

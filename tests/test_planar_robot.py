@@ -50,6 +50,15 @@ def test_links_have_length_one(robot):
     np.testing.assert_allclose(np.linalg.norm(np.diff(joints, axis=1), axis=2), 1.0, atol=1e-12)
 
 
+def test_a_goal_that_is_named_twice_counts_once():
+    """As of goals near each other the nearest does; the proposal goes to both."""
+    robots = [
+        PlanarRobot(3, goals=[[1.8, 0.6]] * n, prior_std=0.6, likelihood_std=0.3) for n in (1, 2)
+    ]
+    once, twice = (robot.log_normaliser for robot in robots)
+    assert twice == pytest.approx(once, abs=0.02)
+
+
 def test_draws_and_the_normaliser_are_those_of_importance_sampling(short):
     # Three Kolmogorov-Smirnov tests at 99.97 % each: together 99.9 % (Bonferroni).
     x = short.prior_stds * np.random.default_rng(0).standard_normal((500_000, 3))
@@ -133,5 +142,5 @@ def test_bad_arguments_are_refused(arguments, message):
 
 @pytest.mark.parametrize("shape", [(3,), (2, 9), ()])
 def test_other_dimensions_are_refused(robot, shape):
-    with pytest.raises(InputError, match="one angle per joint"):
+    with pytest.raises(InputError, match=r"x must be an array of real numbers \[..., 10\]"):
         robot.reward(np.zeros(shape))

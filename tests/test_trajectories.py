@@ -423,8 +423,10 @@ def test_columns_of_frames_count_by_their_names():
     encoding = fit_encoding(y, "promp", 4)
     assert encoding.columns == ("x", "y")
     np.testing.assert_allclose(encoding.encode(y), encoding.encode(waves(8)), rtol=1e-9)
-    with pytest.raises(InputError, match="columns y, x; this encoding is of x, y, in this order"):
+    with pytest.raises(InputError, match="columns y, x; expected are x, y, in this order"):
         encoding.encode([one[["y", "x"]] for one in y])
+    with pytest.raises(InputError, match="columns y, x; expected are x, y"):
+        encoding.encode(check_episodes([one[["y", "x"]] for one in y]))
     with pytest.raises(
         InputError, match="episode 3 has the columns y, x, where episode 0 has x, y"
     ):
@@ -550,9 +552,7 @@ def test_paths_that_differ_in_nothing_but_speed_are_refused_over_their_length():
 
 def test_another_width_is_refused():
     encoding = fit_encoding(waves(), "promp", 4)
-    with pytest.raises(
-        InputError, match="trajectories of 1 columns; this encoding is of 2: x0, x1"
-    ):
+    with pytest.raises(InputError, match="the columns x0; expected are x0, x1, in this order"):
         encoding.encode(waves()[..., :1])
 
 

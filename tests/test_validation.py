@@ -265,7 +265,8 @@ def test_a_frame_of_numbers_is_its_array():
         (
             {"who": ["me"] * 10, "when": pd.date_range("2020", periods=10)},
             r"column 'who' holds text, for example 'me'; without numbers: who, when; "
-            r"with numbers: speed, angle; drop the former \(--exclude who,when\), or mend their rows\.$",
+            r"with numbers: speed, angle; drop the former \(--exclude who,when\), or mend their "
+            r"rows\.$",
         ),
         ({"my kind": pd.Categorical(["a"] * 10)}, r"'my kind' holds category, not real numbers.*"
          r"\(--exclude 'my kind'\)"),

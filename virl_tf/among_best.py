@@ -19,7 +19,8 @@ class AmongBest(NamedTuple):
 
     Attributes:
         reward: of rows [c, x].
-        proposal: p, a density that samples in contexts.
+        proposal: p, a density that samples in contexts; of a `Fusion`, whose draws are the
+            policy's first, take one half.
         candidates: n.
         tolerance: in nats.
     """

@@ -197,9 +197,8 @@ def conditioned(joint: Mixture, num_contexts: int) -> Policy:
 
 
 def is_broken(policy: Policy) -> bool:
-    """Whether a policy's arrays are not numbers; a weight may be 0, and its logarithm -inf."""
-    log_weights, *others = policy
-    return bool(np.isnan(log_weights).any()) or not all(np.isfinite(a).all() for a in others)
+    """Whether a policy's arrays are not finite numbers, which no file of one may hold."""
+    return not all(np.isfinite(array).all() for array in policy)
 
 
 def check_conditional(what: str, arrays: Any) -> ConditionalMixture:

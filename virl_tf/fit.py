@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from virl_tf.observers import Observer, ProgressBar
 from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import plain, write_json, write_text
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.problem import Problem, make_problem
+from virl_tf.problem import Problem, kernel_estimate, make_problem
 from virl_tf.reward import Reward
 from virl_tf.score import Score, from_plain, in_words
 from virl_tf.summary import FitWarning, summarise
@@ -218,6 +217,8 @@ def fit(
         RunFolder.check(directory, config)
         if RunFolder(directory).finished:
             return _warned(load(directory), directory)
+    if values.kde.bandwidth != "held_out":
+        kernel_estimate(data, values, seed)  # refuses one that is too narrow
     choice = choose_mixture(data.rows, seed, data.groups, num_components)
     config["num_components"] = choice.components
     folder = RunFolder.open(directory, config) if directory is not None else None
@@ -348,12 +349,15 @@ def _measured(evaluate: Evaluate | None, state: State) -> dict[str, Any]:
         if name in Info._fields:
             raise InputError(f"evaluate must not return {name!r}, a column of the history already.")
     try:
-        return {
-            name: value if isinstance(value, Real) else float(value)
-            for name, value in found.items()
-        }
+        return {name: _plain_number(value) for name, value in found.items()}
     except (TypeError, ValueError) as error:
         raise InputError(f"evaluate must return a number for each name: {reason(error)}") from error
+
+
+def _plain_number(value: Any) -> int | float:
+    """Whole numbers that a table's columns can hold stay whole."""
+    whole = isinstance(value, (int, np.integer)) and abs(value) < 2**63
+    return value if whole else float(value)
 
 
 def _stages(

@@ -246,8 +246,8 @@ def _keeps_shares(log_prob: Any, initial_policy: Any, support: Any, temperature:
     """Whether weights stay as they are: from draws inside of a constraint, and below temperature 1
     from what stands for the modes: a start of the user's own, or that of a reward.
     """
-    if support is not None:
-        return initial_policy is None and _mixture_of(log_prob) is not None
+    if support is not None and initial_policy is None:
+        return _mixture_of(log_prob) is not None
     return temperature < 1.0 and (initial_policy is not None or isinstance(log_prob, Reward))
 
 

@@ -131,7 +131,7 @@ class SearchHparams:
     steps_per_round: int = _ranged(interval(1))
     samples_per_component: int | None = _ranged(interval(1))
     reused_steps: int = _ranged(interval(0))
-    split_rounds: int = _ranged(interval(0))
+    split_rounds: int | None = _ranged(interval(0))
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,8 @@ class Hparams:
                 raise InputError(
                     f"{source}: section {section!r} must hold keys and values, got {values!r}."
                 )
-            old = changed.get(section, getattr(self, section))
-            changed[section] = dataclasses.replace(
-                old, **_checked(SECTIONS[section], section, values, source)
-            )
+            new = _checked(SECTIONS[section], section, values, source)
+            changed[section] = dataclasses.replace(getattr(self, section), **new)
         return dataclasses.replace(self, **changed)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:

@@ -158,14 +158,17 @@ def contrast(high: Any, low: Any) -> dict[str, float]:
     Returns:
         {auc: probability that a value of `high` is above one of `low` (ties count half), 0.5 = no
         preference;
-        gap: difference of the means; above_best: share of `high` above the largest of `low`}.
+        gap: difference of the means, nan if both are -inf; above_best: share of `high` above the
+        largest of `low`}.
     """
     high, low = np.asarray(high, np.float64), np.asarray(low, np.float64)
     if not (len(high) and len(low)) or np.isnan(high).any() or np.isnan(low).any():
         return {"auc": float("nan"), "gap": float("nan"), "above_best": float("nan")}
-    difference = high[:, None] - low[None]
+    above, tied = high[:, None] > low, high[:, None] == low
+    with np.errstate(invalid="ignore"):
+        gap = float(high.mean() - low.mean())
     return {
-        "auc": float(np.mean(difference > 0.0) + 0.5 * np.mean(difference == 0.0)),
-        "gap": float(high.mean() - low.mean()),
+        "auc": float(above.mean() + 0.5 * tied.mean()),
+        "gap": gap,
         "above_best": float(np.mean(high > low.max())),
     }

@@ -16,7 +16,7 @@ class Measured(NamedTuple):
     """A policy that is restricted to the target's support."""
 
     elbo: float
-    error: float  # its standard error
+    error: float  # its standard error, in the contexts that it was measured in
     inside: float  # share of the unrestricted policy's draws
     undefined: float = 0.0  # share of these where the target is NaN or +inf, no log density
 
@@ -32,11 +32,21 @@ def measured(policy: Policy, target: Target, where: Where, seed: int) -> Measure
     values = np.asarray(values_at(target, x))
     undefined = float(np.mean(np.isnan(values) | (values == np.inf)))
     log_ratio = values - density_at(policy, x).numpy()
-    log_ratio = log_ratio[np.isfinite(log_ratio)]
-    number = len(log_ratio)
+    finite = np.isfinite(log_ratio)
+    number = int(finite.sum())
     inside = number / len(x)
     if number < 2:
         return Measured(-np.inf, 0.0, inside, undefined)
-    error = log_ratio.std(ddof=1) / np.sqrt(number)
-    elbo = log_ratio.mean() + np.log(inside)
-    return Measured(float(elbo), float(error), inside, undefined)
+    elbo = log_ratio[finite].mean() + np.log(inside)
+    error = _standard_error(log_ratio, finite, 1 if isinstance(where, int) else len(where.contexts))
+    return Measured(float(elbo), error, inside, undefined)
+
+
+def _standard_error(values: np.ndarray, counts: np.ndarray, contexts: int) -> float:
+    """Of the mean of those values that count, by their spread within each of so many contexts:
+    between them a target may differ by any function of the context.
+    """
+    of_each, counted = values.reshape(-1, contexts), counts.reshape(-1, contexts)
+    sums = np.sum(of_each, axis=0, where=counted)
+    left = (of_each - sums / np.maximum(counted.sum(axis=0), 1))[counted]
+    return float(left.std(ddof=min(contexts, len(left) - 1)) / np.sqrt(len(left)))

@@ -112,7 +112,7 @@ class Steps:
         if watch.stopped:
             return policy
         for done, found in enumerate(self._each(policy, range(num_steps), watch), start=1):
-            if watch.is_due(done, num_steps):
+            if watch.stopped or watch.is_due(done, num_steps):
                 watch.call(found)
         return found
 

@@ -172,7 +172,9 @@ class Reward(NamedTuple):
         )
 
     def truncate(self, count: int) -> "Reward":
-        """The reward with its first `count` networks alone: log q*_count."""
+        """The reward with its first `count` networks alone: log q*_count; of a pooled reward its
+        pool.
+        """
         count = check_integer("count", count, 0, int(self.networks.count))
         return self._replace(networks=self.networks._replace(count=tf.constant(count)))
 

@@ -128,7 +128,7 @@ class DiscriminatorFitter:
 
     @property
     def num_traces(self) -> int:
-        """How often the compiled epoch was traced; stays 1 through a run."""
+        """How often the compiled epoch was traced: once for all iterations of a run."""
         return self._train_epoch.experimental_get_tracing_count()
 
     def fit(
@@ -179,7 +179,8 @@ class DiscriminatorFitter:
         seed_dropout(self.model, split_seed(seed, iteration, "dropout"))
 
     def _epoch(self, experts: LogitData, samples: LogitData, seed: tf.Tensor) -> tf.Tensor:
-        """One pass over the experts in batches of equally many of both classes: the mean loss.
+        """One pass over the experts in whole batches of equally many of both classes, without a
+        random rest of less than a batch: the mean loss.
 
         Compiled.
         """

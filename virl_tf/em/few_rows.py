@@ -71,16 +71,12 @@ def mean_of_starts(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None =
     numbers = numbers_of_clusters(merges, len(z) // 2, MERGED)
     parts = _folds(merges, numbers, numpy_seed(seed, 0, "held out"), groups)
     usual_choices = [
-        [Choice("k-means", count, nu, ridge) for count in COMPONENTS]
+        [Choice(start, count, nu, ridge) for count in counts]
+        for start, counts in (("k-means", COMPONENTS), ("merging", sorted(numbers)))
         for nu in PSEUDO_ROWS
         for ridge in RIDGES
     ]
     column_choices = [[Choice("columns", count, SHARED) for count in COLUMNS_COMPONENTS]]
-    usual_choices += [
-        [Choice("merging", count, nu, ridge) for count in sorted(numbers)]
-        for nu in PSEUDO_ROWS
-        for ridge in RIDGES
-    ]
     with one_thread():
         others = [_Rows(np.delete(z, part, axis=0), seed) for part in parts]
         usual = _best(z, parts, others, usual_choices)

@@ -279,6 +279,8 @@ def halves(z: np.ndarray, seed: int, background: Gaussians | None = None) -> Gau
     n, d = z.shape
     if n < d + 2 or (z == z[0]).all():
         return None
+    # Columns that lie off 0 count for more. Around their means fresh rows are as likely (hall,
+    # digits, tumours, Gaussians, 22 pairs of fits: -0.05 to 0.04 nats).
     starts = [from_labels(z, two_means(rows, seed)) for rows in (z, weighted_columns(z))]
     found = [
         maximise(z, beside(start, background), SHARED, RIDGE_OF_HALVES, TOLERANCE_OF_HALVES)

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from virl_tf.contexts import checked
 from virl_tf.mixture import gaussian
-from virl_tf.numerics import DENSITY, LOG_2PI, generator, real_tensor
+from virl_tf.numerics import DENSITY, LOG_2PI, generator
 from virl_tf.tasks.slice_sampling import slice_sample
 from virl_tf.validation import InputError, check_integer, check_positive, check_seed
 
@@ -139,12 +140,7 @@ class GridWalker:
         return tf.cumsum(tf.cos(x) - self.spacing, axis=-1)
 
     def _angles(self, x: Any) -> tf.Tensor:
-        x = real_tensor("x", x, self.dim)
-        if x.shape.rank == 0 or x.shape[-1] != self.dim:
-            raise InputError(
-                f"x must have shape [..., {self.dim}], one angle per step; got {tuple(x.shape)}."
-            )
-        return x
+        return checked("x", x, self.dim)
 
 
 def num_half_angles(variance: float) -> int:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import DENSITY, LOG_2PI, generator, real_tensor
+from virl_tf.contexts import checked
+from virl_tf.numerics import DENSITY, LOG_2PI, generator
 from virl_tf.validation import InputError, check_integer, check_positive, check_seed
 
 GOALS = ((7.0, 0.0), (0.0, 7.0), (-7.0, 0.0), (0.0, -7.0))
@@ -167,6 +168,10 @@ class PlanarRobot:
         area = np.abs(a) * np.abs(b) * np.abs(np.sin(bend))
         bent_surprise = 0.5 * (x[:, middle] / self.prior_std) ** 2
         log_ratio -= bent_surprise + np.log(self.prior_std) + 0.5 * LOG_2PI
+        # Near one goal others may be near, too: of them R takes the nearest, the proposal all.
+        of_goals = self.goals @ np.array([1.0, 1j])
+        log_goals = -0.5 * (np.abs(end[:, None] - of_goals) / self.likelihood_std) ** 2
+        log_ratio += log_goals.max(axis=1) - np.logaddexp.reduce(log_goals, axis=1)
         with np.errstate(divide="ignore"):
             weights = 2.0 * len(self.goals) * first[:, -1] * np.exp(log_ratio) / area
         return x, np.where(np.abs(cosine) < 1.0, weights, 0.0)
@@ -176,12 +181,7 @@ class PlanarRobot:
         return tf.norm(self.joints(x)[..., -1:, :] - tf.constant(self.goals, DENSITY), axis=-1)
 
     def _angles(self, x: Any) -> tf.Tensor:
-        x = real_tensor("x", x, self.dim)
-        if x.shape.rank == 0 or x.shape[-1] != self.dim:
-            raise InputError(
-                f"x must have shape [..., {self.dim}], one angle per joint; got {tuple(x.shape)}."
-            )
-        return x
+        return checked("x", x, self.dim)
 
 
 @functools.cache

@@ -19,9 +19,8 @@ from virl_tf.shapes import Array, Float64
 from virl_tf.trajectories.episodes import (
     Episodes,
     at_samples,
+    check_columns,
     check_episodes,
-    names_of_frames,
-    numbered,
     resample,
 )
 from virl_tf.validation import InputError
@@ -176,17 +175,7 @@ class Encoding:
 
     def _checked(self, trajectories: Any, times: Any) -> Episodes:
         episodes = check_episodes(trajectories, times, to_fit=False)
-        named = names_of_frames(trajectories)
-        if named is not None and named != self.columns != numbered(len(named)):
-            raise InputError(
-                f"trajectories with the columns {', '.join(named)}; this encoding is of "
-                f"{', '.join(self.columns)}, in this order."
-            )
-        if len(episodes.columns) != len(self.columns):
-            raise InputError(
-                f"trajectories of {len(episodes.columns)} columns; this encoding is of "
-                f"{len(self.columns)}: {', '.join(self.columns)}."
-            )
+        check_columns(episodes.columns, self.columns)
         return episodes
 
     def __repr__(self) -> str:

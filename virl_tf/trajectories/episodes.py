@@ -116,6 +116,18 @@ def numbered(width: int) -> tuple[str, ...]:
     return tuple(f"x{i}" for i in range(width))
 
 
+def check_columns(found: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+    """Raises InputError for another number of columns, other names or another order; the numbers
+    that unnamed ones are called by are no names.
+    """
+    unnamed = numbered(len(wanted)) in (found, wanted)
+    if len(found) != len(wanted) or (found != wanted and not unnamed):
+        raise InputError(
+            f"trajectories with the columns {', '.join(found)}; expected are {', '.join(wanted)}, "
+            "in this order."
+        )
+
+
 def names_of_frames(trajectories: Any) -> tuple[str, ...] | None:
     """[D], of a list of data frames; None: of anything else. Raises InputError if they differ."""
     if not isinstance(trajectories, list | tuple) or isinstance(trajectories, Episodes):

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from virl_tf.shapes import Array, Float64, Int64
-from virl_tf.trajectories.episodes import check_episodes
-from virl_tf.validation import InputError, check_integer
+from virl_tf.trajectories.episodes import check_columns, check_episodes
+from virl_tf.validation import check_integer
 
 AHEAD, BACK = 3, 2  # knots of a move, and of what is remembered
 MOVES_OF_AN_EPISODE = 9
@@ -76,10 +76,7 @@ class Moves(NamedTuple):
             InputError: other columns, or no trajectories.
         """
         episodes = check_episodes(trajectories)
-        if len(episodes.columns) != len(self.columns):
-            raise InputError(
-                f"moves of {len(self.columns)} columns, trajectories of {len(episodes.columns)}."
-            )
+        check_columns(episodes.columns, self.columns)
         found = [self._windows(np.asarray(values, np.float64)) for values in episodes.values]
         rows = np.concatenate(found)
         noise = np.random.default_rng(seed).uniform(-1.0, 1.0, rows.shape)

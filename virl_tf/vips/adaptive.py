@@ -34,8 +34,9 @@ from virl_tf.vips.vips import (
 # Of the initial policy: the first candidates, and the unit of the gaps.
 START_DRAWS = 2000
 
-# M (docs/decisions-policies.md, num-rounds).
+# M (docs/decisions-policies.md, num-rounds, split-rounds).
 ROUNDS_AT_MODES = 4
+SPLIT_ROUNDS = 6  # elsewhere
 
 # Per component and step; all of them would let converged components crowd the rest out.
 STORED_DRAWS = 2
@@ -100,6 +101,7 @@ def budget_of(
     start whose components are at the modes few rounds are enough (`at_modes`), and light ones stay:
     they are modes.
     """
+    splits = 0 if at_modes else SPLIT_ROUNDS
     for_many = math.ceil(0.4 * num_components)
     for_few = min(30, 250 // num_components)
     of_values = max(30, 5 * num_coefficients(dim) // 3)
@@ -112,7 +114,7 @@ def budget_of(
         steps_per_round=hparams.steps_per_round,
         samples=samples,
         reused_steps=hparams.reused_steps,
-        split_rounds=0 if at_modes else hparams.split_rounds,
+        split_rounds=splits if hparams.split_rounds is None else hparams.split_rounds,
     )
 
 

@@ -51,7 +51,7 @@ from virl_tf.shapes import Array, Bool, Float64, Int32
 from virl_tf.validation import InputError
 from virl_tf.vips import vips
 from virl_tf.vips.surrogate import fit_quadratic
-from virl_tf.vips.trust_region import smallest_eta, update_components
+from virl_tf.vips.trust_region import gate_eta, update_components
 from virl_tf.vips.vips import StepOptions, Target, VipsHistory
 
 MOST_CONTEXTS = 1000
@@ -124,7 +124,7 @@ def conditional_step(
 
     ratios = log_target - log_policy
     change = _raw(_gains(draws.s, ratios, alive), acting)
-    eta, gate_kl = _gate_eta(acting.log_gate, quadratics(change, contexts), options.weight_kl_bound)
+    eta, gate_kl = gate_eta(acting.log_gate, quadratics(change, contexts), options.weight_kl_bound)
     gate = [old + part / (1.0 + eta) for old, part in zip(policy.gate, change, strict=True)]
     new = new._replace(gate_offsets=gate[0], gate_slopes=gate[1], gate_curvatures=gate[2])
 
@@ -248,23 +248,6 @@ def _raw(
     turned = tf.linalg.matvec(curvatures, acting.means)
     constants -= tf.reduce_sum((slopes + 0.5 * turned) * acting.means, axis=1)
     return constants, slopes + turned, curvatures
-
-
-def _gate_eta(
-    log_gate: Float64[Array, "M K"], gains: Float64[Array, "M K"], kl_bound: Float64[Array, ""]
-) -> tuple[Float64[Array, ""], Float64[Array, ""]]:
-    """The least eta >= 0 with E_c[KL] <= kl_bound after log_gate + gains / (1 + eta); that KL."""
-
-    def kl(eta: tf.Tensor) -> tf.Tensor:
-        new = tf.nn.log_softmax(log_gate + gains / (1.0 + eta), axis=-1)
-        of_each = tf.reduce_sum(tf.math.multiply_no_nan(new - log_gate, tf.exp(new)), axis=-1)
-        return tf.reduce_mean(of_each)[None]
-
-    # KL <= spread^2 / (8 (1 + eta)^2) in each context, as for the weights.
-    spread = tf.reduce_max(tf.reduce_max(gains, axis=1) - tf.reduce_min(gains, axis=1))
-    most = (1.0 + spread * tf.math.rsqrt(kl_bound))[None]
-    eta = smallest_eta(kl, tf.zeros([1], DENSITY), most, kl_bound, tf.constant([True]))
-    return eta[0], kl(eta)[0]
 
 
 def conditional_steps(

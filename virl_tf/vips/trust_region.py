@@ -79,20 +79,25 @@ def update_weights(
     Returns:
         log w and KL(w || w_old).
     """
+    eta, kl = gate_eta(log_weights[None], gains[None], kl_bound)  # a gate without contexts
+    return tf.nn.log_softmax(log_weights + gains / (1.0 + eta)), kl
 
-    def solution(eta: tf.Tensor) -> tf.Tensor:
-        return tf.nn.log_softmax(log_weights + gains / (1.0 + eta[:, None]), axis=-1)
+
+def gate_eta(
+    log_gate: Float64[Array, "M K"], gains: Float64[Array, "M K"], kl_bound: Float64[Array, ""]
+) -> tuple[Float64[Array, ""], Float64[Array, ""]]:
+    """The least eta >= 0 with E_c[KL] <= kl_bound after log_gate + gains / (1 + eta); that KL."""
 
     def kl(eta: tf.Tensor) -> tf.Tensor:
-        new = solution(eta)
-        return tf.reduce_sum(tf.math.multiply_no_nan(new - log_weights, tf.exp(new)), axis=-1)
+        new = tf.nn.log_softmax(log_gate + gains / (1.0 + eta), axis=-1)
+        of_each = tf.reduce_sum(tf.math.multiply_no_nan(new - log_gate, tf.exp(new)), axis=-1)
+        return tf.reduce_mean(of_each)[None]
 
-    # KL <= spread^2 / (8 (1 + eta)^2) (Hoeffding), so the upper end satisfies the bound.
-    spread = tf.reduce_max(gains) - tf.reduce_min(gains)
-    least = tf.zeros([1], DENSITY)
+    # KL <= spread^2 / (8 (1 + eta)^2) in each context (Hoeffding), so the upper end satisfies it.
+    spread = tf.reduce_max(tf.reduce_max(gains, axis=1) - tf.reduce_min(gains, axis=1))
     most = (1.0 + spread * tf.math.rsqrt(kl_bound))[None]
-    eta = smallest_eta(kl, least, most, kl_bound, tf.constant([True]))
-    return solution(eta)[0], kl(eta)[0]
+    eta = smallest_eta(kl, tf.zeros([1], DENSITY), most, kl_bound, tf.constant([True]))
+    return eta[0], kl(eta)[0]
 
 
 def smallest_eta(
