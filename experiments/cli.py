@@ -554,8 +554,8 @@ def infer_command(
         Option(
             "--search/--fixed",
             help="Add and prune components first, or keep one set of them as in the paper; "
-            "default: search, but not for all contexts, below --temperature 1, nor with --support, "
-            "where a policy starts from the reward's draws inside.",
+            "default: search, but not for all contexts, below --temperature 1, nor with --support "
+            "on one fit's reward that carries an EM mixture: a policy starts from its draws.",
         ),
     ] = None,
     steps: Annotated[
@@ -579,8 +579,8 @@ def infer_command(
     temperature: Annotated[
         float,
         Option(
-            help="Of a fit: below 1 the policy keeps nearer to what is likeliest, and no "
-            "component's weight changes."
+            help="Of a fit: below 1 the policy keeps nearer to what is likeliest, and, but with "
+            "--search, --fixed or contexts, no component's weight changes."
         ),
     ] = 1.0,
     obstacles: Annotated[
@@ -590,7 +590,8 @@ def infer_command(
         str | None,
         _given(
             "FILE.py:NAME",
-            "Your Python function of points [N, D] that is true where the policy may go.",
+            "Your Python function of points [N, D] (for all contexts of rows [c, x]) that is true "
+            "where the policy may go.",
         ),
     ] = None,
     out: Annotated[

@@ -11,7 +11,7 @@ from virl_tf import Encoding, fit_encoding, save_encoding
 from virl_tf.score import in_words
 from virl_tf.summary import reward_in_words
 from virl_tf.trajectories.episodes import Episodes
-from virl_tf.validation import InputError, check_integer
+from virl_tf.validation import InputError
 
 import numpy as np
 from rich.console import Console
@@ -45,8 +45,6 @@ def fit_file(
         data, paths = read, None
     else:
         data, paths = encoded(read)
-    if request.components is not None:
-        check_integer("--components", request.components, 1, len(data.x))
     dimension = f"dimension {len(data.columns) - len(data.contexts)}"
     if data.contexts:
         dimension += f", each in a context of dimension {len(data.contexts)},"

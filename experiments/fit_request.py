@@ -232,9 +232,11 @@ def parse_numbers(
     """A=1,B=2 -> {A: 1, B: 2}; B alone has the default. Raises InputError."""
     if text is None:
         return None
-    found = {}
+    found: dict[str, float] = {}
     for part in parse_names(text) or []:
         name, separator, number = part.partition("=")
+        if name.strip() in found:
+            raise InputError(f"{option} gives {name.strip()!r} twice.")
         try:
             found[name.strip()] = float(number) if separator or default is None else default
         except ValueError as error:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,9 +37,10 @@ class InferenceRequest(NamedTuple):
 
     Attributes:
         search: components are added and pruned first; without it their set is fixed, as in the
-            paper; None: but for a policy for all contexts.
+            paper; None: but for a policy for all contexts, below temperature 1, and where
+            `fit_policy` starts from a reward's draws inside of the support.
         steps, samples: of the components' own steps; None: 400 of 100 samples for a fixed set,
-            `fit_policy`'s after a search.
+            else `fit_policy`'s.
         obstacles: the share of path planning's paths that discs block, which the reward does not
             know of.
         support: where the policy may go, a Python function; see `experiments.user_functions`.
@@ -134,10 +135,14 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
     for_all = rewards[0].num_contexts > 0 and context is None
     if for_all and request.search:
         raise InputError("--search is not for a policy for all contexts; give one with --context.")
+    if request.support is not None and "task" in RunFolder(runs[0]).config:
+        text = "--support is for fits to your own demonstrations; path_planning has --obstacles."
+        raise InputError(text)
     named = None if request.support is None else load_support(request.support)
     support = None if named is None else UserSupport(named.function)
     search, temperature = request.search, _temperature(runs[0], request.temperature)
-    if search is None and support is None and temperature >= 1.0:
+    inside = support is not None and len(runs) == 1 and rewards[0].mixture.num_components > 0
+    if search is None and not inside and temperature >= 1.0:
         search = not for_all
     steps, samples = _steps_and_samples(request, search, for_all)
     inference = inference_of(runs, rewards, request.obstacles, context, support)
@@ -289,7 +294,8 @@ def inference_of(
         if obstacles is not None:
             raise InputError("--obstacles is for tasks; on your own demonstrations use --support.")
         for run in runs:
-            draw_missing(run, virl_tf.load(run))
+            with suppress(OSError):  # it may be read-only
+                draw_missing(run, virl_tf.load(run))
         return OwnInference(runs, rewards, context, given)
     if obstacles is not None and not _has_obstacles(describe(config["task"])):
         takers = names_where(_has_obstacles)
@@ -346,6 +352,7 @@ def _fit(plan: Plan) -> tuple[PolicyResult, list[dict[str, float]]]:
             "check its units."
         ) from error
     if fitted.policy is not measured:  # the start, or that of a fit that ended early
-        evaluations = [row for row in evaluations if row["step"] < steps]
-        measure(steps, fitted.policy)
+        done = len(fitted.history)
+        evaluations = [row for row in evaluations if row["step"] < done]
+        measure(done, fitted.policy)
     return fitted, evaluations

@@ -175,6 +175,8 @@ def _read_table(path: Path, task: str, made: dict[Path, _Made]) -> pd.DataFrame:
             made[record.path] = _Made(made_by, _given_of_unit(stage), stage.config)
         return table_of(records)
     frame = read_table(file)
+    if "ablation" in frame:
+        raise InputError(f"{file} is a table of `ablate`; figure ablations is drawn from it.")
     if list(frame.columns) not in [columns_of(name) for name in names()]:
         columns = ", ".join(frame.columns)[:400]
         raise InputError(

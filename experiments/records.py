@@ -86,6 +86,11 @@ def write_record(folder: Path, path: Path) -> None:
 
     Raises InputError if `folder` is none, or the record cannot be written.
     """
+    _write(path, _content(folder))
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    """The members of a run's record. Raises InputError if there is none."""
     _check_finished(folder)
     folders = [folder, *sorted(file.parent for file in folder.glob("*/summary.json"))]
     stages: dict[str, Any] = {}
@@ -99,6 +104,10 @@ def write_record(folder: Path, path: Path) -> None:
     content["record.json"] = _to_json({"format": FORMAT, "stages": stages})
     content["sha256"] = _digest(content)
     content["seconds.json"] = _to_json(seconds)
+    return content
+
+
+def _write(path: Path, content: Mapping[str, bytes]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda file: _write_zip(file, content))
@@ -195,7 +204,6 @@ def record(runs: Iterable[Path], out: Path) -> None:
     """
     found: dict[Path, Path] = {}
     for run in runs:
-        _check_finished(run)
         path = out / f"{run.resolve().name}{SUFFIX}"
         if path.exists():
             raise InputError(f"{path} is there already; give another folder.")
@@ -203,8 +211,9 @@ def record(runs: Iterable[Path], out: Path) -> None:
             text = f"{found[path]} and {run} would both be {path}; give each its own --out."
             raise InputError(text)
         found[path] = run
-    for path, run in found.items():
-        write_record(run, path)
+    contents = {path: _content(run) for path, run in found.items()}
+    for path, content in contents.items():
+        _write(path, content)
         size = path.stat().st_size / 1e3
         screen().print(f"wrote {path} ({size:.0f} KB)", highlight=False, soft_wrap=True)
 
@@ -290,6 +299,6 @@ def _unpacked(path: Path, folder: Path) -> Path:
         unpack(read_record(path), folder)
         return folder
     found = find_records(path)
-    for file in found:
-        unpack(read_record(file), folder / file.stem)
+    for i, file in enumerate(found):  # those of several subfolders may have one name
+        unpack(read_record(file), folder / f"{i}-{file.stem}")
     return folder if found else path

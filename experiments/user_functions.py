@@ -58,15 +58,14 @@ def load_function(option: str, text: str, default: str, kind: str) -> NamedFunct
     Raises:
         InputError: no such file, module or function, or one that fails while it is read.
     """
-    place, _, name = text.rpartition(":") if ":" in text else (text, "", default)
+    unnamed = ":" not in text or text.endswith(".py")
+    place, _, name = (text, "", default) if unnamed else text.rpartition(":")
     path = Path(place)
+    is_file = path.suffix == ".py"
+    folder = path.parent.absolute() if is_file else Path.cwd()
     try:
-        if path.suffix == ".py":
-            with _importable(path.parent):
-                module = _executed(path)
-        else:
-            with _importable(Path.cwd()):
-                module = importlib.import_module(place)
+        with _importable(folder):
+            module = _executed(path) if is_file else importlib.import_module(place)
         file = getattr(module, "__file__", None)
         digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
     except Exception as error:  # the user's program may raise anything
@@ -78,7 +77,7 @@ def load_function(option: str, text: str, default: str, kind: str) -> NamedFunct
             f"{option} {text}: {place} has no function {name!r}; allowed are FILE.py:name and "
             f"module:name of a function of {kind}."
         )
-    guard = functools.partial(_guarded, f"{option} {text}", file)
+    guard = functools.partial(_guarded, f"{option} {text}", file, folder)
     identity = text if digest is None else f"{name}, sha256 {digest}"
     return NamedFunction(guard(function), identity, guard)
 
@@ -88,7 +87,7 @@ def _importable(folder: Path) -> Iterator[None]:
     """What is in a folder can be imported, as `python FILE.py` and `python -m` have it; the command
     `virl` has neither.
     """
-    place = str(folder.absolute())
+    place = str(folder)
     missing = place not in sys.path
     if missing:
         sys.path.insert(0, place)
@@ -110,12 +109,17 @@ def _executed(path: Path) -> ModuleType:
     return module
 
 
-def _guarded(named: str, file: str | None, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, but what it raises is an `InputError` with the line of the user's file."""
+def _guarded(
+    named: str, file: str | None, folder: Path, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The function, which may import from the folder; what it raises is an `InputError` with the
+    line of the user's file.
+    """
 
     def called(*arguments: Any) -> Any:
         try:
-            return function(*arguments)
+            with _importable(folder):
+                return function(*arguments)
         except InputError:
             raise
         except Exception as error:  # the user's program may raise anything

@@ -212,13 +212,19 @@ def test_targets_are_known_by_the_names_that_they_have():
     assert tuple(vips.targets()) == settings.TARGETS
 
 
-@pytest.mark.parametrize(("names", "peers"), [(["peers"], False), (["kde"], True), ([], True)])
+@pytest.mark.parametrize(("names", "peers"), [(["peers"], False), (["vips"], True), ([], True)])
 def test_peers_are_refused_before_anything_is_measured(tmp_path, monkeypatch, names, peers):
     monkeypatch.setitem(sys.modules, "gmmvi", None)
     monkeypatch.setattr(command, "ceiling", lambda: pytest.fail("measured"))
     with pytest.raises(InputError, match=r"virl_tf\[bench\]"):
         command.benchmark(names, settings.Settings(peers=peers), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("options", [{"only": "walker"}, {"peers": True}, {"peer_seconds": 2.0}])
+def test_options_of_parts_that_are_not_asked_for_are_refused(tmp_path, options):
+    with pytest.raises(InputError, match=r"(is|are) for .*vips"):
+        settings.Settings(**options).check(["kde"], tmp_path / "out")
 
 
 @pytest.mark.parametrize("peers", [False, True])

@@ -218,6 +218,9 @@ def test_obstacles_are_for_path_planning(call, finished):
     status, _, error = call("infer", finished, "--components", "3", "--obstacles", "0.3")
     assert status == 2
     assert error == "error: --obstacles is for path_planning; these are runs of gaussians.\n"
+    status, _, error = call("infer", finished, "--components", "3", "--support", "free.py")
+    assert status == 2
+    assert "--support is for fits to your own demonstrations" in error
     assert digest(finished) == before
 
 

@@ -269,6 +269,7 @@ def test_policies_for_all_contexts_and_for_one(in_contexts, call, tmp_path):
         (["mine.npy", "--periodic", "x0=0"], "--periodic x0 must be a finite number > 0, got 0.0"),
         (["."], ". is a folder: give a file of demonstrations, or --trajectories if it holds a"),
         (["mine.npy", "--periodic", "x7"], "mine.npy 'x7': did you mean 'x1'?"),
+        (["mine.npy", "--lower", "x0=0,x0=1"], "--lower gives 'x0' twice"),
         (["mine.npy", "--lower", "x0"], "--lower takes COLUMN=NUMBER,..., got 'x0'"),
         (["mine.npy", "--lower", "x0=1000"], "demonstrations are outside of the bounds"),
         (["mine.npy", "--lower", "x0=1", "--upper", "x0=0"], "the lower one must be below"),

@@ -153,6 +153,23 @@ def test_records_of_several_runs_are_written_all_or_none(call, run, tmp_path):
     assert {path.name for path in out.iterdir()} == {"run.zip", "other.zip"}
 
 
+def test_of_two_runs_none_is_recorded_where_one_cannot_be(call, run, tmp_path):
+    broken, out = tmp_path / "broken", tmp_path / "records"
+    shutil.copytree(run, broken)
+    (broken / "grid.npz").write_bytes((broken / "grid.npz").read_bytes()[:100])
+    status, _, error = call("record", run, broken, "--out", out)
+    assert status == 2
+    assert "grid.npz" in error
+    assert not out.exists()
+
+
+def test_records_of_one_name_in_two_folders_are_both_unpacked(run, tmp_path):
+    for name in "ab":
+        write_record(run, tmp_path / "records" / name / "same.zip")
+    with unpacked([tmp_path / "records"]) as (folder,):
+        assert len(list(folder.iterdir())) == 2
+
+
 def test_errors_name_the_record_and_not_where_it_was_unpacked(run, tmp_path):
     write_record(run, tmp_path / "a.zip")
     with unpacked([tmp_path / "a.zip", run]) as (folder, same):

@@ -394,6 +394,7 @@ def test_text_in_results_is_never_markup(results):
     ("name", "content", "message"),
     [
         ("other/results.csv", "a,b\n1,2\n", "not a results table of this version"),
+        ("other/results.csv", "ablation,b\n1,2\n", "figure ablations is drawn from it"),
         (
             "other/results.csv",
             ",".join(COLUMNS) + "\nchess" + ",1" * 11 + "\n",

@@ -38,6 +38,17 @@ def test_what_a_function_raises_is_one_line_that_names_its_own(tmp_path):
     assert str(error.value) == f"--outcome {path}: {what}"
 
 
+def test_a_function_may_import_from_its_folder_whose_name_may_hold_a_colon(tmp_path):
+    folder = tmp_path / "a:b"
+    folder.mkdir()
+    (folder / "only_here.py").write_text("limit = 3\n")
+    text = "def support(x):\n    from only_here import limit\n    return x < limit\n"
+    (folder / "mine.py").write_text(text)
+    assert load_support(str(folder / "mine.py")).function(2)
+    assert load_support(f"{folder / 'mine.py'}:support").function(2)
+    assert str(folder) not in sys.path
+
+
 def test_what_the_library_refuses_within_a_function_stays_as_it_is(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("import virl_tf\ndef support(x):\n    return virl_tf.load(x)\n")

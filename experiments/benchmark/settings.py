@@ -53,6 +53,11 @@ class Settings(NamedTuple):
             raise InputError(f"--only {self.only!r} is in no target of: {'; '.join(TARGETS)}.")
         if self.peer_seconds is not None:
             check_positive("--peer-seconds", self.peer_seconds)
+        if self.only and names and "vips" not in names:
+            raise InputError("--only is for the targets of vips.")
+        compares = not names or {"vips", "few", "peers"} & set(names)
+        if not compares and (self.peers or self.peer_seconds is not None):
+            raise InputError("--peers and --peer-seconds are for vips and few.")
         if self.peers or "peers" in names:
             check_gmmvi()
         self.measured(names, out)

@@ -172,12 +172,14 @@ class ContextualExperiment:
         """
         data = Data(x, num_contexts=self.task.num_contexts)
         fits = reference_fits(data, {"": self._config["modes"]}, self._config["seed"])
-        found = {name: fit() for name, fit in fits.items()}
-        measures = {"i_projection": self.distances, "unseen": self.unseen}
-        return {
-            measure: {name: distances.of_density(q) for name, q in found.items()}
-            for measure, distances in measures.items()
-        }
+        found = {name: self.distances_of(fit()) for name, fit in fits.items()}
+        measures = ("i_projection", "unseen")
+        return {key: {name: of[key] for name, of in found.items()} for key in measures}
+
+    def distances_of(self, density: Any) -> dict[str, float]:
+        """Its I-projections in demonstrated contexts, and in withheld ones."""
+        places = {"i_projection": self.distances, "unseen": self.unseen}
+        return {name: distances.of_density(density) for name, distances in places.items()}
 
     def draw(self, out: Path, summary: Mapping[str, Any]) -> None:
         """Curves, and pictures of some contexts."""
@@ -240,9 +242,7 @@ class ContextualInference:
         fitting: Mapping[str, Any],
     ) -> tuple[dict[str, Any], str]:
         """Distances of it and of the first run's policy."""
-        trained = RunFolder(self._runs[0]).policy()
-        measures = {"i_projection": self._experiment.distances, "unseen": self._experiment.unseen}
-        before = {name: distances.of_density(trained) for name, distances in measures.items()}
+        before = self._experiment.distances_of(RunFolder(self._runs[0]).policy())
         series = [row["i_projection_policy"] for row in evaluations]
         unseen = self._experiment.unseen.of_density(policy)
         sentence = (

@@ -231,7 +231,7 @@ def numbers_by_name(what: str, found: Any, taken: Collection[str]) -> dict[str, 
         raise InputError(f"{wanted}, got {told(found)}.")
     numbers = {}
     for name, value in found.items():
-        if not isinstance(name, str) or name in taken:
+        if not isinstance(name, str) or not name.strip() or "\r" in name or name in taken:
             raise InputError(f"{wanted}, with other names than the table's own; got {name!r}.")
         if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
             raise InputError(f"{wanted}; {name!r} is {told(value)}.")

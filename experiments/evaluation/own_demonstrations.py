@@ -272,7 +272,8 @@ class OwnInference:
 
         encoding = load_encoding(out / "encoding.npz")
         shown = np.asarray(encoding.decode(self._train[:SHOWN]))
-        if self._context is None:
-            shown = load_arrays(self._run.path / "trajectories.npz")["demonstrations"]
+        stored = self._run.path / "trajectories.npz"
+        if self._context is None and stored.is_file():
+            shown = load_arrays(stored)["demonstrations"]
         write_trajectories(out, encoding, self.log_prob, (policy, self._trained()), shown)
         draw_trajectories(out)
