@@ -590,8 +590,8 @@ def infer_command(
         str | None,
         _given(
             "FILE.py:NAME",
-            "Your Python function of points [N, D] (for all contexts of rows [c, x]) that is true "
-            "where the policy may go.",
+            "Your Python function of points [N, D] (for all contexts of rows \\[c, x]) that is "
+            "true where the policy may go.",
         ),
     ] = None,
     out: Annotated[

@@ -358,7 +358,7 @@ def test_the_last_row_of_the_evaluations_is_of_the_policy_that_is_kept(
     def fit(*_, callback, **__):
         for done in (10, 20):
             callback(done, policy_of(walker, [3]))
-        return PolicyResult(kept, pd.DataFrame())
+        return PolicyResult(kept, pd.DataFrame(index=range(steps)))
 
     monkeypatch.setattr(inference_module, "fit_policy", fit)
     config = {"components": 2, "steps": steps, "seed": SEED, "samples": None}
