@@ -704,10 +704,10 @@ def ablate_command(
     What is finished is skipped.
     """
     from experiments.ablations import AblationRequest
-    from experiments.specification import parse_integers, parse_names
+    from experiments.specification import parse_names, parse_seeds
     from experiments.sweep import Workers
 
-    chosen = parse_integers("--seeds", seeds) or []
+    chosen = parse_seeds(seeds) or []
     target = (modes, steps, dim, rows, set_ or [])
     request = AblationRequest(task, parse_names(only), chosen, rewards_only, table, *target)
     request.units()

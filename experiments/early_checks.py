@@ -47,7 +47,7 @@ def check_infer(
         check_integer("--samples", samples, 4)
     if steps is not None:
         check_integer("--steps", steps, 1)
-    check_seed(seed)
+    check_seed(seed, "--seed")
     for run in runs:
         if not run.is_dir():
             raise InputError(f"no folder {run}; give the folder of a finished run.")

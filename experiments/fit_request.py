@@ -135,7 +135,7 @@ class FitRequest(NamedTuple):
         check_choice("method", method, METHODS)
         if components is not None:
             check_integer("--components", components, 1)
-        check_seed(seed)
+        check_seed(seed, "--seed")
         check_share("--held-out", held_out)
         family = METHODS[method].family
         if hparams_file is None:

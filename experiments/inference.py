@@ -127,6 +127,8 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
     """Raises InputError."""
     if len({run.resolve() for run in runs}) < len(runs):
         raise InputError("a run is given twice; the average of rewards is over different ones.")
+    if out.resolve() in {run.resolve() for run in runs}:
+        raise InputError(f"--out {out} is the run itself; a new policy wants a folder of its own.")
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
     context = _context(runs[0], rewards[0], request.context)

@@ -136,7 +136,7 @@ class RunRequest:
         budget = read_preset(preset)
         size = target_size(description, self.modes, self.steps)
         dim = _dimension(description, size, self.dim)
-        seed = check_seed(self.seed)
+        seed = check_seed(self.seed, "--seed")
         train = budget["demonstrations"]["train"]
         train = train if rows is None else check_integer("--rows", rows, dim + 2, MAX_ROWS)
         check_integer("--components (at most one per demonstration)", components, 1, train)
@@ -208,6 +208,12 @@ def parse_integers(name: str, text: str | None) -> list[int] | None:
             f"{name} must be integers with commas between them, for example 5,20,50; got {text!r}."
         ) from error
     return list(each_once)
+
+
+def parse_seeds(text: str | None) -> list[int] | None:
+    """What --seeds says. Raises InputError for other than integers, and for what is no seed."""
+    seeds = parse_integers("--seeds", text)
+    return None if seeds is None else [check_seed(seed, "--seeds") for seed in seeds]
 
 
 def _dimension(description: TaskDescription, size: int, dim: int | None) -> int:

@@ -18,6 +18,7 @@ from experiments.specification import (
     own_size_option,
     parse_integers,
     parse_names,
+    parse_seeds,
 )
 from experiments.tasks import describe
 
@@ -187,7 +188,7 @@ class SweepRequest(NamedTuple):
         description = describe(self.task)
         option = f"--{description.size_option}"
         sizes = parse_integers(option, own_size_option(description, self.modes, self.steps))
-        seeds = parse_integers("--seeds", self.seeds)
+        seeds = parse_seeds(self.seeds)
         methods = parse_names(self.methods)
         what = (self.task, self.chosen_preset, self.assignments)
         return units_of(

@@ -150,7 +150,7 @@ def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call
         (["run", "gaussians", "--preset", "fast"], "Allowed: best, paper, quick, smoke"),
         (["run", "gaussians", "--components", "0"], "--components"),
         (["run", "gaussians", "--components", "401"], "from 1 to 400"),
-        (["run", "gaussians", "--seed", "-1"], "seed must be"),
+        (["run", "gaussians", "--seed", "-1"], "--seed must be"),
         (["run", "gaussians", "--task-seed", "-1"], "--task-seed must be"),
         (["run", "gaussians", "--set", "network.layer_sise=8"], "did you mean 'layer_size'"),
         (["run", "gaussians", "--set", "network.layer_size=7"], "one of 8, 16, 32, 64, 128, 256"),

@@ -285,7 +285,7 @@ def test_inference_with_obstacles_tells_what_they_block(obstructed):
         (["walker", "walker"], [], "a run is given twice"),
         (["walker"], ["--samples", "0"], "samples"),
         (["walker"], ["--steps", "0"], "--steps must be an integer >= 1"),
-        (["walker"], ["--seed", "-1"], "seed must be"),
+        (["walker"], ["--seed", "-1"], "--seed must be"),
     ],
 )
 def test_inference_that_cannot_be_is_one_clear_line_and_leaves_nothing(
@@ -302,6 +302,14 @@ def test_inference_that_cannot_be_is_one_clear_line_and_leaves_nothing(
     assert message in error
     assert not (tmp_path / "out").exists()
     assert [digest(run) for run in runs] == before
+
+
+def test_a_run_is_no_folder_for_its_inference(call, walker):
+    before = digest(walker)
+    status, _, error = call("infer", walker, "--components", "3", "--out", walker)
+    assert (status, len(error.splitlines())) == (2, 1)
+    assert "is the run itself" in error
+    assert digest(walker) == before
 
 
 # --- a sweep and its claims -----------------------------------------------------------------------
@@ -471,7 +479,7 @@ def test_claims_of_another_task_are_refused(call, task, swept):
         (["sweep", "path_planning", "--steps", "4,5"], "--steps of path_planning must be even"),
         (["sweep", "grid_walker", "--steps", "0"], "--steps must be an integer from 1 to 10"),
         (["sweep", "grid_walker", "--steps", "3;4"], "--steps must be integers with commas"),
-        (["sweep", "grid_walker", "--seeds", "-1"], "seed must be"),
+        (["sweep", "grid_walker", "--seeds", "-1"], "--seeds must be"),
         (["sweep", "grid_walker", "--workers", "0"], "--workers"),
     ],
 )

@@ -566,6 +566,14 @@ def test_a_finished_folder_is_returned_unchanged(fitted):
 
 
 @pytest.mark.usefixtures("no_compute")
+def test_a_finished_folder_says_that_evaluate_is_not_called(fitted):
+    method, folder, _ = fitted
+    with pytest.warns(FitWarning, match="finished without evaluate="):
+        result = tiny_fit(method, directory=folder, evaluate=lambda state: {"mine": 1.0})
+    assert "mine" not in result.history
+
+
+@pytest.mark.usefixtures("no_compute")
 @pytest.mark.parametrize(
     ("change", "named"),
     [

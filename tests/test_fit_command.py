@@ -276,7 +276,7 @@ def test_policies_for_all_contexts_and_for_one(in_contexts, call, tmp_path):
         (["mine.npy", "--lower", "x0=-99", "--periodic", "x0"], "cannot have bounds, too"),
         (["mine.npy", "--set", "network.layer_sise=8"], "did you mean 'layer_size'"),
         (["mine.npy", "--hparams", "none.yaml"], "none.yaml"),
-        (["mine.npy", "--seed", "-1"], "seed must be"),
+        (["mine.npy", "--seed", "-1"], "--seed must be"),
         (["mine.npy", "--out", "setup.py"], "setup.py"),
     ],
 )

@@ -27,6 +27,8 @@ def _caught_stderr() -> Iterator[None]:
         os.dup2(caught.fileno(), 2)
         try:
             yield
+        except KeyboardInterrupt:
+            raise
         except BaseException:
             caught.seek(0)
             os.write(terminal, caught.read())

@@ -181,7 +181,7 @@ def fit(
         hparams: None (the preset `best` of hparams/presets.yaml over defaults.yaml), overrides of
             these {section: {key: value}}, a YAML file of such overrides, or a full `Hparams`.
         directory: keep config, metrics, checkpoints and result here. The same call again continues
-            a stopped run and returns a finished one.
+            a stopped run and returns a finished one, on which `evaluate` is not called.
         evaluate: called with the `State` after every iteration; what it returns is added to the
             history.
         progress: show a progress bar.
@@ -216,7 +216,7 @@ def fit(
     if directory is not None:
         RunFolder.check(directory, config)
         if RunFolder(directory).finished:
-            return _warned(load(directory), directory)
+            return _warned(_finished(directory, evaluate), directory)
     if values.kde.bandwidth != "held_out":
         kernel_estimate(data, values, seed)  # refuses one that is too narrow
     choice = choose_mixture(data.rows, seed, data.groups, num_components)
@@ -247,6 +247,18 @@ def fit(
         tensorboard=tensorboard,
     )
     return _warned(result, directory)
+
+
+def _finished(directory: Any, evaluate: Evaluate | None) -> Result:
+    """What is in the folder; warns if it was made without an `evaluate`."""
+    result = load(directory)
+    if evaluate is not None and set(result.history.columns) <= set(Info._fields):
+        text = (
+            f"{directory} was finished without evaluate=, which is not called now: its history has "
+            "no such measurements. For these give another folder."
+        )
+        warnings.warn(text, FitWarning, stacklevel=3)
+    return result
 
 
 def _warned(result: Result, directory: Any) -> Result:

@@ -19,7 +19,7 @@ import pandas as pd
 from experiments.result_files import FAILED, further_values, to_markdown
 from experiments.result_statistics import bounded, differences, lost, sign_flip_test, with_interval
 from experiments.screen import screen
-from experiments.specification import column_name, parse_integers, published_column, tuned_file
+from experiments.specification import column_name, parse_seeds, published_column, tuned_file
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import check_all_worked, print_left
 from experiments.tasks import describe
@@ -133,7 +133,7 @@ def _planned(
     studies: Studies, seeds: str | None, out: Path | None, budget: str | None
 ) -> tuple[list[Column], list[RunUnit], Path]:
     """The columns, their runs, and the folder. Raises InputError as `compare`."""
-    fresh = parse_integers("--seeds", seeds) or [100, 101, 102]
+    fresh = parse_seeds(seeds) or [100, 101, 102]
     columns = find_columns(studies)
     for column in columns:
         seen = sorted(set(fresh) & set(column.spec.seeds))

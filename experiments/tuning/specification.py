@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from virl_tf.methods import PAPER_METHODS
 from virl_tf.validation import InputError, check_choice, check_integer
 
-from experiments.specification import RunRequest, Specification, parse_integers, target_size
+from experiments.specification import RunRequest, Specification, parse_seeds, target_size
 from experiments.tasks import describe, descriptions
 from experiments.tasks.description import TaskDescription
 from experiments.tuning.space import searched
@@ -171,7 +171,7 @@ class TuneRequest(NamedTuple):
     def specification(self) -> StudySpecification:
         """The study. Raises InputError for whatever its runs could not be made with."""
         check_integer("--trials", self.trials, 1)
-        seeds = parse_integers("--seeds", self.seeds) or [0]
+        seeds = parse_seeds(self.seeds) or [0]
         column = (self.method, self.components)
         spec = self.studies.specification(column, seeds, self.assignments)
         names = searched(spec.task, *column)
