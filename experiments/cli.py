@@ -553,8 +553,8 @@ def infer_command(
         bool | None,
         Option(
             "--search/--fixed",
-            help="Add and prune components first, or keep one set of them as in the paper; "
-            "default: search, but not for all contexts, below --temperature 1, nor with --support "
+            help="Add and prune components first, or keep one set of them, as in our runs of the "
+            "paper; default: search, but not for all contexts, below --temperature 1, nor with --support "
             "on one fit's reward that carries an EM mixture: a policy starts from its draws.",
         ),
     ] = None,

@@ -29,7 +29,7 @@ INFERRED_COMPONENTS = 10  # of the runs that a sweep infers policies on, as in t
 class RunUnit:
     """A training run, followed by inference with `inference_components` on its reward (0: none).
 
-    `searches`: the kinds of inference, False with a fixed set of components as in the paper, True
+    `searches`: the kinds of inference, False with a fixed set of components, True
     with some that come and go. `prefix`: of its name, of several units with one run. `row`: of the
     live table, if not method and number of components. `label`: what a table of results calls it.
     """

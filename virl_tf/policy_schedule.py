@@ -24,7 +24,7 @@ class StepDefaults(NamedTuple):
         return max(self.fewest_samples, default_samples(dim, per, gradients))
 
 
-# Of a fixed set of components, as in the paper.
+# Of a fixed set of components.
 FIXED = StepDefaults(300)
 
 # In contexts a component's share is extrapolated to those in which it hardly acts: with the bound
@@ -51,7 +51,7 @@ class Schedule(NamedTuple):
 
     @property
     def by_gradients(self) -> bool:
-        """Whether steps follow those, where the target has them: not in the paper's fixed set."""
+        """Whether steps follow those, where the target has them: not of a fixed set."""
         return self.search is not None or self.steps is KEPT_SHARES
 
 

@@ -137,7 +137,7 @@ def status_of(series: Any) -> str:
 
 
 def new_start(reward: Reward, components: int, seed: int) -> Mixture:
-    """The paper's: "a newly initialised policy", over the spread of the demonstrations."""
+    """The paper's "newly initialized forward policy"; ours is over the demonstrations' spread."""
     return spread_start(reward, components, numpy_seed(seed, 0, "initial policy"))
 
 

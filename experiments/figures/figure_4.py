@@ -28,7 +28,7 @@ def draw_figure_4(
 ) -> None:
     """Training policies (10 components, dashed) and inference policies (as many as modes).
 
-    Solid: a fixed set of components, as in the paper; dash-dotted, where a sweep has it: components
+    Solid: a fixed set of components; dash-dotted, where a sweep has it: components
     that come and go. `published`: points read off the paper's figure (figures/published.py).
     """
     points = None if published is None else read_published(published, OF_THE_PAPER)

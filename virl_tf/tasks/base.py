@@ -25,4 +25,4 @@ class Task(Protocol):
         """Log p(x), normalised: [N, D] -> [N], float64."""
 
     def demonstrations(self, n: int, seed: int) -> np.ndarray:
-        """N demonstrations [n, D], by elliptical slice sampling as in the paper, or exact."""
+        """N demonstrations [n, D], by elliptical slice sampling, or exact."""

@@ -1,4 +1,4 @@
-"""Demonstrations by elliptical slice sampling, as in the paper."""
+"""Demonstrations by elliptical slice sampling; the paper cites its generalised form."""
 
 from collections.abc import Callable
 from typing import Any
