@@ -554,8 +554,9 @@ def infer_command(
         Option(
             "--search/--fixed",
             help="Add and prune components first, or keep one set of them, as in our runs of the "
-            "paper; default: search, but not for all contexts, below --temperature 1, nor with --support "
-            "on one fit's reward that carries an EM mixture: a policy starts from its draws.",
+            "paper; default: search, but not for all contexts, below --temperature 1, nor with "
+            "--support on one fit's reward that carries an EM mixture: a policy starts from its "
+            "draws.",
         ),
     ] = None,
     steps: Annotated[
