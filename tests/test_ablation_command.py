@@ -66,8 +66,11 @@ def test_method_ablations_are_the_paper_with_another_method():
     found = {unit.label: unit for unit in units(table="method_ablations")}
     assert next(iter(found)) == "virl"
     for name, unit in found.items():
-        assert (unit.spec.preset, unit.spec.method) == ("paper", name)
+        assert (unit.spec.preset, unit.spec.method) == ("paper", name.removesuffix("_more_steps"))
         assert unit.is_base == (name == "virl")
+    for name in ("geim", "eim"):
+        more = {"policy": {"update_steps": 162}}
+        assert found[f"{name}_more_steps"].spec.hparams == found[name].spec.hparams.override(more)
     assert {"virl_no_kde", "virl_no_weights", "eim_fusion", "geim_fusion_logit"} < set(found)
     # Of one family, of which the method alone differs.
     assert found["virl_no_kde"].spec.hparams == found["virl"].spec.hparams
