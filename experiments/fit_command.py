@@ -19,7 +19,11 @@ from rich.table import Column, Table
 
 from experiments.demonstration_files import Demonstrations
 from experiments.evaluation.own_demonstrations import draw_missing
-from experiments.evaluation.trajectories import some_demonstrations, write_trajectories
+from experiments.evaluation.trajectories import (
+    reward_draws,
+    some_demonstrations,
+    write_trajectories,
+)
 from experiments.fit_request import FitRequest, Trajectories
 from experiments.result_files import read_summary, reading
 from experiments.screen import screen, warn
@@ -137,9 +141,9 @@ def _write_trajectories(
     if result.reward.num_contexts:
         return
     if not (out / "trajectories.npz").is_file():
-        policies = (result.policy, result.policy)
+        drawn = reward_draws(result.reward, result.policy)
         shown = some_demonstrations(episodes, encoding)
-        write_trajectories(out, encoding, result.reward, policies, shown)
+        write_trajectories(out, encoding, result.reward, result.policy, drawn, shown)
     if not (out / "along.png").is_file():
         draw_trajectories(out)
 

@@ -1,6 +1,7 @@
 """Inference: a new policy, fitted by VIPS to the reward of one run or the average of several."""
 
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -72,6 +73,7 @@ class Plan(NamedTuple):
             below temperature 1.
         temperature: as `InferenceRequest`.
         config: what tells this command from others.
+        warnings: what is to be doubted before the fit.
     """
 
     inference: Inference
@@ -81,6 +83,7 @@ class Plan(NamedTuple):
     search: bool | None
     temperature: float
     config: dict[str, Any]
+    warnings: tuple[str, ...] = ()
 
     @property
     def fitting(self) -> dict[str, Any]:
@@ -116,10 +119,15 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     found, sentence = plan.inference.finish(out, fitted.policy, evaluations, plan.fitting)
     if plan.support is not None:
         found |= {"outside_of_support": _outside(plan, fitted.policy, RunFolder(runs[0]).policy())}
+    doubts = [*fitted.warnings, *found.get("warnings", ())]
+    if "warnings" in found:
+        found |= {"warnings": [*plan.warnings, *doubts]}
     summary = {**plan.config, **found, "evaluations": evaluations, "cpu_seconds": seconds}
     write_json(out / "summary.json", summary)
     console.print(f"{sentence}; in {out}", highlight=False, soft_wrap=True)
     _print_found(found, console)
+    for text in doubts:
+        warn(text, console.quiet)
     _print_how_to_read(out, console)
 
 
@@ -132,8 +140,9 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
     context = _context(runs[0], rewards[0], request.context)
-    if context is not None:
-        _warn_of_far(context, read_summary(runs[0])["columns"], console)
+    far = [] if context is None else _far(context, read_summary(runs[0])["columns"])
+    for text in far:
+        warn(text, console.quiet)
     for_all = rewards[0].num_contexts > 0 and context is None
     if for_all and request.search:
         raise InputError("--search is not for a policy for all contexts; give one with --context.")
@@ -160,7 +169,7 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
         **({} if context is None else {"context": context.tolist()}),
         **({} if temperature == 1.0 else {"temperature": temperature}),
     }
-    return Plan(inference, rewards[0], context, support, search, temperature, config)
+    return Plan(inference, rewards[0], context, support, search, temperature, config, tuple(far))
 
 
 def _preset_of(runs: list[Path]) -> object:
@@ -211,13 +220,11 @@ def _outside(plan: Plan, new: Any, trained: Any) -> dict[str, float]:
 
 
 def _print_found(found: Mapping[str, Any], console: Console) -> None:
-    """Whether a constraint holds, and what makes the policy worth less."""
+    """Whether a constraint holds."""
     if "outside_of_support" in found:
         new, trained = (f"{100.0 * share:.1f} %" for share in found["outside_of_support"].values())
         text = f"{new} of the new policy's draws, {trained} of the training policy's"
         console.print(f"outside of the support: {text}", highlight=False, soft_wrap=True)
-    for text in found.get("warnings", ()):
-        warn(text, console.quiet)
 
 
 def _print_how_to_read(out: Path, console: Console) -> None:
@@ -270,14 +277,17 @@ def _context(run: Path, reward: Reward, given: Mapping[str, float] | None) -> np
     return np.array([given[name] for name in names])
 
 
-def _warn_of_far(context: np.ndarray, columns: list[dict[str, Any]], console: Console) -> None:
-    """Of a context further outside of the demonstrated ones than a tenth of what they span."""
+def _far(context: np.ndarray, columns: list[dict[str, Any]]) -> list[str]:
+    """A line for each column of a context further outside of the demonstrated ones than a tenth of
+    what they span.
+    """
+    lines = []
     for value, column in zip(context, columns, strict=False):
         low, high = column["min"], column["max"]
         if not low - FAR * (high - low) <= value <= high + FAR * (high - low):
             text = f"context {column['name']} = {value:g} is outside of the demonstrated"
-            text += f" {low:.4g} to {high:.4g}: the policy there is a guess."
-            warn(text, console.quiet)
+            lines.append(f"{text} {low:.4g} to {high:.4g}: the policy there is a guess.")
+    return lines
 
 
 def inference_of(
@@ -331,21 +341,23 @@ def _fit(plan: Plan) -> tuple[PolicyResult, list[dict[str, float]]]:
         evaluations.append({"step": done, **inference.measure(policy)})
 
     try:
-        fitted = fit_policy(
-            inference.log_prob,
-            reward.dim,
-            components,
-            contexts=getattr(inference, "contexts", None),
-            temperature=plan.temperature,
-            search=SEARCH if plan.search else plan.search,
-            support=_both(inference.support, plan.support),
-            seed=seed,
-            num_steps=steps,
-            samples_per_component=config["samples"],
-            initial_policy=inference.start(reward, components, seed),
-            callback=measure,
-            callback_every=EVALUATE_EVERY if steps % EVALUATE_EVERY == 0 else steps,
-        )
+        with warnings.catch_warnings():  # its warnings are in the result
+            warnings.filterwarnings("ignore", category=UserWarning, module=__name__)
+            fitted = fit_policy(
+                inference.log_prob,
+                reward.dim,
+                components,
+                contexts=getattr(inference, "contexts", None),
+                temperature=plan.temperature,
+                search=SEARCH if plan.search else plan.search,
+                support=_both(inference.support, plan.support),
+                seed=seed,
+                num_steps=steps,
+                samples_per_component=config["samples"],
+                initial_policy=inference.start(reward, components, seed),
+                callback=measure,
+                callback_every=EVALUATE_EVERY if steps % EVALUATE_EVERY == 0 else steps,
+            )
     except NowhereInsideError as error:
         if plan.support is None:
             raise

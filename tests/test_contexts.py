@@ -509,7 +509,7 @@ def test_a_callback_sees_policies_with_contexts_and_support_sees_rows():
         ({"search": True}, "search is not for contexts; leave it out"),
         ({"search": {"num_rounds": 3}}, "search is not for contexts"),
         ({"gradients": True}, "gradients is not for contexts"),
-        ({"contexts": CONTEXTS[:, 0]}, r"contexts must hold a row per demonstration.*c\[:, None\]"),
+        ({"contexts": CONTEXTS[:, 0]}, r"contexts must be an array.*c\[:, None\].*condition\(c\)"),
         ({"contexts": np.full((9, 1), 2.0)}, "contexts.*does not vary|constant"),
         ({"contexts": np.full((9, 1), np.nan)}, "contexts"),
         ({"contexts": [[1.0], [2.0, 3.0]]}, r"contexts must hold a row .*got shape \(2, None\)"),

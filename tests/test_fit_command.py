@@ -243,11 +243,41 @@ def test_policies_for_all_contexts_and_for_one(in_contexts, call, tmp_path):
         status, _, error = call(*few, *options, "--out", folder / "refused")
         assert (status, message in error) == (2, True), error
         assert not (folder / "refused").exists()
+    _check_a_support_and_a_temperature(call, of_one, folder)
     far = [*few, "--context", "goal=99", "--fixed", "--quiet", "--out", folder / "one"]
     status, shown, error = call(*far)
     assert (status, shown) == (2, "")
     assert "warning: context goal = 99 is outside of the demonstrated -" in error
     assert "another configuration" in error
+    status, _, _ = call(*few, "--context", "goal=99", "--fixed", "--out", folder / "far")
+    assert status == 0
+    summary = json.loads((folder / "far" / "summary.json").read_text())
+    assert summary["warnings"][0].startswith("context goal = 99 is outside of the demonstrated")
+    axes, policy = (
+        style.read(folder / "far", "grid.npz")["axes"],
+        load_policy(folder / "far" / "policy.npz"),
+    )
+    heaviest = policy.means[np.argmax(policy.log_weights)].numpy()
+    assert (axes.min(axis=1) < heaviest).all()
+    assert (heaviest < axes.max(axis=1)).all()
+
+
+def _check_a_support_and_a_temperature(call, of_one, folder):
+    """Both ELBOs are of what was fitted: the reward over the temperature, inside of the support."""
+    where = load_policy(folder / "one" / "policy.npz").means[0, 0].numpy()
+    (folder / "half.py").write_text(f"def support(x):\n    return x[:, 0] < {where}\n")
+    options = ["--temperature", "0.5", "--support", folder / "half.py"]
+    status, shown, error = call(*of_one, *options, "--out", folder / "half")
+    assert status == 0, error
+    assert "(ELBO) at temperature 0.5 inside of the support: " in shown
+    run = virl_tf.load(of_one[1])
+    reward, policy = run.reward.condition([0.5]), run.policy.condition([0.5])
+    x = policy.sample(20_000, seed=2)
+    ratio = (reward(x) / 0.5 - policy.log_prob(x)).numpy()[x[:, 0] < where]
+    expected = ratio.mean() + np.log(len(ratio) / len(x))
+    found = json.loads((folder / "half" / "summary.json").read_text())["elbo"]["training_policy"]
+    error = 5.0 * ratio.std() / np.sqrt(2000 * len(ratio) / len(x))
+    assert found == pytest.approx(expected, abs=error)
 
 
 @pytest.mark.parametrize(

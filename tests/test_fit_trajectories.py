@@ -132,7 +132,8 @@ def test_joints_over_time(tmp_path):
     y = arm.reaching(40, num_steps=10)[0][..., :3]
     encoding = virl_tf.fit_encoding(y, "components", 2)
     policy = make_mixture()
-    write_trajectories(tmp_path, encoding, policy.log_prob, (policy, policy), y)
+    drawn = reward_draws(policy.log_prob, policy)
+    write_trajectories(tmp_path, encoding, policy.log_prob, policy, drawn, y)
     draw_trajectories(tmp_path)
     assert {path.name for path in tmp_path.glob("*.png")} == {"paths.png", "along.png"}
     with np.load(tmp_path / "trajectories.npz") as found:
@@ -236,6 +237,22 @@ def test_100_demonstrations_give_a_policy_with_components_in_both_ways():
     assert 0.25 < (draws > 0.0).mean() < 0.8  # of the demonstrations 0.56
 
 
+def _check_draws_inside_of_a_support(call, infer, folder):
+    """Of the reward, whose picture else shows what the support forbids."""
+    encoding = load_encoding(folder / "out/encoding.npz")
+    middle = float(np.median(np.load(folder / "one/trajectories.npz")["reward_draws"][:, -1, 0]))
+    (folder / "low.py").write_text(
+        "import tensorflow as tf\nimport virl_tf\n"
+        f"encoding = virl_tf.load_encoding({str(folder / 'out/encoding.npz')!r})\n"
+        f"def support(x):\n    return encoding.decode(x)[:, -1, 0] < {middle}\n"
+    )
+    status, _, error = call(*infer, "--support", folder / "low.py", "--out", folder / "low")
+    assert status == 0, error
+    drawn = np.load(folder / "low/trajectories.npz")["reward_draws"]
+    assert encoding.num_steps == drawn.shape[1]
+    assert (drawn[:, -1, 0] < middle).all()
+
+
 @pytest.mark.slow
 def test_paths_may_have_a_context_each(call, tmp_path):
     """Columns that are the same throughout an episode."""
@@ -264,6 +281,7 @@ def test_paths_may_have_a_context_each(call, tmp_path):
     one = ["infer", tmp_path / "out", *few, "--context", "goal=0.3", "--out", tmp_path / "one"]
     assert call(*one)[0] == 0
     assert np.load(tmp_path / "one/trajectories.npz")["trajectories"].shape == (1000, 12, 2)
+    _check_draws_inside_of_a_support(call, one[:-2], tmp_path)
     again = ["fit", tmp_path / "paths.csv", *options, "--out", tmp_path / "out"]
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     written = (tmp_path / "out/encoding.npz").stat().st_mtime_ns

@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import tensorflow as tf
 
@@ -266,6 +267,11 @@ def _checked_contexts(contexts: Any, search: Any, gradients: bool | None) -> tf.
     except TypeError:
         kind = type(contexts).__name__
         raise InputError(f"contexts must be an array [M, C], got {kind}.") from None
+    if np.ndim(contexts) == 1:
+        raise InputError(
+            f"contexts must be an array [M, C], got shape ({number},): contexts of one column are "
+            "c[:, None]; in a single one fit to reward.condition(c), without contexts."
+        )
     return tf.constant(check_contexts(contexts, number), DENSITY)
 
 

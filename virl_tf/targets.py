@@ -47,13 +47,19 @@ def checked_target(log_prob: Any, support: Support | None, x: Float64[Array, "N 
     if not inside.any():
         raise NowhereInsideError(len(x))
     values = _tried("log_prob", function, x)
-
-    def bounded(x: tf.Tensor) -> tf.Tensor:
-        values = tf.cast(function(x), DENSITY)
-        return tf.where(support(x), values, tf.constant(-np.inf, DENSITY))
-
+    bounded = within(function, support)
     _check_shape(values, x)
     _check_values(bounded(x), x)
+    return bounded
+
+
+def within(target: Target, support: Support) -> Target:
+    """The target where the support is true, -inf elsewhere."""
+
+    def bounded(x: tf.Tensor) -> tf.Tensor:
+        values = tf.cast(target(x), DENSITY)
+        return tf.where(support(x), values, tf.constant(-np.inf, DENSITY))
+
     return bounded
 
 

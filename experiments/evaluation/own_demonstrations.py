@@ -9,6 +9,7 @@ from typing import Any
 
 from virl_tf.conditional import ConditionalMixture, Policy
 from virl_tf.fit import Result
+from virl_tf.fusion import Fusion
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.persistence.encoding_file import load_encoding, save_encoding
@@ -18,7 +19,7 @@ from virl_tf.policy_elbo import measured
 from virl_tf.policy_start import conditional_start, reward_start
 from virl_tf.reward import Reward
 from virl_tf.score import CLEAR
-from virl_tf.targets import Support
+from virl_tf.targets import Support, within
 from virl_tf.validation import InputError
 
 import numpy as np
@@ -26,7 +27,7 @@ import tensorflow as tf
 
 from experiments.evaluation.base import OUTSIDE_OF, RewardFunction, UserSupport, average_reward
 from experiments.evaluation.situations import grid_over, nearest, write_situations
-from experiments.evaluation.trajectories import SHOWN, write_trajectories
+from experiments.evaluation.trajectories import SHOWN, reward_draws, write_trajectories
 from experiments.result_files import read_summary
 
 RESOLUTION = 150  # of the grid in 1-D and 2-D
@@ -112,6 +113,12 @@ def grid_arrays(
     return arrays if support is None else {**arrays, "support": support(points)}
 
 
+def _most_of(policy: Mixture) -> np.ndarray:
+    """Corners [2, D] of where 98 % of each column of its draws are."""
+    draws = policy.sample(MEASURED, split_seed(0, 0, "corners"))
+    return np.quantile(draws, [0.01, 0.99], axis=0)
+
+
 def train_and_test(runs: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
     """The demonstrations of fits: those that some of these were trained on, [N, D], and those that
     all of them held out, [M, D], which are fewer where their seeds differ.
@@ -149,7 +156,11 @@ class OwnInference:
         self._columns = column_names(read_summary(runs[0]))
         self._train, self._test = train_and_test(runs)
         self.contexts = self._train[:, :size] if size and context is None else None
+        self._situation = ""
         if context is not None:
+            named = zip(self._columns, context, strict=False)
+            at = ", ".join(f"{name} = {value:.4g}" for name, value in named)
+            self._situation = f"{at}; demonstrations of the nearest contexts"
             near = nearest(self._train[:, :size], context)
             self._train, self._test = self._train[near, size:], self._test[:0, size:]
             self._columns = self._columns[size:]
@@ -177,8 +188,22 @@ class OwnInference:
         In one context, where nothing was held out, its ELBO inside of the reward's bounds.
         """
         if self._context is not None:
-            return {"elbo": measured(policy, self._average, MEASURED, 0).elbo}
+            return {"elbo": self._elbo(policy)}
         return {"log_likelihood": float(np.mean(self._log_prob_inside(policy)))}
+
+    def _elbo(self, policy: Policy, temperature: float = 1.0) -> float:
+        """Of the policy inside of bounds and support, on the reward over the temperature."""
+        return measured(policy, lambda x: self._inside_of(x) / temperature, MEASURED, 0).elbo
+
+    def _inside_of(self, x: Any) -> tf.Tensor:
+        """The average reward; -inf outside of the user's support."""
+        bounded = self._average if self._given is None else within(self._average, self._given)
+        return bounded(x)
+
+    def _of_what(self, fitting: Mapping[str, Any]) -> str:
+        temperature = fitting["temperature"]
+        at = "" if temperature == 1.0 else f" at temperature {temperature:g}"
+        return at if self._given is None else f"{at} inside of the support"
 
     def _log_prob_inside(self, policy: Policy) -> np.ndarray:
         """Of each demonstration that is scored: of a policy without contexts its density within
@@ -232,17 +257,23 @@ class OwnInference:
         if isinstance(policy, ConditionalMixture):
             _draw_situations(out, self._average, policy, self._train, self._columns)
         else:
-            arrays = grid_arrays(self.log_prob, policy, self._train, self._given)
+            around = self._train
+            if self._context is not None:
+                around = np.concatenate([around, _most_of(policy)])
+            arrays = grid_arrays(self.log_prob, policy, around, self._given)
             save_arrays(out / "grid.npz", arrays)
             if of_trajectories(out):
                 self._write_trajectories(out, policy)
             else:
-                draw_demonstrations(out, self._columns)
+                draw_demonstrations(out, self._columns, self._situation)
         if self._context is not None:
-            name, what = "elbo", "mean reward + entropy (ELBO)"
+            name, what = "elbo", "mean reward + entropy (ELBO)" + self._of_what(fitting)
+            new, trained = (
+                self._elbo(one, fitting["temperature"]) for one in (policy, self._trained())
+            )
         else:
             name, what = "log_likelihood", f"mean log-likelihood of {self._what_is_scored}"
-        new, trained = evaluations[-1][name], self.measure(self._trained())[name]
+            new, trained = evaluations[-1][name], self.measure(self._trained())[name]
         sentence = (
             f"{what}: {new:.4f} under the new policy, {trained:.4f} under the training policy"
         )
@@ -275,5 +306,8 @@ class OwnInference:
         stored = self._run.path / "trajectories.npz"
         if self._context is None and stored.is_file():
             shown = load_arrays(stored)["demonstrations"]
-        write_trajectories(out, encoding, self.log_prob, (policy, self._trained()), shown)
-        draw_trajectories(out)
+        # The training policy alone may have next to nothing inside of a support.
+        drawn = reward_draws(self._inside_of, Fusion(policy, self._trained()))
+        write_trajectories(out, encoding, self.log_prob, policy, drawn, shown)
+        where = "" if self._given is None else "draws of the reward inside of the support"
+        draw_trajectories(out, "; ".join(filter(None, (self._situation, where))))

@@ -37,7 +37,8 @@ def write_trajectories(
     folder: Path,
     encoding: Encoding,
     reward: RewardFunction,
-    policies: tuple[Mixture, Mixture],
+    policy: Mixture,
+    draws_of_reward: tuple[np.ndarray, float],
     demonstrations: np.ndarray,
 ) -> None:
     """Write trajectories.npz.
@@ -49,11 +50,10 @@ def write_trajectories(
     - demonstrations [M, T, D], times [T], columns [D]
 
     Args:
-        policies: the one to write, and the one that draws of the reward are resampled from.
+        draws_of_reward: what `reward_draws` returns.
     """
-    policy, proposal = policies
     x, components = policy.sample_with_components(DRAWS, split_seed(0, 0, "trajectories"))
-    drawn, effective = reward_draws(reward, proposal)
+    drawn, effective = draws_of_reward
     heaviest = np.argsort(-policy.log_weights.numpy())[:MOST_PUSHED]
     codes = tf.gather(policy.means, heaviest).numpy()
     places, losses = losses_when_pushed(encoding, reward, codes, demonstrations)
@@ -77,7 +77,7 @@ def write_trajectories(
 def reward_draws(
     reward: RewardFunction, proposal: Density, number: int = SHOWN, seed: Any = None
 ) -> tuple[np.ndarray, float]:
-    """Draws of exp(R), resampled from those of a policy, and how many of these are effective.
+    """Draws of exp(R), resampled from those of a proposal, and how many of these are effective.
 
     `seed`: int32 [2]; None: the one of a fit's pictures.
     """

@@ -157,6 +157,8 @@ def _cure(number: str, path: Path) -> str:
     with contextlib.suppress(InputError):
         config = run.config
     if "demonstrations" in config:
+        if number == "5":
+            return "figure 5 draws fits to points without contexts; with them see situations.png"
         return f"figure {number} is of the paper's tasks, not of your own demonstrations"
     if kind.of_runs and config and not run.finished:
         return "the run is not finished; the command that began it goes on with it"

@@ -25,13 +25,13 @@ MOST_COLUMNS = 6  # of a corner plot
 DOTS: Look = {"s": 2, "linewidths": 0, "rasterized": True}  # of a corner plot
 
 
-def draw_demonstrations(folder: Path, columns: list[str]) -> None:
-    """reward.png and .pdf in 1-D and 2-D, corner.png and .pdf else."""
+def draw_demonstrations(folder: Path, columns: list[str], situation: str = "") -> None:
+    """reward.png and .pdf in 1-D and 2-D, corner.png and .pdf else; `situation`: of all of it."""
     draw = {1: _draw_curve, 2: _draw_map}.get(len(columns), _draw_corner)
-    draw(folder, columns)
+    draw(folder, columns, situation)
 
 
-def _draw_curve(folder: Path, columns: list[str]) -> None:
+def _draw_curve(folder: Path, columns: list[str], situation: str) -> None:
     """Histogram of the demonstrations, exp(reward) normalised on the grid, policy's density."""
     grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"][:, 0]
     axis, reward = grid["axes"][0], grid["reward"]
@@ -45,11 +45,12 @@ def _draw_curve(folder: Path, columns: list[str]) -> None:
     axes.set_xlabel(columns[0])
     axes.set_ylabel("density")
     axes.legend(frameon=False, fontsize=8)
+    axes.set_title(situation, fontsize=9)
     open_frame(axes)
     save(figure, folder / "reward")
 
 
-def _draw_map(folder: Path, columns: list[str]) -> None:
+def _draw_map(folder: Path, columns: list[str], situation: str) -> None:
     """The reward with demonstrations on it, and the policy with its components."""
     grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"]
     options: Look = {"layout": "constrained", "sharex": True, "sharey": True}
@@ -69,6 +70,8 @@ def _draw_map(folder: Path, columns: list[str]) -> None:
     policy = "new policy under --support" if "support" in grid else "policy"
     panels[1].set_title(f"{policy}; 95 % ellipses of its components")
     figure.colorbar(image, ax=panels, label="nats below the maximum", shrink=0.9)
+    if situation:
+        figure.suptitle(situation, fontsize=9)
     save(figure, folder / "reward")
 
 
@@ -80,7 +83,7 @@ def _shade(axes: Axes, grid_axes: np.ndarray, where: np.ndarray) -> None:
     axes.pcolormesh(*grid_axes, grey, shading="nearest", rasterized=True)
 
 
-def _draw_corner(folder: Path, columns: list[str]) -> None:
+def _draw_corner(folder: Path, columns: list[str], situation: str) -> None:
     """Below the diagonal demonstrations, above it draws of the policy coloured by the reward.
 
     On it histograms of both.
@@ -113,6 +116,7 @@ def _draw_corner(folder: Path, columns: list[str]) -> None:
     figure.colorbar(image, ax=panels, label=scale, shrink=0.6)
     more = len(columns) - count
     left_out = f"; {more} more columns are not shown" if more else ""
+    left_out += f"\n{situation}" if situation else ""
     figure.suptitle(f"demonstrations (below the diagonal), policy (above){left_out}", fontsize=9)
     save(figure, folder / "corner")
 

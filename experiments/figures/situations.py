@@ -15,6 +15,7 @@ from experiments.figures.trajectories import MOST_COLUMNS, add_paths
 DEMONSTRATED: Look = {"colors": "0.3", "linewidths": 0.6, "alpha": 0.5}
 DRAWN: Look = {"colors": "C1", "linewidths": 0.6, "alpha": 0.5}
 MAPS = {"log_p": "truth", "rewards": "reward", "log_policy": "policy"}
+MOST_NAMED = 6  # contexts
 Found = dict[str, np.ndarray]
 
 
@@ -45,7 +46,8 @@ def _draw(found: Found, shown: Sequence[int]) -> Figure:
     for column, p in zip(grid.T, shown, strict=True):
         named = zip(found["columns"], found["contexts"][p], strict=False)
         title = [f"{name} = {value:.3g}" for name, value in named]
-        column[0].set_title("\n".join(title[:3] + (["..."] if len(title) > 3 else [])))
+        more = ["..."] if len(title) > MOST_NAMED else []
+        column[0].set_title("\n".join(title[:MOST_NAMED] + more), fontsize=9)
         if of_paths:
             _draw_paths(column, found, p)
         elif dim == 1:

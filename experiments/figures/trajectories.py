@@ -17,16 +17,16 @@ COLOURS = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
 Lines = list[tuple[np.ndarray, Any, Look]]  # paths [N, T, D], a colour for all or each, the look
 
 
-def draw_trajectories(folder: Path) -> None:
+def draw_trajectories(folder: Path, situation: str = "") -> None:
     """paths.png and .pdf: demonstrations, draws of reward and policy, mean paths; along.png and
     .pdf: what the reward loses where a path is pushed aside.
     """
     found = read(folder, "trajectories.npz")
-    _draw_paths(folder, found)
+    _draw_paths(folder, found, situation)
     _draw_along(folder, found)
 
 
-def _draw_paths(folder: Path, found: dict[str, np.ndarray]) -> None:
+def _draw_paths(folder: Path, found: dict[str, np.ndarray], situation: str) -> None:
     panels = _panels(found)
     width = found["means"].shape[2]
     plane = width == 2
@@ -45,8 +45,10 @@ def _draw_paths(folder: Path, found: dict[str, np.ndarray]) -> None:
             open_frame(axes)
     _label(grid, found)
     _legend(grid[0, -1], found["weights"])
-    if width > MOST_COLUMNS:
-        figure.suptitle(f"{width - MOST_COLUMNS} more columns are not shown", fontsize=9)
+    more = width - MOST_COLUMNS
+    said = [situation, f"{more} more columns are not shown" if more > 0 else ""]
+    if any(said):
+        figure.suptitle("; ".join(filter(None, said)), fontsize=9)
     save(figure, folder / "paths")
 
 
