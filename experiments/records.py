@@ -250,7 +250,7 @@ def _check_names(stages: Iterable[str], files: Iterable[str]) -> None:
     """Raises ValueError for names that lead out of a folder, or that no record has."""
     allowed = {Path(stage, name).as_posix() for stage in stages for name in (*THINNED, *COPIED)}
     odd = [name for name in files if name not in allowed]
-    odd += [stage for stage in stages if stage != "." and Path(stage).name != stage]
+    odd += [name for name in stages if name in ("", "..") or Path(name).name != name != "."]
     if "." not in stages or odd:
         raise ValueError(f"it holds {odd[0]!r:.40}" if odd else "it holds no run")
 

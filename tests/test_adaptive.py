@@ -351,3 +351,19 @@ def test_nearly_every_component_finds_a_mode_of_the_walker_of_its_own(seed):
 
 def test_purposes_have_their_own_seeds():
     assert not np.array_equal(split_seed(0, 0, "search"), split_seed(0, 0, "policy"))
+
+
+def test_each_round_has_a_gap_of_its_own(monkeypatch):
+    seen, candidates = [], adaptive._candidates
+
+    def noted(policy, store, number, gap, seed):
+        seen.append(float(gap))
+        return candidates(policy, store, number, gap, seed)
+
+    monkeypatch.setattr(adaptive, "_candidates", noted)
+    pieces = small_pieces()
+    state, scale = pieces.begin(isotropic(np.eye(2)[[0, 1, 0, 1]], np.ones(4), np.ones(4)))
+    for r in range(3):
+        pieces.exchange(tf.constant(r), state, scale)
+    assert seen == scale.gaps.numpy().tolist()
+    assert seen[0] > seen[1] > seen[2]

@@ -497,3 +497,12 @@ def test_committed_verdicts_are_those_of_the_table_beside_them(file, capsys, mon
 def test_where_the_paper_says_nothing_that_is_said_before_a_sweep_is_asked_for(tmp_path):
     with pytest.raises(InputError, match="the paper says nothing of hall"):
         print_claims("hall", tmp_path)
+
+
+def test_where_every_method_loses_runs_none_scales_gracefully():
+    small = np.full(10, 0.1)
+    frame = spreads(small, 3.0 * small, 10, 5)
+    frame.loc[frame["seed"] > 1, "reported"] = np.nan
+    graceful = GAUSSIANS[1].check(frame)
+    assert graceful.numbers.count("+inf") == 3
+    assert graceful.verdict == FAILS

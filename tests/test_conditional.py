@@ -290,3 +290,12 @@ def test_arrays_are_checked():
 def test_an_empty_one_has_sizes():
     empty = empty_conditional(2, 3)
     assert (empty.num_components, empty.dim, empty.num_contexts) == (0, 2, 3)
+
+
+@pytest.mark.parametrize("entry", [(0, 0, 1), (-1, 0, 1)])
+def test_a_factor_that_is_not_lower_triangular_is_refused(entry):
+    policy = conditioned(make_mixture(3, 3), 1)
+    trils = policy.scale_trils.numpy()
+    trils[entry] = 0.1
+    with pytest.raises(InputError, match="not one: expected finite"):
+        check_conditional("not one", policy._replace(scale_trils=trils))

@@ -212,3 +212,18 @@ def test_the_noise_is_the_seeds_and_each_columns_own():
 
 def test_continuous_columns_keep_their_bytes():
     np.testing.assert_array_equal(dither(data().round(3), 0), data().round(3))
+
+
+def test_a_value_that_many_contexts_have_is_no_spike():
+    x = np.random.default_rng(0).standard_normal((300, 2))
+    x[::10, 0] = 0.5
+    assert examine(x, num_contexts=1) == []
+    (line,) = examine(x)
+    assert "exactly 0.5 in 30 of 300 rows" in line
+
+
+def test_copies_are_fewer_than_three_times_those_of_chance():
+    """Of columns that hang together chance gives more of them than shuffled ones have."""
+    z = np.random.default_rng(0).standard_normal((1500, 2))
+    x = np.round(np.column_stack([z[:, 0], 0.9 * z[:, 0] + 0.44 * z[:, 1]]), 1)
+    assert not any("repeat another one" in line for line in examine(x))

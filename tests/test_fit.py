@@ -8,7 +8,7 @@ from virl_tf.domain import Domain
 from virl_tf.irl import Info
 from virl_tf.mixture import Mixture
 from virl_tf.reward import CumulativeValues
-from virl_tf.score import _mean, score
+from virl_tf.score import NORMALISER_DRAWS, _mean, normaliser_error, score
 from virl_tf.summary import reward_in_words, score_warnings, training_warnings
 
 import numpy as np
@@ -717,3 +717,44 @@ def test_a_folder_that_lost_its_summary_says_how_to_get_it_back(tmp_path):
         again()
     (tmp_path / "reward.keras").unlink()
     assert again().summary == summary
+
+
+def test_the_number_of_components_is_chosen_by_whole_groups(monkeypatch):
+    """Else rows of one group tell on each other, and too many components seem worth it."""
+    seen = []
+
+    def choose(x, seed, groups, components):
+        seen.append((len(x), groups))
+        raise InputError("far enough")
+
+    monkeypatch.setattr(import_module("virl_tf.fit"), "choose_mixture", choose)
+    with pytest.raises(InputError, match="far enough"):
+        tiny_fit(groups=np.repeat(np.arange(12), 5), num_components=None)
+    ((number, groups),) = seen
+    assert len(groups) == number
+    assert (np.unique(groups, return_counts=True)[1] == 5).all()
+
+
+def test_a_normaliser_of_exact_draws_has_no_error():
+    assert normaliser_error(1.0) == 0.0
+    assert normaliser_error(0.2) == pytest.approx(np.sqrt(4.0 / NORMALISER_DRAWS))
+    assert normaliser_error(0.0) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_with_contexts_the_error_of_the_normalisers_is_in_that_of_the_rows():
+    over = {"recovered reward": {"mean": -0.1, "standard_error": 0.01}}
+    plain = virl_tf.Score(60, {}, over, 0.0, 0.0, effective_share=1e-3)
+    assert not plain.behind_em("recovered reward")
+    assert plain._replace(num_contexts=1).behind_em("recovered reward")
+
+
+@pytest.mark.parametrize(("share", "missed"), [(1e-4, 0), (1e-6, 100)])
+def test_the_more_rows_the_rarer_is_what_counts_as_missed(share, missed):
+    """Of 100 rows it has to be 1e-5 times as likely: chance must not miss any one of them."""
+    one = make_mixture(1)
+    log_weights = tf.constant(np.log([share, 1.0 - share]))
+    means = tf.concat([one.means, one.means + 50.0], axis=0)
+    policy = Mixture(log_weights, means, tf.repeat(one.scale_trils, 2, axis=0))
+    test = one.sample(100, 0).numpy()
+    found = score(test, make_reward([], base=one), policy, one, one, seed=0)
+    assert found.missed["policy"] == missed

@@ -21,6 +21,7 @@ from experiments import fit_command
 from experiments.evaluation import own_demonstrations, situations
 from experiments.evaluation.base import UserSupport
 from experiments.figures import style
+from experiments.inference import _far
 from tests import tiny
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -528,8 +529,8 @@ def test_a_support_true_nowhere_is_refused_and_too_few_components_are_warned_of(
     status, _, error = call("infer", run, *few, "--out", tmp_path / "one")  # mended
     assert status == 0, error
     warned = json.loads((tmp_path / "one" / "summary.json").read_text())["warnings"]
-    assert warned[0].endswith("it misses some of them; give more --components.")
-    assert f"warning: {warned[0]}\n" in error
+    assert warned[-1].endswith("it misses some of them; give more --components.")
+    assert f"warning: {warned[-1]}\n" in error
 
 
 @pytest.mark.parametrize(
@@ -587,3 +588,9 @@ def test_files_of_a_run_that_was_killed_before_its_pictures_are_completed(call, 
     assert (out / "reward.png").is_file()
     assert (out / "summary.json").read_text() == summary
     assert style.read(out, "grid.npz")["axes"].shape == (2, own_demonstrations.RESOLUTION)
+
+
+@pytest.mark.parametrize(("value", "warned"), [(-0.9, 0), (10.9, 0), (-1.1, 1), (11.1, 1)])
+def test_a_context_a_tenth_outside_is_no_guess(value, warned):
+    columns = [{"name": "goal", "min": 0.0, "max": 10.0}]
+    assert len(_far(np.array([value]), columns)) == warned

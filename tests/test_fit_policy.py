@@ -768,3 +768,10 @@ def test_few_draws_inside_are_told():
             kl_bound=1e-9,
             support=lambda x: x[:, 0] > 1.5,
         )
+
+
+def test_the_ridge_is_that_of_the_steps():
+    """As large as the features it halves what they say."""
+    options = {"num_components": 2, "initial_policy": make_mixture(2), "kl_bound": 5.0}
+    one, other = (quick(num_steps=1, ridge=ridge, **options).policy for ridge in (1e-6, 1.0))
+    assert np.abs(one.means - other.means).max() > 0.1

@@ -498,3 +498,39 @@ def test_a_run_does_not_continue_on_a_damaged_table(run, table, damage):
 def test_what_is_no_path_is_told_in_one_line(read, path):
     with pytest.raises(InputError, match=r"path must be the name of a file or folder, got .*\.$"):
         read(path)
+
+
+ELSEWHERE = ["external link", "soft link", "link above", "external storage", "virtual dataset"]
+
+
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_arrays_that_are_elsewhere_are_refused_though_they_are_whole(kind, run, tmp_path):
+    """For where they are, not for what is missing there: a reward would hold what no one sent."""
+    other, raw = str(tmp_path / "other.h5"), tmp_path / "other.raw"
+
+    def change(group):
+        weights, array = group.file, group["4"][()]
+        if kind == "link above":
+            weights.move("layers", "elsewhere")
+            weights["layers"] = h5py.SoftLink("/elsewhere")
+            return
+        del group["4"]
+        weights["x"] = array
+        raw.write_bytes(array.tobytes())
+        with h5py.File(other, "w") as file:
+            file["x"] = array
+        if kind == "external link":
+            group["4"] = h5py.ExternalLink(other, "x")
+        elif kind == "soft link":
+            group["4"] = h5py.SoftLink("/x")
+        elif kind == "external storage":
+            place = [(str(raw), 0, h5py.h5f.UNLIMITED)]
+            group.create_dataset("4", array.shape, array.dtype, external=place)
+        else:
+            layout = h5py.VirtualLayout(array.shape, array.dtype)
+            layout[...] = h5py.VirtualSource(other, "x", array.shape)
+            group.create_virtual_dataset("4", layout)
+
+    h5(change)(run / "reward.keras")
+    with pytest.raises(InputError, match="within the file"):
+        load(run)

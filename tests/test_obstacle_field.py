@@ -40,6 +40,7 @@ def test_draws_are_of_the_density():
     found = np.bincount(task.ways(draws), minlength=4) / len(draws)
     np.testing.assert_allclose(found, expected, atol=0.015)
     np.testing.assert_array_equal(task.demonstrations(1500, seed=5), draws[:1500])
+    assert len(np.unique(draws, axis=0)) == len(draws)  # no block is there twice
 
 
 def test_every_way_has_a_centre_and_a_number():

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import zipfile
 
@@ -513,3 +514,18 @@ def test_a_kill_before_the_record_costs_nothing(tmp_path, monkeypatch):
     assert record_file(unit, out).read_bytes() == whole
     assert execute_unit(unit, out) is None
     assert done == ["execute"] * 2
+
+
+@pytest.mark.parametrize("name", ["../inference", "/inference", "a/b", "..", ""])
+def test_a_stage_is_a_folder_in_the_runs(name, run, tmp_path):
+    """Refused for its name, not because the seconds do not know it."""
+    path = tmp_path / "mangled.zip"
+    write_record(run, path)
+    stages = {".": STAGE, "inference": STAGE, name: STAGE}
+    changed_json(stages=stages)(path)
+    members = read_members(path)
+    members["seconds.json"] = json.dumps(dict.fromkeys(stages)).encode()
+    with path.open("wb") as file:
+        records._write_zip(file, members)
+    with pytest.raises(InputError, match=re.escape(f"is not a record (it holds {name!r})")):
+        read_record(path)

@@ -181,3 +181,13 @@ def test_every_evaluation_of_a_search_is_counted():
     hparams = search_hparams({"num_rounds": 2, "steps_per_round": 3, "reused_steps": 2})
     search(make_mixture(2), target, SEED, OPTIONS, hparams)
     assert sum(seen) == budget_of(2, 2, hparams).evaluations
+
+
+def test_draws_that_were_not_made_leave_a_component_its_gradients():
+    """A component that is new to a search has batches without values, which weigh nothing."""
+    policy = make_mixture(3)
+    alone, *_ = vips_step(policy, gaussian, SEED, OPTIONS, 12, True)
+    room = no_batches(policy, 3, 12)
+    beside, *_ = vips_step(policy, gaussian, SEED, OPTIONS, 12, True, room)
+    for one, other in zip(alone, beside, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)

@@ -232,6 +232,12 @@ def test_a_file_without_one_of_its_arrays_is_refused(reward, tmp_path, name):
         {"networks__input_bias": np.zeros((3, 9), np.float32)},
         {"features__scale": np.ones(3)},
         {"features__frequencies": np.zeros((2, 1), np.float32)},
+        {
+            "domain__lower": np.zeros(2),
+            "domain__upper": np.ones(2),
+            "domain__period": np.full(2, np.inf),
+        },
+        {"domain__lower": np.ones(2), "domain__upper": np.zeros(2), "domain__period": np.zeros(2)},
         {"another": np.zeros(2)},
     ],
     ids=lambda changed: "-".join(f"{name}={array!r}" for name, array in changed.items()),

@@ -72,3 +72,17 @@ def test_the_rows_of_a_fold_are_in_a_random_order():
     for part in folds(400, 4, 0, groups):
         assert len(part) == 100
         assert len(np.unique(groups[part[:30]])) > 5
+
+
+def test_a_group_of_more_than_half_of_the_rows_is_not_held_out_for_too_few():
+    groups = np.repeat([0, 1, 2], [96, 2, 2])
+    held_out, rest = held_out_rows(100, 0.1, groups)
+    assert set(groups[held_out]) == {1, 2}
+    assert set(groups[rest]) == {0}
+
+
+def test_groups_are_evenly_spaced_by_their_first_rows_and_not_by_their_names():
+    """Else the same ones would be held out, in whatever order the rows are."""
+    names = np.random.default_rng(0).permutation(100)
+    held_out, _ = held_out_rows(400, 0.1, np.repeat(names, 4))
+    np.testing.assert_array_equal(np.unique(held_out // 4), np.arange(0, 100, 10))

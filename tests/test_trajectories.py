@@ -2,8 +2,8 @@
 
 import virl_tf
 from virl_tf import InputError, fit_encoding, load_encoding, save_encoding
-from virl_tf.trajectories import bases
-from virl_tf.trajectories.episodes import check_episodes, resample
+from virl_tf.trajectories import bases, choice
+from virl_tf.trajectories.episodes import Episodes, check_episodes, resample
 
 import numpy as np
 import pandas as pd
@@ -619,3 +619,10 @@ def test_an_encoding_that_cannot_be_written_is_one_clear_error(tmp_path):
     path = tmp_path / "no such folder" / "encoding.npz"
     with pytest.raises(InputError, match=r"cannot write .*encoding\.npz: No such file"):
         save_encoding(path, fit_encoding(waves(), "promp", 4))
+
+
+def test_of_many_episodes_those_are_fitted_that_are_spread_over_all(monkeypatch):
+    monkeypatch.setattr(choice, "MOST_FITTED", 4)
+    values = np.arange(10.0)[:, None, None] + np.zeros((10, 3, 1))
+    some = choice._some(Episodes(values, None, [str(i) for i in range(10)], ("x",)))
+    np.testing.assert_array_equal(some.values[:, 0, 0], [0.0, 3.0, 6.0, 9.0])

@@ -388,3 +388,12 @@ def test_some_steps_and_then_others_are_the_same_as_all_at_once():
 
     for found, expected in zip(steps(steps(start, 1, 0), 2, 1), steps(start, 3, 0), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_a_component_that_sees_no_finite_value_gains_no_weight_on_others():
+    """Far out its own density is so low that even the floor would be a gain."""
+    log_ratios = tf.constant([[1.0, 3.0], [-2.0, 0.0], [50.0, 50.0], [-9.0, -9.0]], tf.float64)
+    gains = vips.expected_gains(log_ratios, tf.constant([True, True, False, False]))
+    np.testing.assert_array_equal(gains, [2.0, -1.0, -1.0, -9.0])
+    nothing = vips.expected_gains(log_ratios, tf.zeros(4, tf.bool))
+    np.testing.assert_array_equal(nothing, np.zeros(4))

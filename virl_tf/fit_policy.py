@@ -6,7 +6,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import tensorflow as tf
 
@@ -267,7 +266,7 @@ def _checked_contexts(contexts: Any, search: Any, gradients: bool | None) -> tf.
     except TypeError:
         kind = type(contexts).__name__
         raise InputError(f"contexts must be an array [M, C], got {kind}.") from None
-    if np.ndim(contexts) == 1:
+    if len(getattr(contexts, "shape", (number, 1))) == 1:
         raise InputError(
             f"contexts must be an array [M, C], got shape ({number},): contexts of one column are "
             "c[:, None]; in a single one fit to reward.condition(c), without contexts."
