@@ -3,7 +3,7 @@
 Not here: those of abstract, introduction, captions and conclusion that sum up others; what is
 called a hypothesis, that the KDE is why V-IRL represents all modes (`ablate --table
 method_ablations` speaks to it); and that EIM and G-EIM are "very unstable for larger numbers of
-update steps" of the policy, which no committed run tests.
+update steps" of the policy (that table has rows with more of them).
 """
 
 from collections.abc import Callable, Sequence
