@@ -331,9 +331,7 @@ def test_several_sizes_of_a_walker_are_not_averaged(results, modes, shown):
 def test_the_committed_walker_is_the_papers():
     found = Results(COMMITTED)
     assert found.tables["grid_walker"].folder.name == "grid_walker"
-    largest = pd.read_csv(COMMITTED / "grid_walker_d8" / "results.csv")
-    done = (largest["stage"] == "training").sum()
-    assert found.missing("grid_walker").endswith(f"runs done: {done} of 30 at 256 modes.")
+    assert found.missing("grid_walker") == ""  # 4, 5, 6 and 8 steps are whole
 
 
 def test_of_two_tables_the_larger_one_stands_for_its_task(results):
