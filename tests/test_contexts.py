@@ -316,8 +316,10 @@ def test_columns_of_contexts_have_names_and_no_bounds():
     np.testing.assert_array_equal(
         np.sort(np.vstack([found.train.rows, found.test]), 0), np.sort(ROWS, 0)
     )
-    with pytest.raises(InputError, match="unknown column 'goal'"):
+    with pytest.raises(InputError, match="periodic: column 'goal' is a context; allowed are x0, "):
         prepare(X, DataOptions(contexts=frame, periodic=["goal"]), 0)
+    with pytest.raises(InputError, match=r"support: column 'goal' is a context; [^;]*x1\.$"):
+        prepare(X, DataOptions(contexts=frame, support=(None, {"goal": 9.0})), 0)
     with pytest.raises(InputError, match="both have a column 'goal'"):
         prepare(pd.DataFrame(X, columns=["x", "goal"]), DataOptions(contexts=frame), 0)
     without = prepare(X, DataOptions(), 0)

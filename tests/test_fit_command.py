@@ -300,6 +300,18 @@ def _check_a_support_and_a_temperature(call, of_one, folder):
         (["mine.npy", "--periodic", "x0=0"], "--periodic x0 must be a finite number > 0, got 0.0"),
         (["."], ". is a folder: give a file of demonstrations, or --trajectories if it holds a"),
         (["mine.npy", "--periodic", "x7"], "mine.npy 'x7': did you mean 'x1'?"),
+        (
+            ["mine.npy", "--contexts", "x0", "--periodic", "x0"],
+            "--periodic: column 'x0' is a context; allowed are x1; of an angle give sine",
+        ),
+        (
+            ["mine.npy", "--contexts", "x0", "--upper", "x1=9,x0=9"],
+            "--upper: column 'x0' is a context; allowed are x1.",
+        ),
+        (
+            ["mine.npy", "--group", "x0", "--lower", "x0=-99"],
+            "--lower: 'x0' is the column of --group, which is not fitted to; allowed are x1.",
+        ),
         (["mine.npy", "--lower", "x0=0,x0=1"], "--lower gives 'x0' twice"),
         (["mine.npy", "--lower", "x0"], "--lower takes COLUMN=NUMBER,..., got 'x0'"),
         (["mine.npy", "--lower", "x0=1000"], "demonstrations are outside of the bounds"),

@@ -89,8 +89,8 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     x, names, num_contexts = _with_contexts(x, names, options.contexts)
     share = check_share("held_out", options.held_out)
     labels = _check_labels(options.groups, len(x))
-    own = names[num_contexts:]
-    domain = make_domain(x[:, num_contexts:], own, options.periodic, options.support)
+    known, own = names[:num_contexts], names[num_contexts:]
+    domain = make_domain(x[:, num_contexts:], own, options.periodic, options.support, known)
     if options.dither:
         x = dither(x, numpy_seed(seed, 0, "dither"))
         x[:, num_contexts:] = _mirrored(x[:, num_contexts:], domain)
