@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.policy_schedule import AFTER_SEARCH, FIXED, KEPT_SHARES
 from virl_tf.reward import Reward
 from virl_tf.targets import NowhereInsideError, Support
-from virl_tf.validation import InputError, check_choice, check_positive
+from virl_tf.validation import InputError, as_option, check_choice, check_positive
 
 import numpy as np
 from rich.console import Console
@@ -117,9 +117,11 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     save_policy(out / "policy.npz", fitted.policy)
     write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
     found, sentence = plan.inference.finish(out, fitted.policy, evaluations, plan.fitting)
+    closed: list[str] = []
     if plan.support is not None:
         found |= {"outside_of_support": _outside(plan, fitted.policy, RunFolder(runs[0]).policy())}
-    doubts = [*fitted.warnings, *found.get("warnings", ())]
+        closed = _closed(plan, fitted.policy, column_names(read_summary(runs[0])))
+    doubts = [*fitted.warnings, *found.get("warnings", ()), *closed]
     if "warnings" in found:
         found |= {"warnings": [*plan.warnings, *doubts]}
     summary = {**plan.config, **found, "evaluations": evaluations, "cpu_seconds": seconds}
@@ -217,6 +219,23 @@ def _outside(plan: Plan, new: Any, trained: Any) -> dict[str, float]:
     contexts = getattr(plan.inference, "contexts", None)
     policies = {"inference_policy": new, "training_policy": trained}
     return {name: plan.support.outside(one, contexts) for name, one in policies.items()}
+
+
+def _closed(plan: Plan, policy: Any, columns: Sequence[str]) -> list[str]:
+    """A line if there are contexts in which no draw of the new policy is inside of the support."""
+    contexts = getattr(plan.inference, "contexts", None)
+    if plan.support is None or contexts is None:
+        return []
+    found, count = plan.support.closed(policy, contexts)
+    if not len(found):
+        return []
+    first = zip(columns, found[0], strict=False)
+    at = as_option(f"{name}={value:.4g}" for name, value in first)
+    return [
+        f"--support is true at no draw of the new policy in {len(found)} of {count} contexts, the "
+        f"first at {at}: the policy is none for these. See whether the support is meant so, or "
+        f"fit a policy for one of them (--context {at})."
+    ]
 
 
 def _print_found(found: Mapping[str, Any], console: Console) -> None:
@@ -361,9 +380,10 @@ def _fit(plan: Plan) -> tuple[PolicyResult, list[dict[str, float]]]:
     except NowhereInsideError as error:
         if plan.support is None:
             raise
+        rows = "" if getattr(inference, "contexts", None) is None else "; it sees rows [c, x]"
         raise InputError(
             f"--support: the support is true at none of {error.draws} draws of the reward; "
-            "check its units."
+            f"check its units{rows}."
         ) from error
     if fitted.policy is not measured:  # the start, or that of a fit that ended early
         done = len(fitted.history)

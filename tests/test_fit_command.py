@@ -2,9 +2,12 @@
 
 import json
 import re
+import shlex
 import shutil
+from types import SimpleNamespace
 
 import virl_tf
+from virl_tf.conditional import conditioned
 from virl_tf.em.em import em_mixture
 from virl_tf.mixture import standard_normal_start
 from virl_tf.persistence.files import save_arrays
@@ -21,7 +24,8 @@ from experiments import fit_command
 from experiments.evaluation import own_demonstrations, situations
 from experiments.evaluation.base import UserSupport
 from experiments.figures import style
-from experiments.inference import _far
+from experiments.fit_request import parse_numbers
+from experiments.inference import _closed, _far
 from tests import tiny
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -212,6 +216,26 @@ def test_the_share_of_a_policy_inside_of_a_support():
     assert len(calls) == 1
     assert half.outside(policy._replace(means=tf.ones([1, 2], tf.float64))) < share
     assert UserSupport(lambda x: x[:, 0] > 99.0).outside(policy) == 1.0
+
+
+def test_contexts_in_which_a_support_is_true_nowhere_are_told():
+    policy = conditioned(standard_normal_start(1, 3, 0), 1)
+    contexts = np.linspace(-1.0, 1.0, 8)[:, None]
+    support = UserSupport(lambda rows: rows[:, 0] > -0.5)
+    found, count = support.closed(policy, contexts)
+    np.testing.assert_array_equal(found, contexts[:2])
+    assert count == 8
+    assert support.outside(policy, contexts) == pytest.approx(0.25, abs=0.01)
+    plan = SimpleNamespace(support=support, inference=SimpleNamespace(contexts=contexts))
+    (line,) = _closed(plan, policy, ["goal, x", "y", "z"])
+    assert "true at no draw of the new policy in 2 of 8 contexts, the first at" in line
+    assert parse_numbers("--context", shlex.split(line.split("--context")[1][:-2])[0]) == {
+        "goal, x": -1.0
+    }
+    plan.support = UserSupport(lambda rows: rows[:, 1] < 9.0)
+    assert _closed(plan, policy, ["goal"]) == []
+    plan.inference.contexts = None
+    assert _closed(plan, policy, ["goal"]) == []
 
 
 def test_policies_for_all_contexts_and_for_one(in_contexts, call, tmp_path):
