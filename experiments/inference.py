@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
+from virl_tf.contexts import far_away
 from virl_tf.fit_policy import PolicyResult, fit_policy
 from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.policy_file import save_policy
@@ -30,7 +31,6 @@ from experiments.user_functions import load_support
 
 FIXED_STEPS, FIXED_SAMPLES = 400, 100
 EVALUATE_EVERY = 50  # steps; the paper evaluates inference policies "at their best iteration"
-FAR = 0.1  # of what demonstrated contexts span
 
 
 class InferenceRequest(NamedTuple):
@@ -142,7 +142,7 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
     context = _context(runs[0], rewards[0], request.context)
-    far = [] if context is None else _far(context, read_summary(runs[0])["columns"])
+    far = [] if context is None else far_away(context, read_summary(runs[0])["columns"])
     for text in far:
         warn(text, console.quiet)
     for_all = rewards[0].num_contexts > 0 and context is None
@@ -294,19 +294,6 @@ def _context(run: Path, reward: Reward, given: Mapping[str, float] | None) -> np
         if not np.isfinite(value):
             raise InputError(f"--context: {name!r} must be a finite number, got {value}.")
     return np.array([given[name] for name in names])
-
-
-def _far(context: np.ndarray, columns: list[dict[str, Any]]) -> list[str]:
-    """A line for each column of a context further outside of the demonstrated ones than a tenth of
-    what they span.
-    """
-    lines = []
-    for value, column in zip(context, columns, strict=False):
-        low, high = column["min"], column["max"]
-        if not low - FAR * (high - low) <= value <= high + FAR * (high - low):
-            text = f"context {column['name']} = {value:g} is outside of the demonstrated"
-            lines.append(f"{text} {low:.4g} to {high:.4g}: the policy there is a guess.")
-    return lines
 
 
 def inference_of(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import virl_tf
 from virl_tf.conditional import conditioned
+from virl_tf.contexts import far_away
 from virl_tf.em.em import em_mixture
 from virl_tf.mixture import standard_normal_start
 from virl_tf.persistence.files import save_arrays
@@ -25,7 +26,7 @@ from experiments.evaluation import own_demonstrations, situations
 from experiments.evaluation.base import UserSupport
 from experiments.figures import style
 from experiments.fit_request import parse_numbers
-from experiments.inference import _closed, _far
+from experiments.inference import _closed
 from tests import tiny
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -629,4 +630,4 @@ def test_files_of_a_run_that_was_killed_before_its_pictures_are_completed(call, 
 @pytest.mark.parametrize(("value", "warned"), [(-0.9, 0), (10.9, 0), (-1.1, 1), (11.1, 1)])
 def test_a_context_a_tenth_outside_is_no_guess(value, warned):
     columns = [{"name": "goal", "min": 0.0, "max": 10.0}]
-    assert len(_far(np.array([value]), columns)) == warned
+    assert len(far_away(np.array([value]), columns)) == warned

@@ -79,7 +79,8 @@ class ConditionalMixture(NamedTuple):
         return rows_at_once(self.offsets.shape[0], self.dim)
 
     def condition(self, c: Any) -> Mixture:
-        """q(. | c) of one context c [C]; its `distribution` is a tfd.MixtureSameFamily.
+        """q(. | c) of one context c [C]; its `distribution` is a tfd.MixtureSameFamily. Far outside
+        of the demonstrated contexts it is a guess, of which a fit's `Result.doubts(c)` tells.
 
         Raises:
             InputError: c is something else.

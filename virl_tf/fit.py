@@ -12,6 +12,7 @@ import pandas as pd
 
 from virl_tf import irl, pooling
 from virl_tf.conditional import is_broken
+from virl_tf.contexts import checked_context, far_away
 from virl_tf.demonstrations import Data, DataOptions, prepare
 from virl_tf.discriminator.fit import DiscriminatorFitter, borrowed_fitter
 from virl_tf.em.choice import choose_mixture
@@ -78,6 +79,20 @@ class Result:
     def warnings(self) -> tuple[str, ...]:
         """What makes the result worth less, each with what to do next."""
         return tuple(self.summary.get("warnings", ()))
+
+    def doubts(self, c: Any) -> tuple[str, ...]:
+        """Why reward and policy are a guess in one context c [C]: a line for each of its columns
+        that is far outside of the demonstrated ones, as `infer --context` warns. Their
+        `condition(c)` does not know these, and is silent.
+
+        Raises:
+            InputError: c is something else, or there are no contexts, or no summary.
+        """
+        size = self.reward.num_contexts
+        if not size or "columns" not in self.summary:
+            missing = "summary of its demonstrations" if size else "contexts"
+            raise InputError(f"this result has no {missing}.")
+        return tuple(far_away(checked_context(c, size), self.summary["columns"]))
 
     def __repr__(self) -> str:
         """Reward, policy, score and warnings, a line each."""

@@ -133,7 +133,8 @@ class Reward(NamedTuple):
         return self._replace(networks=self.networks.append(phi))
 
     def condition(self, c: Any) -> "Reward":
-        """R(c, .) of one context c [C], a reward without contexts.
+        """R(c, .) of one context c [C], a reward without contexts. Far outside of the demonstrated
+        contexts it is a guess, of which a fit's `Result.doubts(c)` tells.
 
         Raises:
             InputError: c is something else.
