@@ -95,8 +95,8 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
         x = dither(x, numpy_seed(seed, 0, "dither"))
         x[:, num_contexts:] = _mirrored(x[:, num_contexts:], domain)
     suspicious = examine(x, names, num_contexts)
-    if not domain.everywhere:
-        suspicious += examine_angles(x[:, num_contexts:], own, np.asarray(domain.period))
+    period = np.zeros(len(own)) if domain.everywhere else np.asarray(domain.period)
+    suspicious += examine_angles(x, names, np.append(np.zeros(num_contexts), period), num_contexts)
     domain = domain.behind(num_contexts)
     identity = _identity(x, num_contexts, labels, domain, share)
 
