@@ -298,7 +298,7 @@ def _check_kinds(evaluate: Any, **flags: Any) -> None:
 
 def check_num_components(num_components: Any, num_demonstrations: int) -> int:
     """K as an int with 1 <= K <= N, of N that are not held out, else InputError."""
-    what = "num_components (at most one per demonstration that is not held out)"
+    what = "num_components (--components; at most one per demonstration that is not held out)"
     return check_integer(what, num_components, 1, num_demonstrations)
 
 
@@ -407,7 +407,8 @@ def _check_policy(state: State) -> None:
     if is_broken(state.policy):
         raise InputError(
             f"the policy broke down in iteration {state.t - 1}: its arrays are not finite. Give a "
-            "smaller policy.kl_bound, a larger policy.ridge, or fewer num_components."
+            "smaller policy.kl_bound, a larger policy.ridge (--set), or fewer num_components "
+            "(--components)."
         )
 
 
