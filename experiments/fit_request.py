@@ -203,7 +203,7 @@ def _refuse_bounds_of_paths(request: FitRequest, paths: Trajectories) -> None:
                 instead = cure.get(option, "give infer a --support of paths")
                 text = f"{option} is for the numbers of codes, and {name!r} is a column of paths"
                 raise InputError(f"{text}; {instead}.")
-        check_no_contexts(option, named, list(paths.contexts), ["the numbers of codes"])
+        check_no_contexts(option, named, [*map(str, paths.contexts)], ["the numbers of codes"])
 
 
 def _warn_of_episodes(columns: list[str]) -> None:
