@@ -1,8 +1,9 @@
 """Row numbers, whole numbers, copies, constants and outliers are seen, and nothing else is."""
 
 import re
+from pathlib import Path
 
-from virl_tf.data_checks import dither, examine, examine_angles
+from virl_tf.data_checks import ATOM, COPIES, FEWEST_ROWS, dither, examine, examine_angles
 from virl_tf.validation import InputError, check_demonstrations
 
 import numpy as np
@@ -267,6 +268,15 @@ def test_a_value_that_many_contexts_have_is_no_spike():
     assert examine(x, num_contexts=1) == []
     (line,) = examine(x)
     assert "exactly 0.5 in 30 of 300 rows" in line
+
+
+def test_the_documentation_has_the_shares_from_which_copies_are_told():
+    page = (Path(__file__).parents[1] / "docs" / "own-demonstrations.md").read_text()
+    assert f"| {100.0 * COPIES:g} % of the rows or more repeat others" in page
+    assert f"| one value in {100.0 * ATOM:g} % of the rows, at least {FEWEST_ROWS} " in page
+    x = data(1000)
+    assert examine(np.concatenate([x, x[:52]])) == []  # 4.9 %
+    assert len(examine(np.concatenate([x, x[:53]]))) == 1  # 5.03 %
 
 
 def test_copies_are_fewer_than_three_times_those_of_chance():
