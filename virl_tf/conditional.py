@@ -137,7 +137,9 @@ class ConditionalMixture(NamedTuple):
         Raises InputError for other last axes.
         """
         if c is None:
-            return of_rows(self._log_prob, x, self.num_contexts + self.dim, self.rows_at_once)
+            what = "; without c it takes rows [c, x], of x alone it is log_prob(x, c)"
+            size = self.num_contexts + self.dim
+            return of_rows(self._log_prob, x, size, self.rows_at_once, what)
         rows = rows_of(x, c, self.num_contexts, self.dim)
         flat = self.log_prob(tf.reshape(rows, [-1, rows.shape[-1]]))
         return tf.reshape(flat, tf.shape(rows)[:-1])

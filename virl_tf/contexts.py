@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import real_tensor
+from virl_tf.numerics import if_paths, real_tensor
 from virl_tf.shapes import Array, Bool, Float64
 from virl_tf.validation import InputError
 
@@ -146,5 +146,6 @@ def checked(name: str, value: Any, size: int) -> tf.Tensor:
     if value.shape.rank in (0, None) or value.shape[-1] != size:
         wanted = f"{name} must be an array of real numbers [..., {size}]"
         one = f"; one number for each is {name}[:, None]" if size == value.shape.rank == 1 else ""
+        one = one if name == "c" else one or if_paths(value)
         raise InputError(f"{wanted}, got shape {value.shape}{one}.")
     return value

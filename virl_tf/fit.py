@@ -56,9 +56,12 @@ class Result:
 
     Attributes:
         reward: R(x), callable: [..., D] -> [...], up to a constant; with contexts R(c, x), called
-            as reward(x, c), up to a function of c.
+            as reward(x, c), up to a function of c. x is what was given to `fit`: of trajectories
+            their codes, of angles any turn.
         policy: q~_T, a `Mixture`; `policy.distribution` is a tfd.MixtureSameFamily. With contexts a
-            `ConditionalMixture`, whose `condition(c)` is one.
+            `ConditionalMixture`, whose `condition(c)` is one. Its log_prob takes the same x (with
+            contexts (x, c), or rows [c, x]), but of angles the one turn that
+            `reward.domain.wrap(x)` gives.
         history: one row per iteration, the columns of `virl_tf.irl.Info`.
         config: what the run was made with.
         summary: what was found, as in summary.json.
