@@ -180,7 +180,7 @@ Columns = Annotated[str | None, _given("A,B,...", "Columns to use (of arrays x0,
 Exclude = Annotated[str | None, _given("A,B,...", "Columns to leave out; default: none.")]
 CONTEXTS_HELP = "Columns that are the situation: the reward is of the others."
 Contexts = Annotated[str | None, _given("A,B,...", CONTEXTS_HELP)]
-GROUP_HELP = "Rows of one label in it are held out together."
+GROUP_HELP = "Rows of one label in it are held out together; a context may be it."
 Group = Annotated[str | None, _given("COLUMN", GROUP_HELP)]
 PERIODIC_HELP = "Columns that are angles; a whole turn is 2 pi or = it."
 Periodic = Annotated[str | None, _given("A,B=360,...", PERIODIC_HELP)]

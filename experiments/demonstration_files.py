@@ -64,6 +64,7 @@ def load_demonstrations(
     columns: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     group: str | None = None,
+    contexts: Sequence[str] = (),
 ) -> Demonstrations:
     """Read and check a file of demonstrations, a row each. Nothing in the file is executed.
 
@@ -72,7 +73,8 @@ def load_demonstrations(
         array: which array of an .npz that holds several.
         columns: the columns to use, by name; those of an array are x0, x1, ...; None: all.
         exclude: the columns among these to leave out.
-        group: the column, by name, of labels of rows that are held out together; not used else.
+        group: the column, by name, of labels of rows that are held out together; not used else,
+            unless it is one of the `contexts`.
 
     Raises:
         InputError: whatever is wrong, with the column and the rows (counted from 0, without the
@@ -90,7 +92,9 @@ def load_demonstrations(
         frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])])
     groups = None
     if group is not None:
-        groups = frame.pop(check_choice(f"column of {path}", group, frame.columns))
+        groups = frame[check_choice(f"column of {path}", group, frame.columns)]
+        if group not in contexts:
+            frame = frame.drop(columns=group)
         without = groups.isna().to_numpy()
         if without.any():
             raise InputError(f"{path}: column {group!r} has no label in {_rows(without)}.")

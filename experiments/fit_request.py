@@ -14,6 +14,7 @@ from virl_tf.validation import (
     InputError,
     check_choice,
     check_integer,
+    check_no_contexts,
     check_positive,
     check_seed,
     check_share,
@@ -105,6 +106,13 @@ class FitRequest(NamedTuple):
     support: Support | None = None
     dither: bool = False
 
+    @property
+    def bounds(self) -> dict[str, Mapping[str, float]]:
+        """Option -> what it says of columns."""
+        lower, upper = self.support or (None, None)
+        given = {"--periodic": self.periodic, "--lower": lower, "--upper": upper}
+        return {option: named or {} for option, named in given.items()}
+
     @classmethod
     def of(
         cls,
@@ -163,32 +171,39 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
     """
     if request.trajectories is not None:
         paths = read_trajectories(request.file, request.trajectories)
-        _refuse_bounds_of_paths(request, paths.episodes.columns)
+        _refuse_bounds_of_paths(request, paths)
         return paths
     file, contexts = request.file, request.file.contexts
-    rows = load_demonstrations(file.path, file.array, file.all_columns, file.exclude, request.group)
+    chosen = (file.array, file.all_columns, file.exclude, request.group, contexts)
+    rows = load_demonstrations(file.path, *chosen)
     for name in contexts:
         check_choice(f"column of {file.path}", name, rows.columns)
     check_context_names(len(contexts), len({*contexts}), len({*rows.columns} - {*contexts}))
-    for named in (request.periodic, *(request.support or ())):
-        for name in named or ():
-            check_choice(f"column of {file.path}", name, rows.columns)
+    own = [name for name in rows.columns if name not in contexts]
+    for option, named in request.bounds.items():
+        check_no_contexts(option, named, contexts, own)
+        for name in named:
+            if name == request.group:
+                text = f"{option}: {name!r} is the column of --group, which is not fitted to"
+                raise InputError(f"{text}; allowed are {', '.join(own)}.")
+            check_choice(f"column of {file.path}", name, own)
     refuse_row_numbers(rows.x, rows.columns, contexts)
     _warn_of_episodes(rows.columns)
     return rows._replace(contexts=contexts)
 
 
-def _refuse_bounds_of_paths(request: FitRequest, columns: Sequence[str]) -> None:
-    """Raises InputError for a turn or bounds of a path's column: the columns of a fit are codes."""
-    lower, upper = request.support or (None, None)
-    given = {"periodic": request.periodic, "lower": lower, "upper": upper}
-    cure = {"periodic": "unwrap the angle in each episode (np.unwrap)"}
-    for option, named in given.items():
-        for name in named or ():
-            if name in columns:
+def _refuse_bounds_of_paths(request: FitRequest, paths: Trajectories) -> None:
+    """Raises InputError for a turn or bounds of a path's column, or a context: the others of a fit
+    are codes.
+    """
+    cure = {"--periodic": "unwrap the angle in each episode (np.unwrap)"}
+    for option, named in request.bounds.items():
+        for name in named:
+            if name in paths.episodes.columns:
                 instead = cure.get(option, "give infer a --support of paths")
-                text = f"--{option} is for the numbers of codes, and {name!r} is a column of paths"
+                text = f"{option} is for the numbers of codes, and {name!r} is a column of paths"
                 raise InputError(f"{text}; {instead}.")
+        check_no_contexts(option, named, [*map(str, paths.contexts)], ["the numbers of codes"])
 
 
 def _warn_of_episodes(columns: list[str]) -> None:

@@ -2,12 +2,13 @@
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
+from virl_tf.contexts import far_away
 from virl_tf.fit_policy import PolicyResult, fit_policy
 from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.policy_file import save_policy
@@ -15,7 +16,7 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.policy_schedule import AFTER_SEARCH, FIXED, KEPT_SHARES
 from virl_tf.reward import Reward
 from virl_tf.targets import NowhereInsideError, Support
-from virl_tf.validation import InputError, check_choice, check_positive
+from virl_tf.validation import InputError, as_option, check_choice, check_positive
 
 import numpy as np
 from rich.console import Console
@@ -30,7 +31,6 @@ from experiments.user_functions import load_support
 
 FIXED_STEPS, FIXED_SAMPLES = 400, 100
 EVALUATE_EVERY = 50  # steps; the paper evaluates inference policies "at their best iteration"
-FAR = 0.1  # of what demonstrated contexts span
 
 
 class InferenceRequest(NamedTuple):
@@ -117,9 +117,11 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     save_policy(out / "policy.npz", fitted.policy)
     write_text(out / "history.csv", fitted.history.to_csv(index_label="step"))
     found, sentence = plan.inference.finish(out, fitted.policy, evaluations, plan.fitting)
+    closed: list[str] = []
     if plan.support is not None:
         found |= {"outside_of_support": _outside(plan, fitted.policy, RunFolder(runs[0]).policy())}
-    doubts = [*fitted.warnings, *found.get("warnings", ())]
+        closed = _closed(plan, fitted.policy, column_names(read_summary(runs[0])))
+    doubts = [*fitted.warnings, *found.get("warnings", ()), *closed]
     if "warnings" in found:
         found |= {"warnings": [*plan.warnings, *doubts]}
     summary = {**plan.config, **found, "evaluations": evaluations, "cpu_seconds": seconds}
@@ -140,7 +142,7 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
     context = _context(runs[0], rewards[0], request.context)
-    far = [] if context is None else _far(context, read_summary(runs[0])["columns"])
+    far = [] if context is None else far_away(context, read_summary(runs[0])["columns"])
     for text in far:
         warn(text, console.quiet)
     for_all = rewards[0].num_contexts > 0 and context is None
@@ -219,6 +221,23 @@ def _outside(plan: Plan, new: Any, trained: Any) -> dict[str, float]:
     return {name: plan.support.outside(one, contexts) for name, one in policies.items()}
 
 
+def _closed(plan: Plan, policy: Any, columns: Sequence[str]) -> list[str]:
+    """A line if there are contexts in which no draw of the new policy is inside of the support."""
+    contexts = getattr(plan.inference, "contexts", None)
+    if plan.support is None or contexts is None:
+        return []
+    found, count = plan.support.closed(policy, contexts)
+    if not len(found):
+        return []
+    first = zip(columns, found[0], strict=False)
+    at = as_option(f"{name}={value:.4g}" for name, value in first)
+    return [
+        f"--support is true at no draw of the new policy in {len(found)} of {count} contexts, the "
+        f"first at {at}: the policy is none for these. See whether the support is meant so, or "
+        f"fit a policy for one of them (--context {at})."
+    ]
+
+
 def _print_found(found: Mapping[str, Any], console: Console) -> None:
     """Whether a constraint holds."""
     if "outside_of_support" in found:
@@ -275,19 +294,6 @@ def _context(run: Path, reward: Reward, given: Mapping[str, float] | None) -> np
         if not np.isfinite(value):
             raise InputError(f"--context: {name!r} must be a finite number, got {value}.")
     return np.array([given[name] for name in names])
-
-
-def _far(context: np.ndarray, columns: list[dict[str, Any]]) -> list[str]:
-    """A line for each column of a context further outside of the demonstrated ones than a tenth of
-    what they span.
-    """
-    lines = []
-    for value, column in zip(context, columns, strict=False):
-        low, high = column["min"], column["max"]
-        if not low - FAR * (high - low) <= value <= high + FAR * (high - low):
-            text = f"context {column['name']} = {value:g} is outside of the demonstrated"
-            lines.append(f"{text} {low:.4g} to {high:.4g}: the policy there is a guess.")
-    return lines
 
 
 def inference_of(
@@ -361,9 +367,10 @@ def _fit(plan: Plan) -> tuple[PolicyResult, list[dict[str, float]]]:
     except NowhereInsideError as error:
         if plan.support is None:
             raise
+        rows = "" if getattr(inference, "contexts", None) is None else "; it sees rows [c, x]"
         raise InputError(
             f"--support: the support is true at none of {error.draws} draws of the reward; "
-            "check its units."
+            f"check its units{rows}."
         ) from error
     if fitted.policy is not measured:  # the start, or that of a fit that ended early
         done = len(fitted.history)

@@ -315,6 +315,8 @@ def _save_draws(task: Judge, measure: Measure, found: Mapping[str, Density]) -> 
     columns = task.rows.columns
     if task.encoding is not None:
         columns, arrays["times"] = list(task.encoding.columns), task.encoding.times
+    if task.rows.contexts:
+        arrays["contexts"] = np.array(list(task.rows.contexts))
     save_arrays(task.out / "judge.npz", {**arrays, "columns": np.array(columns)})
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from virl_tf.persistence.files import map_array, map_arrays
-from virl_tf.trajectories.episodes import Episodes, check_episodes
+from virl_tf.trajectories.episodes import MOST_NAMED, Episodes, check_episodes
 from virl_tf.validation import InputError, check_choice, check_number_columns, reason
 
 import numpy as np
@@ -19,6 +19,7 @@ from experiments.demonstration_files import (
     read_table,
 )
 from experiments.early_checks import check_trajectory_path
+from experiments.screen import warn
 from experiments.specification import parse_names
 
 EPISODE_COLUMNS = ("episode_index", "episode", "episode_id")
@@ -26,6 +27,7 @@ TIME_COLUMNS = ("timestamp", "time")
 # What a table in LeRobot's format holds beside what was measured; and its states, else actions.
 LEROBOT = ("frame_index", "index", "task_index")
 LEROBOT_VALUES = ("observation.state", "action")
+PAUSE = 10.0  # times an episode's median step, where another path seems to begin
 # Of an .npz with all samples one after the other, and the number of each episode's.
 FLAT = ("values", "lengths")
 
@@ -305,7 +307,58 @@ def _split(
     frame = _spread(_values(frame, file))
     _check_numbers(frame, episode, names)
     x = np.column_stack([frame[n].to_numpy(np.float64, na_value=np.nan) for n in frame])[order]
-    return check_episodes(np.split(x, ends), times, names=names, columns=list(frame.columns))
+    found = check_episodes(np.split(x, ends), times, names=names, columns=list(frame.columns))
+    _warn_of_pieces(episode, found)
+    return found
+
+
+def _warn_of_pieces(episode: np.ndarray, found: Episodes) -> None:
+    """Of episodes whose rows stand in several places, as where some were added at the end: whether
+    they belong there only times can tell.
+
+    Args:
+        episode: [rows], number of each row's episode.
+        found: the episodes, whose times increase if there are any.
+    """
+    starts = np.flatnonzero(np.diff(episode, prepend=-1))
+    lengths = np.diff(np.append(starts, len(episode)))
+    if np.median(lengths) == 1.0:
+        return  # step by step, all that move at once
+    pieces = np.bincount(episode[starts], minlength=len(found.names))
+    apart, pause = np.flatnonzero(pieces > 1), ""
+    if found.times is not None:
+        pauses = {i: _pause(np.flatnonzero(episode == i), starts, found.times[i]) for i in apart}
+        apart = np.array([i for i in apart if pauses[i]])
+        pause = pauses[apart[0]] if len(apart) else ""
+    if not len(apart):
+        return
+    text = f"rows of {_episodes([found.names[int(i)] for i in apart])} stand in several places"
+    if pause:
+        warn(f"{text}, {pause}; if these are two paths, give one another label.")
+        return
+    what = "and are put together in their order, as there is no column of times (--time)"
+    warn(f"{text}, {what}; see that they were recorded in this order.")
+
+
+def _pause(rows: np.ndarray, starts: np.ndarray, times: np.ndarray) -> str:
+    """The widest gap in an episode's times between two places of the table; "" if it is narrow.
+
+    Args:
+        rows: where the episode is.
+        starts: the rows with which pieces begin.
+    """
+    behind = np.flatnonzero(np.isin(rows, starts))[1:]
+    steps = np.diff(times)
+    widest = behind[np.argmax(steps[behind - 1])]
+    step = steps[widest - 1]
+    between = f"the first with {step:.4g} between its samples {widest - 1} and {widest}"
+    return between if step > PAUSE * np.median(steps) else ""
+
+
+def _episodes(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"episode{'s' if len(names) > 1 else ''} {shown}{more}"
 
 
 def _values(frame: pd.DataFrame, file: TrajectoryFile) -> pd.DataFrame:

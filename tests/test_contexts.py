@@ -1,6 +1,7 @@
 """Contextual V-IRL from end to end: rows [c, x] in the loop, `fit(contexts=)`, files, scores."""
 
 import functools
+from dataclasses import replace
 
 from virl_tf import InputError, export, fit, fit_policy, irl, load
 from virl_tf.conditional import ConditionalMixture, conditioned, empty_conditional
@@ -207,6 +208,19 @@ def test_a_fit_gives_a_reward_and_a_policy_of_both(results):
     np.testing.assert_allclose(of_one, result.reward(X, CONTEXTS[0]), atol=1e-4)
     assert result.policy.sample(CONTEXTS, 0).shape == (N, D)
     assert result.policy.condition(CONTEXTS[0]).distribution.sample(3).shape == (3, D)
+    low, high = (result.summary["columns"][0][side] for side in ("min", "max"))
+    assert result.doubts([low]) == result.doubts([high]) == ()
+    (line,) = result.doubts([high + 9.0])
+    assert line.startswith(f"context c0 = {high + 9.0:g} is outside of the demonstrated")
+    for c, text in (([[low]], "one context"), (["a"], "c must be"), ([low, low], "must be an")):
+        with pytest.raises(InputError, match=text):
+            result.doubts(c)
+    for other, text in (
+        (replace(result, summary={}), "no summary"),
+        (replace(result, reward=make_reward([make_network()])), "no contexts"),
+    ):
+        with pytest.raises(InputError, match=text):
+            other.doubts([low])
     assert "C = 1, D = 2" in repr(result)
     assert "C = 1, D = 2" in result._repr_html_()
     assert "held-out demonstrations given their contexts" in repr(result.score)
@@ -316,8 +330,10 @@ def test_columns_of_contexts_have_names_and_no_bounds():
     np.testing.assert_array_equal(
         np.sort(np.vstack([found.train.rows, found.test]), 0), np.sort(ROWS, 0)
     )
-    with pytest.raises(InputError, match="unknown column 'goal'"):
+    with pytest.raises(InputError, match="periodic: column 'goal' is a context; allowed are x0, "):
         prepare(X, DataOptions(contexts=frame, periodic=["goal"]), 0)
+    with pytest.raises(InputError, match=r"support: column 'goal' is a context; [^;]*x1\.$"):
+        prepare(X, DataOptions(contexts=frame, support=(None, {"goal": 9.0})), 0)
     with pytest.raises(InputError, match="both have a column 'goal'"):
         prepare(pd.DataFrame(X, columns=["x", "goal"]), DataOptions(contexts=frame), 0)
     without = prepare(X, DataOptions(), 0)

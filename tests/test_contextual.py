@@ -1,5 +1,6 @@
 """Tasks p(x | c): what is withheld and measured, and the command line."""
 
+import itertools
 import json
 
 from virl_tf import InputError
@@ -10,6 +11,7 @@ from virl_tf.numerics import numpy_seed
 from virl_tf.tasks.experts import RandomExperts
 from virl_tf.tasks.obstacles import Obstacles
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -25,6 +27,7 @@ from experiments.evaluation.contextual import (
     Situations,
 )
 from experiments.evaluation.judged import reference_fits
+from experiments.figures.situations import _draw
 from experiments.flow import fit_flow, flow_is_installed
 from experiments.result_files import columns_of
 from experiments.specification import RunRequest
@@ -284,3 +287,41 @@ def test_a_conditional_mixture_of_rows_is_what_em_says():
     fitted = reference_fits(Data(rows, num_contexts=2), {"": 3}, seed=0)["EM"]()
     expected = conditioned(joint, 2).log_prob(rows)
     np.testing.assert_allclose(fitted.log_prob(rows), expected)
+
+
+# --- the picture ----------------------------------------------------------------------------------
+
+
+def found_at(scale, centre, dim, paths=False):
+    """As in situations.npz: 3 contexts, columns of some unit."""
+    rng = np.random.default_rng(0)
+    shape = (3, 20, 6, dim) if paths else (3, 20, dim)
+    x = centre + scale * rng.normal(size=shape)
+    names = np.array(["c", *(f"x{i}" for i in range(dim))])
+    found = {"contexts": rng.normal(size=(3, 1)), "columns": names}
+    found |= {"demonstrations": x, "draws": x}
+    if paths:
+        return found | {"times": scale * np.linspace(0.0, 1.0, 6)}
+    axes = centre + scale * np.tile(np.linspace(-4.0, 4.0, 30), (dim, 1))
+    values = rng.normal(size=(3, 30**dim)) if dim <= 2 else None
+    return found | {"axes": axes, "rewards": values, "log_policy": values}
+
+
+@pytest.mark.parametrize(("scale", "centre"), [(1e-4, 0.0), (130.0, 101_325.0), (2e7, 0.0)])
+@pytest.mark.parametrize(("dim", "paths"), [(1, False), (2, False), (6, False), (2, True)])
+def test_no_number_below_a_panel_runs_into_the_next(scale, centre, dim, paths):
+    figure = _draw(found_at(scale, centre, dim, paths), range(3))
+    figure.canvas.draw()
+    panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+    boxes = []
+    for axes in panels[-3:]:
+        for label in filter(lambda label: label.get_text(), axes.get_xticklabels()):
+            box = label.get_window_extent()
+            if axes.bbox.x0 - 1 <= (box.x0 + box.x1) / 2 <= axes.bbox.x1 + 1:
+                boxes.append(box)
+    assert len(boxes) >= 6
+    boxes.sort(key=lambda box: box.x0)
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+    bars = [axes.get_ylabel() for axes in figure.axes if axes not in panels]
+    assert bars == (["nats below the maximum"] if dim == 2 and not paths else [])
+    plt.close(figure)

@@ -1,8 +1,9 @@
 """Row numbers, whole numbers, copies, constants and outliers are seen, and nothing else is."""
 
 import re
+from pathlib import Path
 
-from virl_tf.data_checks import dither, examine
+from virl_tf.data_checks import ATOM, COPIES, FEWEST_ROWS, dither, examine, examine_angles
 from virl_tf.validation import InputError, check_demonstrations
 
 import numpy as np
@@ -109,6 +110,53 @@ def test_a_warning_is_one_line_with_what_to_do(x, expected):
     )
     assert line.endswith(".")
     assert "\n" not in line
+
+
+def turned(centre, width, turn, n=400):
+    """Angles around a centre, from -turn / 2 on."""
+    x = np.random.default_rng(3).normal(centre, width, n)
+    return (x + 0.5 * turn) % turn - 0.5 * turn
+
+
+ANGLES = {
+    "around south": (turned(180.0, 8.0, 360.0), "say --periodic heading=360"),
+    "around north": (turned(180.0, 8.0, 360.0) + 180.0, "(in Python periodic={'heading': 360})"),
+    "all round, whole": (np.random.default_rng(3).integers(0, 360, 400), "a turn of 360"),
+    "in radians": (turned(np.pi, 0.1, 2.0 * np.pi).astype(np.float32), "--periodic heading (in"),
+}
+
+
+@pytest.mark.parametrize(("x", "expected"), ANGLES.values(), ids=ANGLES)
+def test_an_angle_that_goes_round_is_known_by_both_ends_of_its_turn(x, expected):
+    x = np.column_stack([x, data(400, 1)]).astype(float)
+    (line,) = examine_angles(x, ["heading", "speed"], np.zeros(2))
+    assert expected in line
+    assert line.startswith("column 'heading': its values, ")
+    assert examine_angles(x, ["heading", "speed"], np.array([360.0, 0.0])) == []
+    (line,) = examine_angles(x, ["heading", "speed"], np.zeros(2), num_contexts=1)
+    assert line.endswith("goes round, give its sine and cosine instead.")
+
+
+def test_what_ends_within_a_turn_is_no_angle():
+    rng = np.random.default_rng(4)
+    others = {
+        "age": rng.integers(0, 101, 500),
+        "percent": rng.uniform(0.0, 100.0, 500),
+        "temperature [F]": rng.normal(60.0, 20.0, 500),
+        "latitude": rng.uniform(-90.0, 90.0, 500),
+        "day": rng.integers(1, 367, 500),
+        "minute": rng.uniform(0.0, 1440.0, 500),
+        "byte": rng.integers(0, 256, 500),
+        "heading of a path eastwards": rng.normal(90.0, 30.0, 500),
+        "normal, to 3": np.clip(rng.normal(size=500), -3.1, 3.1),
+        "up to pi": rng.exponential(size=500).clip(0.0, 2.0 * np.pi),
+    }
+    x = np.column_stack([*others.values()]).astype(float)
+    assert examine_angles(x, list(others), np.zeros(len(others))) == []
+    for i in range(NUM_SETS):
+        name = list(CONTINUOUS)[i % len(CONTINUOUS)]
+        x = CONTINUOUS[name](rng, 200, 3)
+        assert examine_angles(x, ["a", "b", "c"], np.zeros(3)) == [], name
 
 
 def test_copies_of_a_few_rows_are_not_called_coarse():
@@ -220,6 +268,15 @@ def test_a_value_that_many_contexts_have_is_no_spike():
     assert examine(x, num_contexts=1) == []
     (line,) = examine(x)
     assert "exactly 0.5 in 30 of 300 rows" in line
+
+
+def test_the_documentation_has_the_shares_from_which_copies_are_told():
+    page = (Path(__file__).parents[1] / "docs" / "own-demonstrations.md").read_text()
+    assert f"| {100.0 * COPIES:g} % of the rows or more repeat others" in page
+    assert f"| one value in {100.0 * ATOM:g} % of the rows, at least {FEWEST_ROWS} " in page
+    x = data(1000)
+    assert examine(np.concatenate([x, x[:52]])) == []  # 4.9 %
+    assert len(examine(np.concatenate([x, x[:53]]))) == 1  # 5.03 %
 
 
 def test_copies_are_fewer_than_three_times_those_of_chance():

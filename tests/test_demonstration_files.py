@@ -129,6 +129,14 @@ def test_names_keep_what_is_a_comment_elsewhere(tmp_path):
     np.testing.assert_array_equal(found.x, [[1, 2], [3, 5], [4, 4], [9, 1]])
 
 
+def test_a_context_may_say_which_rows_are_held_out_together(tmp_path):
+    path = written(tmp_path / "x.csv", "goal,a\n1,2\n1,5\n4,4\n4,1\n")
+    found = load_demonstrations(path, group="goal", contexts=["goal"])
+    assert found.columns == ["goal", "a"]
+    assert list(found.groups) == [1, 1, 4, 4]
+    assert load_demonstrations(path, group="goal").columns == ["a"]
+
+
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_quoted_names_may_hold_separators(tmp_path, separator):
     rows = [line.replace(",", separator) for line in LINES]

@@ -70,6 +70,19 @@ def test_angles_in_degrees_are_no_radians():
         assert prepared(x, periodic=fine).warnings == []
 
 
+@pytest.mark.parametrize("dither", [False, True])
+def test_an_angle_in_whole_degrees_is_told_before_noise_is_added(dither):
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.integers(0, 36, 400) * 10.0, rng.standard_normal(400)])
+    x[:2, 0] = 0.0, 359.0
+    told = [line for line in prepared(x, dither=dither).warnings if "goes round" in line]
+    assert len(told) == 1
+    assert "--periodic x0=360" in told[0]
+    assert not any("goes round" in line for line in prepared(x, periodic={0: 360.0}).warnings)
+    (line,) = [w for w in prepared(x[:, 1:], contexts=x[:, :1]).warnings if "goes round" in w]
+    assert line.endswith("give its sine and cosine instead.")
+
+
 def test_nothing_is_scored_where_a_group_would_be_missing():
     x = normal(400)
     found = prepared(x, groups=np.repeat(["a", "b"], [360, 40]))

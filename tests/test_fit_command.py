@@ -2,9 +2,13 @@
 
 import json
 import re
+import shlex
 import shutil
+from types import SimpleNamespace
 
 import virl_tf
+from virl_tf.conditional import conditioned
+from virl_tf.contexts import far_away
 from virl_tf.em.em import em_mixture
 from virl_tf.mixture import standard_normal_start
 from virl_tf.persistence.files import save_arrays
@@ -21,7 +25,8 @@ from experiments import fit_command
 from experiments.evaluation import own_demonstrations, situations
 from experiments.evaluation.base import UserSupport
 from experiments.figures import style
-from experiments.inference import _far
+from experiments.fit_request import parse_numbers
+from experiments.inference import _closed
 from tests import tiny
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -214,6 +219,26 @@ def test_the_share_of_a_policy_inside_of_a_support():
     assert UserSupport(lambda x: x[:, 0] > 99.0).outside(policy) == 1.0
 
 
+def test_contexts_in_which_a_support_is_true_nowhere_are_told():
+    policy = conditioned(standard_normal_start(1, 3, 0), 1)
+    contexts = np.linspace(-1.0, 1.0, 8)[:, None]
+    support = UserSupport(lambda rows: rows[:, 0] > -0.5)
+    found, count = support.closed(policy, contexts)
+    np.testing.assert_array_equal(found, contexts[:2])
+    assert count == 8
+    assert support.outside(policy, contexts) == pytest.approx(0.25, abs=0.01)
+    plan = SimpleNamespace(support=support, inference=SimpleNamespace(contexts=contexts))
+    (line,) = _closed(plan, policy, ["goal, x", "y", "z"])
+    assert "true at no draw of the new policy in 2 of 8 contexts, the first at" in line
+    assert parse_numbers("--context", shlex.split(line.split("--context")[1][:-2])[0]) == {
+        "goal, x": -1.0
+    }
+    plan.support = UserSupport(lambda rows: rows[:, 1] < 9.0)
+    assert _closed(plan, policy, ["goal"]) == []
+    plan.inference.contexts = None
+    assert _closed(plan, policy, ["goal"]) == []
+
+
 def test_policies_for_all_contexts_and_for_one(in_contexts, call, tmp_path):
     _, run, _ = in_contexts
     folder = tmp_path
@@ -300,6 +325,18 @@ def _check_a_support_and_a_temperature(call, of_one, folder):
         (["mine.npy", "--periodic", "x0=0"], "--periodic x0 must be a finite number > 0, got 0.0"),
         (["."], ". is a folder: give a file of demonstrations, or --trajectories if it holds a"),
         (["mine.npy", "--periodic", "x7"], "mine.npy 'x7': did you mean 'x1'?"),
+        (
+            ["mine.npy", "--contexts", "x0", "--periodic", "x0"],
+            "--periodic: column 'x0' is a context; allowed are x1; of an angle give sine",
+        ),
+        (
+            ["mine.npy", "--contexts", "x0", "--upper", "x1=9,x0=9"],
+            "--upper: column 'x0' is a context; allowed are x1.",
+        ),
+        (
+            ["mine.npy", "--group", "x0", "--lower", "x0=-99"],
+            "--lower: 'x0' is the column of --group, which is not fitted to; allowed are x1.",
+        ),
         (["mine.npy", "--lower", "x0=0,x0=1"], "--lower gives 'x0' twice"),
         (["mine.npy", "--lower", "x0"], "--lower takes COLUMN=NUMBER,..., got 'x0'"),
         (["mine.npy", "--lower", "x0=1000"], "demonstrations are outside of the bounds"),
@@ -593,4 +630,4 @@ def test_files_of_a_run_that_was_killed_before_its_pictures_are_completed(call, 
 @pytest.mark.parametrize(("value", "warned"), [(-0.9, 0), (10.9, 0), (-1.1, 1), (11.1, 1)])
 def test_a_context_a_tenth_outside_is_no_guess(value, warned):
     columns = [{"name": "goal", "min": 0.0, "max": 10.0}]
-    assert len(_far(np.array([value]), columns)) == warned
+    assert len(far_away(np.array([value]), columns)) == warned

@@ -2,7 +2,7 @@ import os
 import signal
 import sys
 
-from virl_tf import InputError, fit_policy, policy_schedule
+from virl_tf import InputError, fit_policy, policy_schedule, policy_watch
 from virl_tf.domain import Domain
 from virl_tf.hparams import search_hparams
 from virl_tf.mixture import Mixture, gaussian
@@ -414,6 +414,22 @@ def test_an_improper_target_ends_with_a_warning(log_prob, search):
     assert "\n" not in result.warnings[0]
     assert np.sqrt(np.diagonal(result.policy.covariances[0])).max() < 1e8
     assert np.isfinite(result.history.to_numpy()).all()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        policy_watch._LOST,
+        policy_watch._grows(3),
+        fit_policy_module._outside(0.1),
+        fit_policy_module._worse(-2.0, -1.0),
+    ],
+)
+def test_a_warning_names_the_options_of_the_command_line_too(text):
+    options = {"num_components": "--components", "num_steps": "--steps", "support=": "--support"}
+    options["samples_per_component"] = "--samples"
+    assert any(name in text for name in options)
+    assert [option for name, option in options.items() if name in text and option not in text] == []
 
 
 @pytest.mark.parametrize(("slope", "kl", "told"), [(8.0, 0.05, 1), (0.0, 0.05, 0), (8.0, 0.02, 0)])

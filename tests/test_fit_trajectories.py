@@ -172,6 +172,18 @@ def test_bad_input_is_one_clear_error(call, tmp_path, arguments, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_context_of_paths_has_no_bounds(call, tmp_path):
+    x = arm.reaching(10, num_steps=5)[0]
+    side = np.broadcast_to(np.arange(10.0)[:, None, None] % 2, (*x.shape[:2], 1))
+    np.save(tmp_path / "x.npy", np.concatenate([x, side], axis=-1))
+    name = f"x{x.shape[-1]}"
+    words = ["fit", tmp_path / "x.npy", "--trajectories", "--contexts", name]
+    status, _, error = call(*words, "--lower", f"{name}=0", "--out", tmp_path / "out")
+    assert status == 2
+    text = f"--lower: column {name!r} is a context; allowed are the numbers of codes."
+    assert error == f"error: {text}\n"
+
+
 # --- what is written ------------------------------------------------------------------------------
 
 

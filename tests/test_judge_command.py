@@ -10,6 +10,7 @@ from virl_tf.em.em import Covariances, em_mixture
 from virl_tf.kde import fit_kde
 from virl_tf.mixture import gaussian, moments
 from virl_tf.numerics import numpy_seed, split_seed
+from virl_tf.persistence.files import save_arrays
 from virl_tf.splitting import random_rows
 
 import numpy as np
@@ -20,6 +21,8 @@ from scipy import stats
 
 from experiments import flow, judge_command
 from experiments.evaluation import judged
+from experiments.figures import judged as figure_of_judged
+from experiments.figures.judged import _pairs
 from tests import tiny
 from tests.conftest import make_reward
 
@@ -307,6 +310,34 @@ def test_paths_are_measured_and_drawn_as_paths(call, tmp_path):
 # --- contexts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("width", "num_contexts", "pairs"),
+    [
+        (2, 1, [(0, 1)]),
+        (3, 1, [(1, 2), (0, 1), (0, 2)]),
+        (4, 2, [(2, 3), (0, 2), (1, 3)]),
+        (6, 5, [(0, 5), (1, 5), (2, 5)]),
+        (5, 0, [(0, 1), (2, 3)]),
+    ],
+)
+def test_the_picture_shows_what_is_done_over_the_contexts(width, num_contexts, pairs):
+    assert _pairs(width, False, num_contexts) == pairs
+
+
+def test_the_picture_says_in_which_contexts_draws_are(tmp_path, monkeypatch):
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    arrays = {"demonstrations": x, "policy": x, "columns": np.array(["goal", "a", "b"])}
+    save_arrays(tmp_path / "judge.npz", {**arrays, "contexts": np.array(["goal"])})
+    shown = []
+    monkeypatch.setattr(figure_of_judged, "save", lambda figure, path: shown.append(figure))
+    figure_of_judged.draw_judged(tmp_path)
+    assert shown[0].get_suptitle().startswith("given goal: draws are in the contexts of the rows")
+    assert [axes.get_xlabel() for axes in shown[0].axes[::2]] == ["a", "goal", "goal"]
+    save_arrays(tmp_path / "judge.npz", arrays)
+    figure_of_judged.draw_judged(tmp_path)
+    assert shown[1].get_suptitle() == ""
+
+
 @pytest.mark.slow
 def test_columns_can_be_contexts(call, tmp_path):
     """All densities are those of the other columns given these, draws are in kept-back contexts."""
@@ -344,6 +375,7 @@ def test_columns_can_be_contexts(call, tmp_path):
     assert table.loc["EM, 1", "follow"] == pytest.approx(table.loc["kept back", "follow"], abs=0.1)
     with np.load(tmp_path / "out" / "judge.npz") as arrays:
         assert list(arrays["columns"]) == ["goal", "speed"]
+        assert list(arrays["contexts"]) == ["goal"]
         assert np.isin(arrays["reward's draws"][:, 0], test[:, 0]).all()
     before = bytes_of(tmp_path / "out")
     assert call(*words)[0] == 0

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_mixture
+from tests.conftest import make_mixture, make_reward
 from tests.reference import mixture as reference
 
 SHAPES = [(1, 1), (1, 2), (3, 2), (10, 5)]
@@ -102,8 +102,28 @@ def test_points_of_other_dimensions_are_refused(shape):
     with pytest.raises(InputError, match=r"x must have shape \[..., 2\], got "):
         make_mixture(3, 2).log_prob(np.zeros(shape))
     conditional = conditioned(make_mixture(3, 3), 1)
-    with pytest.raises(InputError, match=r"x must have shape \[..., 3\], got "):
+    with pytest.raises(
+        InputError, match=r"x must have shape \[..., 3\], got .* log_prob\(x, c\)\."
+    ):
         conditional.log_prob(np.zeros((5, 2)))
+
+
+def test_paths_in_the_place_of_codes_are_told():
+    reward, joint, paths = make_reward([]), make_mixture(3, 3), np.zeros((5, 9, 4))
+    conditional = conditioned(joint, 1)
+    in_context = make_reward([], dim=3).of_policy(conditional)
+    for call in (
+        lambda: make_mixture(3, 2).log_prob(paths),
+        lambda: reward(paths),
+        lambda: conditional.log_prob(paths),
+        lambda: conditional.log_prob(paths, [0.0]),
+        lambda: in_context(paths, [0.0]),
+    ):
+        with pytest.raises(InputError, match=r"of trajectories give the codes, encoding\.encode"):
+            call()
+    with pytest.raises(InputError, match=r"\(x, c\); of rows \[c, x\] it is log_prob\(rows\)"):
+        in_context(np.zeros((5, 3)))
+    assert in_context.log_prob(np.zeros((5, 3))).shape == (5,)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.int32])

@@ -83,12 +83,33 @@ def test_a_table_with_a_column_of_episodes(tmp_path):
     check_ragged(load(tmp_path / "who.csv", episode="who"))
 
 
-def test_episodes_of_a_table_need_not_be_in_one_piece(tmp_path):
+def test_episodes_of_a_table_need_not_be_in_one_piece(tmp_path, capsys):
     frame = table()
     steps = np.concatenate([np.arange(n) for n in LENGTHS])
     mixed = frame.iloc[np.argsort(steps, kind="stable")]
     mixed.to_csv(tmp_path / "all.csv", index=False)
     check_ragged(load(tmp_path / "all.csv"))
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("clock", "late", "said"),
+    [
+        (False, 0.0, "rows of episode 101 stand in several places, and are put together"),
+        (True, 0.0, ""),
+        (True, 50.0, "rows of episode 101 stand in several places, the first with 50"),
+    ],
+)
+def test_rows_that_were_added_to_an_earlier_episode_are_told(tmp_path, capsys, clock, late, said):
+    frame = table(clock)
+    rows = frame[frame.episode == 101].iloc[5:].copy()
+    if clock:
+        rows["time"] += late
+    pd.concat([frame.drop(rows.index), rows]).to_csv(tmp_path / "all.csv", index=False)
+    check_ragged(load(tmp_path / "all.csv"))
+    told = capsys.readouterr().err
+    assert said in told
+    assert len(told.splitlines()) == (said != "")
 
 
 def test_arrays(tmp_path):

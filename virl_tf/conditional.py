@@ -79,7 +79,8 @@ class ConditionalMixture(NamedTuple):
         return rows_at_once(self.offsets.shape[0], self.dim)
 
     def condition(self, c: Any) -> Mixture:
-        """q(. | c) of one context c [C]; its `distribution` is a tfd.MixtureSameFamily.
+        """q(. | c) of one context c [C]; its `distribution` is a tfd.MixtureSameFamily. Far outside
+        of the demonstrated contexts it is a guess, of which a fit's `Result.doubts(c)` tells.
 
         Raises:
             InputError: c is something else.
@@ -136,7 +137,9 @@ class ConditionalMixture(NamedTuple):
         Raises InputError for other last axes.
         """
         if c is None:
-            return of_rows(self._log_prob, x, self.num_contexts + self.dim, self.rows_at_once)
+            what = "; without c it takes rows [c, x], of x alone it is log_prob(x, c)"
+            size = self.num_contexts + self.dim
+            return of_rows(self._log_prob, x, size, self.rows_at_once, what)
         rows = rows_of(x, c, self.num_contexts, self.dim)
         flat = self.log_prob(tf.reshape(rows, [-1, rows.shape[-1]]))
         return tf.reshape(flat, tf.shape(rows)[:-1])

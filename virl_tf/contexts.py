@@ -6,12 +6,13 @@ learn, would cancel in every ratio and is left out. `sample` takes the contexts 
 place of the number of draws. With C = 0 rows are points and draws are counted as ever.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import real_tensor
+from virl_tf.numerics import if_paths, real_tensor
 from virl_tf.shapes import Array, Bool, Float64
 from virl_tf.validation import InputError
 
@@ -21,6 +22,7 @@ DRAWS = 16
 Weights are normalised within them, which needs several; more draws are fewer contexts. 4, 16 and
 64 are compared in docs/decisions-contexts.md (contexts).
 """
+FAR = 0.1  # of what demonstrated contexts span
 
 
 class Places(NamedTuple):
@@ -110,6 +112,21 @@ def rows_of(x: Any, c: Any, num_contexts: int, dim: int) -> tf.Tensor:
     return tf.concat(parts, axis=-1)
 
 
+def far_away(c: Any, columns: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each column of a context [C] further outside of the demonstrated ones than a tenth
+    of what they span.
+
+    `columns`: of a fit's summary, the contexts first.
+    """
+    lines = []
+    for value, column in zip(np.asarray(c), columns, strict=False):
+        low, high = column["min"], column["max"]
+        if not low - FAR * (high - low) <= value <= high + FAR * (high - low):
+            text = f"context {column['name']} = {value:g} is outside of the demonstrated"
+            lines.append(f"{text} {low:.4g} to {high:.4g}: the policy there is a guess.")
+    return lines
+
+
 def checked_context(c: Any, size: int) -> Float64[Array, " C"]:
     """One context as float64 [size], or an InputError."""
     c = checked("c", c, size)
@@ -129,5 +146,6 @@ def checked(name: str, value: Any, size: int) -> tf.Tensor:
     if value.shape.rank in (0, None) or value.shape[-1] != size:
         wanted = f"{name} must be an array of real numbers [..., {size}]"
         one = f"; one number for each is {name}[:, None]" if size == value.shape.rank == 1 else ""
+        one = one if name == "c" else one or if_paths(value)
         raise InputError(f"{wanted}, got shape {value.shape}{one}.")
     return value

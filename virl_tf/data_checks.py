@@ -25,6 +25,9 @@ UNEXPLAINED = 1e-3  # of a column's width that other columns do not explain
 TENTH_OF_NORMAL = 0.3  # what a tenth of normal values spans, in the median
 OUTLIERS = 0.01  # share of the rows that may be outliers
 MOST_TURNS = 3.0  # of an angle
+TURNS = {2.0 * np.pi: "2 pi", 360.0: "360"}  # and what they are called
+CUT = 0.02  # of a turn, within which values reach both of its ends
+AT_THE_ENDS = 1.0 / 12.0  # of a turn, where angles are a third as many as elsewhere, at least
 INFLATED = 10.0  # times that outliers stretch a standard deviation
 DECADES = 2.0  # powers of ten between the lowest tenth of positive numbers and the highest
 
@@ -42,7 +45,8 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int
     """What is suspicious about checked demonstrations x [N, D]: a line each, with what to do.
 
     Continuous data of 30 rows or more gives none, nor does it when rounded to 3 digits, but for
-    tails as heavy as Cauchy's (outliers) and positive numbers over powers of ten.
+    tails as heavy as Cauchy's (outliers) and positive numbers over powers of ten. Rows that repeat
+    others count from `COPIES` of all rows on, one value of a column from `ATOM`.
 
     Args:
         names: of the D columns; None: x0, x1, ...
@@ -61,15 +65,52 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int
     return lines + [line for check in checks for line in check(columns)]
 
 
-def examine_angles(x: np.ndarray, names: Sequence[str], period: np.ndarray) -> list[str]:
-    """A line for each column of x [N, D] that spans many of its turns `period` [D], 0: none."""
+def examine_angles(
+    x: np.ndarray, names: Sequence[str], period: np.ndarray, num_contexts: int = 0
+) -> list[str]:
+    """A line for each column of x [N, D] that spans many of its turns `period` [D], 0: none; and
+    for each without one that looks like an angle which needs it.
+
+    `num_contexts`: how many of them, the first ones, are context and have no turns.
+    """
     lines = []
-    for name, column, turn in zip(names, x.T, period, strict=True):
-        if turn > 0.0 and np.ptp(column) > MOST_TURNS * turn:
+    for i, (name, column, turn) in enumerate(zip(names, x.T, period, strict=True)):
+        if turn == 0.0:
+            lines += _whole_turn(name, column, i < num_contexts)
+        elif np.ptp(column) > MOST_TURNS * turn:
             text = f"column {name!r}: its values span {np.ptp(column) / turn:.2g} turns of {turn:g}"
             cure = f"--periodic {as_option([name])}=360 (in Python periodic={ {name: 360} })"
             lines.append(f"{text}; if it is in degrees, say {cure}.")
     return lines
+
+
+def _whole_turn(name: str, x: np.ndarray, is_context: bool) -> list[str]:
+    """Of an angle that goes on behind 180 at -180: what lies there would be cut in two."""
+    for turn, called in TURNS.items():
+        if not _fills(x, turn):
+            continue
+        degrees = turn == 360.0
+        option = as_option([f"{name}=360" if degrees else name])
+        python = {name: 360} if degrees else [name]
+        cure = f"say --periodic {option} (in Python periodic={python})"
+        cure = "give its sine and cosine instead" if is_context else cure
+        text = (
+            f"its values, {x.min():.4g} to {x.max():.4g}, fill a turn of {called} up to both ends"
+        )
+        return [f"column {name!r}: {text}; if it is an angle that goes round, {cure}."]
+    return []
+
+
+def _fills(x: np.ndarray, turn: float) -> bool:
+    """Whether values are from -180 to 180 or from 0 to 360 (the same of other turns), and are not
+    rare near the ends, as those of other columns are in their tails.
+    """
+    low, high, slack = x.min(), x.max(), 1e-6 * turn
+    starts = (start - slack for start in (-0.5 * turn, 0.0))
+    within = any(start <= low and high <= start + turn + 2.0 * slack for start in starts)
+    at_ends = (x <= low + AT_THE_ENDS * turn).sum(), (x >= high - AT_THE_ENDS * turn).sum()
+    many = min(at_ends) >= max(2.0, AT_THE_ENDS * len(x) / 3.0)
+    return bool(within and many and high - low >= (1.0 - CUT) * turn)
 
 
 def refuse_row_numbers(x: np.ndarray, names: Sequence[str], contexts: Sequence[str]) -> None:

@@ -89,14 +89,15 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     x, names, num_contexts = _with_contexts(x, names, options.contexts)
     share = check_share("held_out", options.held_out)
     labels = _check_labels(options.groups, len(x))
-    own = names[num_contexts:]
-    domain = make_domain(x[:, num_contexts:], own, options.periodic, options.support)
+    known, own = names[:num_contexts], names[num_contexts:]
+    domain = make_domain(x[:, num_contexts:], own, options.periodic, options.support, known)
+    period = np.zeros(len(own)) if domain.everywhere else np.asarray(domain.period)
+    period = np.append(np.zeros(num_contexts), period)
+    angles = examine_angles(x, names, period, num_contexts)  # noise would go beyond a turn
     if options.dither:
         x = dither(x, numpy_seed(seed, 0, "dither"))
         x[:, num_contexts:] = _mirrored(x[:, num_contexts:], domain)
-    suspicious = examine(x, names, num_contexts)
-    if not domain.everywhere:
-        suspicious += examine_angles(x[:, num_contexts:], own, np.asarray(domain.period))
+    suspicious = examine(x, names, num_contexts) + angles
     domain = domain.behind(num_contexts)
     identity = _identity(x, num_contexts, labels, domain, share)
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from virl_tf.numerics import DENSITY
 from virl_tf.shapes import Array, Bool, Float64
-from virl_tf.validation import InputError, check_choice, check_positive
+from virl_tf.validation import InputError, check_choice, check_no_contexts, check_positive
 
 
 class Domain(NamedTuple):
@@ -77,6 +77,7 @@ def make_domain(
     names: Sequence[str],
     periodic: Sequence[Any] | Mapping[Any, float] | None = None,
     support: tuple[Any, Any] | None = None,
+    contexts: Sequence[str] = (),
 ) -> Domain:
     """The domain of demonstrations x [N, D].
 
@@ -85,17 +86,19 @@ def make_domain(
         periodic: columns (names or numbers) that are angles in radians, or {column: whole turn}.
         support: (lower, upper), each a number for all columns, [D] numbers, {column: number} or
             None.
+        contexts: what columns beside these are called, which have neither.
 
     Raises:
         InputError: no such column, no such number, or demonstrations outside of the bounds.
     """
     if periodic is None and support is None:
         return EVERYWHERE
-    lower, upper = _bounds(support, names)
+    lower, upper = _bounds(support, names, contexts)
     _check_inside(x, lower, upper, names)
     period = np.zeros(len(names))
     if not isinstance(periodic, Mapping):
         periodic = dict.fromkeys(_sequence(periodic), 2.0 * np.pi)
+    check_no_contexts("periodic", periodic, contexts, names)
     for column, turn in periodic.items():
         i = column_index(column, names)
         if period[i]:
@@ -125,7 +128,9 @@ def _sequence(columns: Any) -> list[Any]:
     return [columns] if isinstance(columns, str) or np.ndim(columns) == 0 else list(columns)
 
 
-def _bounds(support: Any, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(
+    support: Any, names: Sequence[str], contexts: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
     """(lower, upper), [D] each."""
     if support is None:
         support = (None, None)
@@ -134,6 +139,8 @@ def _bounds(support: Any, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]
             "support must be a pair (lower, upper) of bounds; a function of points belongs to "
             "fit_policy(..., support=), which takes the recovered reward."
         )
+    for named in support:
+        check_no_contexts("support", named if isinstance(named, Mapping) else (), contexts, names)
     lower, upper = (
         _bound(side, given, fill, names)
         for side, given, fill in zip(("lower", "upper"), support, (-np.inf, np.inf), strict=True)

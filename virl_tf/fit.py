@@ -12,6 +12,7 @@ import pandas as pd
 
 from virl_tf import irl, pooling
 from virl_tf.conditional import is_broken
+from virl_tf.contexts import checked_context, far_away
 from virl_tf.demonstrations import Data, DataOptions, prepare
 from virl_tf.discriminator.fit import DiscriminatorFitter, borrowed_fitter
 from virl_tf.em.choice import choose_mixture
@@ -55,9 +56,12 @@ class Result:
 
     Attributes:
         reward: R(x), callable: [..., D] -> [...], up to a constant; with contexts R(c, x), called
-            as reward(x, c), up to a function of c.
+            as reward(x, c), up to a function of c. x is what was given to `fit`: of trajectories
+            their codes, of angles any turn.
         policy: q~_T, a `Mixture`; `policy.distribution` is a tfd.MixtureSameFamily. With contexts a
-            `ConditionalMixture`, whose `condition(c)` is one.
+            `ConditionalMixture`, whose `condition(c)` is one. Its log_prob takes the same x (with
+            contexts (x, c), or rows [c, x]), but of angles the one turn that
+            `reward.domain.wrap(x)` gives.
         history: one row per iteration, the columns of `virl_tf.irl.Info`.
         config: what the run was made with.
         summary: what was found, as in summary.json.
@@ -78,6 +82,20 @@ class Result:
     def warnings(self) -> tuple[str, ...]:
         """What makes the result worth less, each with what to do next."""
         return tuple(self.summary.get("warnings", ()))
+
+    def doubts(self, c: Any) -> tuple[str, ...]:
+        """Why reward and policy are a guess in one context c [C]: a line for each of its columns
+        that is far outside of the demonstrated ones, as `infer --context` warns. Their
+        `condition(c)` does not know these, and is silent.
+
+        Raises:
+            InputError: c is something else, or there are no contexts, or no summary.
+        """
+        size = self.reward.num_contexts
+        if not size or "columns" not in self.summary:
+            missing = "summary of its demonstrations" if size else "contexts"
+            raise InputError(f"this result has no {missing}.")
+        return tuple(far_away(checked_context(c, size), self.summary["columns"]))
 
     def __repr__(self) -> str:
         """Reward, policy, score and warnings, a line each."""
@@ -283,7 +301,7 @@ def _check_kinds(evaluate: Any, **flags: Any) -> None:
 
 def check_num_components(num_components: Any, num_demonstrations: int) -> int:
     """K as an int with 1 <= K <= N, of N that are not held out, else InputError."""
-    what = "num_components (at most one per demonstration that is not held out)"
+    what = "num_components (--components; at most one per demonstration that is not held out)"
     return check_integer(what, num_components, 1, num_demonstrations)
 
 
@@ -392,7 +410,8 @@ def _check_policy(state: State) -> None:
     if is_broken(state.policy):
         raise InputError(
             f"the policy broke down in iteration {state.t - 1}: its arrays are not finite. Give a "
-            "smaller policy.kl_bound, a larger policy.ridge, or fewer num_components."
+            "smaller policy.kl_bound, a larger policy.ridge (--set), or fewer num_components "
+            "(--components)."
         )
 
 

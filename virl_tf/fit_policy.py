@@ -375,13 +375,14 @@ def _undefined(share: float) -> str:
 def _outside(inside: float) -> str:
     return (
         f"only {inside:.0%} of the policy's draws are where log_prob is finite and support holds: "
-        "refuse the others, or give more num_components, more num_steps, or an initial_policy "
-        "inside."
+        "refuse the others, or give more num_components, more num_steps (infer: --components, "
+        "--steps), or an initial_policy inside."
     )
 
 
 def _worse(elbo: float, of_start: float) -> str:
     return (
         f"the fit ended below its start (ELBO {elbo:.2f}, start {of_start:.2f}), which is returned "
-        "instead; give more samples_per_component, a smaller kl_bound, or gradients=False."
+        "instead; give more samples_per_component (infer: --samples), a smaller kl_bound, or "
+        "gradients=False."
     )

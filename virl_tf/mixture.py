@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from virl_tf.numerics import DENSITY, LOG_2PI, by_blocks, real_tensor, sampling_seed
+from virl_tf.numerics import DENSITY, LOG_2PI, by_blocks, if_paths, real_tensor, sampling_seed
 from virl_tf.shapes import Array, Bool, Float64, Int64
 from virl_tf.validation import InputError, check_integer
 
@@ -153,16 +153,17 @@ def log_normalisers(scale_trils: Float64[Array, "K D D"]) -> Float64[Array, " K"
     return log_det + 0.5 * scale_trils.shape[-1] * LOG_2PI
 
 
-def of_rows(log_density: Any, x: Any, width: int, at_once: int) -> tf.Tensor:
+def of_rows(log_density: Any, x: Any, width: int, at_once: int, what: str = "") -> tf.Tensor:
     """A log density of rows [N, width] -> [N], in blocks, for x [..., width] -> [...].
 
-    Raises InputError for another last axis, or what is not real.
+    Raises InputError for another last axis, or what is not real; `what` is then to be done.
     """
     x = real_tensor("x", x, width)
     if x.shape.rank is None or x.shape[-1:] == [None]:  # of a graph that does not tell
         return by_blocks(log_density, x, at_once)
     if x.shape[-1:] != [width]:
-        raise InputError(f"x must have shape [..., {width}], got {tuple(x.shape)}.")
+        cure = if_paths(x) or what
+        raise InputError(f"x must have shape [..., {width}], got {tuple(x.shape)}{cure}.")
     if x.shape.rank == 2:
         return by_blocks(log_density, x, at_once)
     flat = by_blocks(log_density, tf.reshape(x, [-1, width]), at_once)

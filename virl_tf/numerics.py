@@ -114,6 +114,11 @@ def real_tensor(name: str, value: Any, width: int) -> tf.Tensor:
     return tf.cast(value, DENSITY)
 
 
+def if_paths(x: tf.Tensor) -> str:
+    """What to do about points of another width that may be trajectories [N, T, D]."""
+    return "; of trajectories give the codes, encoding.encode(x)" if x.shape.rank == 3 else ""
+
+
 def sampling_seed(seed: Any) -> tf.Tensor:
     """The stateless seed, int32 [2], that a sampler's argument stands for.
 

@@ -119,14 +119,16 @@ def _centre_and_widths(policy: Mixture) -> tuple[np.ndarray, np.ndarray]:
 
 _LOST = (
     "log_prob may be improper: a component is far from the start and still moves as fast as it "
-    "may, with a rising ELBO. Bound it with support=, or add a log density that falls off; if the "
-    "mode is that far away, give an initial_policy near to it, or more num_steps."
+    "may, with a rising ELBO. Bound it with support= (infer: --support), or add a log density that "
+    "falls off; if the mode is that far away, give an initial_policy near to it, or more num_steps "
+    "(infer: --steps)."
 )
 
 
 def _grows(steps: int) -> str:
     return (
         f"log_prob seems flat or improper: after {steps} steps a component is {MAX_GROWTH:g} "
-        "times as wide as the start, and the fit ends there. Bound it with support=, or add a log "
-        "density that falls off; if it is that wide, give an initial_policy of its width."
+        "times as wide as the start, and the fit ends there. Bound it with support= (infer: "
+        "--support), or add a log density that falls off; if it is that wide, give an "
+        "initial_policy of its width."
     )

@@ -20,6 +20,7 @@ from virl_tf.numerics import (
     by_blocks,
     compiled,
     from_network,
+    if_paths,
     real_tensor,
     specs_of,
 )
@@ -90,8 +91,11 @@ class Reward(NamedTuple):
             InputError: another last axis, what is not real, or a context where there is none.
         """
         if (c is not None) != (self.num_contexts > 0):
-            needs = f"contexts [..., {self.num_contexts}]" if self.num_contexts else "no contexts"
-            raise InputError(f"this reward takes {needs}: {'(x, c)' if c is None else '(x)'}.")
+            needs, call = "no contexts", "(x)"
+            if self.num_contexts:
+                needs = f"contexts [..., {self.num_contexts}]"
+                call = "(x, c); of rows [c, x] it is log_prob(rows)"
+            raise InputError(f"this reward takes {needs}: {call}.")
         if c is None:
             x = _checked_points(x, self.dim)
         else:
@@ -133,7 +137,8 @@ class Reward(NamedTuple):
         return self._replace(networks=self.networks.append(phi))
 
     def condition(self, c: Any) -> "Reward":
-        """R(c, .) of one context c [C], a reward without contexts.
+        """R(c, .) of one context c [C], a reward without contexts. Far outside of the demonstrated
+        contexts it is a guess, of which a fit's `Result.doubts(c)` tells.
 
         Raises:
             InputError: c is something else.
@@ -208,7 +213,7 @@ def _checked_points(x: Any, dim: int) -> tf.Tensor:
         with tf.control_dependencies([found] if found is not None else []):
             return tf.identity(x)
     if x.shape.rank == 0 or x.shape[-1] != dim:
-        raise InputError(f"{wanted}, got {tuple(x.shape)}.")
+        raise InputError(f"{wanted}, got {tuple(x.shape)}{if_paths(x)}.")
     return x
 
 

@@ -201,7 +201,8 @@ def score_warnings(found: Score | None) -> list[str]:
         )
     if by := _lack(found, "policy"):
         text = "held-out demonstrations are less likely under the policy than under EM"
-        how = "fit_policy with contexts=" if found.num_contexts else "fit_policy, infer"
+        how = "infer --components"
+        how += ", fit_policy with contexts=" if found.num_contexts else ", fit_policy"
         cure = f"it misses some of them. Fit one with more components to the reward ({how})."
         if found.over_em[REWARD]["mean"] < found.over_em["policy"]["mean"]:
             cure = "it is as good as the reward lets it be."

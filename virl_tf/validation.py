@@ -228,6 +228,19 @@ def check_contexts(contexts: Any, n: int) -> np.ndarray:
         raise InputError(text.replace("D + 2", "C + 2").replace("D >= 1", "C >= 1")) from error
 
 
+def check_no_contexts(
+    option: str, named: Iterable[Any], contexts: Sequence[str], allowed: Sequence[str]
+) -> None:
+    """Raise InputError if a column that an `option` names is a context: these are given, and only
+    what is done has turns and bounds.
+    """
+    for name in named:
+        if name in contexts and name not in allowed:
+            text = f"{option}: column {name!r} is a context; allowed are {', '.join(allowed)}"
+            angle = "; of an angle give sine and cosine as contexts"
+            raise InputError(f"{text}{angle if option.endswith('periodic') else ''}.")
+
+
 def is_frame(value: Any) -> bool:
     """Whether a value is a table with named columns, of pandas or another package."""
     return hasattr(value, "columns") and hasattr(value, "dtypes")

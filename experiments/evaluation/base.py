@@ -23,6 +23,7 @@ from experiments.result_files import DIVERGED
 RewardFunction = Reward | Callable[[Any], Any]
 
 OUTSIDE_OF = 20_000  # draws of a policy, of which those outside of a support are counted
+_OUTSIDE_SEED = split_seed(0, 0, "outside of the support")
 
 SEARCH = {"split_rounds": 0}
 """Of inference with a search: as in the records of all sweeps, and it starts where a reward's modes
@@ -104,7 +105,7 @@ class UserSupport:
     def __init__(self, function: Support):
         """The user's own."""
         self._function = function
-        self._outside: dict[tuple[bytes, ...], float] = {}
+        self._known: dict[tuple[bytes, ...], np.ndarray] = {}
 
     def __call__(self, x: Any) -> Any:
         """Whether points are inside."""
@@ -114,12 +115,24 @@ class UserSupport:
         """The share of a policy's draws that are outside, in some of its contexts if there are any.
         What is asked for again is not drawn again.
         """
+        return 1.0 - float(np.mean(self._inside(policy, contexts)))
+
+    def closed(self, policy: Any, contexts: np.ndarray) -> tuple[np.ndarray, int]:
+        """The contexts [M, C] in which none of the same draws is inside, and of how many."""
+        where = self._where(contexts)
+        inside = self._inside(policy, contexts).reshape(where.num_draws, -1).any(axis=0)
+        different, index = np.unique(where.contexts, axis=0, return_inverse=True)
+        return different[np.bincount(index.ravel(), inside) == 0], len(different)
+
+    def _where(self, contexts: np.ndarray | None) -> Any:
+        return places(contexts, OUTSIDE_OF, _OUTSIDE_SEED)
+
+    def _inside(self, policy: Any, contexts: np.ndarray | None) -> np.ndarray:
         key = tuple(np.asarray(array).tobytes() for array in policy)
-        if key not in self._outside:
-            seed = split_seed(0, 0, "outside of the support")
-            x = drawn(policy, places(contexts, OUTSIDE_OF, seed), seed)
-            self._outside[key] = 1.0 - float(np.mean(self(x)))
-        return self._outside[key]
+        if key not in self._known:
+            x = drawn(policy, self._where(contexts), _OUTSIDE_SEED)
+            self._known[key] = np.asarray(self(x), bool)
+        return self._known[key]
 
 
 # A run counts as diverged when its objective ends this many nats above its best: healthy runs stay

@@ -1,5 +1,6 @@
 """People beside draws of reward, policy and EM, on the same axes, from the folder of `judge`."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,30 +16,39 @@ MOST_ROWS = 3  # of panels: pairs of columns, or columns over time
 OTHER = -1  # what is on an axis is no column: time, or a density
 BINS = 40
 MARGIN = 0.05  # of the range that demonstrations are in
+LETTER = 0.075  # inches, of what stands above
 SIZES = 2000.0  # of all dots of a panel
 DOTS: Look = {"linewidths": 0, "alpha": 0.6, "color": "C0", "rasterized": True}
 LINES: Look = {"linewidths": 0.6, "alpha": 0.5, "colors": "C0"}
 
 
 def draw_judged(folder: Path) -> None:
-    """judge.png and .pdf: a column of panels for each array of judge.npz but `times`, `columns`.
+    """judge.png and .pdf: a column of panels for each array of judge.npz but `times`, `columns` and
+    `contexts`, the names of the first columns if they are that, also where they are not drawn.
 
-    Rows are pairs of the first columns; of paths one in the plane, or each column over time.
+    Rows are pairs of the first columns; of paths one in the plane, or each column over time. A pair
+    of contexts, which no density draws, is none of them.
     """
     found = read(folder, "judge.npz")
     columns, times = list(map(str, found.pop("columns"))), found.pop("times", np.zeros(0))
-    draw_side_by_side(folder / "judge", found, columns, times)
+    contexts = list(map(str, found.pop("contexts", [])))  # older folders do not say
+    draw_side_by_side(folder / "judge", found, columns, times, contexts)
 
 
 def draw_side_by_side(
-    path: Path, found: Mapping[str, np.ndarray], columns: Sequence[str], times: np.ndarray
+    path: Path,
+    found: Mapping[str, np.ndarray],
+    columns: Sequence[str],
+    times: np.ndarray,
+    contexts: Sequence[str] = (),
 ) -> None:
     """`path`.png and .pdf of points [N, D] without `times`, or of paths [N, T, D] with times [T].
+    Where there are `contexts`, these are the first columns of points.
 
     The first of `found` sets the limits of all.
     """
     names = [*columns, "time" if len(times) else "density"]
-    pairs = _pairs(len(names) - 1, len(times) > 0)
+    pairs = _pairs(len(names) - 1, len(times) > 0, len(contexts))
     shown = {title: [_in_plane(x, times, pair) for pair in pairs] for title, x in found.items()}
     size = (2.9 * len(shown), 0.5 + 2.7 * len(pairs))
     options: Look = {"sharex": "row", "sharey": "row", "layout": "constrained", "squeeze": False}
@@ -53,11 +63,20 @@ def draw_side_by_side(
             _draw(axes, points)
             axes.set_xlabel(names[pair[0]])
             open_frame(axes)
+    if contexts:
+        text = f"given {', '.join(contexts)}: draws are in the contexts of the rows kept back"
+        figure.suptitle(textwrap.fill(text, int(size[0] / LETTER)), fontsize=9)
     save(figure, path)
 
 
-def _pairs(width: int, paths: bool) -> list[tuple[int, int]]:
+def _pairs(width: int, paths: bool, num_contexts: int = 0) -> list[tuple[int, int]]:
     """The columns on the two axes of each row of panels."""
+    if num_contexts and not paths:
+        own = range(num_contexts, width)
+        longest = max(num_contexts, len(own))
+        across = [(i % num_contexts, own[i % len(own)]) for i in range(longest)]
+        both = [(own[0], own[1])] if len(own) > 1 else []
+        return [*both, *across][:MOST_ROWS]
     if width == 1 and not paths:
         return [(0, OTHER)]
     if paths and width != 2:

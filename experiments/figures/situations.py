@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -53,10 +54,13 @@ def _draw(found: Found, shown: Sequence[int]) -> Figure:
         elif dim == 1:
             _draw_curves(column[0], found, p)
         elif dim == 2:
-            _draw_maps(column, found, p)
+            image = _draw_maps(column, found, p)
         else:
             _draw_parallel(column[0], found, p)
+    if not of_paths and dim == 2:
+        figure.colorbar(image, ax=grid, label="nats below the maximum", pad=0.01)
     _label(grid, found)
+    _tick(grid, whole=not of_paths and dim > 2)
     for axes in grid[:-1, 0] if number == 1 else ():
         axes.set_xlabel(grid[-1, 0].get_xlabel())
     return figure
@@ -87,14 +91,13 @@ def _draw_curves(axes: Axes, found: Found, p: int) -> None:
     open_frame(axes)
 
 
-def _draw_maps(panels: np.ndarray, found: Found, p: int) -> None:
+def _draw_maps(panels: np.ndarray, found: Found, p: int) -> Any:
     """In 2-D: truth, if it is known, or reward with the nearest demonstrations, and the rest."""
     for axes, key in zip(panels, _maps(found), strict=True):
-        heat_map(axes, found["axes"], found[key][p])
+        image = heat_map(axes, found["axes"], found[key][p])
         axes.set_aspect("auto")  # the columns may have any units
-        axes.xaxis.set_major_locator(plt.MaxNLocator(4))
-        axes.yaxis.set_major_locator(plt.MaxNLocator(4))
     crosses(panels[0], found["demonstrations"][p])
+    return image
 
 
 def _draw_parallel(axes: Axes, found: Found, p: int) -> None:
@@ -106,7 +109,6 @@ def _draw_parallel(axes: Axes, found: Found, p: int) -> None:
         points = [np.column_stack([np.arange(lines.shape[1]), line]) for line in lines]
         axes.add_collection(LineCollection(points, **look))
     axes.autoscale_view()
-    axes.xaxis.set_major_locator(plt.MaxNLocator(6, integer=True))
     open_frame(axes)
 
 
@@ -141,5 +143,18 @@ def _label(grid: np.ndarray, found: Found) -> None:
     if not of_paths and len(names) == 1:
         text = f"grey: {demonstrated}; blue: exp(reward), normalised; orange: policy"
     if not of_paths and len(names) == 2:
-        text = f"crosses: {demonstrated}; colours: nats below the maximum"
+        text = f"crosses: {demonstrated}; colours: log densities"
     figure.suptitle(text, fontsize=9)
+
+
+def _tick(grid: np.ndarray, whole: bool) -> None:
+    """Few numbers and short ones, that do not run into each other or the next panel's.
+
+    `whole`: below are the numbers of columns.
+    """
+    nice = [1, 2, 5, 10]
+    below: Look = {"nbins": 6, "integer": True} if whole else {"nbins": 5, "prune": "both"}
+    for axes in grid.flat:
+        axes.xaxis.set_major_locator(plt.MaxNLocator(steps=nice, **below))
+        axes.yaxis.set_major_locator(plt.MaxNLocator(6, steps=nice))
+        axes.ticklabel_format(scilimits=(-2, 6))

@@ -105,7 +105,7 @@ def fit_encoding(
         warnings.warn(
             f"{chosen.dim} numbers lose {error:.2g} of a column's standard deviation in held-out "
             "trajectories: a reward sees nothing of what is lost. Collect more of them, smooth "
-            "them, or give another kind or size.",
+            "them, or give another kind or size (--encoding, --encoding-size).",
             stacklevel=2,
         )
     return chosen

@@ -222,7 +222,8 @@ def _as_times(
         late = np.diff(clock) <= 0.0
         if late.any():
             step = int(np.argmax(late)) + 1
-            raise InputError(f"episode {name}: its times do not increase (first: sample {step}).")
+            text = f"episode {name}: its times do not increase (first: sample {step})"
+            raise InputError(f"{text}. Sort its samples by time; keep one of each time.")
     return found
 
 
