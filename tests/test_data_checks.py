@@ -272,8 +272,10 @@ def test_a_value_that_many_contexts_have_is_no_spike():
 
 def test_the_documentation_has_the_shares_from_which_copies_are_told():
     page = (Path(__file__).parents[1] / "docs" / "own-demonstrations.md").read_text()
-    assert f"| {100.0 * COPIES:g} % of the rows or more repeat others" in page
-    assert f"| one value in {100.0 * ATOM:g} % of the rows, at least {FEWEST_ROWS} " in page
+    assert COPIES == ATOM == 1.0 / 20.0
+    assert "| a twentieth of the rows or more repeat others" in page
+    assert FEWEST_ROWS == 5
+    assert "| one value in a twentieth of the rows, at least five " in page
     x = data(1000)
     assert examine(np.concatenate([x, x[:52]])) == []  # 4.9 %
     assert len(examine(np.concatenate([x, x[:53]]))) == 1  # 5.03 %
