@@ -1,9 +1,9 @@
 """The sentences of the paper that state a result, the numbers that speak to them, and a verdict.
 
 Not here: those of abstract, introduction, captions and conclusion that sum up others; what is
-called a hypothesis, that the KDE is why V-IRL represents all modes (`ablate --table
-method_ablations` speaks to it); and that EIM and G-EIM are "very unstable for larger numbers of
-update steps" of the policy (that table has rows with more of them).
+called a hypothesis, that the KDE is why V-IRL represents all modes; and that EIM and G-EIM are
+"very unstable for larger numbers of update steps" of the policy. `ablate --table method_ablations`
+speaks to both.
 """
 
 from collections.abc import Callable, Sequence
