@@ -310,8 +310,8 @@ FIGURES = (
         ),
         lambda found: distances(found, "training", "training_policy", "inference"),
         lambda found: most_modes(found, "training", "training_policy", "inference"),
-        "One target for all five runs; the inference policy, of one set of components, is fitted to "
-        "the average of their rewards.",
+        "One target for all five runs; the inference policy, of one set of components, is fitted "
+        "to the average of their rewards.",
         own_runs=True,
     ),
     Figure(
