@@ -37,7 +37,7 @@ from experiments import sweep, sweep_command
 from experiments.figures import figure_2b
 from experiments.pooled_results import read_results
 from experiments.records import write_record
-from experiments.result_files import COLUMNS, RUN, to_markdown
+from experiments.result_files import COLUMNS, RUN, read_summary, to_markdown
 from experiments.result_statistics import (
     bootstrap_interval,
     differences,
@@ -771,3 +771,13 @@ def test_results_of_other_settings_are_pooled_only_on_request(tmp_path):
     with pytest.raises(InputError, match=r"results of different settings .*loop\.num_iterations=1"):
         read_results(both)
     assert len(read_results(both, pool=True)) == 12
+
+
+def test_the_folder_of_a_sweep_taken_for_a_run_names_one_of_its_runs(tmp_path):
+    with pytest.raises(InputError, match="Run its command to the end first"):
+        read_summary(tmp_path)
+    run = tmp_path / "runs" / "one"
+    run.mkdir(parents=True)
+    (run / "reward.keras").touch()
+    with pytest.raises(InputError, match=f"is not a run, but holds some; .* such as {run}"):
+        read_summary(tmp_path)
