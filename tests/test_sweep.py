@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import itertools
 import json
 import logging
@@ -193,6 +194,26 @@ def test_a_unit_that_was_begun_with_other_versions_is_refused_until_it_is_remove
     shutil.rmtree(folder)
     assert execute_unit(unit, tmp_path) is None
     assert records_of([unit], tmp_path)["unit"].stages["."].versions == versions()
+
+
+def test_a_scheduler_without_a_worker_is_told_and_waited_for(tmp_path, monkeypatch):
+    answers = []
+
+    def ask(question):
+        answers.append(sweep_ask(question))
+        if len(answers) == 1:  # the first one asks how many workers there are
+            local.scale(1)
+        return answers[-1]
+
+    sweep_ask = sweep.ask
+    monkeypatch.setattr(sweep, "ask", ask)
+    console = Console(file=io.StringIO())
+    sizes = {"n_workers": 0, "threads_per_worker": 1, "processes": False}
+    with LocalCluster(**sizes, protocol="tcp://", dashboard_address=":0") as local:
+        units = [FakeUnit("unit-0")]
+        assert not execute_sweep(units, tmp_path, Workers(local.scheduler_address), console)
+    assert answers[0] == {}
+    assert console.file.getvalue().startswith(sweep.NO_WORKER)
 
 
 def test_a_scheduler_that_is_lost_is_one_error_and_no_failure_of_units(tmp_path, monkeypatch):
