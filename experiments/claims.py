@@ -166,15 +166,15 @@ def _less_variance(first: Curve, other: Curve, results: pd.DataFrame) -> Finding
     """
     groups = [select(results, curve).groupby("modes")["reported"] for curve in (first, other)]
     spreads = [group.agg(_spread).dropna() for group in groups]
-    both = pd.concat(spreads, axis=1, join="inner").to_numpy()
+    both = pd.concat(spreads, axis=1, join="inner")
     if len(both) < FEWEST:
         numbers = f"against {other[1]}: spreads at {len(both)} numbers of modes"
         return Finding(numbers, TOO_FEW, _few(len(both), "numbers of modes with 2 seeds"))
-    a, b = both.T
+    a, b = both.to_numpy().T
     d = differences(a, b)
     means = f"{_mean(a)} against {_mean(b)} ({other[1]})"
     numbers = f"mean standard deviation {means}, {_shown_tests(d)}"
-    seeds = int(min(group.size().min() for group in groups))
+    seeds = int(min(group.size()[both.index].min() for group in groups))
     verdict = _verdict(d, seeds >= SEEDS_OF_SPREADS and len(both) >= ENOUGH_SPREADS)
     need = f"{len(both)} numbers of modes, {seeds} seeds; {ENOUGH_SPREADS} and {SEEDS_OF_SPREADS}"
     return Finding(numbers, verdict, f"{need} decide" if verdict == TOO_FEW else "")
@@ -275,9 +275,10 @@ def _versatile_and_precise(results: pd.DataFrame) -> Finding:
         possible = np.minimum(runs["components"], runs["open_modes"])
         both = (covered >= MOST * possible) & (good >= GOOD)
         means = f"{covered.mean():.1f} modes, {100 * good.mean():.1f} % good walks"
-        numbers.append(f"{label}: {means}, both in {int(both.sum())} of {len(runs)} runs")
-        found = HOLDS if both.all() else FAILS
-        verdicts.append(found if len(runs) >= FEWEST_OF_EACH else TOO_FEW)
+        found = f"{means}, both in {int(both.sum())} of {len(runs)} runs" if len(runs) else "0 runs"
+        numbers.append(f"{label}: {found}")
+        verdict = HOLDS if both.all() else FAILS
+        verdicts.append(verdict if len(runs) >= FEWEST_OF_EACH else TOO_FEW)
         fewest = min(fewest, len(runs))
     need = _few(fewest, "runs of a method", FEWEST_OF_EACH) if fewest < FEWEST_OF_EACH else ""
     return Finding("; ".join(numbers), _worst(verdicts), need)

@@ -78,6 +78,8 @@ def read_summary(folder: Path) -> dict[str, Any]:
     path = folder / "summary.json"
     if not path.exists():
         text = "it is not a finished run. Run its command to the end first."
+        if runs := sorted(folder.glob("runs/*/reward.keras")):
+            text = f"it is not a run, but holds some; give one of them, such as {runs[0].parent}."
         raise InputError(f"{folder} has no summary.json: {text}")
     return read_json(path)
 

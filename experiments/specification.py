@@ -22,6 +22,8 @@ from virl_tf.hparams import (
 from virl_tf.methods import METHODS
 from virl_tf.validation import InputError, check_choice, check_integer, check_seed
 
+import numpy as np
+
 from experiments.tasks import describe, names_where
 from experiments.tasks.description import TaskDescription
 
@@ -98,7 +100,13 @@ class Specification:
 def _drawn(of_target: tuple[tuple[str, Any], ...]) -> Any:
     config = dict(of_target)
     task = describe(config["task"]).experiment(config).task
-    return task.demonstrations(config["num_train"] + config["num_test"], config["seed"])
+    n = config["num_train"] + config["num_test"]
+    x = task.demonstrations(n, config["seed"])
+    # Before they are in a folder, whose file would seem to be another run's.
+    if np.shape(x) != (n, task.dim):
+        text = f"demonstrations of {config['task']} must be [n, D] = {[n, task.dim]}"
+        raise InputError(f"{text}; for n = {n} it returned {list(np.shape(x))}.")
+    return x
 
 
 @dataclass(frozen=True)

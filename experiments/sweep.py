@@ -50,6 +50,7 @@ RUNS = "runs"  # of a sweep's output: the folders of its runs, which nothing nee
 POLL_SECONDS = 1.0
 ANSWER_SECONDS = 10.0  # until a scheduler counts as one that does not answer
 ALLOWED_WORKER_DEATHS = 5  # of one unit, before it counts as failed
+NO_WORKER = "the scheduler has no worker yet: waiting for the first"
 LOST = (
     "the Dask scheduler does not answer any more. Nothing that was finished is lost: the same "
     "command continues."
@@ -343,6 +344,8 @@ def _execute_open(
     if not open_units:
         return failures
     with cluster(workers) as client:
+        if not ask(client.nthreads):  # else nothing would tell why nothing happens
+            console.print(NO_WORKER, soft_wrap=True)
         futures = {}
         for i, unit in enumerate(open_units):
             # A key of its own for every sweep: a cluster that is shared may remember an earlier

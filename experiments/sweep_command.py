@@ -70,6 +70,8 @@ def preview(request: SweepRequest | AblationRequest, workers: Workers, out: Path
     units = request.units()
     if (out / "config.yaml").is_file():
         RunFolder.open(out, request.to_config(), of_runs=True)
+    elif not find_records(out / FOLDER):
+        RunFolder.check(out, request.to_config())
     print_left(f"{len(units)} units in {out}", units, workers, out)
 
 

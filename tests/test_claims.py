@@ -134,7 +134,7 @@ def test_versatile_and_precise_takes_three_runs_of_each_method():
     frame = results()
     finding = VERSATILE.check(frame[frame["method"] == "virl"])
     assert finding.verdict == TOO_FEW
-    assert "both in 6 of 6 runs" in finding.numbers
+    assert finding.numbers.endswith("both in 6 of 6 runs; G-EIM: 0 runs")
 
 
 @pytest.mark.parametrize(
@@ -312,6 +312,10 @@ def test_stable_is_decided_by_all_numbers_of_modes_and_seeds_of_the_paper():
     undecided = stable.check(spreads(alike, alike[::-1], 10, 5).iloc[:-1])
     assert undecided.verdict == TOO_FEW
     assert "10 numbers of modes, 4 seeds; 10 and 5 decide" in undecided.need
+    # A number of modes with one seed has no spread, and takes no verdict from the others.
+    frame = spreads(alike, alike[::-1], 10, 5)
+    single = frame.drop_duplicates(["stage", "method", "components"]).assign(modes=99, seed=0)
+    assert stable.check(pd.concat([frame, single])).verdict == FAILS
 
 
 def of_policies(virl, eim):

@@ -264,6 +264,14 @@ def test_a_dry_sweep_counts_and_writes_nothing(call, tmp_path):
     assert "preset" in error
 
 
+def test_a_dry_sweep_refuses_the_folder_that_the_sweep_would(call, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "study" / "trials").mkdir(parents=True)
+    for name, said in (("file", "file is a file"), ("study", "give a new or empty folder")):
+        status, _, error = call("sweep", "gaussians", "--out", tmp_path / name, "--dry-run")
+        assert (status, said in error) == (2, True), error
+
+
 def test_a_dry_study_counts_its_trials_and_makes_no_database(call, tmp_path):
     options = ["--trials", "30", "--workers", "1", "--out", tmp_path / "study", "--dry-run"]
     status, shown, error = call("tune", "gaussians", *options)

@@ -105,6 +105,9 @@ def test_a_dry_comparison_counts_and_writes_nothing(studies, tmp_path, capsys):
         preview(found, "0", Workers(None, 1), tmp_path / "out")
     preview(found, "100", Workers(None, 1), None, "quick")
     assert "comparisons/gaussians-m3-quick" in capsys.readouterr().out
+    (tmp_path / "config.yaml").write_text("config: {sweep: gaussians}\n")
+    with pytest.raises(InputError, match="holds a run or a sweep"):
+        preview(found, "100", Workers(None, 1), tmp_path)
 
 
 def test_published_values_are_not_compared_at_a_preset_that_has_not_all_of_them(studies):

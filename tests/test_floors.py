@@ -144,7 +144,7 @@ EXPERIMENT_FLOORS = [
     ["units", "expected_time", "ablations", "sweep", "sweep_command", "ablation_command"],
     [
         *("tuning", "tuning.space", "tuning.specification", "tuning.study"),
-        *("tuning.importances", "tuning.compare", "tuning.study_folder"),
+        *("tuning.importances", "tuning.study_folder", "tuning.compare"),
         *("tuning.tune_command", "tuning.study_plots", "tuning.budgets"),
         *("benchmark.whole_run", "benchmark.command"),
         *("report", "report.markup", "report.sources", "report.results"),

@@ -5,10 +5,11 @@ from pathlib import Path
 from virl_tf.validation import InputError
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 
 from experiments.figures import draw
-from experiments.figures.figure_2b import CURVES
+from experiments.figures.figure_2b import CURVES, finish
 from experiments.figures.figure_4 import OF_THE_PAPER
 from experiments.figures.published import lay_published, read_published
 
@@ -49,12 +50,37 @@ def test_every_curve_has_its_points_in_order_and_a_label(file):
         (HEADER + ONE + "training,virl,10,9,zero\n", "row 1: value must be a positive number"),
         (HEADER + "training,virl,10,-9,1\n", "row 0: modes must be a positive number"),
         (HEADER + "training,virl,10,9,\n", "row 0: value must be a positive number, got nan"),
+        (HEADER + "training,virl,10,5.5,1\n", "row 0: modes must be a whole number, got 5.5"),
+        (HEADER + "training,virl,10,5,1,7\n", "has rows of more values than its columns, stage, "),
     ],
 )
 def test_other_tables_are_refused(file, text, message):
     with pytest.raises(InputError, match=message) as error:
         read_published(file(text), CURVES)
     assert "\n" not in str(error.value)
+
+
+def test_spaces_behind_commas_are_no_part_of_a_name(file):
+    points = read_published(file((HEADER + ONE).replace(",", ", ")), CURVES)
+    assert points.to_dict("records") == read_published(file(HEADER + ONE), CURVES).to_dict(
+        "records"
+    )
+
+
+def test_points_far_below_ours_and_between_our_numbers_of_modes_are_within_the_axes(file):
+    ours = pd.DataFrame(
+        {"stage": ["training"], "method": ["virl"], "components": [10], "modes": [5]}
+    ).assign(reported=1.0, status="finished")
+    points = read_published(file(HEADER + "training,virl,10,7,0.001\n"), CURVES)
+    _, axes = plt.subplots()
+    lay_published(axes, points, CURVES)
+    finish(axes, ours, ("training",), published=points)
+    assert axes.get_ylim()[0] < 0.001
+    assert list(axes.get_xticks()) == [5, 7]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "V-IRL 10c, the paper's reward"
+    ]
+    plt.close()
 
 
 def test_other_figures_take_no_points(file, tmp_path):

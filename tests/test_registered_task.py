@@ -2,12 +2,13 @@
 
 import importlib
 import json
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import tasks
+from experiments import specification, tasks
 from tests import tiny
 
 SMALL = tiny.set_words("training.num_epochs=2", "loop.num_iterations=2", "loop.num_negatives=500")
@@ -90,6 +91,33 @@ def test_a_study_of_it_has_no_published_column_to_begin_with(call, tmp_path):
     status, _, error = call("compare", "ring", "--out", tmp_path / "compared")
     assert status == 2
     assert "the paper publishes none for ring" in error
+
+
+@pytest.mark.parametrize(
+    ("columns", "share", "log_prob", "message"),
+    [
+        (2, 0.5, None, r"demonstrations of ring must be \[n, D\] = \[\d+, 2\]; for n = \d+ it"),
+        (2, 1.0, [1], r"must map \[N, D\] to \[N\]; .* \[10000, 2\] it returned \[10000, 1\]\."),
+        (3, 1.0, None, "DensityExperiment measures targets in 2-D, .* this one has D = 3"),
+    ],
+)
+def test_a_task_of_other_shapes_is_refused_for_what_it_is(
+    call, ring, tmp_path, monkeypatch, columns, share, log_prob, message
+):
+    def draws(self, n, seed):
+        return np.random.default_rng(seed).normal(size=(int(share * n), columns))
+
+    monkeypatch.setattr(ring.Ring, "dim", columns)
+    monkeypatch.setattr(ring.Ring, "demonstrations", draws)
+    if log_prob:
+        monkeypatch.setattr(ring.Ring, "log_prob", lambda self, x: np.zeros([len(x), *log_prob]))
+    specification._drawn.cache_clear()  # what other tests drew
+    out = tmp_path / "run"
+    status, _, error = call("run", "ring", *OPTIONS, "--rows", "300", "--out", out)
+    specification._drawn.cache_clear()
+    assert status == 2
+    assert re.search(message, error)
+    assert (out / "demonstrations.npz").exists() == (share == 1.0)
 
 
 def test_options_of_other_tasks_are_refused(call, tmp_path):

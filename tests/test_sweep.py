@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import itertools
 import json
 import logging
@@ -37,7 +38,7 @@ from experiments import sweep, sweep_command
 from experiments.figures import figure_2b
 from experiments.pooled_results import read_results
 from experiments.records import write_record
-from experiments.result_files import COLUMNS, RUN, to_markdown
+from experiments.result_files import COLUMNS, RUN, read_summary, to_markdown
 from experiments.result_statistics import (
     bootstrap_interval,
     differences,
@@ -193,6 +194,26 @@ def test_a_unit_that_was_begun_with_other_versions_is_refused_until_it_is_remove
     shutil.rmtree(folder)
     assert execute_unit(unit, tmp_path) is None
     assert records_of([unit], tmp_path)["unit"].stages["."].versions == versions()
+
+
+def test_a_scheduler_without_a_worker_is_told_and_waited_for(tmp_path, monkeypatch):
+    answers = []
+
+    def ask(question):
+        answers.append(sweep_ask(question))
+        if len(answers) == 1:  # the first one asks how many workers there are
+            local.scale(1)
+        return answers[-1]
+
+    sweep_ask = sweep.ask
+    monkeypatch.setattr(sweep, "ask", ask)
+    console = Console(file=io.StringIO())
+    sizes = {"n_workers": 0, "threads_per_worker": 1, "processes": False}
+    with LocalCluster(**sizes, protocol="tcp://", dashboard_address=":0") as local:
+        units = [FakeUnit("unit-0")]
+        assert not execute_sweep(units, tmp_path, Workers(local.scheduler_address), console)
+    assert answers[0] == {}
+    assert console.file.getvalue().startswith(sweep.NO_WORKER)
 
 
 def test_a_scheduler_that_is_lost_is_one_error_and_no_failure_of_units(tmp_path, monkeypatch):
@@ -771,3 +792,13 @@ def test_results_of_other_settings_are_pooled_only_on_request(tmp_path):
     with pytest.raises(InputError, match=r"results of different settings .*loop\.num_iterations=1"):
         read_results(both)
     assert len(read_results(both, pool=True)) == 12
+
+
+def test_the_folder_of_a_sweep_taken_for_a_run_names_one_of_its_runs(tmp_path):
+    with pytest.raises(InputError, match="Run its command to the end first"):
+        read_summary(tmp_path)
+    run = tmp_path / "runs" / "one"
+    run.mkdir(parents=True)
+    (run / "reward.keras").touch()
+    with pytest.raises(InputError, match=f"is not a run, but holds some; .* such as {run}"):
+        read_summary(tmp_path)

@@ -208,6 +208,14 @@ def test_the_folder_of_another_study_is_refused_before_a_trial(tune, no_workers,
     assert tune(*COMMAND, *elsewhere, "--out", tmp_path / "x")[0] == 0
 
 
+def test_the_folder_of_a_sweep_is_refused(tune, no_workers, tmp_path):
+    (tmp_path / "config.yaml").write_text("config: {sweep: gaussians}\n")
+    for more in ([], ["--dry-run"]):
+        given = [*COMMAND, "--trials", "1", "--out", tmp_path, *more]
+        assert_one_error(tune(*given), "holds a run or a sweep")
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
 def test_the_same_study_goes_on_in_its_folder(tune, no_workers, tmp_path):
     assert tune(*COMMAND, "--trials", "1")[0] == 0
     (out,) = (tmp_path / "studies").iterdir()

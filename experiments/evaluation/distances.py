@@ -8,6 +8,7 @@ from virl_tf.mixture import Mixture, moments
 from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.reward import CumulativeValues, Reward, evaluate
 from virl_tf.tasks import RandomGaussians, Task
+from virl_tf.validation import InputError
 
 import numpy as np
 import tensorflow as tf
@@ -22,9 +23,15 @@ class GridDistances:
     """The paper's numerical I-projection, on the grid around the demonstrations."""
 
     def __init__(self, task: Task, train: np.ndarray):
-        """For a target in 2-D and its demonstrations [N, 2]."""
+        """For a target in 2-D and its demonstrations [N, 2].
+
+        Raises InputError for a log_prob of another shape: [N, 1] beside a reward's [N] is [N, N].
+        """
         self._points = tf.constant(metrics.grid_around(train).points, DENSITY)
         self._log_p, self._rewards = task.log_prob(self._points), CumulativeValues(self._points)
+        if (shape := list(np.shape(self._log_p))) != [len(self._points)]:
+            where = f"for x of shape {list(self._points.shape)} it returned {shape}"
+            raise InputError(f"log_prob of the task must map [N, D] to [N]; {where}.")
 
     def of_reward(self, reward: Reward, policy: Mixture) -> float:
         """Of the normalised exp(R)."""
@@ -77,8 +84,10 @@ class SampledDistances:
 
 
 def distances_of(task: Task, train: np.ndarray) -> GridDistances | SampledDistances:
-    """The paper's way where it is possible."""
+    """The paper's way where it is possible. Raises InputError where neither is."""
     if task.dim == 2:
         return GridDistances(task, train)
-    assert isinstance(task, RandomGaussians), "elsewhere than in 2-D draws of the target are needed"
+    if not isinstance(task, RandomGaussians):
+        text = "DensityExperiment measures targets in 2-D, or RandomGaussians; this one has D = "
+        raise InputError(f"{text}{task.dim}. Give its description another experiment.")
     return SampledDistances(task, train)

@@ -54,6 +54,7 @@ def _draw_values(axes: Axes, values: pd.DataFrame) -> None:
             axes.plot(bootstrap_interval(chosen), [i + shift] * 2, color=colour, linewidth=1.2)
     axes.set_yticks(range(len(columns)), columns)
     axes.set_ylim(len(columns) - 0.5, -0.5)
+    axes.locator_params(axis="x", nbins=5)  # values that differ in the fourth digit are long
     axes.set_xlabel("objective on fresh seeds (lower is better)")
     axes.legend(frameon=False, fontsize=8)
 

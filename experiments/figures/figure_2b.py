@@ -53,7 +53,7 @@ def draw_figure_2b(
         reference(axes, results, name)
     if points is not None:
         lay_published(axes, points, CURVES)
-    finish(axes, results, ("training",))
+    finish(axes, results, ("training",), published=points)
     explain(
         figure,
         "Recovered rewards against the number of the expert's modes",
@@ -114,18 +114,25 @@ def mark_diverged(axes: Axes, results: pd.DataFrame, what: str) -> None:
 
 
 def finish(
-    axes: Axes, results: pd.DataFrame, stages: tuple[str, ...], what: str = "diverged"
+    axes: Axes,
+    results: pd.DataFrame,
+    stages: tuple[str, ...],
+    what: str = "diverged",
+    published: pd.DataFrame | None = None,
 ) -> None:
-    """Axes, legend, and `mark_diverged`."""
+    """Axes, which reach the `published` points, too, legend, and `mark_diverged`."""
     mark_diverged(axes, results[results["stage"].isin(stages)], what)
     values = results.loc[results["stage"].isin(stages), "reported"]
+    sizes = set(results["modes"])
+    if published is not None:
+        values, sizes = pd.concat([values, published["value"]]), sizes | set(published["modes"])
     if np.isfinite(values).any():  # a sweep that is under way may have no curve yet
         axes.set_yscale("log")
         # A reference may be exact (0 with a component for every mode) and squeeze the curves.
         axes.set_ylim(bottom=0.5 * values.min())
     axes.set_xlabel("target components m")
     axes.set_ylabel("I-projection KL(q || p)")
-    axes.set_xticks(sorted(results["modes"].unique()))
+    axes.set_xticks(sorted(sizes))
     lines = [line for line in axes.get_legend_handles_labels()[0] if _is_seen(axes, line)]
     place: Look = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
     if lines:

@@ -46,7 +46,7 @@ def draw_figure_4(
     stages = tuple(stage for stage, *_ in CURVES)
     shown = results["components"].isin([0, 10]) & (results["method"] != "eim")
     # A run's status is of its reward; the policies may be fine.
-    finish(axes, results[shown], stages, "reward diverged")
+    finish(axes, results[shown], stages, "reward diverged", points)
     explain(
         figure,
         "New policies on the recovered rewards, and the policies of the training",

@@ -31,16 +31,19 @@ def read_published(file: Path, curves: list[Curve]) -> pd.DataFrame:
 
     Raises:
         InputError: the file is not such a table, or a point is of no curve, repeated or not a
-            positive number.
+            positive number, its modes not a whole one.
     """
     try:
-        points = pd.read_csv(file)
+        points = pd.read_csv(file, skipinitialspace=True)
     except (OSError, ValueError) as error:
         raise InputError(f"--published {file} cannot be read: {reason(error)}.") from error
     missing = [name for name in COLUMNS if name not in points]
     if missing or points.empty:
         lacking = f"no column {missing[0]}" if missing else "no rows"
         raise InputError(f"--published {file} has {lacking}; it needs {', '.join(COLUMNS)}.")
+    if not isinstance(points.index, pd.RangeIndex):  # pandas takes the first value for a label
+        names = ", ".join(points.columns)
+        raise InputError(f"--published {file} has rows of more values than its columns, {names}.")
     for i, row in points.iterrows():
         wrong = _refusal(row, curves)
         if wrong:
@@ -61,6 +64,8 @@ def _refusal(row: pd.Series, curves: list[Curve]) -> str:
         number = pd.to_numeric(row[name], errors="coerce")
         if not (np.isfinite(number) and number > 0.0):
             return f"{name} must be a positive number, got {row[name]!r:.40}"
+    if float(row["modes"]) % 1.0:
+        return f"modes must be a whole number, got {row['modes']!r:.40}"
     return ""
 
 

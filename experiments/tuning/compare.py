@@ -36,6 +36,7 @@ from experiments.tuning.study import (
     stored_study,
     trials_of,
 )
+from experiments.tuning.study_folder import check_no_sweep
 from experiments.units import RunUnit
 
 CANDIDATES = ("published", "found")
@@ -83,8 +84,8 @@ def compare(
         budget: the runs' preset; None: that of the studies.
 
     Raises:
-        InputError: no study of this task there, no such budget, seeds that tuning saw, or runs that
-            failed.
+        InputError: no study of this task there, no such budget, seeds that tuning saw, the folder
+            of a sweep, or runs that failed.
     """
     console, task = screen(), studies.task
     columns, units, out = _planned(studies, seeds, out, budget)
@@ -157,7 +158,9 @@ def _planned(
         for seed in fresh
     ]
     size = f"{spec.description.size_letter}{spec.size}"
-    return columns, units, out or Path("comparisons") / f"{studies.task}-{size}-{preset}"
+    out = out or Path("comparisons") / f"{studies.task}-{size}-{preset}"
+    check_no_sweep(out)
+    return columns, units, out
 
 
 def _size_line(columns: Sequence[Column], units: Sequence[RunUnit], out: Path) -> str:

@@ -19,8 +19,9 @@ FILE = "study.json"
 
 
 def check_folder(out: Path, spec: StudySpecification, url: str) -> None:
-    """Raises InputError if the folder is another study's: of other settings or storage."""
+    """Raises InputError if the folder is another study's, of other settings or storage, or none."""
     if not (out / FILE).is_file():
+        check_no_sweep(out)
         return
     try:
         found = json.loads((out / FILE).read_text())
@@ -30,6 +31,14 @@ def check_folder(out: Path, spec: StudySpecification, url: str) -> None:
     if other:
         text = f"{out} holds the trials of another study ({shortened(other)})"
         raise InputError(f"{text}. {ELSEWHERE} If it was moved, delete {out / FILE}.")
+
+
+def check_no_sweep(out: Path) -> None:
+    """Raises InputError for the folder of a run, a sweep or ablations: with other records in it a
+    sweep's figures would be of both.
+    """
+    if (out / "config.yaml").is_file():
+        raise InputError(f"{out} holds a run or a sweep (config.yaml). Give another --out.")
 
 
 def claim_folder(out: Path, spec: StudySpecification, url: str, study: optuna.Study) -> None:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from experiments.expected_time import expected_time, sentence
 from experiments.screen import screen
-from experiments.sweep import Workers, ask, cluster, result_of, submit
+from experiments.sweep import NO_WORKER, Workers, ask, cluster, result_of, submit
 from experiments.tasks import describe
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES
 from experiments.tuning.space import written
@@ -204,7 +204,7 @@ def _work_together(
 def _wait_for_a_worker(client: Any, console: Console) -> None:
     """Those of a cluster may start later than the command."""
     if not ask(client.nthreads):
-        console.print("the scheduler has no worker yet: waiting for the first", soft_wrap=True)
+        console.print(NO_WORKER, soft_wrap=True)
         ask(lambda: client.wait_for_workers(1))
 
 
