@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import tensorflow as tf
 import typer
 import yaml
 
@@ -106,7 +107,7 @@ def test_a_run_is_quiet_and_ctrl_c_says_how_to_go_on(tmp_path):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=300)
-    assert process.returncode == 130
+    assert process.returncode == 130, error
     assert "the same command continues" in error
     assert "Traceback" not in error
     assert "absl::InitializeLog" not in error, "TensorFlow's log lines belong off the screen"
@@ -133,6 +134,46 @@ def test_a_signal_that_a_callback_swallows_comes_again(monkeypatch, capsys, numb
     assert "the same command continues" in capsys.readouterr().err
     assert signal.getsignal(number) == before
     time.sleep(0.3)  # nothing more comes after the end
+
+
+@pytest.mark.parametrize(("times", "reached"), [(1, [None]), (2, "before")])
+def test_a_signal_waits_for_tensorflow_and_a_second_does_not(monkeypatch, capsys, times, reached):
+    """Its C++ does not expect exceptions of the Python that it calls."""
+    monkeypatch.setattr(cli, "OWN", {__name__.partition(".")[0]})
+    done = "before"
+
+    def call_tensorflow():
+        nonlocal done
+        done = tf.nest.map_structure(signal.raise_signal, [signal.SIGINT] * times)
+        done = "the next line"
+
+    tracing = sys.gettrace()
+    with pytest.raises(typer.Exit) as ended, cli._interruptible():
+        call_tensorflow()
+    assert (ended.value.exit_code, done) == (130, reached)
+    assert "the same command continues" in capsys.readouterr().err
+    assert sys.gettrace() == tracing
+
+
+def test_a_signal_in_what_tensorflow_calls_from_cpp_comes_behind_it(monkeypatch):
+    """An exception in there came out as a SystemError, and as a segmentation fault."""
+    monkeypatch.setattr(cli, "OWN", {__name__.partition(".")[0]})
+    module = {"__name__": "tensorflow", "signal": signal}
+    exec(  # a class that TensorFlow's check of new types interrupts, as if it were its own code
+        "class New:\n"
+        "    asked = 0\n"
+        "    @property\n"
+        "    def __class__(self):\n"
+        "        New.asked += 1\n"
+        "        if New.asked == 1:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "        return New\n",
+        module,
+    )
+    with pytest.raises(typer.Exit), cli._interruptible():
+        tf.nest.assert_same_structure(module["New"](), module["New"]())
+        pytest.fail("not interrupted")
+    assert module["New"].asked > 1, "TensorFlow went on"
 
 
 def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call, finished):
