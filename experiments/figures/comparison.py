@@ -67,4 +67,4 @@ def _draw_importances(axes: Axes, importances: pd.DataFrame) -> None:
     bars: Look = {"width": 0.8, "legend": len(table.columns) > 1, "xerr": deviation.loc[order]}
     table.loc[order].plot.barh(ax=axes, **bars)
     axes.set_ylabel("")
-    axes.set_xlabel("share of the objective's variance in the study")
+    axes.set_xlabel("importance in the study (fANOVA, normalised)")

@@ -102,7 +102,7 @@ def draw_importances(importances: pd.DataFrame, out: Path, trials: int) -> None:
     rows = importances[::-1]
     bars: Look = {"color": "C0", "xerr": rows["deviation"], "ecolor": "0.3"}
     axes.barh(rows.index, rows["importance"], **bars)
-    axes.set_xlabel("share of the objective's variance")
+    axes.set_xlabel("importance (fANOVA, normalised)")
     title(axes, f"estimated from {trials} complete trials")
     open_frame(axes)
     save(figure, out / "importances")

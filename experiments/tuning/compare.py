@@ -46,7 +46,7 @@ SCORES = (
     "better"
 )
 IMPORTANCES = (
-    "Share of each hyperparameter in the objective's variance in its study (fANOVA), mean and "
+    "Importance of each hyperparameter in its study (fANOVA, normalised to add up to 1), mean and "
     f"standard deviation over {len(SEEDS)} forests"
 )
 FEWEST_FOR_IMPORTANCES = 8  # complete trials

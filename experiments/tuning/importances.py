@@ -11,7 +11,9 @@ SEEDS = range(10)  # of the forests
 
 
 def importances_of(study: optuna.Study) -> pd.DataFrame:
-    """Share of the objective's variance over the complete trials, by hyperparameter.
+    """What each hyperparameter alone explains of the objective's variance over the complete trials.
+
+    By fANOVA (Hutter, Hoos and Leyton-Brown 2014); normalised, so that all add up to 1.
 
     Returns columns `importance`, the mean over forests, and `deviation`, the standard deviation;
     the most important first.
