@@ -11,7 +11,7 @@ from experiments.ablations import AblationRequest
 from experiments.records import Record
 from experiments.result_files import TARGET, columns_of, reading, rows_of
 from experiments.result_statistics import lost, with_interval, without_value
-from experiments.screen import screen
+from experiments.screen import counted, screen
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import check_all_worked, open_folder, write_tables
 
@@ -42,7 +42,9 @@ def ablate(request: AblationRequest, workers: Workers, out: Path) -> None:
     results = pd.DataFrame(rows, columns=columns)
     write_tables(results, table(results), out)
     shown = f"{out / 'results.csv'}, {out / 'table.md'}"
-    console.print(f"{len(units) - len(failures)} of {len(units)} units finished; {shown}")
+    console.print(
+        f"{len(units) - len(failures)} of {counted(len(units), 'unit')} finished; {shown}"
+    )
     check_all_worked(failures, units, out)
 
 

@@ -29,7 +29,7 @@ from experiments.result_statistics import (
     sign_flip_test,
     with_lost,
 )
-from experiments.screen import screen
+from experiments.screen import counted, screen
 from experiments.tasks import describe
 
 HOLDS, FAILS, TOO_FEW = "holds", "does not hold", "not enough runs"
@@ -192,7 +192,7 @@ def _graceful(results: pd.DataFrame) -> Finding:
         chosen = select(results, curve)
         if chosen["modes"].nunique() < 3 or len(chosen) < FEWEST:
             need = _few(len(chosen), f"runs of {name}") + " at 3 numbers of modes"
-            return Finding(f"{len(chosen)} runs of {name}", TOO_FEW, need)
+            return Finding(f"{counted(len(chosen), 'run')} of {name}", TOO_FEW, need)
         whole = np.isfinite(chosen["reported"]).all()
         fit = np.polyfit(chosen["modes"], chosen["reported"], 1) if whole else [np.inf]
         slopes[name] = 10.0 * float(fit[0])
@@ -275,7 +275,8 @@ def _versatile_and_precise(results: pd.DataFrame) -> Finding:
         possible = np.minimum(runs["components"], runs["open_modes"])
         both = (covered >= MOST * possible) & (good >= GOOD)
         means = f"{covered.mean():.1f} modes, {100 * good.mean():.1f} % good walks"
-        found = f"{means}, both in {int(both.sum())} of {len(runs)} runs" if len(runs) else "0 runs"
+        in_runs = f"both in {int(both.sum())} of {counted(len(runs), 'run')}"
+        found = f"{means}, {in_runs}" if len(runs) else "0 runs"
         numbers.append(f"{label}: {found}")
         verdict = HOLDS if both.all() else FAILS
         verdicts.append(verdict if len(runs) >= FEWEST_OF_EACH else TOO_FEW)
@@ -290,7 +291,7 @@ def _mostly_limited(results: pd.DataFrame) -> Finding:
     runs = every[every["modes_covered"] > 0]  # of no mode there is no share
     if len(runs) < FEWEST_FOR_INTERVAL:
         need = _few(len(runs), "runs that cover a mode", FEWEST_FOR_INTERVAL)
-        return Finding(f"{len(runs)} runs that cover a mode", TOO_FEW, need)
+        return Finding(f"{counted(len(runs), 'run')} that cover a mode", TOO_FEW, need)
     shares = (runs["new_modes"] / runs["modes_covered"]).to_numpy()
     low, high = bootstrap_interval(shares)
     covered, new = runs["modes_covered"].mean(), runs["new_modes"].mean()
@@ -301,7 +302,7 @@ def _mostly_limited(results: pd.DataFrame) -> Finding:
         return Finding(numbers, HOLDS)
     if low > FEW:
         return Finding(numbers, FAILS)
-    return Finding(numbers, TOO_FEW, f"{len(runs)} runs undecided; more of them")
+    return Finding(numbers, TOO_FEW, f"{counted(len(runs), 'run')} undecided; more of them")
 
 
 def _more(stage: str, column: str, label: str, results: pd.DataFrame, sign: float = 1.0) -> Finding:
@@ -310,7 +311,7 @@ def _more(stage: str, column: str, label: str, results: pd.DataFrame, sign: floa
     a, b = pairs["first"].to_numpy(float), pairs["second"].to_numpy(float)
     if len(pairs) < FEWEST:
         means = f", means {_mean(a, '.3g')} against {_mean(b, '.3g')}" if len(pairs) else ""
-        numbers = f"{label}: {len(pairs)} pairs{means}"
+        numbers = f"{label}: {counted(len(pairs), 'pair')}{means}"
         return Finding(numbers, TOO_FEW, _few(len(pairs), "pairs"))
     d = differences(-sign * a, -sign * b)
     means = f"V-IRL {_mean(a, '.3g')}, G-EIM {_mean(b, '.3g')}"
@@ -322,7 +323,7 @@ def _not_distinguished(results: pd.DataFrame) -> Finding:
     values = select(results, (TRAINED, "geim", 10))["unexplored_random_auc"].dropna().to_numpy()
     if len(values) < FEWEST_FOR_INTERVAL:
         need = _few(len(values), "runs", FEWEST_FOR_INTERVAL)
-        return Finding(f"{len(values)} runs", TOO_FEW, need)
+        return Finding(counted(len(values), "run"), TOO_FEW, need)
     low, high = bootstrap_interval(values)
     numbers = f"AUC unexplored against random {values.mean():.2f} [{low:.2f}, {high:.2f}]"
     return Finding(numbers, HOLDS if low <= 0.5 else FAILS)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from experiments import RESULTS
 from experiments.result_files import value_at
+from experiments.screen import counted
 from experiments.specification import Specification
 from experiments.units import RunUnit, Unit
 
@@ -97,7 +98,9 @@ def sentence(times: Sequence[Expected], workers: int | None) -> str:
     by += ", with other --rows or --dim" if any(time.unusual for time in times) else ""
     text = f"{about} {_duration(total)} of CPU time{_on(workers, known)}, by the committed runs{by}"
     missing = len(times) - len(known)
-    return f"{text}; and {missing} runs of which none is committed" if missing else text
+    if not missing:
+        return text
+    return f"{text}; none is committed for {counted(missing, 'run')} more"
 
 
 def _on(workers: int | None, known: Sequence[float]) -> str:
@@ -105,7 +108,7 @@ def _on(workers: int | None, known: Sequence[float]) -> str:
     if workers is None:
         return ""
     seconds = max(sum(known) / workers, *known)
-    return f", {_duration(seconds)} on {workers} worker{'s' if workers > 1 else ''}"
+    return f", {_duration(seconds)} on {counted(workers, 'worker')}"
 
 
 def _duration(seconds: float) -> str:

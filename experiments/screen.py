@@ -16,6 +16,11 @@ def screen(**options: Any) -> Console:
     return Console(markup=False, emoji=False, **options)
 
 
+def counted(number: int, noun: str) -> str:
+    """The number and its noun, with an s unless it is one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def numbers_table(
     title: str, columns: Sequence[str], names: Iterable[str], cells: Iterable[Iterable[str]]
 ) -> Table:

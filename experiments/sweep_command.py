@@ -19,7 +19,7 @@ from experiments.pooled_results import numerics_in
 from experiments.records import FOLDER, find_records
 from experiments.result_files import table_of, to_markdown
 from experiments.result_statistics import table
-from experiments.screen import screen
+from experiments.screen import counted, screen
 from experiments.sweep import ERRORS, Workers, execute_sweep, records_of
 from experiments.tasks import describe
 from experiments.units import ReferenceUnit, SweepRequest, Unit
@@ -43,7 +43,7 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
     results = table_of(finished.values(), request.task)
     write_tables(results, table(results), out)
     shown = f"{out / 'results.csv'}, {out / 'table.md'} and .csv"
-    console.print(f"{len(finished)} of {len(units)} units finished; {shown}")
+    console.print(f"{len(finished)} of {counted(len(units), 'unit')} finished; {shown}")
     check_all_worked(failures, units, out)
 
 
@@ -72,7 +72,7 @@ def preview(request: SweepRequest | AblationRequest, workers: Workers, out: Path
         RunFolder.open(out, request.to_config(), of_runs=True)
     elif not find_records(out / FOLDER):
         RunFolder.check(out, request.to_config())
-    print_left(f"{len(units)} units in {out}", units, workers, out)
+    print_left(f"{counted(len(units), 'unit')} in {out}", units, workers, out)
 
 
 def print_left(what: str, units: Sequence[Unit], workers: Workers, out: Path) -> None:

@@ -170,9 +170,14 @@ def test_a_signal_in_what_tensorflow_calls_from_cpp_comes_behind_it(monkeypatch)
         "        return New\n",
         module,
     )
-    with pytest.raises(typer.Exit), cli._interruptible():
+
+    @cli._interruptible()
+    def call_tensorflow():
         tf.nest.assert_same_structure(module["New"](), module["New"]())
         pytest.fail("not interrupted")
+
+    with pytest.raises(typer.Exit):
+        call_tensorflow()
     assert module["New"].asked > 1, "TensorFlow went on"
 
 

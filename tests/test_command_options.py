@@ -366,7 +366,7 @@ def test_the_expected_time_in_words():
     assert sentence(minutes, None) == "about 3 min of CPU time, by the committed runs"
     assert sentence([], 2) == "nothing left to run"
     assert "unknown" in sentence([Expected(float("nan"))], 2)
-    assert "1 runs of which none is committed" in sentence([*minutes, Expected(float("nan"))], 1)
+    assert "; none is committed for 1 run more" in sentence([*minutes, Expected(float("nan"))], 1)
     bound = "at most 3 min of CPU time, 3 min on 1 worker, by the committed runs of preset paper"
     assert sentence([minutes[0], Expected(120.0, bound=True)], 1) == bound
     few = "about 20 min of CPU time, 10 min on 16 workers, by the committed runs"

@@ -267,7 +267,7 @@ def test_new_and_lost_modes_are_those_of_the_sets(
     assert summary["true_reward"]["new_modes"] == len({0, 5} - known)
     assert summary["good_fraction"] == 1.0
     modes = f"{covered} of 32 modes covered, {new} of them new to the training policy"
-    assert f"{modes}, {lost} of its lost" in sentence
+    assert f"{modes}, {lost} of its own lost" in sentence
     assert "obstacles" not in summary
 
 

@@ -176,7 +176,7 @@ class WalkInference:
         sentence = (
             f"{summary['modes_covered']} of {summary['open_modes']} {kind} covered, "
             f"{summary['new_modes']} of them new to the training policy, {summary['lost_modes']} "
-            "of its lost; "
+            "of its own lost; "
             f"{100.0 * summary['good_fraction']:.1f} % good walks; on the true reward "
             f"{summary['true_reward']['modes_covered']}"
         )

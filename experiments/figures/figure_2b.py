@@ -15,6 +15,7 @@ from experiments.pooled_results import read_results
 from experiments.references import LABELS as REFERENCES
 from experiments.result_files import DIVERGED, TARGET
 from experiments.result_statistics import select
+from experiments.screen import counted
 
 # The references that are drawn; more would hide the curves.
 DASHES: dict[str, Any] = {
@@ -108,7 +109,7 @@ def mark_diverged(axes: Axes, results: pd.DataFrame, what: str) -> None:
         for modes, count in counts[counts > 1].items():
             place = {"xy": (modes, height), "xycoords": above["transform"], "xytext": (5, 0)}
             axes.annotate(str(count), **place, **beside, fontsize=7)
-        number = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+        number = counted(len(runs), "run")
         label = f"{LABELS.get(str(method), method)} {components}c: {what} ({number})"
         axes.plot([], [], sign, color=colour, label=label)
 

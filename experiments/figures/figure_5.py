@@ -21,6 +21,7 @@ from experiments.figures.style import (
     task_mixture,
 )
 from experiments.result_files import check_same_task, rewards_of
+from experiments.screen import counted
 
 
 def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
@@ -45,7 +46,7 @@ def draw_figure_5(runs: list[Path], inference: Path | None, out: Path) -> None:
     average = average_on_first([read(run, "grid.npz") for run in runs])
     panels = {
         "a) training policy": first["log_policy"],
-        f"b) recovered reward, {len(runs)} run{'s' if len(runs) > 1 else ''}": average,
+        f"b) recovered reward, {counted(len(runs), 'run')}": average,
         "c) new policy on b)": inferred["log_policy"],
     }
     x = read(runs[0], "demonstrations.npz")["train"]

@@ -29,7 +29,7 @@ from experiments.report.markup import (
     table,
 )
 from experiments.report.results import Results, mean_with_interval
-from experiments.screen import screen
+from experiments.screen import counted, screen
 from experiments.sweep import num_cores
 from experiments.tasks import describe, descriptions
 
@@ -110,7 +110,7 @@ def verdicts(findings: dict[str, list[Finding]]) -> Markup:
         if not tested:
             continue
         if not findings.get(task.name):
-            rows.append([task.title, f"no runs: {len(tested)} claims not tested", ""])
+            rows.append([task.title, f"no runs: {counted(len(tested), 'claim')} not tested", ""])
         for claim, finding in zip(tested, findings.get(task.name, []), strict=False):
             said = element("span", f"{task.title}: ", class_="soft")
             rows.append([join((said, claim.sentence)), finding.numbers, _verdict(finding)])

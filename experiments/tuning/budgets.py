@@ -18,7 +18,7 @@ import pandas as pd
 
 from experiments.records import Record
 from experiments.result_files import DIVERGED, to_markdown
-from experiments.screen import screen
+from experiments.screen import counted, screen
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import check_all_worked, print_left
 from experiments.tuning.space import searched, suggest
@@ -70,7 +70,7 @@ def preview(
         InputError: as `rank_budgets`.
     """
     units = _units(study, presets, points)
-    print_left(f"{len(units)} runs in {out}", units, workers, out)
+    print_left(f"{counted(len(units), 'run')} in {out}", units, workers, out)
 
 
 def _units(study: StudySpecification, presets: Sequence[str], points: int) -> list[RunUnit]:

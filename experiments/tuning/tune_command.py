@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.expected_time import expected_time, sentence
-from experiments.screen import screen
+from experiments.screen import counted, screen
 from experiments.sweep import NO_WORKER, Workers, ask, cluster, result_of, submit
 from experiments.tasks import describe
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES
@@ -124,7 +124,9 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
     left = max(0, request.trials - done)
     times = [expected_time(spec.run(seed, {})) for seed in spec.seeds] * left
     console = screen(highlight=False, soft_wrap=True)
-    console.print(f"{request.trials} trials of {spec.name}: {done} done already, {left} to do")
+    console.print(
+        f"{counted(request.trials, 'trial')} of {spec.name}: {done} done already, {left} to do"
+    )
     console.print(sentence(times, workers.known))
     console.print("a trial that is pruned takes less, one with a larger network more")
 
