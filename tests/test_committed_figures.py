@@ -162,3 +162,5 @@ def test_a_committed_run_without_inference_is_sent_elsewhere(tmp_path):
         draw("5", [PRETRAINED], None, tmp_path / "out")
     with pytest.raises(InputError, match=r"--out runs/nothing$"):
         draw("7", [RESULTS / "nothing"], None, tmp_path / "out")
+    with pytest.raises(InputError, match=r"grid_walker --out sweeps/walker$"):
+        draw("7", [put_run(tmp_path / "run")], None, tmp_path / "out")  # a sweep refuses its folder

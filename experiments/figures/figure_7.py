@@ -76,7 +76,9 @@ def find_trials(folder: Path, method: str) -> list[Path]:
             found.append((config["steps"], config["seed"], run))
     if not found:
         wanted_runs = f"finished run of {task.name} by {method} with {COMPONENTS} components"
-        command = f"python -m experiments sweep {task.name} --out {quoted(own(folder))}"
+        is_run = (folder / "summary.json").is_file()
+        sweep = quoted(Path("sweeps/walker") if is_run else own(folder))
+        command = f"python -m experiments sweep {task.name} --out {sweep}"
         raise InputError(f"{folder} holds no {wanted_runs}; make them with: {command}")
     lengths = {steps for steps, _, _ in found}
     length = task.default_size if task.default_size in lengths else max(lengths)
