@@ -61,6 +61,14 @@ def test_a_policy_is_inferred_on_its_reward(call, run):
     assert "--obstacles is for path_planning; these are runs of ring." in error
 
 
+def test_without_its_module_a_run_of_it_says_what_to_import(call, run, monkeypatch):
+    monkeypatch.delitem(tasks._TASKS, "ring")
+    status, _, error = call("infer", run, "--components", "3")
+    assert status == 2
+    assert "summary.json: unknown task 'ring': Allowed: experts, " in error
+    assert "or one of your own, imported before the command line" in error
+
+
 @pytest.mark.slow
 def test_a_sweep_of_it_in_a_worker_process(call, tmp_path):
     out = tmp_path / "sweep"

@@ -38,9 +38,12 @@ def names_where(holds: Callable[[TaskDescription], Any]) -> str:
 def describe(name: str) -> TaskDescription:
     """A task's description. Raises InputError if there is no such task."""
     if name not in _TASKS:
-        from virl_tf.validation import check_choice  # imports NumPy
+        from virl_tf.validation import InputError, closest, told  # imports NumPy
 
-        check_choice("task", name, _TASKS)
+        near = closest(str(name), _TASKS)
+        if near.startswith("Allowed"):
+            near += ", or one of your own, imported before the command line (CONTRIBUTING.md)"
+        raise InputError(f"unknown task {told(name)}: {near}.")
     return _TASKS[name]
 
 
