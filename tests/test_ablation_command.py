@@ -28,7 +28,7 @@ from experiments.records import FOLDER
 from experiments.references import Demonstrated
 from experiments.result_files import columns_of
 from experiments.sweep import RUNS, Workers
-from tests.conftest import make_reward
+from tests.shared import make_reward
 
 WORKER = Workers(None, 1)
 TINY = [

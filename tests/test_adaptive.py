@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_mixture
+from tests.shared import make_mixture
 
 SEED = tf.constant([3, 4])
 OPTIONS = step_options(0.05, 0.05, 1e-6)
@@ -214,7 +214,7 @@ def test_the_search_finds_modes_that_a_fixed_set_misses():
     options = {"initial_policy": start, "num_steps": 30, "samples_per_component": 40, "seed": 1}
     found, fixed = (
         fit_policy(four_modes, 2, 4, search=search, **options).policy
-        for search in ({"num_rounds": 10}, False)
+        for search in ({"num_rounds": 8, "steps_per_round": 12}, False)
     )
     assert len({tuple(np.sign(mean)) for mean in fixed.means.numpy()}) < 4
     assert len({tuple(np.sign(mean)) for mean in found.means.numpy()}) == 4  # as on 10 of 16 seeds

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_mixture, make_state
+from tests.shared import make_mixture, make_state
 
 
 class Executes:

@@ -97,7 +97,8 @@ def test_a_run_is_quiet_and_ctrl_c_says_how_to_go_on(tmp_path):
     out = tmp_path / "stopped"
     long = tiny.set_words("loop.num_iterations=2000")  # the signal must not come after the end
     command = [sys.executable, "-m", "experiments", "run", "gaussians", *TINY, *long]
-    command += ["--rows", "300", "--out", str(out)]
+    # Of three dimensions, which are drawn without slice sampling, whose programs take seconds.
+    command += ["--dim", "3", "--rows", "300", "--out", str(out)]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )

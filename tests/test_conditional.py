@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_mixture
+from tests.shared import make_mixture
 
 SEED = [3, 4]
 SIZES = [(1, 1), (2, 1), (3, 2), (1, 4)]  # C, D
@@ -177,7 +177,7 @@ def test_graphs_draw_the_same(density, sizes):
 
 THREADS = """
 import numpy as np, sys, tensorflow as tf
-from tests.conftest import make_mixture
+from tests.shared import make_mixture
 from virl_tf.conditional import conditioned
 c = np.random.default_rng(0).standard_normal((40_000, 1))
 x = conditioned(make_mixture(30, 3), 1).sample(c, [3, 4])

@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 from scipy.optimize import brentq
 
-from tests.conftest import make_mixture, make_network, make_reward
 from tests.reference import conditional_vips as reference
+from tests.shared import make_mixture, make_network, make_reward
 
 SEED = tf.constant([3, 4])
 FREE = step_options(1e6, 1e6, 1e-9)

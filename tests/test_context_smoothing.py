@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_mixture
+from tests.shared import make_mixture
 
 SIZES = [(1, 1), (2, 1), (3, 2), (1, 4)]  # C, D
 

@@ -35,7 +35,7 @@ import pytest
 import tensorflow as tf
 
 from tests import tiny
-from tests.conftest import make_mixture, make_network, make_reward
+from tests.shared import make_mixture, make_network, make_reward
 
 SEED = [3, 4]
 C, D = 1, 2
@@ -269,7 +269,7 @@ def stopping_after(step, iterations):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", ["geim", "eim"])
+@pytest.mark.parametrize("method", [pytest.param("geim", marks=pytest.mark.slow), "eim"])
 def test_other_methods_are_the_same_call(method):
     result = fit(X, method, 2, contexts=CONTEXTS, hparams=FAST, held_out=0.2)
     assert np.isfinite(result.reward(X, CONTEXTS)).all()

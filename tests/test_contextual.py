@@ -34,7 +34,7 @@ from experiments.specification import RunRequest
 from experiments.tasks import describe
 from experiments.units import SweepRequest, units_of
 from tests import tiny
-from tests.conftest import make_network, make_reward
+from tests.shared import make_network, make_reward
 
 TRUTHS = {"experts": lambda: RandomExperts(3, 2, seed=1), "obstacles": lambda: Obstacles(2)}
 OVERRIDES = ["network.layer_size=8", "network.num_layers=2", "training.num_epochs=2"]

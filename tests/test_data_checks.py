@@ -205,7 +205,16 @@ ROUNDED = {
 }
 
 
-@pytest.mark.parametrize("rounded", ROUNDED.values(), ids=ROUNDED)
+BETWEEN = {"float32", "4 digits"}
+
+
+@pytest.mark.parametrize(
+    "rounded",
+    [
+        pytest.param(function, marks=[pytest.mark.slow] * (name in BETWEEN), id=name)
+        for name, function in ROUNDED.items()
+    ],
+)
 def test_continuous_data_gives_no_warning(rounded):
     rng = np.random.default_rng(2)
     for i in range(NUM_SETS):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_mixture
+from tests.shared import make_mixture
 
 SEED = [5, 6]
 POINTS = np.random.default_rng(0).standard_normal((60, 2)) * [1.0, 3.0]

@@ -175,7 +175,7 @@ def full_fitter(dropout):
 def fitter(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(discriminator_fit, "pays_to_fuse", pays_to_fuse)  # as users have it
-        yield full_fitter(request.param)
+        return full_fitter(request.param)
 
 
 def test_xla_compiles_where_it_pays():
@@ -217,9 +217,10 @@ def test_fits_depend_on_their_arguments_only(fitter):
     assert not any(np.array_equal(first[1][0], other[1][0]) for other in others)
 
 
-def test_another_fitter_gives_the_same_fit():
+@pytest.mark.parametrize("fitter", [PLAIN], indirect=True)
+def test_another_fitter_gives_the_same_fit(fitter):
     experts, samples = separable()
-    one, other = (fit(full_fitter(PLAIN), experts, samples) for _ in range(2))
+    one, other = (fit(each, experts, samples) for each in (fitter, full_fitter(PLAIN)))
     assert same(one, other)
 
 

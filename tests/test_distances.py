@@ -13,7 +13,7 @@ from experiments.evaluation import densities
 from experiments.evaluation.distances import GridDistances, SampledDistances, distances_of
 from experiments.specification import RunRequest
 from experiments.tasks import experiment_of
-from tests.conftest import make_network, make_reward
+from tests.shared import make_network, make_reward
 
 TASK = RandomGaussians(5, 0)
 X = TASK.exact_samples(2000, 0)[0]

@@ -26,7 +26,7 @@ def clusters(n, dim, modes=3, seed=0, width=0.3):
 
 
 @pytest.mark.parametrize("modes", [1, 3])
-@pytest.mark.parametrize("rows", [100, 900])
+@pytest.mark.parametrize("rows", [60, 900])
 def test_as_many_components_as_clusters_are_chosen(modes, rows):
     rng = np.random.default_rng(0)
     units = [1.0, 100.0]
@@ -58,7 +58,7 @@ def test_few_rows_of_many_modes_share_their_covariances():
     ("rows", "dim", "modes"),
     [
         *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((60, 4, 3), (100, 14, 4))),
-        (36, 6, 12),
+        (30, 5, 10),
     ],
 )
 def test_few_rows_are_described_better_than_by_bic(rows, dim, modes):

@@ -1,5 +1,6 @@
 """EM of few rows: what cross-validation chooses, and the mean of several starts."""
 
+from virl_tf.em import few_rows
 from virl_tf.em.em import Covariances, em_mixture
 from virl_tf.em.few_rows import (
     AVERAGED,
@@ -21,13 +22,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import conftest
+from tests import shared
 
 
 @pytest.fixture
 def few_choices(monkeypatch):
-    """Where it does not matter what is chosen among."""
-    conftest.few_choices(monkeypatch)
+    """Where it does not matter what is chosen among, and how surely."""
+    shared.few_choices(monkeypatch)
+    monkeypatch.setattr(few_rows, "FOLDS", 5)
+    monkeypatch.setattr(few_rows, "STARTS_FOR_WIDTHS", 2)
 
 
 def likelihood(mixture, x):
@@ -68,8 +71,8 @@ def kl(q, p, seed):
     return likelihood(q, draws) - likelihood(p, draws)
 
 
-@pytest.mark.usefixtures("few_choices")
-def test_each_choice_counts_with_all_of_its_starts():
+def test_each_choice_counts_with_all_of_its_starts(monkeypatch):
+    shared.few_choices(monkeypatch)
     x = np.random.default_rng(0).standard_normal((24, 3))
     x[:12] += 5.0
     growth = mean_of_starts(x, 0)
@@ -201,8 +204,10 @@ def test_shared_covariances_are_one_choice():
     assert SHARED in {one.pseudo_rows for one in mean_of_starts(x, 0).grown}
 
 
-def test_the_ridge_stays_when_em_goes_on():
+@pytest.mark.usefixtures("few_choices")
+def test_the_ridge_stays_when_em_goes_on(monkeypatch):
     """A column that varies by a millionth within its two values has the ridge's width."""
+    monkeypatch.setattr(few_rows, "RIDGES", RIDGES[:1])
     x = np.random.default_rng(10).standard_normal((20, 2))
     x[:, 1] = np.where(np.arange(20) < 10, -1.0, 1.0) + 1e-6 * x[:, 1]
     growth = mean_of_starts(x, 0)
@@ -236,6 +241,7 @@ def test_ways_among_columns_of_noise_are_components_of_their_own():
     assert np.mean(away > 0.6) < 0.1
 
 
+@pytest.mark.usefixtures("few_choices")
 def test_narrow_ways_of_few_rows_are_kept_apart():
     """Eight ways of four rows in ten columns: few draws are between them."""
     rng = np.random.default_rng(11)

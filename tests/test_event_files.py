@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tests import tiny
-from tests.conftest import make_mixture, make_state
+from tests.shared import make_mixture, make_state
 
 pytestmark = pytest.mark.usefixtures("quick")
 

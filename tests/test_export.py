@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_mixture, make_network, make_reward
+from tests.shared import make_mixture, make_network, make_reward
 
 # --- SavedModel -----------------------------------------------------------------------------------
 

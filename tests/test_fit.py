@@ -1,3 +1,4 @@
+import contextlib
 from dataclasses import replace
 from fractions import Fraction
 from importlib import import_module
@@ -18,9 +19,10 @@ import tensorflow as tf
 import yaml
 
 from tests import tiny
-from tests.conftest import make_mixture, make_reward
+from tests.shared import make_mixture, make_reward
 
 X = tiny.demonstrations()
+pytestmark = pytest.mark.usefixtures("quick")
 METHODS = ["virl", "geim", "eim"]
 ITERATIONS = 4
 ONE_ITERATION = tiny.overrides(loop={"num_iterations": 1})
@@ -400,7 +402,7 @@ def test_a_column_that_counts_the_rows_is_refused():
         fit(np.column_stack([X, np.arange(60.0)]))
 
 
-@pytest.mark.parametrize("method", ["virl", "eim"])
+@pytest.mark.parametrize("method", ["virl", pytest.param("eim", marks=pytest.mark.slow)])
 def test_rewards_know_their_bounds_and_angles(method, tmp_path):
     turned = np.column_stack([np.mod(0.3 * X[:, 0], 2 * np.pi), X[:, 1]])
     arguments = {"periodic": [0], "support": ({1: -99.0}, {1: 99.0})}
@@ -433,6 +435,26 @@ def test_what_evaluate_returns_is_in_the_history(tmp_path):
     assert list(load(tmp_path / "run").history.twice) == [2.0, 4.0, 6.0, 8.0]
 
 
+@pytest.fixture
+def kept_fitters(monkeypatch):
+    """A fit that fails behind an iteration gives its fitter back: the next need not trace one."""
+    module = import_module("virl_tf.fit")
+    borrowed = module.borrowed_fitter
+
+    @contextlib.contextmanager
+    def kept(*given):
+        failure = None
+        with borrowed(*given) as fitter:
+            try:
+                yield fitter
+            except InputError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    monkeypatch.setattr(module, "borrowed_fitter", kept)
+
+
 @pytest.mark.parametrize("number", [tf.constant(2.5), np.float32(2.5), Fraction(5, 2), 10**30])
 def test_what_evaluate_returns_may_be_a_number_of_any_library(tmp_path, number):
     arguments = {"evaluate": lambda state: {"found": number}, "hparams": ONE_ITERATION}
@@ -440,6 +462,7 @@ def test_what_evaluate_returns_may_be_a_number_of_any_library(tmp_path, number):
     assert list(result.history.found) == [float(number)]
 
 
+@pytest.mark.usefixtures("kept_fitters")
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
@@ -463,6 +486,7 @@ def test_a_bandwidth_that_is_too_narrow_leaves_no_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("kept_fitters")
 @pytest.mark.parametrize("before", [0, 2])
 def test_a_policy_that_breaks_down_is_an_error_and_not_kept(monkeypatch, tmp_path, before):
     step = irl.step

@@ -21,7 +21,7 @@ from experiments.evaluation.trajectories import (
 )
 from experiments.figures.trajectories import draw_trajectories
 from tests import arm
-from tests.conftest import make_mixture
+from tests.shared import make_mixture
 from tests.test_fit_command import TINY
 
 pytestmark = pytest.mark.usefixtures("quick")

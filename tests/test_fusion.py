@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 from scipy.special import logsumexp
 
-from tests.conftest import make_mixture
 from tests.reference import kde as kde_reference
 from tests.reference import mixture as mixture_reference
+from tests.shared import make_mixture
 
 SEED = [1, 2]
 

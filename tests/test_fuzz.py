@@ -34,7 +34,7 @@ from experiments.pooled_results import check_poolable, read_results
 from experiments.records import read_record, write_record
 from experiments.result_files import check_same_task, reading, rows_of, table_of
 from experiments.result_statistics import table
-from tests.conftest import make_mixture, make_network, make_reward, make_state
+from tests.shared import make_mixture, make_network, make_reward, make_state
 
 RESULTS = Path(__file__).parent.parent / "experiments" / "results"
 QUICK, MANY = 40, 1000  # mutations of each form

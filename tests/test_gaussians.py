@@ -6,7 +6,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import chisquare, ks_2samp, multivariate_normal
 
-from tests.conftest import plain_graph
+from tests.shared import plain_graph
 
 N = 4000
 

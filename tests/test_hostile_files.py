@@ -25,7 +25,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.conftest import make_mixture, make_network, make_reward, make_state
+from tests.shared import make_mixture, make_network, make_reward, make_state
 
 
 class Executes:

@@ -24,7 +24,7 @@ from experiments.evaluation import judged
 from experiments.figures import judged as figure_of_judged
 from experiments.figures.judged import _pairs
 from tests import tiny
-from tests.conftest import make_reward
+from tests.shared import make_reward
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -395,7 +395,7 @@ def outcome(x, kept_back):
 
 
 def test_draws_of_a_reward_in_each_context_are_those_of_its_density():
-    contexts = np.repeat([[-1.0], [1.0]], 2000, axis=0)
+    contexts = np.repeat([[-1.0], [1.0]], 1000, axis=0)
     density = conditioned(gaussian(np.zeros(2), np.array([[1.0, 1.8], [1.8, 4.0]])), 1)
     reward = make_reward([]).of_policy(density)
     wide = conditioned(gaussian(np.zeros(2), np.diag([1.0, 9.0])), 1)
@@ -403,7 +403,7 @@ def test_draws_of_a_reward_in_each_context_are_those_of_its_density():
     found = judged.normalised(reward, wide, Data(rows, num_contexts=1), 0, rows[:40, :1])
     assert found.log_z.shape == (40,)
     np.testing.assert_allclose(found.log_z, 0.0, atol=0.3)
-    draws = found.sample(contexts, split_seed(0, 0, "draws")).numpy().reshape(2, 2000)
+    draws = found.sample(contexts, split_seed(0, 0, "draws")).numpy().reshape(2, 1000)
     np.testing.assert_allclose(draws.mean(axis=1), [-1.8, 1.8], atol=0.1)
     np.testing.assert_allclose(draws.std(axis=1), np.sqrt(4.0 - 1.8**2), rtol=0.1)
 

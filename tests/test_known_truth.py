@@ -13,12 +13,13 @@ import tensorflow as tf
 from experiments.evaluation.known_truth import DRAWS, Truth, proposal_of
 from experiments.result_files import columns_of
 from tests import tiny
-from tests.conftest import make_mixture, make_reward
+from tests.shared import make_mixture, make_reward
 
 OVERRIDES = ["network.layer_size=8", "network.batch_norm=false", "training.num_epochs=2"]
 OVERRIDES += ["policy.update_steps=2", "loop.num_iterations=2", "loop.num_negatives=500"]
 TINY = ["--preset", "smoke", *tiny.set_words(*OVERRIDES)]
 TASKS = {"obstacle_field": ["--steps", "2"], "hall": ["--modes", "3"]}
+SLOW = pytest.mark.slow
 OUTCOMES = {"obstacle_field": "ways_covered", "hall": "pairs_found"}
 
 
@@ -87,7 +88,7 @@ def test_a_policy_outside_of_the_support_is_infinitely_far_and_does_nothing_righ
     assert outcome["success"] == outcome["gate_to_gate"] == outcome["pairs_found"] == 0.0
 
 
-@pytest.fixture(scope="module", params=TASKS)
+@pytest.fixture(scope="module", params=["obstacle_field", pytest.param("hall", marks=SLOW)])
 def run(request, call, tmp_path_factory):
     task = request.param
     out = tmp_path_factory.mktemp(task) / "run"

@@ -16,7 +16,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import multivariate_normal, norm
 
-from tests.conftest import make_mixture
+from tests.shared import make_mixture
 
 SEED = [3, 4]
 # Estimates are compared with expectations at 4.4 standard errors: 99.999 % for one normal

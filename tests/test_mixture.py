@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_mixture, make_reward
 from tests.reference import mixture as reference
+from tests.shared import make_mixture, make_reward
 
 SHAPES = [(1, 1), (1, 2), (3, 2), (10, 5)]
 SEED = [3, 4]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_mixture, make_network, make_reward
 from tests.reference import importance as importance_reference
+from tests.shared import make_mixture, make_network, make_reward
 from tests.tiny_runs import X, fusion_log_prob, mixture_log_prob, standardised, start
 
 SEED = [3, 4]

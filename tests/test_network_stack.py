@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_network, make_reward
 from tests.reference import reward as reference
+from tests.shared import make_network, make_reward
 
 DIM, SIZE = 3, 8
 POINTS = np.random.default_rng(0).standard_normal((40, DIM)).astype(np.float32)

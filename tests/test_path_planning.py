@@ -41,7 +41,7 @@ def draws_of_six_steps():
 
 
 @functools.lru_cache
-def importance_sample(dim, n=50_000, goal_variance=GOAL_VARIANCE):
+def importance_sample(dim, n=20_000, goal_variance=GOAL_VARIANCE):
     """Magnitudes |x| [N, d], `sign_patterns` [2^d, d] and the weights [2^d, N] of each combination;
     their sum / N is Z.
     """
@@ -86,7 +86,7 @@ def test_the_normaliser_is_the_walkers_times_the_expected_density_at_the_goal():
 
 
 @pytest.mark.parametrize(
-    ("num_steps", "n", "goal_variance"), [(4, 50_000, 1e-3), (6, 50_000, 1e-3), (10, 2000, 1e-2)]
+    ("num_steps", "n", "goal_variance"), [(4, 20_000, 1e-3), (6, 20_000, 1e-3), (10, 1000, 1e-2)]
 )
 def test_the_normaliser_is_a_monte_carlo_estimate_within_its_error(num_steps, n, goal_variance):
     magnitudes, _, weights = importance_sample(num_steps, n, goal_variance)
@@ -277,7 +277,7 @@ def test_draws_of_two_steps_have_the_marginals_of_the_density():
 
 @pytest.mark.parametrize("num_steps", [4, 6])
 def test_modes_have_the_masses_of_importance_sampling(request, num_steps):
-    # Chi-square at 99.9 %; the expected shares have standard errors of about 1 %.
+    # Chi-square at 99.9 %; the expected shares have standard errors of about 2 %.
     draws = request.getfixturevalue({4: "draws", 6: "draws_of_six_steps"}[num_steps])
     _, signs, weights = importance_sample(num_steps)
     centres = PathPlanning(num_steps).mode_centers
@@ -587,7 +587,7 @@ def test_without_obstacles_a_log_density_stays_what_it_is(task):
 
 def test_gradients_beside_obstacles_are_those_without(task, blocked):
     def gradient_of(any_task):
-        @tf.function(jit_compile=True)
+        @tf.function(autograph=False, jit_compile=True)
         def gradient(x):
             with tf.GradientTape() as tape:
                 tape.watch(x)

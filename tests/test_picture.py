@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from .conftest import make_mixture, make_network, make_reward
+from .shared import make_mixture, make_network, make_reward
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda dim: f"D = {dim}")

@@ -22,7 +22,7 @@ from experiments import play_command
 from experiments.evaluation import closed_loop
 from experiments.evaluation.closed_loop import padded, play, replay
 from tests import tiny
-from tests.conftest import make_mixture, make_network, make_reward
+from tests.shared import make_mixture, make_network, make_reward
 
 pytestmark = pytest.mark.usefixtures("quick")
 

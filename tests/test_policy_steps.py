@@ -71,7 +71,8 @@ def test_where_none_is_light_the_mixture_is_returned():
     assert without_light(EXACT, 0.03) is EXACT
 
 
-def test_a_policy_with_light_components_is_better_after_splits():
+def test_a_policy_with_light_components_is_better_after_splits(monkeypatch):
+    monkeypatch.setattr("virl_tf.policy_steps.STEPS_AFTER_SPLIT", 20)
     policy, steps = on_the_ring(12, light=1e-9), steps_on(ring)
     watch = Watch(policy, None, 50)
     found, evaluations = steps._split(policy, 3, watch)
@@ -79,8 +80,8 @@ def test_a_policy_with_light_components_is_better_after_splits():
     assert after.elbo > before.elbo + 1.0
     assert np.exp(found.log_weights).min() > LEAST_WEIGHT / 12 / 3
     samples = default_samples(2, gradients=True)
-    assert evaluations == 3 * STEPS_AFTER_SPLIT * samples * 12
-    assert len(watch.history) == 3 * STEPS_AFTER_SPLIT
+    assert evaluations == 3 * 20 * samples * 12
+    assert len(watch.history) == 3 * 20
 
 
 def test_light_components_that_are_modes_stay():

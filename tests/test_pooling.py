@@ -18,8 +18,8 @@ import tensorflow as tf
 from scipy.special import logsumexp
 
 from tests import tiny
-from tests.conftest import make_network, make_reward
 from tests.reference import pooling as reference
+from tests.shared import make_network, make_reward
 from tests.tiny_runs import (
     GRID,
     RecordingFitter,

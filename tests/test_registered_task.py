@@ -11,6 +11,7 @@ import pytest
 from experiments import specification, tasks
 from tests import tiny
 
+pytestmark = pytest.mark.usefixtures("quick")
 SMALL = tiny.set_words("training.num_epochs=2", "loop.num_iterations=2", "loop.num_negatives=500")
 SMALL = ["--preset", "smoke", *SMALL]
 SEARCHED = ("network.layer_size=8", "network.num_layers=2", "policy.update_steps=2")  # by a study

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from matplotlib.figure import Figure
 from PIL import Image
 
 from experiments import doc_tables
@@ -262,6 +263,15 @@ def gaussian_rows(modes, seeds, preset="paper", value=0.25):
 
 
 @pytest.fixture
+def no_pictures(monkeypatch):
+    """Empty ones, for a page of which the text counts; those of `committed` are drawn."""
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **look: EMPTY.save(file, "PNG"))
+
+
+EMPTY = Image.new("RGB", (1, 1))
+
+
+@pytest.fixture
 def results(tmp_path):
     """A folder of results of the Gaussians alone."""
     folder = tmp_path / "results" / "gaussians"
@@ -270,6 +280,7 @@ def results(tmp_path):
     return tmp_path / "results"
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_what_was_not_run_is_said(results):
     said = Results(results).missing("gaussians")
     assert said == (
@@ -334,6 +345,7 @@ def test_the_committed_walker_is_the_papers():
     assert found.missing("grid_walker") == ""  # 4, 5, 6 and 8 steps are whole
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_of_two_tables_the_larger_one_stands_for_its_task(results):
     (results / "all").mkdir()
     gaussian_rows([5, 10, 50], [0, 1], value=0.125).to_csv(
@@ -375,6 +387,7 @@ def test_columns_of_one_value_stand_above_a_table_and_empty_ones_nowhere():
     assert Page(markup.markdown_table("| a | b |\n| --- | --- |\n| 1 | 2 |\n")).text == "a b 1 2"
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_text_in_results_is_never_markup(results):
     folder = results / "study <script>alert(1)<"
     folder.mkdir()
@@ -388,6 +401,7 @@ def test_text_in_results_is_never_markup(results):
     assert "a&amp;b" in content
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -420,6 +434,7 @@ def test_a_configuration_of_another_program_says_no_versions(results, content):
     assert Results(results).versions() == {"other": {"1": "2"} if "1" in content else {}}
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_folders_and_files_that_cannot_be_used_are_named(call, results, tmp_path):
     (tmp_path / "empty").mkdir()
     for arguments, message in (
@@ -465,6 +480,7 @@ def test_lost_runs_are_said_beside_every_mean(results):
     assert "0.50, n\u00a0=\u00a02 (1 lost)" in items.walks(walker, training=("kl",))
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_lost_runs_of_a_comparison_are_said(results):
     folder = results / "study"
     folder.mkdir()

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from tests.conftest import make_mixture
+from tests.shared import make_mixture
 
 SEED = tf.constant([5, 6])
 OPTIONS = step_options(0.05, 0.05, 1e-6)

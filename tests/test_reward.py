@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tests.conftest import make_mixture, make_network, make_reward
 from tests.reference import reward as reference
+from tests.shared import make_mixture, make_network, make_reward
 
 # Rewards are about 10 in size and their networks are float32.
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-4}

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_mixture, make_network, make_reward
 from tests.reference import reward as reference
+from tests.shared import make_mixture, make_network, make_reward
 
 PRETRAINED = Path(__file__).parent.parent / "experiments" / "results" / "pretrained"
 

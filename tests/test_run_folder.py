@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.conftest import make_mixture, make_reward, make_state
+from tests.shared import make_mixture, make_reward, make_state
 
 CONFIG = {
     "method": "virl",

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_mixture, make_network, make_reward
 from tests.shape_checks import check_record
+from tests.shared import make_mixture, make_network, make_reward
 from tests.tiny_runs import RecordingImprove, start
 
 LOOP = {"mixture_average": True, "num_iterations": 1}

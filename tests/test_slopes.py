@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import make_reward
+from tests.shared import make_reward
 
 RIDGE = tf.constant(1e-13, tf.float64)
 SEED = tf.constant([3, 4])

@@ -14,7 +14,7 @@ import pytest
 from experiments.references import Demonstrated
 from experiments.specification import RunRequest
 from experiments.tasks import names
-from tests.conftest import quick_runs
+from tests.shared import quick_runs
 
 TASKS = names()
 WALKS = ["grid_walker", "path_planning"]

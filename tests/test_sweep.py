@@ -8,12 +8,10 @@ import json
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,38 +57,9 @@ from experiments.sweep import (
 from experiments.tasks import describe
 from experiments.tasks.path_planning import BLOCKED
 from experiments.units import ReferenceUnit, RunUnit, SweepRequest, units_of
+from tests.fake_unit import FakeUnit
 
 QUIET = Console(quiet=True)
-
-
-@dataclass(frozen=True)
-class FakeUnit:
-    """Counts in 5 files up to 5, like iterations with checkpoints; can kill its worker, or fail."""
-
-    name: str
-    fault: str = ""
-    group: str = "fake"
-
-    @property
-    def stages(self) -> dict:
-        return {".": {"fake": self.name}}
-
-    def execute(self, folder: Path) -> None:
-        RunFolder.open(folder, self.stages["."])
-        for i in range(5):
-            step = folder / f"step-{i}"
-            if step.exists():
-                continue
-            if i == 3 and self.fault == "kill once" and not (folder / "killed").exists():
-                (folder / "killed").touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.fault == "fail":
-                raise ValueError("this unit cannot work")
-            step.write_text(str(os.getpid()))
-            time.sleep(0.02)
-        with (folder / "finished").open("a") as file:
-            file.write("once\n")
-        write_json(folder / "summary.json", {})
 
 
 def tasks_at_each_wait(monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import plain_graph
+from tests.shared import plain_graph
 
 # A small, quick example of each public task. A new task must be put in here.
 EXAMPLES = {

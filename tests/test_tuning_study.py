@@ -82,7 +82,7 @@ def sqlite(tables, tmp_path):
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request):
-    """As conftest's, but that SQLite's has its tables already."""
+    """As `tests.shared`'s, but that SQLite's has its tables already."""
     if request.param == "sqlite":
         return request.getfixturevalue("sqlite")
     return request.getfixturevalue("postgres").new_database()
@@ -539,7 +539,7 @@ def test_a_command_killed_while_it_makes_the_study_leaves_one_that_begins_with_t
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def test_two_commands_may_make_the_same_study_at_once(kind, request, tmp_path):
-    rounds = 5
+    rounds = 3
     urls = [f"sqlite:///{tmp_path}/{i}.db" for i in range(rounds)]
     if kind == "postgresql":
         urls = [request.getfixturevalue("postgres").new_database() for _ in range(rounds)]

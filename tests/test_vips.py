@@ -18,9 +18,9 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from tests import tiny
-from tests.conftest import make_mixture, make_network, make_reward, plain_graph
 from tests.reference import eim
 from tests.reference import vips as reference
+from tests.shared import make_mixture, make_network, make_reward, plain_graph
 
 pytestmark = pytest.mark.xla
 SEED = split_seed(0, 0, "vips test")
@@ -159,7 +159,7 @@ TARGET = gaussian(np.array([3.0, -1.0]), np.array([[0.5, 0.3], [0.3, 1.0]]))
 LOG_NORMALISER = 2.5
 
 
-@tf.function
+@tf.function(autograph=False)
 def compiled_steps(policy, seed):
     target = lambda x: TARGET.log_prob(x) + LOG_NORMALISER  # noqa: E731
     return vips_steps(
@@ -196,21 +196,21 @@ def test_compiled_and_eager_steps_agree(monkeypatch):
             target.log_prob,
             SEED,
             step_options(0.05, 0.05, 1e-6),
-            num_steps=3,
+            num_steps=2,
             num_samples=20,
         )
 
-    eager, compiled = steps(policy), tf.function(steps, jit_compile=True)(policy)
+    eager, compiled = steps(policy), tf.function(steps, autograph=False, jit_compile=True)(policy)
     for found, expected in zip(tf.nest.flatten(compiled), tf.nest.flatten(eager), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
-    assert all(column.shape == (3,) for column in eager[1])
+    assert all(column.shape == (2,) for column in eager[1])
     assert eager[1]._fields == VipsHistory._fields
 
 
 def test_elbo_never_exceeds_the_log_normaliser():
     target, start, num_samples = make_mixture(4, seed=2), make_mixture(3), 200
 
-    @tf.function
+    @tf.function(autograph=False)
     def steps(policy):
         log_target = lambda x: target.log_prob(x) - 7.0  # noqa: E731
         return vips_steps(
@@ -265,7 +265,7 @@ def test_the_policy_stays_within_the_support(half_width, num_components, share):
     # so would its "ELBO".
     target = boxed(lambda x: -0.5 * tf.reduce_sum(x**2, axis=1), half_width)
 
-    @tf.function
+    @tf.function(autograph=False)
     def steps(policy):
         return vips_steps(
             policy, target, SEED, step_options(0.2, 0.2, 1e-6), num_steps=60, num_samples=40
@@ -357,13 +357,14 @@ def test_improve_is_traced_once_while_the_reward_grows():
 def test_improve_runs_the_steps_the_hparams_ask_for(monkeypatch):
     monkeypatch.setattr(vips, "compiled", lambda function, *_, **__: function)
     monkeypatch.setattr(vips, "_compiled_improve", vips._compiled_improve.__wrapped__)
-    settings = tiny.hparams(policy={"kl_bound": 0.2, "weight_kl_bound": 0.01, "ridge": 0.01}).policy
+    own = {"kl_bound": 0.2, "weight_kl_bound": 0.01, "ridge": 0.01, "update_steps": 2}
+    settings = tiny.hparams(policy=own).policy
     policy, reward = make_mixture(3), make_reward([make_network(seed=i) for i in range(2)])
     found, history = improve(policy, reward, SEED, settings)
     expected, _ = vips_steps(
-        policy, reward.log_prob, SEED, step_options(0.2, 0.01, 0.01), num_steps=3, num_samples=12
+        policy, reward.log_prob, SEED, step_options(0.2, 0.01, 0.01), num_steps=2, num_samples=12
     )
-    assert history.elbo.shape == (3,)
+    assert history.elbo.shape == (2,)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -386,7 +387,7 @@ def test_some_steps_and_then_others_are_the_same_as_all_at_once():
         sizes = {"num_steps": number, "num_samples": 20, "first_step": first}
         return vips_steps(policy, target, tf.constant([3, 4]), options, **sizes)[0]
 
-    for found, expected in zip(steps(steps(start, 1, 0), 2, 1), steps(start, 3, 0), strict=True):
+    for found, expected in zip(steps(steps(start, 1, 0), 1, 1), steps(start, 2, 0), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 

@@ -39,7 +39,7 @@ from experiments.inference import inference_of
 from experiments.result_files import check_same_task
 from experiments.specification import RunRequest
 from experiments.tasks import experiment_of
-from tests.conftest import make_network, make_reward
+from tests.shared import make_network, make_reward
 
 SEED = 3
 MEASURES = [name for name in LABELS if name != "reward_correlation"]  # of a policy

@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 from tests import tiny
-from tests.conftest import make_network
+from tests.shared import make_network
 
 X = tiny.demonstrations()
 GRID = np.random.default_rng(9).normal(size=(40, 2)) * [3.0, 8.0]
