@@ -60,6 +60,7 @@ TINY = [
 ]
 NETWORK = ["--set", "network.layer_size=8"]
 ONE = ["--preset", "smoke", "--seeds", "0", "--workers", "1"]
+ABLATION = ["--rewards-only", "--seeds", "0", "--workers", "1", *TINY, *NETWORK]
 STUDY = ["--preset", "smoke", "--modes", "3"]
 # The first words of a command -> what makes it small. Of an option given twice the last one counts.
 SMALL = {
@@ -79,27 +80,10 @@ SMALL = {
     "sweep waving_experts": [*ONE, *TINY, *NETWORK],
     "sweep experts": [*ONE, *TINY, *NETWORK],
     # In D = 20 a policy takes minutes; test_ablation_command infers one.
-    "ablate": [
-        "--only",
-        "best",
-        "--rewards-only",
-        "--seeds",
-        "0",
-        "--workers",
-        "1",
-        *TINY,
-        *NETWORK,
-    ],
-    "ablate gaussians --table open_choices": [
-        *("--only", "paper", "--rewards-only", "--seeds", "0", "--workers", "1"),
-        *TINY,
-        *NETWORK,
-    ],
-    "ablate gaussians --table method_ablations": [
-        *("--only", "virl", "--rewards-only", "--seeds", "0", "--workers", "1"),
-        *TINY,
-        *NETWORK,
-    ],
+    "ablate": ["--only", "best", *ABLATION],
+    "ablate gaussians --table open_choices": ["--only", "paper", *ABLATION],
+    "ablate gaussians --table method_ablations": ["--only", "virl", *ABLATION],
+    "ablate grid_walker --table method_ablations": ["--only", "virl", *ABLATION],
     "rank-budgets": [
         *("--presets", "smoke,quick", "--points", "3", "--modes", "3", "--seeds", "0"),
         *("--workers", "1", *TINY),
