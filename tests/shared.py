@@ -244,11 +244,14 @@ COARSE += [(situations, name, 30) for name in ("RESOLUTION", "COARSE")]
 # A search of three rounds of two steps, and few steps where nothing is said of their number.
 SHORTEST = {"num_rounds": 3, "steps_per_round": 2, "split_rounds": 0}
 COARSE += [(policy_schedule, "search_hparams", lambda own: search_hparams(SHORTEST | (own or {})))]
-COARSE += [(inference, "FIXED_STEPS", 100), (inference, "FIXED_SAMPLES", 20)]
+IN_CONFIGS = [(inference, "FIXED_STEPS", 100), (inference, "FIXED_SAMPLES", 20)]
 for schedule in ("AFTER_SEARCH", "KEPT_SHARES"):
     few_steps = getattr(policy_schedule, schedule)._replace(num_steps=8)
     named_in = [policy_schedule, inference, importlib.import_module("virl_tf.fit_policy")]
-    COARSE += [(module, schedule, few_steps) for module in named_in if hasattr(module, schedule)]
+    IN_CONFIGS += [(of, schedule, few_steps) for of in named_in if hasattr(of, schedule)]
+COARSE += IN_CONFIGS
+WHOLE = [(module, name, getattr(module, name)) for module, name, _ in IN_CONFIGS]
+WHOLE += [(specification, "read_preset", specification.read_preset)]
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +261,15 @@ def quick():
         for module, name, value in COARSE:
             patch.setattr(module, name, value)
         yield
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """Workers are processes, which do not know of `quick`: what stands in names and configurations
+    is whole, or no record would be the one that was asked for.
+    """
+    for module, name, value in WHOLE:
+        monkeypatch.setattr(module, name, value)
 
 
 @pytest.fixture

@@ -131,6 +131,7 @@ def test_a_policy_is_inferred_on_its_reward(call, run):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("task", TASKS)
 def test_a_sweep_of_it(call, task, tmp_path):
     out = tmp_path / "sweep"

@@ -71,6 +71,7 @@ def test_without_its_module_a_run_of_it_says_what_to_import(call, run, monkeypat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("processes")
 def test_a_sweep_of_it_in_a_worker_process(call, tmp_path):
     out = tmp_path / "sweep"
     arguments = ["sweep", "ring", *OPTIONS, "--workers", "1", "--out", out]
