@@ -21,7 +21,7 @@ from experiments.doc_tables import find_pages
 from experiments.tuning.study import StudySpecification
 from experiments.user_functions import load_outcome, load_support
 
-from . import arm, postgres
+from . import arm, postgres, tiny
 
 ROOT = Path(__file__).parent.parent
 # In the order in which their commands are run: each goes on from those before it.
@@ -47,17 +47,9 @@ ORDER = (
 PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ORDER}
 TEXT = "\n".join(PAGES.values())
 EXPERIMENTS = "python -m experiments "
-TINY = [
-    *(
-        "--set",
-        "training.num_epochs=2",
-        "--set",
-        "loop.num_iterations=2",
-        "--set",
-        "loop.num_negatives=500",
-    ),
-    *("--set", "policy.update_steps=2"),
-]
+# What no study searches, and all that is small.
+FEW = tiny.set_words("training.num_epochs=2", "loop.num_iterations=2", "loop.num_negatives=500")
+TINY = [*FEW, *tiny.set_words("policy.update_steps=2")]
 NETWORK = ["--set", "network.layer_size=8"]
 ONE = ["--preset", "smoke", "--seeds", "0", "--workers", "1"]
 ABLATION = ["--rewards-only", "--seeds", "0", "--workers", "1", *TINY, *NETWORK]
@@ -86,9 +78,9 @@ SMALL = {
     "ablate grid_walker --table method_ablations": ["--only", "virl", *ABLATION],
     "rank-budgets": [
         *("--presets", "smoke,quick", "--points", "3", "--modes", "3", "--seeds", "0"),
-        *("--workers", "1", *TINY),
+        *("--workers", "1", *FEW),
     ],
-    "tune": [*STUDY, "--trials", "16", "--workers", "1", *TINY],
+    "tune": [*STUDY, "--trials", "16", "--workers", "1", *FEW],
     "compare": [*STUDY, "--seeds", "100", "--workers", "1"],
     "study-plots": STUDY,
     "figure": [],
