@@ -20,7 +20,7 @@ from experiments.doc_tables import find_pages
 ROOT = Path(__file__).parent.parent
 # What the tested environment holds; the others are for one purpose each, and tests of what needs
 # them are skipped without them.
-LOCKED_EXTRAS = {"cluster", "docs", "postgres", "release", "test"}
+LOCKED_EXTRAS = {"cluster", "docs", "parquet", "postgres", "release", "test"}
 
 
 def read(name):
