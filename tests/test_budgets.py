@@ -90,6 +90,19 @@ def test_a_point_that_diverged_at_any_seed_comes_last():
     assert table["diverged points"]["quick"] == "1"
 
 
+def test_how_well_the_seeds_of_a_budget_agree_is_told():
+    orders = {("quick", 0): [1, 2, 3, 4], ("quick", 1): [1, 2, 4, 3], ("quick", 2): [4, 3, 2, 1]}
+    orders |= {("paper", seed): [1, 2, 3, math.inf] for seed in range(3)}
+    columns = [
+        values(**{preset: order}).assign(seed=seed) for (preset, seed), order in orders.items()
+    ]
+    table = agreement(pd.concat(columns), ["quick", "paper"]).set_index("budget")
+    expected = np.mean([0.8, -1.0, -0.8])
+    assert list(table["between seeds"]) == [f"{expected:.2f}", "1.00"]
+    alone = agreement(values(quick=[1, 2, 3], paper=[1, 2, 3]), ["quick", "paper"])
+    assert "between seeds" not in alone
+
+
 @pytest.mark.parametrize(
     ("status", "value", "counts_as"),
     [("finished", 0.5, 0.5), ("diverged", 0.5, math.inf), ("finished", math.nan, math.inf)],

@@ -4,6 +4,7 @@ A study at a budget whose ranking is another one finds what is best for that bud
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,7 +115,9 @@ def _row(unit: RunUnit, record: Record) -> dict[str, Any]:
 def agreement(values: pd.DataFrame, presets: Sequence[str]) -> pd.DataFrame:
     """For each budget Spearman's correlation of its points' ranks with the last budget's.
 
-    A point's value is the mean over seeds; one that diverged at any seed comes last.
+    A point's value is the mean over seeds; one that diverged at any seed comes last. Of several
+    seeds, how well one ranks as another does at the same budget: a budget whose own seeds disagree
+    cannot agree with another one.
     """
     means = values.groupby(["preset", "point"])["value"].mean().unstack("preset")
     ranks = means.rank()
@@ -125,6 +128,8 @@ def agreement(values: pd.DataFrame, presets: Sequence[str]) -> pd.DataFrame:
         correlation = _correlation(ranks[preset], ranks[last])
         row = {"budget": preset, f"rank correlation with {last}": f"{correlation:.2f}"}
         row["p"] = "-" if preset == last else f"{_p_value(ranks[preset], ranks[last]):.2g}"
+        if values["seed"].nunique() > 1:
+            row["between seeds"] = f"{_between_seeds(own):.2f}"
         best: Any = means[preset].idxmin()
         told = str(best), f"{ranks[last][best]:.0f} of {len(ranks)}"
         if np.isinf(means[preset].min()):  # all points diverged
@@ -134,6 +139,14 @@ def agreement(values: pd.DataFrame, presets: Sequence[str]) -> pd.DataFrame:
         row["CPU seconds of a run"] = f"{own['cpu_seconds'].mean():.0f}"
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _between_seeds(values: pd.DataFrame) -> float:
+    """The mean of the rank correlations of each two seeds of a budget; nan of a single one."""
+    ranks = values.pivot(index="point", columns="seed", values="value").rank()
+    pairs = itertools.combinations(ranks.columns, 2)
+    found = [_correlation(ranks[a], ranks[b]) for a, b in pairs]
+    return float(np.mean(found)) if found else math.nan
 
 
 def _correlation(x: Any, y: Any) -> float:
