@@ -40,10 +40,8 @@ def describe(name: str) -> TaskDescription:
     if name not in _TASKS:
         from virl_tf.validation import InputError, closest, told  # imports NumPy
 
-        near = closest(str(name), _TASKS)
-        if near.startswith("Allowed"):
-            near += ", or one of your own, imported before the command line (CONTRIBUTING.md)"
-        raise InputError(f"unknown task {told(name)}: {near}.")
+        own = "one of your own, imported before the command line (CONTRIBUTING.md)"
+        raise InputError(f"unknown task {told(name)}: {closest(str(name), _TASKS)}, or {own}.")
     return _TASKS[name]
 
 
