@@ -239,14 +239,17 @@ def _check_lengths(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def _of_folder(file: TrajectoryFile) -> Episodes:
-    tables = sorted(file.path.rglob("*.parquet"), key=_natural)
-    paths = tables or sorted(file.path.glob("*.csv"), key=_natural)
+    folder = file.path
+    if (folder / "meta" / "info.json").is_file() and (folder / "data").is_dir():
+        folder = folder / "data"  # of a LeRobot data set, whose `meta` has tables, too
+    tables = sorted(folder.rglob("*.parquet"), key=_natural)
+    paths = tables or sorted(folder.glob("*.csv"), key=_natural)
     frames = [read_table(path) for path in paths]
     columns = [list(frame.columns) for frame in frames]
     for found, path in zip(columns, paths, strict=True):
         if found != columns[0]:
             raise InputError(
-                f"{path} has the columns {', '.join(found)}; {paths[0].name} has "
+                f"{path} has the columns {', '.join(found)}; {paths[0]} has "
                 f"{', '.join(columns[0])}."
             )
     if tables or file.episode is not None:
