@@ -193,15 +193,16 @@ StudyStorage = Annotated[str | None, _given("URL", STORAGE_HELP)]
 # Of demonstrations in a file, and how they are fitted to.
 FILE_HELP = (
     "A row per demonstration: .npy, .npz, .csv or .parquet (extra `parquet`); of trajectories "
-    "also a folder."
+    "also .hdf5 or a folder."
 )
 DataFile = Annotated[Path, Argument(metavar="FILE", help=FILE_HELP)]
 PATHS_FILE_HELP = (
-    "Trajectories: .npy, .npz, .csv or .parquet (extra `parquet`), or a folder of the latter two."
+    "Trajectories: .npy, .npz, .hdf5, .csv or .parquet (extra `parquet`), or a folder of the "
+    "latter two."
 )
 PATHS_HELP = (
-    "Each demonstration is a trajectory: [N, T, D], a table with a column of episodes, or a folder "
-    "of .csv or .parquet files."
+    "Each demonstration is a trajectory: [N, T, D], a table with a column of episodes, .hdf5 of "
+    "robomimic, Minari or D4RL, or a folder of .csv or .parquet files."
 )
 AreTrajectories = Annotated[bool, Option("--trajectories", help=PATHS_HELP)]
 KIND_HELP = "Of trajectories: promp, waypoints or components; auto: chosen."
@@ -217,7 +218,10 @@ EPISODE_HELP = "Tells a table's episodes apart; default: episode_index, episode 
 Episode = Annotated[str | None, _given("COLUMN", EPISODE_HELP)]
 TIME_HELP = "When samples were taken; default: timestamp or time, or equal steps."
 Time = Annotated[str | None, _given("COLUMN", TIME_HELP)]
-ArrayName = Annotated[str | None, _given("NAME", "Of an .npz with several arrays.")]
+ARRAY_HELP = (
+    "Of an .npz with several arrays; of .hdf5 A,B,... side by side (default: observations)."
+)
+ArrayName = Annotated[str | None, _given("NAME", ARRAY_HELP)]
 Columns = Annotated[str | None, _given("A,B,...", "Columns to use (of arrays x0, x1, ...).")]
 Exclude = Annotated[str | None, _given("A,B,...", "Columns to leave out; default: none.")]
 CONTEXTS_HELP = "Columns that are the situation: the reward is of the others."

@@ -8,18 +8,21 @@ from virl_tf.validation import InputError, check_integer, check_seed
 from experiments.records import find_records
 
 KINDS = (".npy", ".npz", ".csv", ".parquet")  # of files with demonstrations
+HDF5_KINDS = (".hdf5", ".h5")  # of files with trajectories alone
 
 
-def check_demonstration_file(path: Path) -> None:
-    """Raises InputError unless `path` is a file, not empty, of one of `KINDS`."""
+def check_demonstration_file(path: Path, kinds: Sequence[str] = KINDS) -> None:
+    """Raises InputError unless `path` is a file, not empty, of one of `kinds`."""
     kind = path.suffix.lower()
     if path.is_dir():
         raise InputError(
             f"{path} is a folder: give a file of demonstrations, or --trajectories if it holds a "
             "file for each episode."
         )
-    if kind not in KINDS:
-        raise InputError(f"{path}: unknown kind of file {kind!r}; allowed are {', '.join(KINDS)}.")
+    if kind not in kinds and kind in HDF5_KINDS:
+        raise InputError(f"{path}: of {kind} files episodes are read; give --trajectories.")
+    if kind not in kinds:
+        raise InputError(f"{path}: unknown kind of file {kind!r}; allowed are {', '.join(kinds)}.")
     if not path.is_file():
         raise InputError(f"no file {path}." if not path.exists() else f"{path} is not a file.")
     if path.stat().st_size == 0:
@@ -31,7 +34,7 @@ def check_trajectory_path(path: Path) -> None:
     if not path.exists():
         raise InputError(f"no file or folder {path}.")
     if path.is_file():
-        check_demonstration_file(path)
+        check_demonstration_file(path, (*KINDS, *HDF5_KINDS))
     elif not any(path.glob("*.csv")) and not any(path.rglob("*.parquet")):
         raise InputError(
             f"{path} holds no .csv files, one for each episode, and no .parquet files."

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from virl_tf.persistence.files import map_array, map_arrays
-from virl_tf.trajectories.episodes import MOST_NAMED, Episodes, check_episodes
+from virl_tf.trajectories.episodes import MOST_NAMED, Episodes, check_episodes, numbered
 from virl_tf.validation import InputError, check_choice, check_number_columns, reason
 
 import numpy as np
@@ -18,7 +18,8 @@ from experiments.demonstration_files import (
     held_instead,
     read_table,
 )
-from experiments.early_checks import check_trajectory_path
+from experiments.early_checks import HDF5_KINDS, check_trajectory_path
+from experiments.hdf5_episodes import read_hdf5
 from experiments.screen import warn
 from experiments.specification import parse_names
 
@@ -37,7 +38,7 @@ class TrajectoryFile(NamedTuple):
 
     Attributes:
         path: a file, or a folder of .csv or .parquet files.
-        array: which array of an .npz that holds several.
+        array: which array of an .npz that holds several; of .hdf5 those of an episode, A,B,...
         columns, exclude: those to use, by name; None: all. Those of arrays are x0, x1, ...; a
             column of lists is one name.
         episode: the column of a table that tells episodes apart; None: one of `EPISODE_COLUMNS`.
@@ -82,15 +83,16 @@ def load_episodes(file: TrajectoryFile) -> Episodes:
     - .csv, .parquet or a folder of .parquet with a column of episodes, as LeRobot's
     - .npy [N, T, D]; .npz of one such array, of one array [T_i, D] for each episode, or of
       `values` [M, D] and `lengths` [N]
+    - .hdf5 as robomimic, Minari and D4RL write it
 
     Raises:
         InputError: whatever is wrong, with the episode.
     """
     check_trajectory_path(file.path)
     kind = "folder" if file.path.is_dir() else file.path.suffix.lower()
-    if file.array is not None and kind != ".npz":
-        raise InputError(f"--array is for .npz files, not for {file.path}.")
-    if (file.episode or file.time) and kind in (".npy", ".npz"):
+    if file.array is not None and kind not in (".npz", *HDF5_KINDS):
+        raise InputError(f"--array is for .npz and .hdf5 files, not for {file.path}.")
+    if (file.episode or file.time) and kind in (".npy", ".npz", *HDF5_KINDS):
         option = "--episode" if file.episode else "--time"
         raise InputError(f"{option} is for tables, not for {file.path}.")
     try:
@@ -98,6 +100,8 @@ def load_episodes(file: TrajectoryFile) -> Episodes:
             return _of_folder(file)
         if kind == ".npz":
             return _of_arrays(file)
+        if kind in HDF5_KINDS:
+            return _of_hdf5(file)
         if kind == ".npy":
             return _of_array(map_array(file.path), file)
         return _of_table(read_table(file.path), file)
@@ -188,7 +192,7 @@ def _of_array(x: np.ndarray, file: TrajectoryFile, lengths: np.ndarray | None = 
     """[N, T, D], or [M, D] and the lengths [N] of its parts."""
     if x.ndim < 2 or (lengths is None and x.ndim != 3):
         raise InputError(f"trajectories must be [N, T, D], got {list(x.shape)}.")
-    places, kept = _places(x.shape[-1], file)
+    places, kept = _places(numbered(x.shape[-1]), file)
     if len(kept) < x.shape[-1] or places != sorted(places):
         x = x[..., places]
     if lengths is None:
@@ -213,14 +217,22 @@ def _of_arrays(file: TrajectoryFile) -> Episodes:
     names = sorted(arrays, key=_natural)
     if len({x.shape[1] for x in arrays.values()}) > 1:
         return check_episodes([arrays[name] for name in names], names=names)  # says which
-    places, kept = _places(arrays[names[0]].shape[1], file)
+    places, kept = _places(numbered(arrays[names[0]].shape[1]), file)
     return check_episodes([arrays[n][:, places] for n in names], names=names, columns=kept)
 
 
-def _places(width: int, file: TrajectoryFile) -> tuple[list[int], list[str]]:
-    """The columns of an array that are used, and their names."""
-    names = [f"x{i}" for i in range(width)]
-    frame = pd.DataFrame(columns=names)
+def _of_hdf5(file: TrajectoryFile) -> Episodes:
+    arrays, columns = read_hdf5(file.path, parse_names(file.array))
+    names = sorted(arrays, key=_natural)
+    if len({x.shape[1] for x in arrays.values()}) > 1:
+        return check_episodes([arrays[name] for name in names], names=names)  # says which
+    places, kept = _places(columns, file)
+    return check_episodes([arrays[n][:, places] for n in names], names=names, columns=kept)
+
+
+def _places(names: Sequence[str], file: TrajectoryFile) -> tuple[list[int], list[str]]:
+    """The columns of an array that are used, of those with these names."""
+    frame = pd.DataFrame(columns=list(names))
     kept = chosen_columns(frame, file.all_columns, file.exclude, file.path)
     return [names.index(name) for name in kept.columns], list(kept.columns)
 

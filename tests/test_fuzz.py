@@ -22,6 +22,7 @@ from virl_tf.persistence.reward_file import load_reward
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -34,6 +35,7 @@ from experiments.pooled_results import check_poolable, read_results
 from experiments.records import read_record, write_record
 from experiments.result_files import check_same_task, reading, rows_of, table_of
 from experiments.result_statistics import table
+from experiments.trajectory_files import TrajectoryFile, load_episodes
 from tests.shared import make_mixture, make_network, make_reward, make_state
 
 RESULTS = Path(__file__).parent.parent / "experiments" / "results"
@@ -52,6 +54,9 @@ def site(tmp_path_factory):
     np.savez_compressed(site / "packed.npz", x=x)
     names = pd.DataFrame(x, columns=["speed", "angle"])
     names.to_csv(site / "x.csv", index=False)
+    with h5py.File(site / "x.hdf5", "w") as file:
+        for i, episode in enumerate(np.split(x, 3)):
+            file[f"data/demo_{i}/observations"] = episode
     folder = RunFolder.open(site / "run", RUN)
     for t in (1, 2, 3):
         folder.record(make_state(t), {"t": t - 1, "loss": 0.5, "policy_seconds": 1.0})
@@ -90,6 +95,7 @@ FORMS = {
     "packed.npz": load_demonstrations,
     "x.csv": load_demonstrations,
     "x.parquet": load_demonstrations,
+    "x.hdf5": lambda path: load_episodes(TrajectoryFile(path)),
     "mine.yaml": load_hparams,
     "run/config.yaml": lambda path: (load(path.parent), RunFolder.open(path.parent, RUN)),
     "run/metrics.csv": lambda path: (

@@ -15,6 +15,7 @@ from virl_tf.domain import EVERYWHERE
 from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import stack_shapes
 from virl_tf.persistence.files import PARTIAL, read_members, write_atomically
+from virl_tf.persistence.hdf5 import array_within, within
 from virl_tf.reward import CONDITIONAL_DTYPES, DTYPES, Reward, dtypes_of, from_named_arrays
 from virl_tf.validation import InputError, check_path, reason
 
@@ -82,7 +83,7 @@ def _read_arrays(content: bytes, names: list[str] | None) -> dict[str, np.ndarra
     """{name: array} of a Keras weights file; what a file of version 0.1 lacks is put in."""
     with h5py.File(io.BytesIO(content), "r") as weights:
         group = "layers/cumulative_reward/vars"
-        stored = len(_within(weights, group))
+        stored = len(within(weights, group))
         old = names is None and stored in _UNNAMED
         names = list(DTYPES)[:stored] if old else names
         if names is None or len(names) != stored:
@@ -105,20 +106,9 @@ def _absent(dim: int) -> dict[str, np.ndarray]:
     }
 
 
-def _within(weights: h5py.File, name: str) -> Any:
-    """What lies under a name, which HDF5 may also link to another file. Raises ValueError then."""
-    parts = name.split("/")
-    links = [weights.get("/".join(parts[: i + 1]), getlink=True) for i in range(len(parts))]
-    if not all(isinstance(link, h5py.HardLink) for link in links):
-        raise ValueError(f"{name} is not within the file")
-    return weights[name]
-
-
 def _read_array(weights: h5py.File, name: str, most: int) -> np.ndarray:
     """One array of at most `most` bytes; HDF5 can also declare data that it does not hold."""
-    dataset = _within(weights, name)
-    if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
-        raise ValueError(f"{name} is not an array within the file")
+    dataset = array_within(weights, name)
     if dataset.nbytes > most:
         raise ValueError(f"{name} declares more bytes than the file holds")
     return dataset[()]
