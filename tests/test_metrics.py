@@ -2,6 +2,7 @@ from virl_tf.metrics import (
     averaged_i_projection,
     best_final_reported,
     contrast,
+    correlation,
     covered_modes,
     grid_around,
     i_projection,
@@ -380,3 +381,15 @@ def test_an_averaged_i_projection_is_one_for_each_context():
     assert found == pytest.approx(np.mean(each))
     of_contexts = log_q + [5.0, -3.0, 100.0, 0.0]
     assert averaged_i_projection(of_contexts, log_p, log_mu) == pytest.approx(found)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_reward_that_tells_nothing_has_no_correlation():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 50))
+    assert correlation(x, y) == pytest.approx(
+        np.mean((x - x.mean()) * (y - y.mean())) / x.std() / y.std()
+    )
+    assert correlation(x, 3.0 * x - 2.0) == pytest.approx(1.0)
+    assert np.isnan(correlation(np.full(50, 0.1), y))
+    assert np.isnan(correlation(x, np.where(y > 0.0, y, np.inf)))

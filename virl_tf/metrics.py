@@ -172,3 +172,13 @@ def contrast(high: Any, low: Any) -> dict[str, float]:
         "gap": gap,
         "above_best": float(np.mean(high > low.max())),
     }
+
+
+def correlation(x: Any, y: Any) -> float:
+    """Pearson's, of [M] and [M]; nan where one is the same everywhere, or not finite."""
+    x, y = np.asarray(x), np.asarray(y)
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return float("nan")
+    if np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
+        return float("nan")
+    return float(np.corrcoef(x, y)[0, 1])

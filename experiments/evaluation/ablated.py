@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from virl_tf.metrics import grid_around, normalise_on_grid
+from virl_tf.metrics import correlation, grid_around, normalise_on_grid
 from virl_tf.mixture import moments
 from virl_tf.numerics import DENSITY
 from virl_tf.persistence.files import load_arrays
@@ -50,8 +50,7 @@ def correlations(
     points = tf.constant(test, DENSITY)
     found = {}
     for name, density in fit_references(names, of).items():
-        correlation = np.corrcoef(density.log_prob(points), log_p)[0, 1]
-        found[name] = {"reward_correlation": float(correlation)}
+        found[name] = {"reward_correlation": correlation(density.log_prob(points), log_p)}
     return found
 
 

@@ -49,7 +49,7 @@ class WalkExperiment:
         def measure(state: State) -> dict[str, float]:
             reward = rewards(state.reward).numpy()
             policy, _ = measure_policy(self.task, state.policy, self._config["seed"])
-            return {**policy, "reward_correlation": float(np.corrcoef(reward, log_p)[0, 1])}
+            return {**policy, "reward_correlation": metrics.correlation(reward, log_p)}
 
         return measure
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from virl_tf.metrics import correlation
 from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError, check_choice, check_integer
 
@@ -125,8 +126,8 @@ def agreement(values: pd.DataFrame, presets: Sequence[str]) -> pd.DataFrame:
     rows = []
     for preset in presets:
         own = values[values["preset"] == preset]
-        correlation = _correlation(ranks[preset], ranks[last])
-        row = {"budget": preset, f"rank correlation with {last}": f"{correlation:.2f}"}
+        agreed = correlation(ranks[preset], ranks[last])
+        row = {"budget": preset, f"rank correlation with {last}": f"{agreed:.2f}"}
         row["p"] = "-" if preset == last else f"{_p_value(ranks[preset], ranks[last]):.2g}"
         if values["seed"].nunique() > 1:
             row["between seeds"] = f"{_between_seeds(own):.2f}"
@@ -145,23 +146,17 @@ def _between_seeds(values: pd.DataFrame) -> float:
     """The mean of the rank correlations of each two seeds of a budget; nan of a single one."""
     ranks = values.pivot(index="point", columns="seed", values="value").rank()
     pairs = itertools.combinations(ranks.columns, 2)
-    found = [_correlation(ranks[a], ranks[b]) for a, b in pairs]
+    found = [correlation(ranks[a], ranks[b]) for a, b in pairs]
     return float(np.mean(found)) if found else math.nan
-
-
-def _correlation(x: Any, y: Any) -> float:
-    """Pearson's, which of ranks is Spearman's; nan where one has the same everywhere."""
-    constant = np.ptp(x) == 0.0 or np.ptp(y) == 0.0
-    return math.nan if constant else float(np.corrcoef(x, y)[0, 1])
 
 
 def _p_value(x: Any, y: Any) -> float:
     """Of a correlation as far from zero, by exchanging the points: many that diverged share a rank,
     of which the usual formula knows nothing.
     """
-    found = _correlation(x, y)
+    found = correlation(x, y)
     if math.isnan(found):
         return math.nan
     rng = np.random.default_rng(0)
-    by_chance = [abs(_correlation(x, rng.permutation(y))) for _ in range(PERMUTATIONS)]
+    by_chance = [abs(correlation(x, rng.permutation(y))) for _ in range(PERMUTATIONS)]
     return (1 + int(np.sum(np.array(by_chance) >= abs(found) - 1e-9))) / (1 + PERMUTATIONS)
