@@ -40,6 +40,17 @@ def test_as_many_components_as_clusters_are_chosen(modes, rows):
         assert (why in choice.reason) == (best != modes)
 
 
+@pytest.mark.parametrize("rows", [60, 900])
+def test_the_largest_number_that_is_tried_is_said_to_be(monkeypatch, rows):
+    x = clusters(rows, 2, modes=4, width=0.05)
+    text = "the most that are tried: more may do better"
+    assert text not in choose_mixture(x, seed=0).reason
+    monkeypatch.setattr(choice, "CANDIDATES", (1, 2))
+    found = choose_mixture(x, seed=0)
+    assert found.components == 2
+    assert text in found.reason
+
+
 @pytest.mark.parametrize("rows", [3, 4, 10])
 def test_a_handful_of_rows_gets_few_components(rows):
     x = np.random.default_rng(0).normal(size=(rows, 1))

@@ -90,6 +90,7 @@ def _by_held_out_rows(x: np.ndarray, held_out: np.ndarray, seed: int) -> Mixture
     reason = f"chosen by the likelihood of held-out rows under EM, of {tried}"
     if enough != best:
         reason += f": the fewest as good as the best ({best}) within one standard error"
+    reason += _at_the_edge(enough)
     return MixtureChoice(enough, FULL, reason, means)
 
 
@@ -113,7 +114,12 @@ def _by_cross_validation(
     count = max(means, key=lambda k: means[k])
     kind = "one covariance for all" if best.type == "tied" else "a covariance for each"
     reason = f"chosen by cross-validation under EM, {kind}, ridge {best.ridge:g}"
-    return MixtureChoice(count, best, reason, means)
+    return MixtureChoice(count, best, reason + _at_the_edge(count), means)
+
+
+def _at_the_edge(count: int) -> str:
+    """What to say of the largest number that is tried."""
+    return ", the most that are tried: more may do better" if count == CANDIDATES[-1] else ""
 
 
 def _cross_validated(
