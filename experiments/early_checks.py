@@ -36,9 +36,9 @@ def check_trajectory_path(path: Path) -> None:
     if path.is_file():
         check_demonstration_file(path, (*KINDS, *HDF5_KINDS))
     elif not any(path.glob("*.csv")) and not any(path.rglob("*.parquet")):
-        raise InputError(
-            f"{path} holds no .csv files, one for each episode, and no .parquet files."
-        )
+        text = f"{path} holds no .csv files, one for each episode, and no .parquet files"
+        files = sorted(file for kind in HDF5_KINDS for file in path.rglob(f"*{kind}"))
+        raise InputError(f"{text}; give its {files[0]} itself." if files else f"{text}.")
 
 
 def check_infer(

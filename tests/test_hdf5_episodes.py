@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
+from experiments.early_checks import check_demonstration_file
 from experiments.trajectory_files import TrajectoryFile, load_episodes, split_contexts
 
 RNG = np.random.default_rng(0)
@@ -139,10 +140,10 @@ def test_options_of_tables_and_a_forgotten_flag(tmp_path):
     path = minari(tmp_path / "x.hdf5")
     with pytest.raises(InputError, match="--time is for tables"):
         load(path, time="timestamps")
-    from experiments.early_checks import check_demonstration_file
-
     with pytest.raises(InputError, match=r"of \.hdf5 files episodes are read; give --trajectories"):
         check_demonstration_file(path)
+    with pytest.raises(InputError, match=r"no \.parquet files; give its .*x\.hdf5 itself\."):
+        load(tmp_path)
 
 
 # --- what a stranger's file may hold --------------------------------------------------------------
