@@ -222,7 +222,8 @@ ARRAY_HELP = (
     "Of an .npz with several arrays; of .hdf5 A,B,... side by side (default: observations)."
 )
 ArrayName = Annotated[str | None, _given("NAME", ARRAY_HELP)]
-Columns = Annotated[str | None, _given("A,B,...", "Columns to use (of arrays x0, x1, ...).")]
+COLUMNS_HELP = "Columns to use (of arrays x0, x1, ...; of .hdf5 an array, or NAME.0 of it)."
+Columns = Annotated[str | None, _given("A,B,...", COLUMNS_HELP)]
 Exclude = Annotated[str | None, _given("A,B,...", "Columns to leave out; default: none.")]
 CONTEXTS_HELP = "Columns that are the situation: the reward is of the others."
 Contexts = Annotated[str | None, _given("A,B,...", CONTEXTS_HELP)]
@@ -532,8 +533,8 @@ def play_command(
         str,
         _given(
             "FILE.py",
-            "Your Python file with World(n, seed): .positions \\[n, D], .move(targets \\[n, D]) "
-            "for one sample, .outcome() -> {name: number}.",
+            "Your Python file with World(n, seed): .positions \\[n, D] at the start, .move(targets "
+            "\\[n, D]) for one sample, .outcome() -> {name: number}.",
         ),
     ],
     episode: Episode = None,
@@ -607,12 +608,16 @@ def infer_command(
     ] = None,
     steps: Annotated[
         int | None,
-        Option(help="Trust-region steps; default: 400 if fixed, 30 after a search, else 60."),
+        Option(
+            help="Trust-region steps; default: 300 for all contexts, 400 if fixed, 30 after a "
+            "search, else 60."
+        ),
     ] = None,
     samples: Annotated[
         int | None,
         Option(
-            help="Samples per component and step; default: 100 if fixed, else by the dimension."
+            help="Samples per component and step; default: 100 if fixed, else (and for all "
+            "contexts) by the dimension."
         ),
     ] = None,
     seed: Annotated[int, Option(help="Seed of the new policy.")] = 0,

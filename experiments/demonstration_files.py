@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from virl_tf.persistence.files import load_array, load_arrays, read_csv
 from virl_tf.validation import (
+    MAX_UNPACKED_BYTES,
     InputError,
     as_option,
     check_choice,
@@ -27,6 +28,7 @@ from experiments.screen import warn
 
 _WRONG_DESCRIPTION = LookupError, TypeError, AttributeError
 MOST_NAMED = 5  # rows that an error names
+MOST_PACKED = 100  # bytes that one of a .parquet file may unpack to, above MAX_UNPACKED_BYTES
 # Not within a name, such as "joint#1", or in quotes; in a line of names nor "joint #1".
 _COMMENT, _COMMENT_OF_NAMES = (
     re.compile(rf'("[^"]*")|(?:^|\s+)#{but}.*$') for but in ("", r"(?!\d)")
@@ -283,7 +285,10 @@ def _is_data(cells: list[str]) -> bool:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     try:
+        _check_unpacked_table(path)
         return pd.read_parquet(path, engine="pyarrow").rename(columns=str)
+    except InputError:
+        raise
     except ImportError as error:
         raise InputError(
             f"{path}: .parquet needs pyarrow, the extra `parquet`: pip install '.[parquet]'"
@@ -291,6 +296,20 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     # pyarrow's own errors are these; the others come of pandas's description within the file.
     except (OSError, ValueError, RuntimeError, MemoryError, *_WRONG_DESCRIPTION) as error:
         raise InputError(f"{path} is damaged or not a .parquet file: {reason(error)}") from error
+
+
+def _check_unpacked_table(path: Path) -> None:
+    """Raises InputError, before a .parquet file is unpacked, for one that declares more numbers
+    than are read of a file of its size: a few bytes may stand for a million equal ones.
+    """
+    from pyarrow import parquet
+
+    metadata = parquet.read_metadata(path)
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    numbers = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
+    unpacked, most = 8 * numbers, max(MAX_UNPACKED_BYTES, MOST_PACKED * path.stat().st_size)
+    if unpacked > most:
+        raise InputError(f"{path} would unpack to {unpacked} bytes; at most {most} are read.")
 
 
 def check_context_names(named: int, different: int, others: int) -> None:

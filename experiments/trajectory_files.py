@@ -40,7 +40,7 @@ class TrajectoryFile(NamedTuple):
         path: a file, or a folder of .csv or .parquet files.
         array: which array of an .npz that holds several; of .hdf5 those of an episode, A,B,...
         columns, exclude: those to use, by name; None: all. Those of arrays are x0, x1, ...; a
-            column of lists is one name.
+            column of lists is one name, and so is an array of .hdf5, or its columns' NAME.0, ...
         episode: the column of a table that tells episodes apart; None: one of `EPISODE_COLUMNS`.
         time: the column of times; None: one of `TIME_COLUMNS`, if there is one.
         contexts: columns beside those, which are the same throughout an episode.
@@ -142,11 +142,14 @@ def split_contexts(episodes: Episodes, names: Sequence[str]) -> tuple[Episodes, 
 
 
 def _places_of(name: str, columns: Sequence[str]) -> list[int]:
-    """Of a column, or of all that a column of lists was spread to."""
-    parts = [i for i, column in enumerate(columns) if column.rpartition(".")[0] == name]
-    if name in columns or not parts:
-        return [list(columns).index(check_choice("column for --contexts", name, columns))]
-    return parts
+    parts = _parts_of(name, columns)
+    return [list(columns).index(check_choice("column for --contexts", n, columns)) for n in parts]
+
+
+def _parts_of(name: str, columns: Sequence[str]) -> list[str]:
+    """A column, or all that a column of lists, or an array of .hdf5, was spread to."""
+    parts = [column for column in columns if column.rpartition(".")[0] == name]
+    return [name] if name in columns or not parts else parts
 
 
 def episodes_of(episodes: Iterable[Any], take: str = "observations", key: str | None = None) -> Any:
@@ -233,7 +236,11 @@ def _of_hdf5(file: TrajectoryFile) -> Episodes:
 def _places(names: Sequence[str], file: TrajectoryFile) -> tuple[list[int], list[str]]:
     """The columns of an array that are used, of those with these names."""
     frame = pd.DataFrame(columns=list(names))
-    kept = chosen_columns(frame, file.all_columns, file.exclude, file.path)
+    wanted, unwanted = (
+        [part for name in given or () for part in _parts_of(name, names)]
+        for given in (file.all_columns, file.exclude)
+    )
+    kept = chosen_columns(frame, wanted, unwanted, file.path)
     return [names.index(name) for name in kept.columns], list(kept.columns)
 
 

@@ -379,3 +379,13 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"needs pyarrow, the extra `parquet`: pip install"):
         load_demonstrations(tmp_path / "x.parquet")
+
+
+def test_a_parquet_bomb_is_not_unpacked(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow", reason="extra `parquet`")
+    monkeypatch.setattr("experiments.demonstration_files.MAX_UNPACKED_BYTES", 2**20)
+    bomb = written(tmp_path / "x.parquet", pd.DataFrame({"a": np.zeros(10**6)}))
+    with pytest.raises(InputError, match=r"x\.parquet would unpack to 8000000 bytes; at most"):
+        load_demonstrations(bomb)
+    large = np.random.default_rng(0).integers(10, size=(10**5, 2))  # few values take few bits
+    assert len(load_demonstrations(written(tmp_path / "y.parquet", pd.DataFrame(large))).x) == 10**5

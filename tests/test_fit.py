@@ -201,6 +201,9 @@ def test_the_score_is_that_of_held_out_rows(fitted):
     assert "EM with 2 components" in shown
     assert f"Result of {method}" in shown
     assert len(shown) < 2000
+    pooled = result.history.iloc[[-1]].assign(epochs=0)
+    with_pooling = replace(result, history=pd.concat([result.history, pooled]))
+    assert repr(with_pooling) == shown  # the pooling is no iteration
     assert "data:image/png" in result._repr_html_()
     difference = score.log_likelihood["policy"]["mean"] - score.log_likelihood["EM"]["mean"]
     assert score.over_em["policy"]["mean"] == pytest.approx(difference)

@@ -83,6 +83,20 @@ def test_robomimics_arrays_side_by_side(tmp_path):
     assert contexts["obs/goal.0"].tolist() == list(range(len(LENGTHS)))
 
 
+def test_an_array_is_one_name_among_columns(tmp_path):
+    path, both = robomimic(tmp_path / "x.hdf5"), "obs/eef_pos,obs/goal"
+    position = ("obs/eef_pos.0", "obs/eef_pos.1")
+    check(load(path, both, exclude=["obs/goal"]), position, POSITIONS)
+    check(load(path, both, columns=["obs/eef_pos"]), position, POSITIONS)
+    second = [x[:, 1:] for x in POSITIONS]
+    check(load(path, "obs/eef_pos", exclude=[position[0]]), position[1:], second)
+    found = load(path, both, columns=["obs/eef_pos"], contexts=["obs/goal"])
+    rest, contexts = split_contexts(found, ["obs/goal"])
+    assert (rest.columns, list(contexts)) == (position, ["obs/goal.0"])
+    with pytest.raises(InputError, match=r"unknown column of .*x\.hdf5 'obs/speed'"):
+        load(path, both, columns=["obs/speed"])
+
+
 def test_compressed_arrays_and_bytes_of_more_axes(tmp_path):
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
         for i, x in enumerate(POSITIONS):

@@ -44,9 +44,9 @@ class Column(NamedTuple):
 def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int = 0) -> list[str]:
     """What is suspicious about checked demonstrations x [N, D]: a line each, with what to do.
 
-    Continuous data of 30 rows or more gives none, nor does it when rounded to 3 digits, but for
-    tails as heavy as Cauchy's (outliers) and positive numbers over powers of ten. Rows that repeat
-    others count from `COPIES` of all rows on, one value of a column from `ATOM`.
+    Continuous data of 30 rows or more gives none, nor does it when rounded to 3 digits of its
+    spread, but for tails as heavy as Cauchy's (outliers) and positive numbers over powers of ten.
+    Rows that repeat others count from `COPIES` of all rows on, one value of a column from `ATOM`.
 
     Args:
         names: of the D columns; None: x0, x1, ...

@@ -62,7 +62,8 @@ class Result:
             `ConditionalMixture`, whose `condition(c)` is one. Its log_prob takes the same x (with
             contexts (x, c), or rows [c, x]), but of angles the one turn that
             `reward.domain.wrap(x)` gives.
-        history: one row per iteration, the columns of `virl_tf.irl.Info`.
+        history: one row per iteration, and of the pooling if there was one (its `epochs` are 0);
+            the columns of `virl_tf.irl.Info`.
         config: what the run was made with.
         summary: what was found, as in summary.json.
     """
@@ -99,7 +100,9 @@ class Result:
 
     def __repr__(self) -> str:
         """Reward, policy, score and warnings, a line each."""
-        lines = [f"Result of {self.config.get('method')}, {len(self.history)} iterations:"]
+        count = int((self.history["epochs"] > 0).sum())  # the last row may be the pooling's
+        plural = "" if count == 1 else "s"
+        lines = [f"Result of {self.config.get('method')}, {count} iteration{plural}:"]
         lines += [f"  {self.reward}", f"  {self.policy}"]
         lines += [f"  {line}" for line in in_words(self.summary).splitlines()]
         return "\n".join([*lines, *(f"  warning: {text}" for text in self.warnings)])
