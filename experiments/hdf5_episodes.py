@@ -1,5 +1,6 @@
 """Trajectories from HDF5 files: a group for each episode, or rows and where episodes end."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -116,15 +117,18 @@ def _told(group: h5py.Group) -> str:
 
 def _side_by_side(parts: dict[str, np.ndarray]) -> np.ndarray:
     """[T, D], all axes but the first as one."""
-    return np.concatenate([x.reshape(len(x), -1) for x in parts.values()], axis=1)
+    return np.concatenate([x.reshape(len(x), _width(x)) for x in parts.values()], axis=1)
+
+
+def _width(x: np.ndarray) -> int:
+    return math.prod(x.shape[1:])
 
 
 def _columns(parts: dict[str, np.ndarray]) -> list[str]:
     """An array over time [T] is a column, one of more axes a column NAME.0, NAME.1, ... each."""
     names = []
     for name, x in parts.items():
-        width = x[:1].size
-        names += [name] if x.ndim == 1 else [f"{name}.{i}" for i in range(width)]
+        names += [name] if x.ndim == 1 else [f"{name}.{i}" for i in range(_width(x))]
     return names
 
 

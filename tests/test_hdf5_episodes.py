@@ -150,6 +150,13 @@ def test_of_episodes_of_different_widths_one_is_named(tmp_path):
         load(write(tmp_path / "x.hdf5", arrays))
 
 
+def test_an_episode_without_samples_is_named(tmp_path):
+    arrays = {f"episode_{i}/observations": x for i, x in enumerate(POSITIONS)}
+    arrays["episode_9/observations"] = np.zeros((0, 2))
+    with pytest.raises(InputError, match="episode episode_9 is too short: 0 samples"):
+        load(write(tmp_path / "x.hdf5", arrays))
+
+
 def test_options_of_tables_and_a_forgotten_flag(tmp_path):
     path = minari(tmp_path / "x.hdf5")
     with pytest.raises(InputError, match="--time is for tables"):
