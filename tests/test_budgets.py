@@ -136,8 +136,8 @@ def runs(monkeypatch):
 
 
 def test_every_point_runs_at_every_budget_and_seed(runs, tmp_path, capsys):
-    rank_budgets(STUDY, ["smoke", "quick", "paper"], 4, WORKERS, tmp_path)
-    assert len({unit.name for unit in runs}) == len(runs) == 3 * 2 * 4
+    rank_budgets(STUDY, ["smoke", "quick", "paper"], 6, WORKERS, tmp_path)
+    assert len({unit.name for unit in runs}) == len(runs) == 3 * 2 * 6
     assert {(unit.spec.preset, unit.spec.seed) for unit in runs} == {
         (preset, seed) for preset in ("smoke", "quick", "paper") for seed in (3, 4)
     }
@@ -146,7 +146,9 @@ def test_every_point_runs_at_every_budget_and_seed(runs, tmp_path, capsys):
     text = (tmp_path / "budgets.md").read_text()
     assert "| smoke | -1.00 |" in text
     assert "| quick | 1.00 |" in text
-    assert text in capsys.readouterr().out
+    shown, warned = capsys.readouterr()
+    assert text in shown
+    assert "warning: smoke: no agreement with paper beyond chance" in " ".join(warned.split())
     assert len(pd.read_csv(tmp_path / "budgets.csv")) == len(runs)
 
 

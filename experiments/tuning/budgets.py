@@ -20,7 +20,7 @@ import pandas as pd
 
 from experiments.records import Record
 from experiments.result_files import DIVERGED, to_markdown
-from experiments.screen import counted, screen
+from experiments.screen import counted, screen, warn
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import check_all_worked, print_left
 from experiments.tuning.space import searched, suggest
@@ -30,6 +30,7 @@ from experiments.units import RunUnit
 
 FEWEST_POINTS = 3
 PERMUTATIONS = 10_000  # of a p value
+CHANCE = 0.05
 
 
 def rank_budgets(
@@ -55,9 +56,16 @@ def rank_budgets(
     values = pd.DataFrame(rows)
     write_text(out / "budgets.csv", values.to_csv(index=False))
     check_all_worked(failures, units, out)
-    text = to_markdown(agreement(values, presets))
+    table = agreement(values, presets)
+    text = to_markdown(table)
     write_text(out / "budgets.md", text)
     console.print(text, highlight=False)
+    if others := _that_rank_otherwise(table):
+        warn(
+            f"{' and '.join(others)}: no agreement with {presets[-1]} beyond chance: a study there "
+            f"may find what is worse at {presets[-1]}. Tune at {presets[-1]}, or give more --seeds "
+            "or --points to tell."
+        )
     console.print(f"{out / 'budgets.csv'} and .md", highlight=False)
 
 
@@ -140,6 +148,14 @@ def agreement(values: pd.DataFrame, presets: Sequence[str]) -> pd.DataFrame:
         row["CPU seconds of a run"] = f"{own['cpu_seconds'].mean():.0f}"
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _that_rank_otherwise(table: pd.DataFrame) -> list[str]:
+    """The budgets of `agreement` whose correlation is not above chance."""
+    budgets = table[table["p"] != "-"]
+    correlations = budgets.iloc[:, 1].astype(float)
+    agree = (budgets["p"].astype(float) <= CHANCE) & (correlations > 0.0)
+    return list(budgets["budget"][~agree])
 
 
 def _between_seeds(values: pd.DataFrame) -> float:
