@@ -263,6 +263,8 @@ def _of_folder(file: TrajectoryFile) -> Episodes:
         folder = folder / "data"  # of a LeRobot data set, whose `meta` has tables, too
     tables = sorted(folder.rglob("*.parquet"), key=_natural)
     paths = tables or sorted(folder.glob("*.csv"), key=_natural)
+    if not paths:
+        raise InputError(f"{folder} holds no .parquet files; were they downloaded?")
     frames = [read_table(path) for path in paths]
     columns = [list(frame.columns) for frame in frames]
     for found, path in zip(columns, paths, strict=True):

@@ -1,5 +1,6 @@
 """Trajectories from folders, tables, arrays and lists of episodes; errors name the episode."""
 
+import shutil
 import types
 
 from virl_tf import InputError
@@ -171,6 +172,9 @@ def test_lerobots_tables(tmp_path, parts):
     whole = load(tmp_path)  # the data set itself, whose meta has other tables
     for row, of_data in zip(whole.values, found.values, strict=True):
         np.testing.assert_array_equal(row, of_data)
+    shutil.rmtree(tmp_path / "data" / "chunk-000")
+    with pytest.raises(InputError, match=r"data holds no \.parquet files; were they downloaded"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["objects", "mappings", "dict spaces"])
