@@ -12,7 +12,7 @@ from scipy.stats import rankdata
 
 from experiments.sweep import Workers
 from experiments.tuning import budgets
-from experiments.tuning.budgets import agreement, random_points, rank_budgets
+from experiments.tuning.budgets import agreement, preview, random_points, rank_budgets
 from experiments.tuning.space import searched
 from experiments.tuning.specification import StudySpecification
 
@@ -166,6 +166,17 @@ def test_what_cannot_be_ranked_is_refused(presets, points, message, tmp_path):
     with pytest.raises(InputError, match=message):
         rank_budgets(STUDY, presets, points, WORKERS, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("act", [rank_budgets, preview])
+def test_the_folder_of_a_sweep_is_refused_and_so_is_a_file(act, runs, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("config: {sweep: gaussians}\n")
+    for out, message in ((tmp_path, "holds a run or a sweep"), (config, "config.yaml is a file")):
+        with pytest.raises(InputError, match=message):
+            act(STUDY, ["quick", "paper"], 4, WORKERS, out)
+    assert not runs
+    assert list(tmp_path.iterdir()) == [config]
 
 
 def test_a_refusal_names_the_option_that_was_given(call):

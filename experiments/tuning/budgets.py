@@ -26,6 +26,7 @@ from experiments.sweep_command import check_all_worked, print_left
 from experiments.tuning.space import searched, suggest
 from experiments.tuning.specification import PRESETS, StudySpecification
 from experiments.tuning.study import objective_value
+from experiments.tuning.study_folder import check_no_sweep
 from experiments.units import RunUnit
 
 FEWEST_POINTS = 3
@@ -45,10 +46,11 @@ def rank_budgets(
         presets: budgets, the one last that the others are compared with.
 
     Raises:
-        InputError: unknown presets, fewer than two of them or than three points, or runs that
-            failed.
+        InputError: unknown presets, fewer than two of them or than three points, the folder of a
+            sweep, or runs that failed.
     """
     console, units = screen(soft_wrap=True), _units(study, presets, points)
+    check_no_sweep(out)
     out.mkdir(parents=True, exist_ok=True)
     failures = execute_sweep(units, out, workers, console)
     records = records_of(units, out)
@@ -80,6 +82,7 @@ def preview(
         InputError: as `rank_budgets`.
     """
     units = _units(study, presets, points)
+    check_no_sweep(out)
     print_left(f"{counted(len(units), 'run')} in {out}", units, workers, out)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from virl_tf.persistence.configuration import differences
 from virl_tf.persistence.files import write_text
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
 
 import optuna
@@ -34,9 +35,10 @@ def check_folder(out: Path, spec: StudySpecification, url: str) -> None:
 
 
 def check_no_sweep(out: Path) -> None:
-    """Raises InputError for the folder of a run, a sweep or ablations: with other records in it a
-    sweep's figures would be of both.
+    """Raises InputError for a file, and for the folder of a run, a sweep or ablations: with other
+    records in it a sweep's figures would be of both.
     """
+    RunFolder(out).check_no_file()
     if (out / "config.yaml").is_file():
         raise InputError(f"{out} holds a run or a sweep (config.yaml). Give another --out.")
 

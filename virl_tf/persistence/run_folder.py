@@ -102,7 +102,7 @@ class RunFolder:
         folder = cls(path)
         text = to_yaml({"config": plain(config), "versions": versions()})
         try:
-            folder._check_no_file()
+            folder.check_no_file()
             if folder._is_used:
                 folder._check_same(yaml.safe_load(text)["config"])
                 if not of_runs:
@@ -117,7 +117,8 @@ class RunFolder:
             ) from error
         return folder
 
-    def _check_no_file(self) -> None:
+    def check_no_file(self) -> None:
+        """Raises InputError where the folder cannot be: it, or one above it, is a file."""
         for path in (self.path, *self.path.parents):
             if path.is_file():
                 raise InputError(f"cannot use {self.path} as the output folder: {path} is a file.")
@@ -133,7 +134,7 @@ class RunFolder:
             InputError: as `open`, but that the folder cannot be written.
         """
         folder = cls(path)
-        folder._check_no_file()
+        folder.check_no_file()
         with contextlib.suppress(OSError):  # `open` says what is wrong with the folder
             if not folder._is_used:
                 return
