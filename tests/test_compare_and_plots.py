@@ -237,6 +237,22 @@ def test_what_is_better_on_fresh_seeds_is_stored_beside_other_columns(
 LOST = np.nan
 
 
+@pytest.mark.parametrize("diverged", ["found", "published"])
+def test_a_run_that_diverged_is_lost_whatever_its_value(diverged):
+    """It ends a nat above its best, and may still be below the other candidate's."""
+    rows = [
+        ("virl_10c", candidate, seed, value, "finished" if seed else status)
+        for candidate, value in (("published", 3.0), ("found", 1.0))
+        for status in ["diverged" if candidate == diverged else "finished"]
+        for seed in range(3)
+    ]
+    values = pd.DataFrame(rows, columns=["column", "candidate", "seed", "value", "status"])
+    column = SimpleNamespace(name="virl_10c", unbeaten=False, candidates=comparing.CANDIDATES)
+    assert comparing._found_is_better(column, values) == (diverged == "published")
+    d = comparing._found_less_published(comparing._by_seed(column, values))
+    assert list(d) == [np.inf if diverged == "found" else -np.inf, -2.0, -2.0]
+
+
 @pytest.mark.parametrize("failed", ["found", "published"])
 def test_a_run_that_failed_is_lost_and_not_left_out(studies, runs, tmp_path, monkeypatch, failed):
     found, make = studies
@@ -288,8 +304,8 @@ def test_a_run_that_failed_is_lost_and_not_left_out(studies, runs, tmp_path, mon
 )
 def test_values_that_lose_runs_are_not_better(published, found, better):
     given = {"published": published, "found": found}
-    rows = [("virl_10c", c, seed, v) for c in given for seed, v in enumerate(given[c])]
-    values = pd.DataFrame(rows, columns=["column", "candidate", "seed", "value"])
+    rows = [("virl_10c", c, s, v, "finished") for c in given for s, v in enumerate(given[c])]
+    values = pd.DataFrame(rows, columns=["column", "candidate", "seed", "value", "status"])
     column = SimpleNamespace(name="virl_10c", unbeaten=False, candidates=comparing.CANDIDATES)
     assert comparing._found_is_better(column, values) == better
 

@@ -312,8 +312,11 @@ def _by_seed(column: Column, values: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _found_less_published(parts: Mapping[str, pd.DataFrame]) -> np.ndarray:
-    """`differences` of the objective on the seeds that both have."""
-    values = [parts[name]["value"] for name in CANDIDATES]
+    """`differences` of the objective on the seeds that both have.
+
+    A run that diverged is lost whatever its value, as in a study, which prunes it.
+    """
+    values = [parts[name]["value"].mask(lost(parts[name], "value")) for name in CANDIDATES]
     published, found = pd.concat(values, axis=1, join="inner").to_numpy(float).T
     return differences(found, published)
 
