@@ -15,8 +15,10 @@ DRAWS, SIGN_DRAWS = 10_000, 20_000  # of the bootstrap, and of signs where not a
 
 
 def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
-    """95 % percentile bootstrap interval (low, high) of the mean of values [n]; nan for n < 5."""
-    if len(values) < FEWEST_FOR_INTERVAL:
+    """95 % percentile bootstrap interval (low, high) of the mean of values [n]; nan for n < 5, and
+    where there is no mean, as one is not finite: without it the interval would be too good.
+    """
+    if len(values) < FEWEST_FOR_INTERVAL or not np.isfinite(values).all():
         return float("nan"), float("nan")
     means = np.random.default_rng(0).choice(values, (DRAWS, len(values))).mean(axis=1)
     tail = 50.0 * (1.0 - CONFIDENCE)
@@ -121,8 +123,7 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
     extra = [name for name in results.columns if name not in COLUMNS]
     for key, group in results.groupby(["stage", "method", "components", "modes"], sort=True):
         values = group["reported"].to_numpy()
-        # Of what has no mean there is no interval: one of the runs that are left would be too good.
-        low, high = bootstrap_interval(values if np.isfinite(values).all() else values[:0])
+        low, high = bootstrap_interval(values)
         diverged = int((group["status"] == DIVERGED).sum())
         measured = (values.mean(), low, high, len(values), diverged)
         rows.append([*key, *measured, *group[extra].astype(float).mean()])

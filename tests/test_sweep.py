@@ -731,6 +731,8 @@ def test_bootstrap_interval():
     for few in range(1, 5):
         assert np.isnan(bootstrap_interval(np.arange(float(few)))).all()
     assert np.isfinite(bootstrap_interval(np.arange(5.0))).all()
+    for lost in (np.nan, np.inf):  # of no mean
+        assert np.isnan(bootstrap_interval(np.array([*np.arange(9.0), lost]))).all()
     low, high = bootstrap_interval(np.arange(100.0))
     half = 1.96 * np.arange(100.0).std() / 10  # normal theory
     assert low == pytest.approx(49.5 - half, abs=0.5)
