@@ -1,7 +1,6 @@
 """A user's demonstrations from .npy, .npz, .csv or .parquet, or one sentence on what is wrong."""
 
 import csv
-import functools
 import io
 import re
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ MOST_PACKED = 100  # bytes that one of a .parquet file may unpack to, above MAX_
 _COMMENT, _COMMENT_OF_NAMES = (
     re.compile(rf'("[^"]*")|(?:^|\s+)#{but}.*$') for but in ("", r"(?!\d)")
 )
+_TOLD_OF_NUMBERS = set[tuple[Path, str]]()  # folders, and names that were taken from a first line
 _NO_NAMES = ("NA", "N/A", "n/a", "<NA>", "NULL", "null", "None", "True", "False", "true", "false")
 
 
@@ -188,12 +188,15 @@ def _are_pandas_own(cells: list[str], path: Path, separator: str, place: int) ->
     whole = [rows[i].dropna().str.fullmatch(r"\s*[-+]?\d+\s*") for i in rows]
     if any(column.any() and not column.all() for column in whole):
         return False
-    _warn_of_numbers(path.parent, path, ",".join(cells))
+    _warn_of_numbers(path, ",".join(cells))
     return True
 
 
-@functools.cache  # once for all files of a folder
-def _warn_of_numbers(folder: Path, path: Path, names: str) -> None:
+def _warn_of_numbers(path: Path, names: str) -> None:
+    """Once for all files of a folder."""
+    if (path.parent, names) in _TOLD_OF_NUMBERS:
+        return
+    _TOLD_OF_NUMBERS.add((path.parent, names))
     warn(
         f"{path}: the first line was taken for the names {names}, as pandas numbers columns; if it "
         "is a row, put a line of names above it."

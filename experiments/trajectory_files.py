@@ -312,7 +312,7 @@ def _split(
     """
     order = np.argsort(episode, kind="stable")
     ends = np.cumsum(np.bincount(episode, minlength=len(names)))[:-1]
-    times, named = None, [*(file.columns or ()), *file.exclude]
+    times, named = None, [*(file.columns or ()), *file.exclude, *file.contexts]
     clocks = [name for name in TIME_COLUMNS if name in frame and name not in named]
     if file.time is not None:
         clocks = [check_choice("column", file.time, frame.columns)]

@@ -65,6 +65,15 @@ def test_a_folder_of_csv_files_in_their_natural_order(tmp_path):
     assert found.times is None
 
 
+def test_files_that_pandas_wrote_without_names_are_told_once(tmp_path, capsys):
+    for i, x in enumerate(RAGGED):
+        pd.DataFrame(x).to_csv(tmp_path / f"walk_{i}.csv", index=False)
+    check_ragged(load(tmp_path), ("0", "1"))
+    told = capsys.readouterr().err
+    assert told.count("warning:") == 1
+    assert "walk_0.csv: the first line was taken for the names 0,1" in told
+
+
 def test_a_folder_of_tables_with_a_column_of_episodes(tmp_path):
     half = int(LENGTHS[:4].sum()) + 2  # one episode in both
     table()[:half].to_csv(tmp_path / "9.csv", index=False)
@@ -261,6 +270,16 @@ def test_contexts_are_what_is_the_same_throughout_an_episode(tmp_path):
     plain, none = split_contexts(paths, [])
     np.testing.assert_array_equal(np.stack(plain.values), EVEN)
     assert none.shape == (6, 0)
+
+
+def test_a_context_that_is_called_time_is_no_clock(tmp_path):
+    frame = table()
+    frame["time"] = 8.0 + frame.episode % 5
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    paths, contexts = split_contexts(load(tmp_path / "all.csv", contexts=["time"]), ["time"])
+    check_ragged(paths)
+    assert list(contexts["time"]) == [8.0 + i % 5 for i in range(100, 100 + len(RAGGED))]
+    assert paths.times is None
 
 
 def test_contexts_of_an_array_leave_an_array(tmp_path):
