@@ -184,16 +184,28 @@ def _rows_of_run(
     for stage, place in description.training_places.items():
         row = {**key, "stage": stage, **value_at(summary, place), **of_run}
         yield row | further_values(description, summary, stage)
-    inferred = description.inference_stages
-    for stage in [f"{stage}{kind}" for kind in ("", "_search") for stage in inferred]:
-        if stage in summaries:
-            own = summaries[stage]
-            values = value_at(own, description.inference_place)
-            # Of a walk: it is not finite, if none is in the support.
-            status = "finished" if np.isfinite(values["final"]) else DIVERGED
-            row = {**key, "stage": stage, **values}
-            row |= {"cpu_seconds": own["cpu_seconds"], "status": status}
-            yield row | further_values(description, own, stage)
+    for stage, own in _inferred(description, summaries):
+        values = value_at(own, description.inference_place)
+        # Of a walk: it is not finite, if none is in the support.
+        status = "finished" if np.isfinite(values["final"]) else DIVERGED
+        row = {**key, "stage": stage, **values}
+        row |= {"cpu_seconds": own["cpu_seconds"], "status": status}
+        yield row | further_values(description, own, stage)
+
+
+def _inferred(
+    description: TaskDescription, summaries: Mapping[str, dict[str, Any]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(stage, summary) of each inference on a run's reward.
+
+    A folder that `infer` made is called after the stage alone, whether it searched or not, and may
+    be of the average of several runs, which is none of this one's results.
+    """
+    for kind in ("", "_search"):
+        for stage in description.inference_stages:
+            own = summaries.get(f"{stage}{kind}")
+            if own is not None and len(own.get("runs", ())) <= 1:
+                yield f"{stage}_search" if own.get("search", kind) else stage, own
 
 
 def further_values(

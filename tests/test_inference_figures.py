@@ -2,6 +2,7 @@
 
 from virl_tf import InputError
 from virl_tf.mixture import standard_normal_start
+from virl_tf.persistence.files import write_json
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import GridWalker
 
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 
 from experiments.evaluation.walks import write_walks
-from experiments.figures import figure_2b, figure_3, figure_4, figure_5
+from experiments.figures import figure_1, figure_2b, figure_3, figure_4, figure_5
 from experiments.figures.overview import apart
 from experiments.result_files import COLUMNS, rows_of
 
@@ -73,6 +74,18 @@ def test_figure_3_without_inference_names_the_command(runs, tmp_path):
         figure_3.draw_figure_3(runs, tmp_path)
 
 
+def test_inference_on_an_average_is_in_no_figure_of_one_run(runs, tmp_path):
+    for run in runs:
+        put_walks(run / "inference", {"components": 4, "runs": [run.name, "other"]}, 4)
+    with pytest.raises(InputError, match=r"average of geim, other; .* infer .*geim --components"):
+        figure_3.draw_figure_3(runs, tmp_path)
+    folder = runs[1] / "obstacles"
+    put_walks(folder, {"components": 4, "runs": ["virl", "other"]}, 4)
+    write_json(folder / "summary.json", {"obstacles": {"centers": [], "radii": []}})
+    with pytest.raises(InputError, match=r"average of virl, other; .* --obstacles 0.33"):
+        figure_1.obstructed(runs[1], 4)
+
+
 @pytest.mark.parametrize("search", [False, True])
 def test_figure_4_has_a_curve_for_search_where_there_is_one(search, tmp_path, monkeypatch):
     stages = ["training_policy", "inference", *(["inference_search"] if search else [])]
@@ -127,6 +140,23 @@ def test_a_sweeps_table_has_the_search_beside_the_fixed_set(tmp_path):
         "inference": 0.0,
         "inference_search": 0.5,
     }
+
+
+def test_what_infer_put_into_a_runs_folder_is_told_by_how_it_was_made(tmp_path):
+    key = {"task": "gaussians", "method": "virl", "components": 10, "modes": 5, "seed": 0}
+    numbers = dict.fromkeys(("best", "final", "reported"), 0.2)
+    distances = dict.fromkeys(("reward", "policy", "inference_policy"), numbers)
+    run = {**key, "preset": "paper", "i_projection": distances, "status": "finished"}
+    run |= {"cpu_seconds": {"process": 1.0}}
+
+    def stages(**made):
+        inferred = {"i_projection": distances, "cpu_seconds": 2.0, **made}
+        rows = rows_of({".": run, "inference": inferred}, tmp_path)
+        return [row["stage"] for row in rows][2:]
+
+    assert stages(runs=["a"]) == ["inference"]
+    assert stages(runs=["a"], search=True) == ["inference_search"]
+    assert stages(runs=["a", "b"]) == []  # the average's
 
 
 def test_labels_of_reference_lines_are_moved_apart_and_keep_their_order():

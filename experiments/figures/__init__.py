@@ -209,6 +209,19 @@ def quoted(path: Path) -> str:
     return shlex.quote(str(path))
 
 
+def check_of_one_run(inference: Path, command: str) -> None:
+    """Raises InputError for inference on the average of several runs, which is no single run's.
+
+    `command`: that makes one on the run's own reward.
+    """
+    names = RunFolder(inference).config.get("runs", [])
+    if len(names) > 1:
+        raise InputError(
+            f"{inference} was inferred on the average of {', '.join(map(str, names))}; move it "
+            f"away, and make one of this run alone with: {command}"
+        )
+
+
 def infer_command(runs: Sequence[Path], options: str, folder: str) -> str:
     """What makes the inference that a figure needs, in `folder` of the first run."""
     command = f"python -m experiments infer {' '.join(map(quoted, runs))} {options}"

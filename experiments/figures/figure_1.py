@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.figures import infer_command, walks
+from experiments.figures import check_of_one_run, infer_command, walks
 from experiments.figures.style import COLOURS, read, save
 from experiments.result_files import read_summary
 
@@ -91,11 +91,12 @@ def obstructed(run: Path, components: int) -> tuple[dict[str, np.ndarray], dict[
     # The folder may also hold an inference that `--out` put there, without obstacles.
     summary = read_summary(folder) if (folder / "summary.json").is_file() else {}
     obstacles = summary.get("obstacles")
+    options = f"--components {components} --obstacles 0.33"
+    command = infer_command([run], options, "obstacles")
     if obstacles is None:
-        options = f"--components {components} --obstacles 0.33"
-        command = infer_command([run], options, "obstacles")
         text = f"no result of inference with obstacles in {folder}"
         raise InputError(f"{text}; make it with: {command}")
+    check_of_one_run(folder, command)
     return read(folder, "walks.npz"), obstacles
 
 

@@ -7,7 +7,7 @@ from virl_tf.validation import InputError
 
 import numpy as np
 
-from experiments.figures import infer_command, walks
+from experiments.figures import check_of_one_run, infer_command, walks
 from experiments.figures.style import COLOURS, LABELS, read, save
 
 # The paper's: training and inference. A second kind of inference has the letter of the first with
@@ -58,11 +58,12 @@ def draw_figure_3(runs: list[Path], out: Path) -> None:
 def stages(run: Path) -> dict[str, dict[str, np.ndarray]]:
     """walks.npz of the training policy, and of the policies inferred on the run's reward."""
     found = {"training policy": read(run, "walks.npz")}
+    command = infer_command([run], "--components 25", "inference")
     for folder in (run / "inference", run / "inference_search"):
         if (folder / "walks.npz").is_file():
+            check_of_one_run(folder, command)
             kind = "search" if RunFolder(folder).config.get("search") else "fixed set"
             found[f"new policy, {kind}"] = read(folder, "walks.npz")
     if len(found) == 1:
-        command = infer_command([run], "--components 25", "inference")
         raise InputError(f"no inference result in {run / 'inference'}; make it with: {command}")
     return found
