@@ -13,7 +13,7 @@ import pytest
 from experiments.evaluation.walks import write_walks
 from experiments.figures import figure_1, figure_2b, figure_3, figure_4, figure_5
 from experiments.figures.overview import apart
-from experiments.result_files import COLUMNS, rows_of
+from experiments.result_files import COLUMNS, rewards_of, rows_of
 
 TASK = GridWalker(3)
 
@@ -201,3 +201,19 @@ def test_the_average_is_minus_infinity_outside_of_any_rewards_bounds():
     found = figure_5.average_on_first([first, second])
     expected = np.where(x < 0.0, -np.inf, 0.5 * (x + y - 2.0 + y - 1.0))
     np.testing.assert_allclose(found[x != 0.0], expected[x != 0.0], atol=1e-9)
+
+
+def test_an_inference_on_rewards_that_were_made_anew_since_is_refused(tmp_path):
+    runs = [tmp_path / name for name in ("first", "second")]
+    for run in runs:
+        run.mkdir()
+        (run / "reward.keras").write_text(run.name)
+    inference = tmp_path / "inference"
+    names = [run.name for run in runs]
+    RunFolder.open(inference, {"runs": names, "rewards": rewards_of(runs)})
+    figure_5._check_inferred_on(runs, inference, True)
+    (runs[1] / "reward.keras").write_text("of other hyperparameters")
+    with pytest.raises(InputError, match="was inferred on the runs first, second, not on"):
+        figure_5._check_inferred_on(runs, inference, True)
+    (runs[1] / "reward.keras").unlink()  # of records the names are all that is known
+    figure_5._check_inferred_on(runs, inference, True)

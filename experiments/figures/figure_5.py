@@ -93,10 +93,11 @@ def _interpolated(axes: np.ndarray, values: np.ndarray, points: np.ndarray) -> n
 def _check_inferred_on(runs: list[Path], inference: Path, same_grid: bool) -> None:
     """Raises InputError unless the inference was made from these runs, on the same grid."""
     config = RunFolder(inference).config
-    made_from = config.get("runs")
+    made_from, rewards = config.get("runs"), rewards_of(runs)
     same = made_from == [run.resolve().name for run in runs]
-    if inference.resolve().parent == runs[0].resolve() and "rewards" in config:
-        same = same or config["rewards"] == rewards_of(runs)  # renamed since, with it
+    if "rewards" in config and len(rewards) == len(runs):  # not of records
+        renamed = inference.resolve().parent == runs[0].resolve()  # with the run it is in
+        same = (same or renamed) and config["rewards"] == rewards
     if not (same and same_grid):
         found = ", ".join(map(str, made_from or ["something else"]))
         raise InputError(
