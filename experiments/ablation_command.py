@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.ablations import AblationRequest
-from experiments.records import Record
+from experiments.records import ABLATION, Record
 from experiments.result_files import TARGET, columns_of, reading, rows_of
 from experiments.result_statistics import lost, with_interval, without_value
 from experiments.screen import counted, screen
@@ -69,7 +69,7 @@ def _rows(record: Record) -> Iterator[dict[str, Any]]:
     """Of results.csv, with what only ablations have; of `best` also the references."""
     with reading(record.path):
         rows, summary = rows_of(record.summaries, record.path), record.summaries["."]
-        found = json.loads(record.files["ablation.json"])
+        found = json.loads(record.files[ABLATION])
         effective = summary["effective_sample_size"]
         of_training = {
             "iterations": summary["num_iterations"],

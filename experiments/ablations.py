@@ -9,6 +9,7 @@ from virl_tf.persistence.files import write_json
 from virl_tf.validation import InputError, check_choice
 
 from experiments.ablation_tables import KEYS, read_rows
+from experiments.records import ABLATION
 from experiments.specification import RunRequest
 from experiments.tasks import describe, names_where
 from experiments.units import RunUnit, asked, suffix
@@ -28,10 +29,10 @@ class Ablation(RunUnit):
         from experiments.evaluation.ablated import measure
 
         super().execute(folder)
-        if (folder / "ablation.json").is_file():
+        if (folder / ABLATION).is_file():
             return
         found = measure(self.spec, folder, with_references=self.is_base)
-        write_json(folder / "ablation.json", found)
+        write_json(folder / ABLATION, found)
 
 
 def ablation_units(

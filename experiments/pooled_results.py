@@ -15,7 +15,7 @@ from virl_tf.validation import InputError
 import pandas as pd
 
 from experiments.early_checks import results_file
-from experiments.records import Stage, find_records, read_record
+from experiments.records import ABLATION, Stage, find_records, read_record
 from experiments.result_files import RUN, columns_of, read_table, reading, table_of, value_at
 from experiments.tasks import describe, names
 
@@ -169,14 +169,14 @@ def _read_table(path: Path, task: str, made: dict[Path, _Made]) -> pd.DataFrame:
     file = results_file(path, task)
     if file.is_dir():
         records = [read_record(found) for found in find_records(file)]
+        _refuse_ablations(file, any(ABLATION in record.files for record in records))
         for record in records:
             stage = record.stages["."]
             made_by = numerics(stage.versions, stage.config.get("preset"))
             made[record.path] = _Made(made_by, _given_of_unit(stage), stage.config)
         return table_of(records)
     frame = read_table(file)
-    if "ablation" in frame:
-        raise InputError(f"{file} is a table of `ablate`; figure ablations is drawn from it.")
+    _refuse_ablations(file, "ablation" in frame)
     if list(frame.columns) not in [columns_of(name) for name in names()]:
         columns = ", ".join(frame.columns)[:400]
         raise InputError(
@@ -186,6 +186,12 @@ def _read_table(path: Path, task: str, made: dict[Path, _Made]) -> pd.DataFrame:
     given = _given_of_sweep(file.parent / "config.yaml")
     made[file.parent] = _Made(numerics_in(file.parent, preset), given)
     return frame
+
+
+def _refuse_ablations(place: Path, are: bool) -> None:
+    """Raises InputError where results are: rows of a table are no runs of one setting."""
+    if are:
+        raise InputError(f"{place} is of `ablate`; figure ablations is drawn from its folder.")
 
 
 def _given_of_unit(stage: Stage) -> str:

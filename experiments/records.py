@@ -41,7 +41,8 @@ FORMAT = 1  # a record of another format is refused
 SUFFIX = ".zip"
 FOLDER = "records"  # of a sweep's output
 THINNED = ("task.npz", "walks.npz", "demonstrations.npz", "grid.npz")
-COPIED = ("metrics.csv", "ablation.json")
+ABLATION = "ablation.json"  # what `ablate` alone measures
+COPIED = ("metrics.csv", ABLATION)
 SECONDS = "cpu_seconds"  # of a summary
 
 KEPT_ROWS = 500  # of the training demonstrations: as many as a figure shows

@@ -426,6 +426,19 @@ def test_records_of_other_rows_are_pooled_only_when_told_to(out):
     assert len(read_results([out, further], pool=True))
 
 
+def test_records_of_ablations_are_no_results_of_a_sweep(out):
+    """Nor is their table; with one row of ablations no run stands twice."""
+    rows = read_results(out)
+    path = next((out / "records").glob("*-virl-*"))
+    rewritten(path, lambda members: members.update({records.ABLATION: b"{}"}))
+    for place in (out, out / "records"):
+        with pytest.raises(InputError, match="is of `ablate`; figure ablations"):
+            read_results(place, pool=True)
+    rows.assign(ablation="best").to_csv(out / "results.csv")
+    with pytest.raises(InputError, match="is of `ablate`; figure ablations"):
+        read_results(out / "results.csv")
+
+
 def test_records_of_one_setting_are_taken_together_whatever_keys_are_new(out):
     def older(members):
         content = json.loads(members["record.json"])
