@@ -106,8 +106,17 @@ def _size_help(option: str, text: str = "{what}; default {default}") -> str:
     return text.format(what=", ".join(what), default=default) + "."
 
 
+def _home(value: Any) -> Any:
+    """A path with ~ as the home: shells leave it as it is in --out=~/x."""
+    if not isinstance(value, Path) or not str(value).startswith("~"):
+        return value
+    from virl_tf.validation import check_path  # imports NumPy
+
+    return check_path(value)
+
+
 def _given(metavar: str, text: str) -> Any:
-    return Option(metavar=metavar, help=text)
+    return Option(metavar=metavar, help=text, callback=_home)
 
 
 def _folder(text: str) -> Any:

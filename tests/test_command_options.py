@@ -264,6 +264,17 @@ def test_a_dry_sweep_counts_and_writes_nothing(call, tmp_path):
     assert "preset" in error
 
 
+def test_a_home_that_the_shell_left_is_the_users(call, tmp_path, monkeypatch):
+    """Else one part of a command would write into the home, another into a folder called ~."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    status, shown, _ = call("sweep", "gaussians", "--preset", "smoke", "--dry-run", "--out=~/new")
+    assert status == 0
+    assert f"units in {tmp_path / 'new'}:" in shown
+    status, _, error = call("sweep", "gaussians", "--dry-run", "--out=~nobody-here/new")
+    assert (status, error.count("\n")) == (2, 1)
+    assert error.startswith("error: path must be the name of a file or folder")
+
+
 def test_a_dry_sweep_refuses_the_folder_that_the_sweep_would(call, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "study" / "trials").mkdir(parents=True)
