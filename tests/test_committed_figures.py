@@ -136,6 +136,8 @@ def test_hints_can_be_pasted_into_a_shell(number, tmp_path):
 
 
 def test_a_hint_for_runs_with_spaces_names_them_whole(tmp_path):
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "reward.keras").touch()
     words = shlex.split(infer_command([tmp_path / "a b"], "--components 3", "inference"))
     assert words[4:] == [str(tmp_path / "a b"), "--components", "3"]
 
@@ -143,6 +145,7 @@ def test_a_hint_for_runs_with_spaces_names_them_whole(tmp_path):
 def test_no_hint_writes_into_the_package(tmp_path):
     assert own(tmp_path) == tmp_path
     assert own(RESULTS / "gaussians") == Path("runs/gaussians")
+    (tmp_path / "reward.keras").touch()
     assert infer_command([tmp_path], "--components 3", "inference").endswith("--components 3")
     inside = infer_command([PRETRAINED], "--components 3", "inference")
     assert inside.endswith("--out runs/gaussians_m50/inference")

@@ -29,6 +29,7 @@ def runs(tmp_path):
     folders = [tmp_path / method for method in ("geim", "virl")]
     for folder in folders:
         put_walks(folder, {"task": "grid_walker", "steps": 3, "method": folder.name}, 2)
+        (folder / "reward.keras").touch()
     return folders
 
 
@@ -67,6 +68,11 @@ def test_figure_3_has_a_panel_for_every_inference(runs, tmp_path, monkeypatch):
 
 def test_figure_3_without_inference_names_the_command(runs, tmp_path):
     with pytest.raises(InputError, match=r"experiments infer .*geim --components 25"):
+        figure_3.draw_figure_3(runs, tmp_path)
+    (runs[0] / "reward.keras").unlink()  # as of a record, which `infer` does not take
+    with pytest.raises(
+        InputError, match=r"infer RUN\.\.\. --components 25, in the runs' own folders"
+    ):
         figure_3.draw_figure_3(runs, tmp_path)
     put_walks(runs[0] / "inference", {"components": 4}, 4)
     put_walks(runs[1] / "inference", {"components": 4, "search": True}, 4)

@@ -224,6 +224,9 @@ def check_of_one_run(inference: Path, command: str) -> None:
 
 def infer_command(runs: Sequence[Path], options: str, folder: str) -> str:
     """What makes the inference that a figure needs, in `folder` of the first run."""
+    if not all((run / "reward.keras").is_file() for run in runs):
+        again = "in the runs' own folders (a record holds no reward), then record them again"
+        return f"python -m experiments infer RUN... {options}, {again}"
     command = f"python -m experiments infer {' '.join(map(quoted, runs))} {options}"
     place = own(runs[0])
     return command if place == runs[0] else f"{command} --out {quoted(place / folder)}"
