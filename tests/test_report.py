@@ -435,6 +435,19 @@ def test_a_configuration_of_another_program_says_no_versions(results, content):
 
 
 @pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("table", ["values.csv", "budgets.csv"])
+def test_runs_of_a_study_are_no_results_of_its_task(results, table):
+    """Their records are of many hyperparameters, of which `compare` and `rank-budgets` tell."""
+    (results / "study" / "records").mkdir(parents=True)
+    (results / "study" / "records" / "found-gaussians-virl-10c-m50-s100-paper.zip").touch()
+    rows = "column,candidate,value\nvirl_10c,found,0.125\n"
+    (results / "study" / table).write_text(rows)
+    found = Results(results)
+    assert [part.folder.name for part in found.tables.values()] == ["gaussians"]
+    assert ("0.1250" in Page(build(found)).text) == (table == "values.csv")
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_folders_and_files_that_cannot_be_used_are_named(call, results, tmp_path):
     (tmp_path / "empty").mkdir()
     for arguments, message in (

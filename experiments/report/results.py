@@ -20,6 +20,7 @@ from experiments.result_files import RUN, value_at
 from experiments.result_statistics import with_interval, with_lost
 from experiments.tasks import describe, descriptions, names
 
+OF_STUDIES = ("values.csv", "budgets.csv")  # tables of runs with many hyperparameters
 NEED_TABLES_ONLY = ("2b", "4")  # figures that are drawn from results.csv alone
 
 
@@ -41,7 +42,7 @@ class Results:
         if not path.is_dir():
             raise InputError(f"no folder of results {path}; give one with --results.")
         self.folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
-        found = [_read(folder) for folder in self.folders if has_results(folder)]
+        found = [_read(folder) for folder in self.folders if _is_sweeps(folder)]
         if not found:
             command = "python -m experiments sweep"
             text = "holds no results.csv in any of its folders"
@@ -96,6 +97,14 @@ class Results:
                 stored = stored if isinstance(stored, Mapping) else {}  # of another program
                 found[folder.name] = {str(key): str(value) for key, value in stored.items()}
         return found
+
+
+def _is_sweeps(folder: Path) -> bool:
+    """Not where records are of many hyperparameters: `compare` and `rank-budgets` put them there,
+    and tables of their own.
+    """
+    others = any((folder / name).is_file() for name in OF_STUDIES)
+    return has_results(folder) and not others
 
 
 def _read(folder: Path) -> Table:
