@@ -127,6 +127,14 @@ def test_a_path_through_a_file_is_refused(tmp_path, below):
     assert contents(tmp_path) == {"file": b"text"}
 
 
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_path_through_a_link_to_nothing_is_refused(tmp_path, below):
+    (tmp_path / "disk").symlink_to(tmp_path / "unmounted")
+    with pytest.raises(InputError, match=r"disk is a link to .*unmounted, which is not there"):
+        RunFolder.open(tmp_path / "disk" / below, CONFIG)
+    assert not (tmp_path / "unmounted").exists()
+
+
 @pytest.mark.parametrize(
     "text", ["", "3", "[1]", "versions: {}", "config: 3", "config: {a: 1", "config: {a: 1, a: 2}"]
 )

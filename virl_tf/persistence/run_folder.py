@@ -118,10 +118,16 @@ class RunFolder:
         return folder
 
     def check_no_file(self) -> None:
-        """Raises InputError where the folder cannot be: it, or one above it, is a file."""
+        """Raises InputError where the folder cannot be: it, or one above it, is a file, or a link
+        to nothing, as of a disk that is not there.
+        """
+        cannot = f"cannot use {self.path} as the output folder"
         for path in (self.path, *self.path.parents):
             if path.is_file():
-                raise InputError(f"cannot use {self.path} as the output folder: {path} is a file.")
+                raise InputError(f"{cannot}: {path} is a file.")
+            if path.is_symlink() and not path.exists():
+                gone = f"{path} is a link to {path.readlink()}, which is not there"
+                raise InputError(f"{cannot}: {gone}.")
 
     @classmethod
     def check(cls, path: Path | str, config: Mapping[str, Any]) -> None:
