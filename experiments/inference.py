@@ -182,12 +182,13 @@ def _preset_of(runs: list[Path]) -> object:
 
 @contextmanager
 def _nothing_left_by_errors(out: Path) -> Iterator[None]:
-    """The same command is given again with another --support, and would be another configuration
-    than that of a folder in which nothing was made.
+    """The same command is given again with another --support, or after Ctrl-C with the right
+    --components, and would be another configuration than that of a folder in which nothing was
+    made.
     """
     try:
         yield
-    except Exception:
+    except BaseException:
         if [path.name for path in out.iterdir()] == ["config.yaml"]:
             (out / "config.yaml").unlink()
         raise

@@ -11,8 +11,9 @@ from virl_tf.validation import InputError
 import numpy as np
 import pytest
 
-from experiments import figures
+from experiments import figures, inference
 from experiments.figures import FIGURES, RESULTS, _results, draw, infer_command, own
+from experiments.inference import InferenceRequest
 
 PRETRAINED = RESULTS / "pretrained" / "gaussians_m50"
 
@@ -158,6 +159,22 @@ def test_inference_on_a_committed_run_is_not_written_beside_it(call, monkeypatch
         assert call("infer", PRETRAINED, "--components", "3", *options)[0] == 0
     runs = Path("runs/gaussians_m50")
     assert folders == [runs / "inference", runs / "obstacles", Path("mine")]
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, InputError])
+def test_an_inference_that_ended_early_is_begun_again_with_other_options(
+    tmp_path, monkeypatch, ended
+):
+    def fit(plan):
+        raise ended
+
+    monkeypatch.setattr(inference, "_fit", fit)
+    for components in (5, 6):
+        with pytest.raises(ended):
+            inference.infer(
+                [PRETRAINED], InferenceRequest(components), tmp_path / "new", quiet=True
+            )
+        assert not list((tmp_path / "new").iterdir())
 
 
 def test_a_committed_run_without_inference_is_sent_elsewhere(tmp_path):
