@@ -150,6 +150,16 @@ def test_a_mistyped_storage_is_no_study_and_is_not_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_hint_to_make_a_study_has_no_password(monkeypatch, tmp_path):
+    found = FOUND._replace(storage="postgresql+psycopg://user:secret@host/studies")
+    monkeypatch.setattr(comparing, "find_study", lambda *_: None)
+    monkeypatch.setattr("experiments.tuning.study_plots.find_study", lambda *_: None)
+    for act in (find_columns, lambda studies: study_plots(studies, *COLUMN, tmp_path / "plots")):
+        with pytest.raises(InputError, match="//user@host/studies") as told:
+            act(found)
+        assert "secret" not in str(told.value)
+
+
 def test_a_comparison_all_of_whose_runs_fail_says_why(studies, monkeypatch, tmp_path):
     found, make = studies
     make(0.9, 0.1)

@@ -27,7 +27,7 @@ from optuna.trial import TrialState
 from experiments import sweep
 from experiments.cli import main
 from experiments.tuning import tune_command
-from experiments.tuning.specification import Studies
+from experiments.tuning.specification import Studies, without_password
 from experiments.tuning.study import (
     ENDED,
     NOT_NEEDED,
@@ -35,7 +35,6 @@ from experiments.tuning.study import (
     absolute,
     count,
     published_parameters,
-    without_password,
     work,
 )
 from experiments.tuning.study_folder import _place

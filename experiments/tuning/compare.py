@@ -25,7 +25,12 @@ from experiments.sweep_command import check_all_worked, print_left
 from experiments.tasks import describe
 from experiments.tuning.importances import SEEDS, importances_of
 from experiments.tuning.space import searched, suggest, to_parameters, written
-from experiments.tuning.specification import PRESETS, Studies, StudySpecification
+from experiments.tuning.specification import (
+    PRESETS,
+    Studies,
+    StudySpecification,
+    without_password,
+)
 from experiments.tuning.study import (
     ENDED,
     MADE_BY,
@@ -216,7 +221,7 @@ def find_columns(studies: Studies) -> list[Column]:
         name = column_name(task, method, components)
         columns.append(Column(name, spec, study, overrides, unbeaten))
     if not columns:
-        where = studies.storage or "studies/"
+        where = without_password(studies.storage or "studies/")
         command = studies.command(describe(task).compared[0])
         raise InputError(
             f"no study of {task} with a complete trial in {where}; make one: {command}"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,12 @@ from experiments.tuning.space import searched
 Column = tuple[str, int]  # method and components
 FOLDER = Path("studies")
 PRESETS = ("smoke", "quick", "paper")
+
+
+def without_password(url: str) -> str:
+    """As it may be shown and stored; PGPASSWORD or .pgpass tell PostgreSQL what is left out."""
+    bare = re.sub(r"(?<=[?&])password=[^&]*&?", "", url).rstrip("?&")
+    return re.sub(r"(//[^:/@]*):.*@", r"\1@", bare)
 
 
 @dataclass(frozen=True)
@@ -118,14 +125,14 @@ class Studies(NamedTuple):
 
     def command(self, column: Column, name: str = "tune") -> str:
         """That makes the study of a column, or does `name` with it, with the options that were
-        given for these studies.
+        given for these studies, but for a password.
         """
         given = {
             **({} if name == "compare" else {"method": column[0], "components": column[1]}),
             "preset": self.preset,
             "modes": self.modes,
             "steps": self.steps,
-            "storage": self.storage,
+            "storage": self.storage and without_password(self.storage),
         }
         told = {key: shlex.quote(str(v)) for key, v in given.items() if v is not None}
         options = "".join(f" --{key} {v}" for key, v in told.items())

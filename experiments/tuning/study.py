@@ -33,7 +33,7 @@ from experiments.result_files import DIVERGED, value_at
 from experiments.specification import published_column
 from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest, to_parameters
-from experiments.tuning.specification import StudySpecification
+from experiments.tuning.specification import StudySpecification, without_password
 
 HEARTBEAT_SECONDS = 10
 GRACE_SECONDS = 40  # without a heartbeat, after which a trial counts as lost
@@ -152,12 +152,6 @@ def absolute(url: str) -> str:
     """That of a SQLite file with its whole path: workers have other working directories."""
     found = re.fullmatch(r"(sqlite:///(?:file:)?)(?!file:)([^/:].*)", url)
     return url if found is None else f"{found[1]}{Path(found[2]).absolute()}"
-
-
-def without_password(url: str) -> str:
-    """As it may be shown and stored; PGPASSWORD or .pgpass tell PostgreSQL what is left out."""
-    bare = re.sub(r"(?<=[?&])password=[^&]*&?", "", url).rstrip("?&")
-    return re.sub(r"(//[^:/@]*):.*@", r"\1@", bare)
 
 
 def open_storage(url: str) -> optuna.storages.RDBStorage:

@@ -13,8 +13,8 @@ import optuna
 from optuna.trial import TrialState
 
 from experiments.pooled_results import shortened
-from experiments.tuning.specification import StudySpecification
-from experiments.tuning.study import ELSEWHERE, count, without_password
+from experiments.tuning.specification import StudySpecification, without_password
+from experiments.tuning.study import ELSEWHERE, count
 
 FILE = "study.json"
 

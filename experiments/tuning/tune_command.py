@@ -32,6 +32,7 @@ from experiments.tuning.specification import (
     Studies,
     StudySpecification,
     TuneRequest,
+    without_password,
 )
 from experiments.tuning.study import (
     ELSEWHERE,
@@ -53,7 +54,6 @@ from experiments.tuning.study import (
     stop,
     stored_study,
     trials_of,
-    without_password,
     work,
 )
 from experiments.tuning.study_folder import check_folder, claim_folder
