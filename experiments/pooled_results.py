@@ -78,9 +78,13 @@ def check_numerics(made_by: Mapping[Path, Mapping[str, str]]) -> None:
 
 
 def check_same_preset(runs: Sequence[Path]) -> None:
-    """Raises InputError unless the runs in these folders have one preset and equal versions."""
-    presets = {run: str(RunFolder(run).config.get("preset")) for run in runs}
+    """Raises InputError unless the runs in these folders have one preset, equal settings, as far as
+    they are of tasks, and equal versions.
+    """
+    configs = {run: RunFolder(run).config for run in runs}
+    presets = {run: str(config.get("preset")) for run, config in configs.items()}
     check_poolable("presets", {run: {preset} for run, preset in presets.items()})
+    _check_settings({run: config for run, config in configs.items() if "task" in config})
     check_numerics({run: numerics_in(run, preset) for run, preset in presets.items()})
 
 

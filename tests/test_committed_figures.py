@@ -122,6 +122,17 @@ def test_figure_7_does_not_mix_trials(change, message, tmp_path):
         draw("7", [tmp_path], None, tmp_path / "out")
 
 
+@pytest.mark.parametrize("number", ["5", "7"])
+def test_runs_of_other_hyperparameters_are_no_further_trials(number, tmp_path):
+    """As in a folder of `compare`, which has published ones and found ones of a method."""
+    put_run(tmp_path / "other", method="geim")
+    runs = [
+        put_run(tmp_path / f"{size}", hparams={"network": {"layer_size": size}}) for size in (16, 8)
+    ]
+    with pytest.raises(InputError, match=r"settings .*layer_size: 16 there, 8 now.*--pool"):
+        draw(number, runs if number == "5" else [tmp_path], None, tmp_path / "out")
+
+
 # --- hints ----------------------------------------------------------------------------------------
 
 
