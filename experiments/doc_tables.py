@@ -160,13 +160,16 @@ def _compared(settings: Settings, name: str) -> pd.DataFrame:
 
 
 def _below(rows: pd.DataFrame, column: str, settings: Settings) -> str:
-    """On how many seeds the value is below the other one; that of a lost run is below none."""
+    """On how many seeds the value is below the other one; that of a lost run is below none, also
+    where it is a number, as in `compare`.
+    """
 
-    def by_seed(frame: pd.DataFrame) -> pd.DataFrame:
-        gone = np.isin(frame.get("status", ""), (DIVERGED, FAILED))
-        return frame[frame[column].notna() | gone].set_index("seed")
+    def by_seed(frame: pd.DataFrame) -> pd.Series:
+        gone = frame.get("status", pd.Series("", frame.index)).isin((DIVERGED, FAILED))
+        values = frame.set_index("seed")[column].mask(gone.to_numpy())
+        return values[(frame[column].notna() | gone).to_numpy()]
 
-    both = [by_seed(_compared(settings, name))[column] for name in ("where", "than")]
+    both = [by_seed(_compared(settings, name)) for name in ("where", "than")]
     d = differences(*pd.concat(both, axis=1, join="inner").to_numpy(float).T)
     return f"{(d < 0.0).sum()} of {len(d)}"
 

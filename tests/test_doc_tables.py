@@ -165,6 +165,20 @@ def test_what_a_cell_shows(checkout, settings, text):
     assert doc_tables.cell({**table, **settings}) == text
 
 
+@pytest.mark.parametrize(("diverged", "text"), [("a", "1 of 2, 1 diverged"), ("b", "2 of 2")])
+def test_a_run_that_diverged_is_below_none_whatever_its_value(checkout, diverged, text):
+    rows = [
+        {"method": method, "seed": seed, "value": value, "status": "finished" if seed else status}
+        for method, value in (("a", 1.0), ("b", 3.0))
+        for status in ["diverged" if method == diverged else "finished"]
+        for seed in range(2)
+    ]
+    rows[2 if diverged == "b" else 0]["value"] = {"a": 1.0, "b": 0.5}[diverged]
+    pd.DataFrame(rows).to_csv(checkout / "results" / "runs.csv", index=False)
+    settings = {"file": "runs.csv", "where": {"method": "a"}, "value": "value", "show": "below"}
+    assert doc_tables.cell({**settings, "than": {"method": "b"}}) == text
+
+
 def test_intervals_are_the_bootstraps(checkout):
     values = np.array([1.0, 2.0, 6.0, 1.0, 5.0])
     low, high = bootstrap_interval(values)
