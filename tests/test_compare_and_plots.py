@@ -17,6 +17,7 @@ import pytest
 from optuna.trial import TrialState, create_trial
 
 from experiments.figures import RESULTS, study_pictures, style
+from experiments.figures.comparison import draw_comparison
 from experiments.specification import RunRequest, tuned_file
 from experiments.sweep import Workers
 from experiments.tuning import compare as comparing
@@ -148,6 +149,14 @@ def test_a_mistyped_storage_is_no_study_and_is_not_made(tmp_path):
     with pytest.raises(InputError, match="no such study; make it with: "):
         study_plots(found, *COLUMN, tmp_path / "plots")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_comparison_all_of_whose_runs_diverged_is_drawn_without_a_warning(tmp_path, recwarn):
+    rows = [("virl_10c", candidate, 100, np.nan) for candidate in comparing.CANDIDATES]
+    values = pd.DataFrame(rows, columns=["column", "candidate", "seed", "value"])
+    draw_comparison(values, pd.DataFrame(), tmp_path)
+    assert (tmp_path / "compare.png").is_file()
+    assert not list(recwarn)
 
 
 def test_a_hint_to_make_a_study_has_no_password(monkeypatch, tmp_path):

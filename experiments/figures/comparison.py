@@ -56,7 +56,8 @@ def _draw_values(axes: Axes, values: pd.DataFrame) -> None:
     axes.set_ylim(len(columns) - 0.5, -0.5)
     axes.locator_params(axis="x", nbins=5)  # values that differ in the fourth digit are long
     axes.set_xlabel("objective on fresh seeds (lower is better)")
-    axes.legend(frameon=False, fontsize=8)
+    if labelled:  # else matplotlib warns on the screen
+        axes.legend(frameon=False, fontsize=8)
 
 
 def _draw_importances(axes: Axes, importances: pd.DataFrame) -> None:
