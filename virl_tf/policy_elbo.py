@@ -38,8 +38,11 @@ def measured(policy: Policy, target: Target, where: Where, seed: int) -> Measure
     if number < 2:
         return Measured(-np.inf, 0.0, inside, undefined)
     elbo = log_ratio[finite].mean() + np.log(inside)
-    error = _standard_error(log_ratio, finite, 1 if isinstance(where, int) else len(where.contexts))
-    return Measured(float(elbo), error, inside, undefined)
+    contexts = 1 if isinstance(where, int) else len(where.contexts)
+    of_ratios = _standard_error(log_ratio, finite, contexts)
+    # Of log(inside): which draws are inside tells nothing of their ratios' mean.
+    of_inside = _standard_error(finite.astype(float), np.ones_like(finite), contexts) / inside
+    return Measured(float(elbo), float(np.hypot(of_ratios, of_inside)), inside, undefined)
 
 
 def _standard_error(values: np.ndarray, counts: np.ndarray, contexts: int) -> float:
