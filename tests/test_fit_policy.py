@@ -566,6 +566,20 @@ def test_the_error_of_the_elbo_is_also_that_of_the_share_inside():
     assert measured(policy, target, contexts, 0).error == pytest.approx(spread, rel=0.35)
 
 
+@pytest.mark.parametrize("size", [10.0, 0.0])
+def test_what_depends_on_the_context_alone_is_told_where_it_is_much(size, recwarn):
+    c = np.linspace(-1.0, 1.0, 60)[:, None]
+
+    def log_prob(rows):
+        return size * tf.sin(6.0 * rows[:, 0]) - 0.5 * (rows[:, 1] - rows[:, 0]) ** 2
+
+    found = fit_policy(log_prob, 1, 1, contexts=c, num_steps=30)
+    assert [str(line.message) for line in recwarn] == list(found.warnings)
+    expected = ["by 7.1 nats (a standard deviation), whatever is done there"] if size else []
+    assert len(found.warnings) == len(expected)
+    assert all(text in line for text, line in zip(expected, found.warnings, strict=True))
+
+
 def test_a_fit_that_ended_early_still_rises():
     fitted = quick(lambda x: normal(x - 30.0), 2, 1, search=False, num_steps=20, kl_bound=0.01)
     assert fitted.rising
