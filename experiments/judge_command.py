@@ -63,6 +63,7 @@ class Split(NamedTuple):
         rows: to fit to.
         data: the same as `virl_tf.fit` sees them: angles in one turn.
         test: kept-back rows [M, D], likewise.
+        groups: whose rows these are [M], as of `Data`.
         wrap: rows [S, D] into that turn.
     """
 
@@ -71,6 +72,7 @@ class Split(NamedTuple):
     rows: Demonstrations
     data: Data
     test: np.ndarray
+    groups: np.ndarray | None
     wrap: Callable[[Any], Any]
 
 
@@ -167,7 +169,8 @@ def _split(task: Judge, number: int) -> Split:
     count = int(task.request.keep_back * n)
     labels = None if rows.groups is None else rows.groups.astype(str)
     own_seed = numpy_seed(seed, 0, "kept back")
-    kept = random_rows(n, count, own_seed, row_groups(rows.x, labels))
+    groups = row_groups(rows.x, labels)
+    kept = random_rows(n, count, own_seed, groups)
     if kept.sum() < FEWEST_HELD_OUT or kept.all():
         raise InputError(
             f"--keep-back {task.request.keep_back:g} keeps {kept.sum()} of {n} rows in "
@@ -183,7 +186,8 @@ def _split(task: Judge, number: int) -> Split:
     def wrap(x: Any) -> np.ndarray:
         return np.asarray(data.domain.wrap(np.asarray(x)))
 
-    return Split(number, seed, fitted, data, wrap(rows.x[kept]), wrap)
+    kept_groups = None if groups is None else groups[kept]
+    return Split(number, seed, fitted, data, wrap(rows.x[kept]), kept_groups, wrap)
 
 
 def _measure(task: Judge, split: Split) -> Measure:
@@ -194,7 +198,8 @@ def _measure(task: Judge, split: Split) -> Measure:
 
     named = task.request.outcome
     function = None if named is None else named.function
-    return Measure(split.test, as_seen, function, split.seed, len(task.rows.contexts))
+    size = len(task.rows.contexts)
+    return Measure(split.test, as_seen, function, split.seed, size, split.groups)
 
 
 def _identity(task: Judge) -> dict[str, Any]:

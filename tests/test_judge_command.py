@@ -109,7 +109,7 @@ def test_every_likelihood_is_that_of_the_density_itself(finished):
         values = np.asarray(density.log_prob(test))
         row = row_of(out, name)
         assert row["log_likelihood"] == pytest.approx(values.mean(), rel=1e-9)
-        assert row["standard_error"] == pytest.approx(values.std() / np.sqrt(10), rel=1e-9)
+        assert np.isnan(row["standard_error"])  # they are one person's
     behind = row_of(out, "reward")["log_likelihood"] - row_of(out, "KDE")["log_likelihood"]
     assert row_of(out, "KDE")["reward_ahead"] == pytest.approx(behind)
 
@@ -506,6 +506,20 @@ def test_errors_are_over_splits_or_of_one_split_over_its_rows():
     _, errors = judged.over_splits(table_of([1.0]))
     assert errors.loc["EM, 2", "log_likelihood"] == 0.1
     assert np.isnan(errors.loc["EM, 2", "works"])
+
+
+def test_kept_back_rows_of_a_group_count_as_one():
+    rows = np.random.default_rng(0).normal(size=(20, 2))
+    densities = gaussian(np.zeros(2), np.eye(2)), gaussian(np.ones(2), np.eye(2))
+
+    def errors(*measure):
+        row = judged.Measure(*measure).row("EM", *densities)
+        return [row["standard_error"], row["ahead_error"]]
+
+    once = errors(rows, lambda x: x, None, 0)
+    groups = np.repeat(np.arange(20), 5)
+    often = errors(np.repeat(rows, 5, axis=0), lambda x: x, None, 0, 0, groups)
+    np.testing.assert_allclose(often, once, rtol=0.05)  # N - 1 in the place of N
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -63,6 +63,7 @@ class Prepared(NamedTuple):
         names: of the columns.
         train: for the fit.
         test: those that only the score sees.
+        test_groups: whose rows these are, as of `Data`.
         warnings: what is suspicious about them (`virl_tf.data_checks`).
         repeated: how many rows are equal to one before.
         identity: what tells these data and options from others, for config.yaml.
@@ -71,6 +72,7 @@ class Prepared(NamedTuple):
     names: list[str]
     train: Data
     test: Float64[Array, "M D"]
+    test_groups: Int64[Array, " M"] | None
     warnings: list[str]
     repeated: int
     identity: dict[str, Any]
@@ -111,6 +113,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
         names=names,
         train=train,
         test=x[held_out],
+        test_groups=None if groups is None else groups[held_out],
         warnings=suspicious,
         repeated=len(x) - len(np.unique(x, axis=0)),
         identity=identity,

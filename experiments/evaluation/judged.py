@@ -23,6 +23,7 @@ from virl_tf.score import (
     NORMALISER_DRAWS,
     log_normaliser,
     normaliser_error,
+    standard_error,
 )
 from virl_tf.splitting import folds
 from virl_tf.validation import InputError, told
@@ -158,6 +159,7 @@ class Measure(NamedTuple):
         outcome: the user's function; None: there is none.
         seed: of draws.
         num_contexts: C; draws are in the contexts of kept-back rows.
+        groups: whose rows the kept-back ones are, [M]; None: each is its own.
     """
 
     test: np.ndarray
@@ -165,6 +167,7 @@ class Measure(NamedTuple):
     outcome: Outcome | None
     seed: int
     num_contexts: int = 0
+    groups: np.ndarray | None = None
 
     @property
     def contexts(self) -> tf.Tensor | None:
@@ -181,13 +184,13 @@ class Measure(NamedTuple):
     def row(self, name: str, density: Density, reward: Density) -> dict[str, Any]:
         """That of a density. Raises InputError, as `outcome_of`."""
         of_rows, of_reward = (self._log_prob(d) for d in (density, reward))
-        mean, error = _mean(of_rows)
+        mean, error = self._mean(of_rows)
         found = {"density": name, "rows": len(self.test)}
         found |= {"log_likelihood": mean, "standard_error": error}
         if density is reward:
             found["effective_share"] = getattr(density, "effective_share", np.nan)
         else:
-            found["reward_ahead"], found["ahead_error"] = _mean(of_reward - of_rows)
+            found["reward_ahead"], found["ahead_error"] = self._mean(of_reward - of_rows)
         kept_back = self.as_seen(self.test)
         return {**found, **outcome_of(self.outcome, self.draws(name, density), kept_back)}
 
@@ -199,10 +202,11 @@ class Measure(NamedTuple):
     def _log_prob(self, density: Density) -> np.ndarray:
         return np.asarray(density.log_prob(tf.constant(self.test, DENSITY)))
 
-
-def _mean(values: np.ndarray) -> tuple[float, float]:
-    """Of values [M], and its standard error."""
-    return float(values.mean()), float(values.std() / np.sqrt(len(values)))
+    def _mean(self, values: np.ndarray) -> tuple[float, float]:
+        """Of values [M], and its standard error."""
+        if self.groups is None:
+            return float(values.mean()), float(values.std() / np.sqrt(len(values)))
+        return float(values.mean()), standard_error(values, self.groups)
 
 
 def outcome_of(outcome: Outcome | None, x: np.ndarray, kept_back: np.ndarray) -> dict[str, float]:
