@@ -7,9 +7,16 @@ from typing import Any, NamedTuple
 
 import virl_tf
 from virl_tf import Encoding, fit_policy, load_policy
-from virl_tf.data_checks import dither
-from virl_tf.demonstrations import FEWEST_HELD_OUT, Data, DataOptions, Prepared, prepare
+from virl_tf.demonstrations import (
+    FEWEST_HELD_OUT,
+    Data,
+    DataOptions,
+    Prepared,
+    dithered,
+    prepare,
+)
 from virl_tf.density import Density
+from virl_tf.domain import make_domain
 from virl_tf.numerics import numpy_seed
 from virl_tf.persistence.files import save_arrays
 from virl_tf.persistence.policy_file import save_policy
@@ -125,7 +132,7 @@ def judge(
     else:
         rows, (episodes, encoding) = encoded(read)
         print_encoding(episodes, encoding, console)
-    rows = _contexts_first(_dithered(rows, fitted))
+    rows = _dithered(_contexts_first(rows), fitted)
     task = Judge(fitted, request, rows, encoding, out, progress, console)
     splits = [_split(task, number) for number in range(request.splits)]
     _measure(task, splits[0]).kept_back()  # whether the user's function can be used
@@ -145,10 +152,17 @@ def judge(
 
 
 def _dithered(rows: Demonstrations, fitted: FitRequest) -> Demonstrations:
-    """With noise, if it is asked for: the same in all splits, in rows to fit to and kept back."""
+    """With noise, if it is asked for: the same in all splits, in rows to fit to and kept back.
+
+    Raises InputError for bounds or angles that cannot be used.
+    """
     if not fitted.dither:
         return rows
-    return rows._replace(x=dither(rows.x, numpy_seed(fitted.seed, 0, "dither")))
+    size, x = len(rows.contexts), rows.x
+    names = list(rows.columns)
+    given = fitted.periodic, fitted.support
+    domain = make_domain(x[:, size:], names[size:], *given, names[:size])
+    return rows._replace(x=dithered(x, size, domain, fitted.seed))
 
 
 def _contexts_first(rows: Demonstrations) -> Demonstrations:

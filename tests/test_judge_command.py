@@ -1,6 +1,7 @@
 """`python -m experiments judge`: the reward beside EM, kernels and a flow, on rows kept back."""
 
 import warnings
+from types import SimpleNamespace
 
 import virl_tf
 from virl_tf.conditional import conditioned
@@ -20,6 +21,7 @@ from PIL import Image
 from scipy import stats
 
 from experiments import flow, judge_command
+from experiments.demonstration_files import Demonstrations
 from experiments.evaluation import judged
 from experiments.figures import judged as figure_of_judged
 from experiments.figures.judged import _pairs
@@ -520,6 +522,17 @@ def test_kept_back_rows_of_a_group_count_as_one():
     groups = np.repeat(np.arange(20), 5)
     often = errors(np.repeat(rows, 5, axis=0), lambda x: x, None, 0, 0, groups)
     np.testing.assert_allclose(often, once, rtol=0.05)  # N - 1 in the place of N
+
+
+def test_noise_of_recorded_numbers_stays_inside_of_their_bounds_and_out_of_contexts():
+    x = np.random.default_rng(0).integers(0, 5, (200, 2)).astype(float)
+    rows = Demonstrations(x, ["goal", "grade"], contexts=["goal"])
+    fitted = SimpleNamespace(dither=True, periodic=None, support=({"grade": 0.0}, None), seed=0)
+    found = judge_command._dithered(rows, fitted).x
+    np.testing.assert_array_equal(found[:, 0], x[:, 0])
+    assert found[:, 1].min() >= 0.0
+    assert len(np.unique(found[:, 1])) == 200
+    assert judge_command._dithered(rows, SimpleNamespace(dither=False)) is rows
 
 
 @pytest.mark.parametrize("seed", range(3))

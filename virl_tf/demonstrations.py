@@ -97,8 +97,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     period = np.append(np.zeros(num_contexts), period)
     angles = examine_angles(x, names, period, num_contexts)  # noise would go beyond a turn
     if options.dither:
-        x = dither(x, numpy_seed(seed, 0, "dither"))
-        x[:, num_contexts:] = _mirrored(x[:, num_contexts:], domain)
+        x = dithered(x, num_contexts, domain, seed)
     suspicious = examine(x, names, num_contexts) + angles
     domain = domain.behind(num_contexts)
     identity = _identity(x, num_contexts, labels, domain, share)
@@ -187,6 +186,16 @@ def _check_labels(labels: Any, n: int) -> np.ndarray | None:
     if len(missing):
         raise InputError(f"groups: demonstration {missing[0]} has no label ({found[missing[0]]}).")
     return found.astype(str)
+
+
+def dithered(
+    x: Float64[Array, "N C+D"], num_contexts: int, domain: Domain, seed: int
+) -> Float64[Array, "N C+D"]:
+    """Rows [c, x] with noise in columns of x (`dither`), inside of their bounds; of contexts nobody
+    learns a density.
+    """
+    own = dither(x[:, num_contexts:], numpy_seed(seed, 0, "dither"))
+    return np.hstack([x[:, :num_contexts], _mirrored(own, domain)])
 
 
 def _mirrored(x: Float64[Array, "N D"], domain: Domain) -> Float64[Array, "N D"]:

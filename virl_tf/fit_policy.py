@@ -337,7 +337,7 @@ def _of_sizes(policy: Policy, k: int, dim: int, num_contexts: int) -> Policy:
 FEW_INSIDE = 0.5  # of its draws, below which a policy is not one for the support
 # Nats of standard deviation between contexts. Two experts, plus a sine of c: of 3.6 nats KL 0.008,
 # of 5.6 nats KL 0.6. Recovered rewards: 0.1.
-MOST_BETWEEN = 4.0
+MOST_BETWEEN = 5.0
 
 
 def _result(
