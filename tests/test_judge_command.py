@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import virl_tf
 from virl_tf.conditional import conditioned
 from virl_tf.demonstrations import Data
+from virl_tf.domain import make_domain
 from virl_tf.em.by_bic import bic_mixture
 from virl_tf.em.em import Covariances, em_mixture
 from virl_tf.kde import fit_kde
@@ -510,12 +511,25 @@ def test_errors_are_over_splits_or_of_one_split_over_its_rows():
     assert np.isnan(errors.loc["EM, 2", "works"])
 
 
+def test_a_reward_is_not_ahead_by_its_bounds():
+    """One that is EM inside of bounds, outside of which is half of EM."""
+    em = gaussian(np.zeros(2), np.eye(2))
+    domain = make_domain(np.ones((3, 2)), ["a", "b"], support=({"a": 0.0}, None))
+    reward = make_reward([]).of_policy(em)._replace(domain=domain)
+    rows = np.abs(np.random.default_rng(0).normal(size=(50, 2)))
+    found = judged.normalised(reward, em, Data(rows, domain=domain), seed=0)
+    row = judged.Measure(rows, lambda x: x, None, 0).row("EM", em, found)
+    assert row["reward_ahead"] == pytest.approx(0.0, abs=0.03)
+    assert row["log_likelihood"] == pytest.approx(np.mean(em.log_prob(rows)) + np.log(2), abs=0.03)
+
+
 def test_kept_back_rows_of_a_group_count_as_one():
     rows = np.random.default_rng(0).normal(size=(20, 2))
-    densities = gaussian(np.zeros(2), np.eye(2)), gaussian(np.ones(2), np.eye(2))
+    other = gaussian(np.ones(2), np.eye(2))
+    reward = judged.NormalisedReward(make_reward([]).of_policy(other), other, np.zeros(1), 1.0)
 
     def errors(*measure):
-        row = judged.Measure(*measure).row("EM", *densities)
+        row = judged.Measure(*measure).row("EM", gaussian(np.zeros(2), np.eye(2)), reward)
         return [row["standard_error"], row["ahead_error"]]
 
     once = errors(rows, lambda x: x, None, 0)

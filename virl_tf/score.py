@@ -122,7 +122,7 @@ def score(
     log_z, share = log_normaliser(reward, Fusion(policy, em if size else kde), where, seed)
     values = {REWARD: evaluate(reward, points).numpy() - log_z}
     for name, density in {"policy": policy, "KDE": kde, "EM": em}.items():
-        inside = _log_inside(density, reward, where, seed)
+        inside = log_inside(density, reward, where, seed)
         values[name] = density.log_prob(points).numpy() - inside
     over_em = {name: values[name] - values["EM"] for name in values if name != "EM"}
     least = np.log(CHANCE / len(test))  # by all rows together
@@ -163,7 +163,7 @@ def normaliser_error(effective_share: float) -> float:
     return float(np.sqrt((1.0 / share - 1.0) / NORMALISER_DRAWS))
 
 
-def _log_inside(density: Density, reward: Reward, where: Where, seed: int) -> Any:
+def log_inside(density: Density, reward: Reward, where: Where, seed: int) -> Any:
     """Log of the share of the density that is inside of the reward's bounds, [1] or [M]."""
     if reward.domain.everywhere:
         return 0.0

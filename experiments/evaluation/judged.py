@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from virl_tf.conditional import Policy, conditioned
 from virl_tf.conditional_kde import conditional_kernels
-from virl_tf.contexts import Places, drawn, places
+from virl_tf.contexts import Places, Where, drawn, places
 from virl_tf.demonstrations import Data
 from virl_tf.density import Density
 from virl_tf.em.by_bic import bic_mixture
@@ -21,6 +21,7 @@ from virl_tf.score import (
     CLEAR,
     DRAWS_IN_CONTEXT,
     NORMALISER_DRAWS,
+    log_inside,
     log_normaliser,
     normaliser_error,
     standard_error,
@@ -175,15 +176,24 @@ class Measure(NamedTuple):
         size = self.num_contexts
         return tf.constant(self.test[:, :size], DENSITY) if size else None
 
+    @property
+    def _where(self) -> Where:
+        contexts = self.contexts
+        return NORMALISER_DRAWS if contexts is None else Places(contexts, DRAWS_IN_CONTEXT)
+
     def kept_back(self) -> dict[str, Any]:
         """The row of the kept-back rows themselves. Raises InputError, as `outcome_of`."""
         kept_back = self.as_seen(self.test)
         found = {"density": KEPT_BACK, "rows": len(self.test)}
         return {**found, **outcome_of(self.outcome, kept_back, kept_back)}
 
-    def row(self, name: str, density: Density, reward: Density) -> dict[str, Any]:
-        """That of a density. Raises InputError, as `outcome_of`."""
+    def row(self, name: str, density: Density, reward: NormalisedReward) -> dict[str, Any]:
+        """That of a density; the likelihoods are those inside of the reward's bounds, which say
+        nothing about who is better. Raises InputError, as `outcome_of`.
+        """
         of_rows, of_reward = (self._log_prob(d) for d in (density, reward))
+        if density is not reward:
+            of_rows = of_rows - log_inside(density, reward.reward, self._where, self.seed)
         mean, error = self._mean(of_rows)
         found = {"density": name, "rows": len(self.test)}
         found |= {"log_likelihood": mean, "standard_error": error}
