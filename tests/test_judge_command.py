@@ -493,6 +493,11 @@ def test_the_verdict(ahead, place, by, error, on):
     assert judged.verdict(table_of(ahead)) == said
 
 
+def test_one_split_whose_rows_are_of_one_group_says_nothing():
+    said = judged.verdict(table_of([2.0]).assign(ahead_error=np.nan))
+    assert "not distinguishable from the best reference, EM, 2: +2.00 nats per row (no " in said
+
+
 def test_the_error_of_the_normaliser_counts():
     """Rows differ by nothing where the reward is EM's mixture, normalised by draws."""
     table = table_of([0.003]).assign(ahead_error=1e-9)

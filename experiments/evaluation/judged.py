@@ -281,7 +281,8 @@ def verdict(table: pd.DataFrame) -> str:
     place = "ahead of" if mean > 0.0 else "behind"
     if not abs(mean) > CLEAR * error:
         place = "not distinguishable from"
-    by = f"{mean:+.2f} nats per row (standard error {error:.2f})"
+    known = "no standard error of one group" if np.isnan(error) else f"standard error {error:.2f}"
+    by = f"{mean:+.2f} nats per row ({known})"
     on = f"ahead on {(of_best > 0).sum()} of {splits} splits"
     return f"The recovered reward is {place} the best reference, {best}: {by}; {on}."
 
