@@ -7,9 +7,16 @@ from typing import Any, NamedTuple
 
 import virl_tf
 from virl_tf import Encoding, fit_policy, load_policy
-from virl_tf.data_checks import dither
-from virl_tf.demonstrations import FEWEST_HELD_OUT, Data, DataOptions, Prepared, prepare
+from virl_tf.demonstrations import (
+    FEWEST_HELD_OUT,
+    Data,
+    DataOptions,
+    Prepared,
+    dithered,
+    prepare,
+)
 from virl_tf.density import Density
+from virl_tf.domain import make_domain
 from virl_tf.numerics import numpy_seed
 from virl_tf.persistence.files import save_arrays
 from virl_tf.persistence.policy_file import save_policy
@@ -63,6 +70,7 @@ class Split(NamedTuple):
         rows: to fit to.
         data: the same as `virl_tf.fit` sees them: angles in one turn.
         test: kept-back rows [M, D], likewise.
+        groups: whose rows these are [M], as of `Data`.
         wrap: rows [S, D] into that turn.
     """
 
@@ -71,6 +79,7 @@ class Split(NamedTuple):
     rows: Demonstrations
     data: Data
     test: np.ndarray
+    groups: np.ndarray | None
     wrap: Callable[[Any], Any]
 
 
@@ -123,7 +132,7 @@ def judge(
     else:
         rows, (episodes, encoding) = encoded(read)
         print_encoding(episodes, encoding, console)
-    rows = _contexts_first(_dithered(rows, fitted))
+    rows = _dithered(_contexts_first(rows), fitted)
     task = Judge(fitted, request, rows, encoding, out, progress, console)
     splits = [_split(task, number) for number in range(request.splits)]
     _measure(task, splits[0]).kept_back()  # whether the user's function can be used
@@ -143,10 +152,17 @@ def judge(
 
 
 def _dithered(rows: Demonstrations, fitted: FitRequest) -> Demonstrations:
-    """With noise, if it is asked for: the same in all splits, in rows to fit to and kept back."""
+    """With noise, if it is asked for: the same in all splits, in rows to fit to and kept back.
+
+    Raises InputError for bounds or angles that cannot be used.
+    """
     if not fitted.dither:
         return rows
-    return rows._replace(x=dither(rows.x, numpy_seed(fitted.seed, 0, "dither")))
+    size, x = len(rows.contexts), rows.x
+    names = list(rows.columns)
+    given = fitted.periodic, fitted.support
+    domain = make_domain(x[:, size:], names[size:], *given, names[:size])
+    return rows._replace(x=dithered(x, size, domain, fitted.seed))
 
 
 def _contexts_first(rows: Demonstrations) -> Demonstrations:
@@ -167,7 +183,8 @@ def _split(task: Judge, number: int) -> Split:
     count = int(task.request.keep_back * n)
     labels = None if rows.groups is None else rows.groups.astype(str)
     own_seed = numpy_seed(seed, 0, "kept back")
-    kept = random_rows(n, count, own_seed, row_groups(rows.x, labels))
+    groups = row_groups(rows.x, labels)
+    kept = random_rows(n, count, own_seed, groups)
     if kept.sum() < FEWEST_HELD_OUT or kept.all():
         raise InputError(
             f"--keep-back {task.request.keep_back:g} keeps {kept.sum()} of {n} rows in "
@@ -183,7 +200,8 @@ def _split(task: Judge, number: int) -> Split:
     def wrap(x: Any) -> np.ndarray:
         return np.asarray(data.domain.wrap(np.asarray(x)))
 
-    return Split(number, seed, fitted, data, wrap(rows.x[kept]), wrap)
+    kept_groups = None if groups is None else groups[kept]
+    return Split(number, seed, fitted, data, wrap(rows.x[kept]), kept_groups, wrap)
 
 
 def _measure(task: Judge, split: Split) -> Measure:
@@ -194,7 +212,8 @@ def _measure(task: Judge, split: Split) -> Measure:
 
     named = task.request.outcome
     function = None if named is None else named.function
-    return Measure(split.test, as_seen, function, split.seed, len(task.rows.contexts))
+    size = len(task.rows.contexts)
+    return Measure(split.test, as_seen, function, split.seed, size, split.groups)
 
 
 def _identity(task: Judge) -> dict[str, Any]:

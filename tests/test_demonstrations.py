@@ -228,6 +228,14 @@ def test_recorded_numbers_are_spread_with_and_without_bounds(options):
     np.testing.assert_array_less(np.abs(rows[:, 1] - x[:, 1]), 0.5 + 1e-9)
 
 
+def test_contexts_of_few_values_keep_them():
+    c, x = np.repeat([[0.0], [1.0]], 100, axis=0), np.repeat([[3.0], [4.0]], 100, axis=0)
+    rows = prepared(x, held_out=0.0, dither=True, contexts=c, support=(3.0, 5.0)).train.rows
+    np.testing.assert_array_equal(rows[:, :1], c)
+    assert len(np.unique(rows[:, 1])) == 200
+    assert rows[:, 1].min() >= 3.0
+
+
 def test_a_score_never_rests_on_a_handful_of_rows():
     groups = np.repeat(np.arange(5), [100, 100, 100, 100, 2])
     assert len(prepared(normal(402), groups=groups).test) == 100

@@ -41,6 +41,15 @@ def test_angles_are_cut_where_no_demonstrations_are(centre):
         np.testing.assert_allclose(turned, wrapped, atol=1e-9)
 
 
+def test_points_of_any_kind_are_wrapped():
+    x = angles(1.0)[:5]
+    domain = make_domain(x, NAMES, periodic=["heading"])
+    for given in (x.tolist(), x.astype(np.float32), tf.constant(x, tf.float32)):
+        wrapped = domain.wrap(given)
+        assert wrapped.dtype == tf.float64
+        np.testing.assert_allclose(wrapped, x, atol=1e-6)
+
+
 def test_the_gradient_passes_through_angles_and_other_columns():
     x = tf.constant(angles(1.0)[:5])
     domain = make_domain(x.numpy(), NAMES, periodic={"heading": TURN})

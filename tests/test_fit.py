@@ -263,6 +263,32 @@ def test_the_error_of_the_normaliser_counts():
     assert "not distinguishable" in found.verdict
 
 
+def test_rows_of_a_group_count_as_one():
+    """As when each row is there five times: the error is that of the rows themselves."""
+    em, policy, kde = make_mixture(3), make_mixture(1), make_mixture(2)
+    rows, reward = em.sample(20, 1).numpy(), make_reward([], base=em)
+    often, groups = np.repeat(rows, 5, axis=0), np.repeat(np.arange(20), 5)
+    once, found = (
+        score(x, reward, policy, kde, em, 0, labels)
+        for x, labels in ((rows, None), (often, groups))
+    )
+    for name, of_rows in once.over_em.items():
+        assert found.over_em[name] == pytest.approx(of_rows)
+        assert found.log_likelihood[name] == pytest.approx(once.log_likelihood[name])
+    alone = score(rows, reward, policy, kde, em, 0, np.zeros(20, int))
+    assert np.isnan(alone.over_em["policy"]["standard_error"])
+    assert not alone.behind_em("policy")
+    assert "nats each (no standard error of one row or group)" in alone.verdict
+
+
+def test_the_score_of_a_fit_knows_its_groups():
+    """One of five is held out, which says nothing of how the others differ."""
+    arguments = {"groups": np.repeat(np.arange(5), 20), "hparams": ONE_ITERATION}
+    found = tiny_fit("eim", tiny.demonstrations(100), **arguments).score
+    assert found.rows == 20
+    assert np.isnan(found.log_likelihood["EM"]["standard_error"])
+
+
 def test_a_policy_without_a_rare_mode_misses_it():
     """Whose rows make the standard error of the mean as large as the mean."""
     one = make_mixture(1)

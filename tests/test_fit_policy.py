@@ -3,14 +3,17 @@ import signal
 import sys
 
 from virl_tf import InputError, fit_policy, policy_schedule, policy_watch
+from virl_tf.contexts import Places
 from virl_tf.domain import Domain
 from virl_tf.hparams import search_hparams
 from virl_tf.mixture import Mixture, gaussian
+from virl_tf.policy_elbo import measured
 from virl_tf.policy_schedule import AFTER_SEARCH, FIXED
-from virl_tf.policy_start import constrained_start, spread_start
+from virl_tf.policy_start import constrained_start, spread_start, standard_conditional_start
 from virl_tf.policy_steps import Steps
 from virl_tf.policy_watch import Watch
 from virl_tf.reward import Reward
+from virl_tf.targets import within
 from virl_tf.vips.vips import VipsHistory, target_rows_at_once
 
 import numpy as np
@@ -548,6 +551,33 @@ def test_the_elbo_has_an_error_and_the_result_says_so():
     assert fitted.inside == 1.0
     assert fitted.elbo < np.log(2.0 * np.pi)
     assert f"ELBO {fitted.elbo:.4f} +- {fitted.elbo_error:.4f} after 3 steps" in repr(fitted)
+
+
+def test_the_error_of_the_elbo_is_also_that_of_the_share_inside():
+    """Of draws of N(0, I) all ratios are the same, and 16 % are inside."""
+    start = gaussian(np.zeros(1), np.eye(1))
+    target = within(start.log_prob, lambda x: x[:, 0] > 1.0)
+    found = [measured(start, target, 500, seed) for seed in range(60)]
+    spread = np.std([one.elbo for one in found])
+    np.testing.assert_allclose(np.mean([one.error for one in found]), spread, rtol=0.25)
+    contexts = Places(tf.zeros([50, 1], tf.float64), 10)
+    policy = standard_conditional_start(1, 1, 1, 0)._replace(offsets=tf.zeros([1, 1], tf.float64))
+    target = within(policy.log_prob, lambda rows: rows[:, 1] > 1.0)
+    assert measured(policy, target, contexts, 0).error == pytest.approx(spread, rel=0.35)
+
+
+@pytest.mark.parametrize("size", [10.0, 0.0])
+def test_what_depends_on_the_context_alone_is_told_where_it_is_much(size, recwarn):
+    c = np.linspace(-1.0, 1.0, 60)[:, None]
+
+    def log_prob(rows):
+        return size * tf.sin(6.0 * rows[:, 0]) - 0.5 * (rows[:, 1] - rows[:, 0]) ** 2
+
+    found = fit_policy(log_prob, 1, 1, contexts=c, num_steps=30)
+    assert [str(line.message) for line in recwarn] == list(found.warnings)
+    expected = ["by 7.1 nats (a standard deviation), whatever is done there"] if size else []
+    assert len(found.warnings) == len(expected)
+    assert all(text in line for text, line in zip(expected, found.warnings, strict=True))
 
 
 def test_a_fit_that_ended_early_still_rises():

@@ -1,10 +1,12 @@
 """`python -m experiments judge`: the reward beside EM, kernels and a flow, on rows kept back."""
 
 import warnings
+from types import SimpleNamespace
 
 import virl_tf
 from virl_tf.conditional import conditioned
 from virl_tf.demonstrations import Data
+from virl_tf.domain import make_domain
 from virl_tf.em.by_bic import bic_mixture
 from virl_tf.em.em import Covariances, em_mixture
 from virl_tf.kde import fit_kde
@@ -20,6 +22,7 @@ from PIL import Image
 from scipy import stats
 
 from experiments import flow, judge_command
+from experiments.demonstration_files import Demonstrations
 from experiments.evaluation import judged
 from experiments.figures import judged as figure_of_judged
 from experiments.figures.judged import _pairs
@@ -109,7 +112,7 @@ def test_every_likelihood_is_that_of_the_density_itself(finished):
         values = np.asarray(density.log_prob(test))
         row = row_of(out, name)
         assert row["log_likelihood"] == pytest.approx(values.mean(), rel=1e-9)
-        assert row["standard_error"] == pytest.approx(values.std() / np.sqrt(10), rel=1e-9)
+        assert np.isnan(row["standard_error"])  # they are one person's
     behind = row_of(out, "reward")["log_likelihood"] - row_of(out, "KDE")["log_likelihood"]
     assert row_of(out, "KDE")["reward_ahead"] == pytest.approx(behind)
 
@@ -490,6 +493,11 @@ def test_the_verdict(ahead, place, by, error, on):
     assert judged.verdict(table_of(ahead)) == said
 
 
+def test_one_split_whose_rows_are_of_one_group_says_nothing():
+    said = judged.verdict(table_of([2.0]).assign(ahead_error=np.nan))
+    assert "not distinguishable from the best reference, EM, 2: +2.00 nats per row (no " in said
+
+
 def test_the_error_of_the_normaliser_counts():
     """Rows differ by nothing where the reward is EM's mixture, normalised by draws."""
     table = table_of([0.003]).assign(ahead_error=1e-9)
@@ -506,6 +514,44 @@ def test_errors_are_over_splits_or_of_one_split_over_its_rows():
     _, errors = judged.over_splits(table_of([1.0]))
     assert errors.loc["EM, 2", "log_likelihood"] == 0.1
     assert np.isnan(errors.loc["EM, 2", "works"])
+
+
+def test_a_reward_is_not_ahead_by_its_bounds():
+    """One that is EM inside of bounds, outside of which is half of EM."""
+    em = gaussian(np.zeros(2), np.eye(2))
+    domain = make_domain(np.ones((3, 2)), ["a", "b"], support=({"a": 0.0}, None))
+    reward = make_reward([]).of_policy(em)._replace(domain=domain)
+    rows = np.abs(np.random.default_rng(0).normal(size=(50, 2)))
+    found = judged.normalised(reward, em, Data(rows, domain=domain), seed=0)
+    row = judged.Measure(rows, lambda x: x, None, 0).row("EM", em, found)
+    assert row["reward_ahead"] == pytest.approx(0.0, abs=0.03)
+    assert row["log_likelihood"] == pytest.approx(np.mean(em.log_prob(rows)) + np.log(2), abs=0.03)
+
+
+def test_kept_back_rows_of_a_group_count_as_one():
+    rows = np.random.default_rng(0).normal(size=(20, 2))
+    other = gaussian(np.ones(2), np.eye(2))
+    reward = judged.NormalisedReward(make_reward([]).of_policy(other), other, np.zeros(1), 1.0)
+
+    def errors(*measure):
+        row = judged.Measure(*measure).row("EM", gaussian(np.zeros(2), np.eye(2)), reward)
+        return [row["standard_error"], row["ahead_error"]]
+
+    once = errors(rows, lambda x: x, None, 0)
+    groups = np.repeat(np.arange(20), 5)
+    often = errors(np.repeat(rows, 5, axis=0), lambda x: x, None, 0, 0, groups)
+    np.testing.assert_allclose(often, once, rtol=0.05)  # N - 1 in the place of N
+
+
+def test_noise_of_recorded_numbers_stays_inside_of_their_bounds_and_out_of_contexts():
+    x = np.random.default_rng(0).integers(0, 5, (200, 2)).astype(float)
+    rows = Demonstrations(x, ["goal", "grade"], contexts=["goal"])
+    fitted = SimpleNamespace(dither=True, periodic=None, support=({"grade": 0.0}, None), seed=0)
+    found = judge_command._dithered(rows, fitted).x
+    np.testing.assert_array_equal(found[:, 0], x[:, 0])
+    assert found[:, 1].min() >= 0.0
+    assert len(np.unique(found[:, 1])) == 200
+    assert judge_command._dithered(rows, SimpleNamespace(dither=False)) is rows
 
 
 @pytest.mark.parametrize("seed", range(3))

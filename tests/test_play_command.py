@@ -6,6 +6,8 @@ import virl_tf
 from virl_tf import AmongBest, InputError
 from virl_tf.conditional import conditioned
 from virl_tf.contexts import Places, drawn
+from virl_tf.domain import make_domain
+from virl_tf.policy_start import standard_conditional_start
 from virl_tf.reward import evaluate
 from virl_tf.tasks.obstacle_field import ObstacleField
 from virl_tf.trajectories.episodes import check_episodes
@@ -317,3 +319,16 @@ def test_the_first_is_taken_that_is_almost_as_good_as_the_best(tolerance):
         np.testing.assert_array_equal(x, own[place, 1:])
         places.append(place)
     assert (max(places) > 0) == (tolerance < np.inf)
+
+
+def test_an_angle_is_as_good_a_turn_further():
+    """Of a reward that is the same in all turns, half of the draws around where these are cut."""
+    turns = make_domain(np.linspace(-3.0, 3.0, 40)[:, None], ["x"], periodic=["x"])
+    base = standard_conditional_start(1, 1, 1, 0)
+    empty = base._replace(**{name: array[:0] for name, array in base._asdict().items()})
+    reward = make_reward([], dim=2, base=base, mixture=empty)._replace(domain=turns.behind(1))
+    proposal = base._replace(
+        offsets=tf.constant([[np.pi]], tf.float64), scale_trils=0.1 * base.scale_trils
+    )
+    x = AmongBest(reward, proposal, tolerance=9.0).sample(np.zeros([400, 1]), 0)
+    assert 0.4 < np.mean(x > turns.upper) < 0.6

@@ -130,7 +130,9 @@ def test_what_is_measured_is_the_policy_inside_of_the_support():
     found = measured(policy, target, DRAWS, 7)
     assert found.inside == inside.mean() < 0.5
     assert found.elbo == pytest.approx(ratios.mean() + np.log(inside.mean()))
-    assert found.error == pytest.approx(ratios.std(ddof=1) / np.sqrt(inside.sum()))
+    of_ratios = ratios.std(ddof=1) / np.sqrt(inside.sum())
+    of_share = inside.std(ddof=1) / np.sqrt(DRAWS) / inside.mean()
+    assert found.error == pytest.approx(np.hypot(of_ratios, of_share))
 
 
 @pytest.mark.parametrize(

@@ -402,13 +402,15 @@ def test_what_is_lost_to_rounding_is_not_warned_of():
     encoding.encode(paths.round(6))
 
 
-def test_a_path_that_codes_do_not_stand_for_is_warned_of():
-    encoding = fit_encoding(waves(noise=0.01), "promp", 6)
-    wobble = 0.5 * np.sin(np.linspace(0.0, 60.0, 21))[:, None]
+@pytest.mark.parametrize("away", [0.0, 5e6])
+def test_a_path_that_codes_do_not_stand_for_is_warned_of(away):
+    """Also where it is far from 0, as on a map."""
+    encoding = fit_encoding(waves(noise=0.01) + away, "promp", 6)
+    wobble = 0.5 * np.sin(np.linspace(0.0, 60.0, 21))[:, None] + away
     with pytest.warns(
         UserWarning, match=r"1 of 3 trajectories \(first: 2\) lost more than 7 times"
     ):
-        encoding.encode([*waves(2, seed=1), waves(1, seed=2)[0] + wobble])
+        encoding.encode([*(waves(2, seed=1) + away), waves(1, seed=2)[0] + wobble])
     with pytest.warns(UserWarning, match="^this trajectory lost"):
         encoding.encode([waves(1, seed=2)[0] + wobble])
 

@@ -42,7 +42,9 @@ class AmongBest(NamedTuple):
             raise InputError(f"tolerance must be at least 0 nats, got {self.tolerance}.")
         c = checked("c", c, self.reward.num_contexts)
         rows = drawn(self.proposal, Places(c, self.candidates), sampling_seed(seed))
-        values = tf.reshape(evaluate(self.reward, rows), [self.candidates, -1])
+        # As where the reward is called: angles of any turn.
+        values = evaluate(self.reward, self.reward.domain.wrap(rows))
+        values = tf.reshape(values, [self.candidates, -1])
         good = values >= tf.reduce_max(values, axis=0) - self.tolerance
         first = tf.argmax(tf.cast(good, tf.int32), axis=0)
         x = tf.reshape(rows[:, c.shape[1] :], [self.candidates, tf.shape(c)[0], -1])

@@ -63,6 +63,7 @@ class Prepared(NamedTuple):
         names: of the columns.
         train: for the fit.
         test: those that only the score sees.
+        test_groups: whose rows these are, as of `Data`.
         warnings: what is suspicious about them (`virl_tf.data_checks`).
         repeated: how many rows are equal to one before.
         identity: what tells these data and options from others, for config.yaml.
@@ -71,6 +72,7 @@ class Prepared(NamedTuple):
     names: list[str]
     train: Data
     test: Float64[Array, "M D"]
+    test_groups: Int64[Array, " M"] | None
     warnings: list[str]
     repeated: int
     identity: dict[str, Any]
@@ -95,8 +97,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     period = np.append(np.zeros(num_contexts), period)
     angles = examine_angles(x, names, period, num_contexts)  # noise would go beyond a turn
     if options.dither:
-        x = dither(x, numpy_seed(seed, 0, "dither"))
-        x[:, num_contexts:] = _mirrored(x[:, num_contexts:], domain)
+        x = dithered(x, num_contexts, domain, seed)
     suspicious = examine(x, names, num_contexts) + angles
     domain = domain.behind(num_contexts)
     identity = _identity(x, num_contexts, labels, domain, share)
@@ -111,6 +112,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
         names=names,
         train=train,
         test=x[held_out],
+        test_groups=None if groups is None else groups[held_out],
         warnings=suspicious,
         repeated=len(x) - len(np.unique(x, axis=0)),
         identity=identity,
@@ -184,6 +186,16 @@ def _check_labels(labels: Any, n: int) -> np.ndarray | None:
     if len(missing):
         raise InputError(f"groups: demonstration {missing[0]} has no label ({found[missing[0]]}).")
     return found.astype(str)
+
+
+def dithered(
+    x: Float64[Array, "N C+D"], num_contexts: int, domain: Domain, seed: int
+) -> Float64[Array, "N C+D"]:
+    """Rows [c, x] with noise in columns of x (`dither`), inside of their bounds; of contexts nobody
+    learns a density.
+    """
+    own = dither(x[:, num_contexts:], numpy_seed(seed, 0, "dither"))
+    return np.hstack([x[:, :num_contexts], _mirrored(own, domain)])
 
 
 def _mirrored(x: Float64[Array, "N D"], domain: Domain) -> Float64[Array, "N D"]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import DENSITY
+from virl_tf.numerics import DENSITY, as_tensor
 from virl_tf.shapes import Array, Bool, Float64
 from virl_tf.validation import InputError, check_choice, check_no_contexts, check_positive
 
@@ -30,9 +30,10 @@ class Domain(NamedTuple):
         return self.lower.shape[0] == 0
 
     def wrap(self, x: Any) -> Any:
-        """Angles as those of the turn inside the box: [..., D] -> [..., D]."""
+        """Angles as those of the turn inside the box: [..., D] -> [..., D], float64."""
         if self.everywhere:
             return x
+        x = tf.cast(as_tensor(x), DENSITY)
         is_angle = self.period > 0.0
         # Not used where it is no angle; a gradient must not divide by 0 there either.
         turn = tf.where(is_angle, self.period, tf.ones_like(self.period))

@@ -19,6 +19,7 @@ class Measured(NamedTuple):
     error: float  # its standard error, in the contexts that it was measured in
     inside: float  # share of the unrestricted policy's draws
     undefined: float = 0.0  # share of these where the target is NaN or +inf, no log density
+    between: float = 0.0  # standard deviation of the target's log normalisers over the contexts
 
     def beats(self, other: "Measured") -> bool:
         """Whether the ELBO is higher, and no more is outside."""
@@ -38,8 +39,12 @@ def measured(policy: Policy, target: Target, where: Where, seed: int) -> Measure
     if number < 2:
         return Measured(-np.inf, 0.0, inside, undefined)
     elbo = log_ratio[finite].mean() + np.log(inside)
-    error = _standard_error(log_ratio, finite, 1 if isinstance(where, int) else len(where.contexts))
-    return Measured(float(elbo), error, inside, undefined)
+    contexts = 1 if isinstance(where, int) else len(where.contexts)
+    of_ratios = _standard_error(log_ratio, finite, contexts)
+    # Of log(inside): which draws are inside tells nothing of their ratios' mean.
+    of_inside = _standard_error(finite.astype(float), np.ones_like(finite), contexts) / inside
+    error, between = float(np.hypot(of_ratios, of_inside)), _between(log_ratio, finite, contexts)
+    return Measured(float(elbo), error, inside, undefined, between)
 
 
 def _standard_error(values: np.ndarray, counts: np.ndarray, contexts: int) -> float:
@@ -50,3 +55,10 @@ def _standard_error(values: np.ndarray, counts: np.ndarray, contexts: int) -> fl
     sums = np.sum(of_each, axis=0, where=counted)
     left = (of_each - sums / np.maximum(counted.sum(axis=0), 1))[counted]
     return float(left.std(ddof=min(contexts, len(left) - 1)) / np.sqrt(len(left)))
+
+
+def _between(values: np.ndarray, counts: np.ndarray, contexts: int) -> float:
+    """Standard deviation over contexts of log mean exp(values), where any of them counts."""
+    of_each = np.where(counts, values, -np.inf).reshape(-1, contexts)
+    log_means = np.logaddexp.reduce(of_each, axis=0)
+    return float(log_means[np.isfinite(log_means)].std())

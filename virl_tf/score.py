@@ -14,6 +14,7 @@ from virl_tf.fusion import Fusion
 from virl_tf.importance import effective_sample_size
 from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.reward import Reward, evaluate
+from virl_tf.shapes import Array, Int64
 from virl_tf.validation import InputError
 
 REWARD = "recovered reward"
@@ -30,7 +31,8 @@ class Score(NamedTuple):
 
     Attributes:
         rows: how many were held out.
-        log_likelihood: density -> {"mean", "standard_error"}.
+        log_likelihood: density -> {"mean", "standard_error"}, the latter by how groups of rows
+            differ where rows are of groups, and nan of a single one.
         over_em: the same of the paired differences to EM, of rows alone.
         log_volume: to be added for the likelihoods of standardised columns.
         log_normaliser: of exp(R), by importance sampling; with contexts the mean of theirs.
@@ -85,7 +87,8 @@ class Score(NamedTuple):
         mean, error = self._over_em(REWARD)
         if np.isnan(mean):
             return "Nothing is known of the recovered reward's normaliser, nor of its likelihood."
-        by = f"by {abs(mean):.2g} nats each (standard error {error:.2g})"
+        known = "no standard error of one row or group" if np.isnan(error) else ""
+        by = f"by {abs(mean):.2g} nats each ({known or f'standard error {error:.2g}'})"
         em = "EM"
         if count := self.em_components:
             em += f" with {count} component{'s' if count > 1 else ''}"
@@ -101,24 +104,32 @@ class Score(NamedTuple):
 
 
 def score(
-    test: np.ndarray, reward: Reward, policy: Density, kde: Density, em: Policy, seed: int
+    test: np.ndarray,
+    reward: Reward,
+    policy: Density,
+    kde: Density,
+    em: Policy,
+    seed: int,
+    groups: Int64[Array, " N"] | None = None,
 ) -> Score:
     """Of held-out demonstrations test [N, D], or rows [c, x]; `kde` and `em` have seen the others
     alone.
+
+    `groups`: whose rows these are (`virl_tf.demonstrations.Data`).
     """
     points, size = tf.constant(test, DENSITY), reward.num_contexts
     where: Where = Places(points[:, :size], DRAWS_IN_CONTEXT) if size else NORMALISER_DRAWS
     log_z, share = log_normaliser(reward, Fusion(policy, em if size else kde), where, seed)
     values = {REWARD: evaluate(reward, points).numpy() - log_z}
     for name, density in {"policy": policy, "KDE": kde, "EM": em}.items():
-        inside = _log_inside(density, reward, where, seed)
+        inside = log_inside(density, reward, where, seed)
         values[name] = density.log_prob(points).numpy() - inside
     over_em = {name: values[name] - values["EM"] for name in values if name != "EM"}
     least = np.log(CHANCE / len(test))  # by all rows together
     return Score(
         rows=len(test),
-        log_likelihood={name: _mean(value) for name, value in values.items()},
-        over_em={name: _mean(difference) for name, difference in over_em.items()},
+        log_likelihood={name: _mean(value, groups) for name, value in values.items()},
+        over_em={name: _mean(difference, groups) for name, difference in over_em.items()},
         log_volume=float(np.log(reward.features.scale[size:]).sum()),
         log_normaliser=float(np.mean(log_z)),
         effective_share=share,
@@ -152,7 +163,7 @@ def normaliser_error(effective_share: float) -> float:
     return float(np.sqrt((1.0 / share - 1.0) / NORMALISER_DRAWS))
 
 
-def _log_inside(density: Density, reward: Reward, where: Where, seed: int) -> Any:
+def log_inside(density: Density, reward: Reward, where: Where, seed: int) -> Any:
     """Log of the share of the density that is inside of the reward's bounds, [1] or [M]."""
     if reward.domain.everywhere:
         return 0.0
@@ -167,13 +178,26 @@ def _of_each(values: tf.Tensor, where: Where) -> tf.Tensor:
     return tf.transpose(tf.reshape(values, [number, -1]))
 
 
-def _mean(values: np.ndarray) -> dict[str, float]:
+def _mean(values: np.ndarray, groups: Int64[Array, " N"] | None = None) -> dict[str, float]:
     """Of rows whose normaliser is known."""
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return {"mean": float("nan"), "standard_error": float("nan")}
-    error = known.std(ddof=1) / np.sqrt(len(known)) if len(known) > 1 else np.nan
-    return {"mean": float(known.mean()), "standard_error": float(error)}
+    known = ~np.isnan(values)
+    mean = float(values[known].mean()) if known.any() else float("nan")
+    error = standard_error(values[known], None if groups is None else groups[known])
+    return {"mean": mean, "standard_error": error}
+
+
+def standard_error(values: np.ndarray, groups: Int64[Array, " N"] | None = None) -> float:
+    """Of the mean of values [N]; nan of a single one. Rows of one group are like each other: with
+    groups [N] their sums count (cluster-robust), and a single group tells nothing.
+    """
+    if groups is None:
+        return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
+    of_each = np.unique(groups, return_inverse=True)[1].ravel()
+    number = int(of_each.max(initial=-1)) + 1
+    if number < 2:
+        return np.nan
+    sums = np.bincount(of_each, values - values.mean())
+    return float(np.sqrt(number / (number - 1) * np.sum(sums**2)) / len(values))
 
 
 def in_words(summary: Mapping[str, Any]) -> str:

@@ -45,7 +45,8 @@ def summarise(
     if len(test):
         em_seed = numpy_seed(seed, 0, "EM")
         em = em_mixture(train, policy.num_components, em_seed, choice.covariances)
-        found = score(test, reward, policy, kde, conditioned(em, data.num_contexts), seed)
+        em_given = conditioned(em, data.num_contexts)
+        found = score(test, reward, policy, kde, em_given, seed, prepared.test_groups)
     trained = history[history["epochs"] > 0]  # the pooling's row comes after training's
     last = trained.iloc[-1]
     from_mixture = problem.from_mixture and method.base == "reward"

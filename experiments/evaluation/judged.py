@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from virl_tf.conditional import Policy, conditioned
 from virl_tf.conditional_kde import conditional_kernels
-from virl_tf.contexts import Places, drawn, places
+from virl_tf.contexts import Places, Where, drawn, places
 from virl_tf.demonstrations import Data
 from virl_tf.density import Density
 from virl_tf.em.by_bic import bic_mixture
@@ -21,8 +21,10 @@ from virl_tf.score import (
     CLEAR,
     DRAWS_IN_CONTEXT,
     NORMALISER_DRAWS,
+    log_inside,
     log_normaliser,
     normaliser_error,
+    standard_error,
 )
 from virl_tf.splitting import folds
 from virl_tf.validation import InputError, told
@@ -158,6 +160,7 @@ class Measure(NamedTuple):
         outcome: the user's function; None: there is none.
         seed: of draws.
         num_contexts: C; draws are in the contexts of kept-back rows.
+        groups: whose rows the kept-back ones are, [M]; None: each is its own.
     """
 
     test: np.ndarray
@@ -165,6 +168,7 @@ class Measure(NamedTuple):
     outcome: Outcome | None
     seed: int
     num_contexts: int = 0
+    groups: np.ndarray | None = None
 
     @property
     def contexts(self) -> tf.Tensor | None:
@@ -172,22 +176,31 @@ class Measure(NamedTuple):
         size = self.num_contexts
         return tf.constant(self.test[:, :size], DENSITY) if size else None
 
+    @property
+    def _where(self) -> Where:
+        contexts = self.contexts
+        return NORMALISER_DRAWS if contexts is None else Places(contexts, DRAWS_IN_CONTEXT)
+
     def kept_back(self) -> dict[str, Any]:
         """The row of the kept-back rows themselves. Raises InputError, as `outcome_of`."""
         kept_back = self.as_seen(self.test)
         found = {"density": KEPT_BACK, "rows": len(self.test)}
         return {**found, **outcome_of(self.outcome, kept_back, kept_back)}
 
-    def row(self, name: str, density: Density, reward: Density) -> dict[str, Any]:
-        """That of a density. Raises InputError, as `outcome_of`."""
+    def row(self, name: str, density: Density, reward: NormalisedReward) -> dict[str, Any]:
+        """That of a density; the likelihoods are those inside of the reward's bounds, which say
+        nothing about who is better. Raises InputError, as `outcome_of`.
+        """
         of_rows, of_reward = (self._log_prob(d) for d in (density, reward))
-        mean, error = _mean(of_rows)
+        if density is not reward:
+            of_rows = of_rows - log_inside(density, reward.reward, self._where, self.seed)
+        mean, error = self._mean(of_rows)
         found = {"density": name, "rows": len(self.test)}
         found |= {"log_likelihood": mean, "standard_error": error}
         if density is reward:
             found["effective_share"] = getattr(density, "effective_share", np.nan)
         else:
-            found["reward_ahead"], found["ahead_error"] = _mean(of_reward - of_rows)
+            found["reward_ahead"], found["ahead_error"] = self._mean(of_reward - of_rows)
         kept_back = self.as_seen(self.test)
         return {**found, **outcome_of(self.outcome, self.draws(name, density), kept_back)}
 
@@ -199,10 +212,11 @@ class Measure(NamedTuple):
     def _log_prob(self, density: Density) -> np.ndarray:
         return np.asarray(density.log_prob(tf.constant(self.test, DENSITY)))
 
-
-def _mean(values: np.ndarray) -> tuple[float, float]:
-    """Of values [M], and its standard error."""
-    return float(values.mean()), float(values.std() / np.sqrt(len(values)))
+    def _mean(self, values: np.ndarray) -> tuple[float, float]:
+        """Of values [M], and its standard error."""
+        if self.groups is None:
+            return float(values.mean()), float(values.std() / np.sqrt(len(values)))
+        return float(values.mean()), standard_error(values, self.groups)
 
 
 def outcome_of(outcome: Outcome | None, x: np.ndarray, kept_back: np.ndarray) -> dict[str, float]:
@@ -267,7 +281,8 @@ def verdict(table: pd.DataFrame) -> str:
     place = "ahead of" if mean > 0.0 else "behind"
     if not abs(mean) > CLEAR * error:
         place = "not distinguishable from"
-    by = f"{mean:+.2f} nats per row (standard error {error:.2f})"
+    known = "no standard error of one group" if np.isnan(error) else f"standard error {error:.2f}"
+    by = f"{mean:+.2f} nats per row ({known})"
     on = f"ahead on {(of_best > 0).sum()} of {splits} splits"
     return f"The recovered reward is {place} the best reference, {best}: {by}; {on}."
 

@@ -29,7 +29,9 @@ MOST_SHOWN = 6  # columns of an error
 # Times an encoding's error, that codes lose of what they do not stand for: more is lost of 5 of
 # 6,933 paths of people that it was made of, of none of 1,734 others, and of none of 72 of a rod.
 UNLIKE = 7.0
-ROUNDED = 1e-4  # of a path's largest number, which says nothing of what codes stand for
+# Of what a path spans, to rounding, and of its largest number, to arithmetic far from 0: this says
+# nothing of what codes stand for.
+ROUNDED, FAR = 1e-4, 1e-8
 
 
 class Reconstruction(NamedTuple):
@@ -162,7 +164,8 @@ class Encoding:
     def _unlike(self, y: Float64[np.ndarray, "N T D"], codes: np.ndarray) -> np.ndarray:
         """Of each [N], whether its codes stand for something else."""
         rms = np.sqrt(((self.decode(codes).numpy() - y) ** 2).mean(axis=1))
-        return (rms > UNLIKE * self.error + ROUNDED * np.abs(y).max(axis=1)).any(axis=1)
+        rounding = ROUNDED * np.ptp(y, axis=1) + FAR * np.abs(y).max(axis=1)
+        return (rms > UNLIKE * self.error + rounding).any(axis=1)
 
     def _lost(self, names: np.ndarray, number: int) -> str:
         which = f"{len(names)} of {number} trajectories" if number > 1 else "this trajectory"

@@ -101,7 +101,8 @@ def conditional_step(
     """One update of all experts and of the gate, and its row of the history.
 
     Args:
-        target: log p*(x|c) + f(c) for any f, of rows [c, x]: [N, C + D] -> [N].
+        target: log p*(x|c) + f(c), of rows [c, x]: [N, C + D] -> [N]. What of f is no quadratic is
+            noise to the regressions: it should be a few nats.
         contexts: equally likely.
         seed: stateless.
         num_samples: draws per component.
