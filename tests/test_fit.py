@@ -309,6 +309,8 @@ def test_a_policy_without_a_rare_mode_misses_it():
         (0.02, 0.02, 0, False),
         (0.009, 0.001, 0, False),
         (0.009, 0.1, 1, True),
+        (0.3, np.nan, 0, True),  # rows of a single group
+        (0.1, np.nan, 0, False),
     ],
 )
 @pytest.mark.parametrize("name", ["recovered reward", "policy"])

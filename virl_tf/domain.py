@@ -30,7 +30,9 @@ class Domain(NamedTuple):
         return self.lower.shape[0] == 0
 
     def wrap(self, x: Any) -> Any:
-        """Angles as those of the turn inside the box: [..., D] -> [..., D], float64."""
+        """Angles as those of the turn inside the box: [..., D] -> [..., D], float64; without a box
+        x itself.
+        """
         if self.everywhere:
             return x
         x = tf.cast(as_tensor(x), DENSITY)

@@ -20,6 +20,7 @@ from virl_tf.score import REWARD, Score, score
 
 FEW_EFFECTIVE = 0.01  # of the importance weights, or of the normaliser's draws
 LEAST_LACK = 0.01  # nats each, below which being behind EM makes no fit worth less
+UNSURE_LACK = 0.2  # ... where rows of a single group have no standard error
 
 
 class FitWarning(UserWarning):
@@ -219,6 +220,7 @@ def _lack(found: Score, name: str) -> float:
     """By how many nats a density is behind EM; 0 if that is little or not clear. Paired differences
     of like densities scatter little, so that the least lack is soon clear.
     """
-    by = -found.over_em[name]["mean"]
+    by, error = -found.over_em[name]["mean"], found.over_em[name]["standard_error"]
     worth = by >= LEAST_LACK or found.missed.get(name, 0) > 0
-    return by if worth and found.behind_em(name) else 0.0
+    unknown = found.rows > 1 and np.isnan(error) and by >= UNSURE_LACK
+    return by if unknown or (worth and found.behind_em(name)) else 0.0
