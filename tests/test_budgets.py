@@ -15,6 +15,7 @@ from experiments.tuning import budgets
 from experiments.tuning.budgets import agreement, preview, random_points, rank_budgets
 from experiments.tuning.space import searched
 from experiments.tuning.specification import StudySpecification
+from experiments.units import RunUnit
 
 STUDY = StudySpecification("gaussians", "virl", 10, 5, "paper", (3, 4), ())
 WORKERS = Workers(None, 1)
@@ -41,7 +42,7 @@ def values(**of_presets):
             for preset, column in of_presets.items()
             for i, value in enumerate(column)
         ]
-    )
+    ).eval("half_way = value")
 
 
 def test_the_rank_correlation_is_spearmans():
@@ -66,8 +67,9 @@ def test_what_diverged_comes_last():
 def test_of_points_that_all_diverged_none_is_the_best():
     frame = values(quick=[math.inf] * 3, paper=[1.0, 2.0, 3.0])
     table = agreement(frame, ["quick", "paper"]).set_index("budget")
-    assert list(table.loc["quick"])[:4] == ["nan", "nan", "none", "none"]
-    assert list(table.loc["paper"])[:4] == ["1.00", "-", "0", "1 of 3"]
+    columns = ["rank correlation with paper", "p", "best point", "its rank at paper"]
+    assert list(table.loc["quick", columns]) == ["nan", "nan", "none", "none"]
+    assert list(table.loc["paper", columns]) == ["1.00", "-", "0", "1 of 3"]
 
 
 def test_points_that_share_a_rank_because_they_diverged_prove_little():
@@ -108,11 +110,41 @@ def test_how_well_the_seeds_of_a_budget_agree_is_told():
     [("finished", 0.5, 0.5), ("diverged", 0.5, math.inf), ("finished", math.nan, math.inf)],
 )
 def test_a_run_that_diverged_has_no_better_value_than_others(status, value, counts_as):
+    unit = RunUnit(STUDY.run(0, {}), 0, label=0)
+    assert budgets._row(unit, record(value, status=status))["value"] == counts_as
+
+
+@pytest.mark.parametrize(
+    ("history", "counts_as"),
+    [
+        ([9.0, 7.0, 8.0, 6.0, 5.0, 4.0, 1.0], 4.0),
+        ([9.0, 7.0], 7.0),  # converged
+        ([9.0, math.nan], math.inf),
+        ([9.0, math.inf, 7.0, 6.0, 5.0, 4.0], math.inf),
+    ],
+)
+def test_half_way_the_best_value_counts_as_for_the_pruner(history, counts_as):
+    unit = RunUnit(STUDY.run(0, {}), 0, label=0)
+    assert unit.spec.hparams.loop.num_iterations == 10
+    assert budgets._row(unit, record(0.5, history))["half_way"] == counts_as
+
+
+def test_how_well_half_a_run_ranks_is_told():
+    frame = values(quick=[1.0, 2.0, 3.0, 4.0], paper=[1.0, 2.0, 3.0, math.inf])
+    frame["half_way"] = [1.0, 2.0, 4.0, 3.0, 4.0, 3.0, 2.0, 1.0]
+    table = agreement(frame, ["quick", "paper"]).set_index("budget")
+    assert list(table["pairs right half way"]) == [f"{5 / 6:.2f}", "0.00"]
+    frame["half_way"] = 1.0
+    assert set(agreement(frame, ["quick", "paper"])["pairs right half way"]) == {"0.50"}
+    frame["value"] = math.inf
+    assert set(agreement(frame, ["quick", "paper"])["pairs right half way"]) == {"nan"}
+
+
+def record(value, history=(1.0,), status="finished"):
     summary = {"task": "gaussians", "i_projection": {"reward": {"reported": value}}}
     summary |= {"status": status, "cpu_seconds": {"process": 1.0}}
-    unit = SimpleNamespace(label=0, spec=SimpleNamespace(preset="quick", seed=0))
-    row = budgets._row(unit, SimpleNamespace(summaries={".": summary}))
-    assert row["value"] == counts_as
+    metrics = pd.DataFrame({"i_projection_reward": history}).to_csv().encode()
+    return SimpleNamespace(summaries={".": summary}, files={"metrics.csv": metrics})
 
 
 @pytest.fixture
@@ -124,14 +156,12 @@ def runs(monkeypatch):
         asked.extend(units)
         return {}
 
-    def record(unit):
-        value = unit.label * (-1.0 if unit.spec.preset == "smoke" else 1.0)
-        summary = {"task": "gaussians", "i_projection": {"reward": {"reported": value}}}
-        summary |= {"status": "finished", "cpu_seconds": {"process": 1.0}}
-        return SimpleNamespace(summaries={".": summary})
+    def records_of(units, _):
+        sign = {"smoke": -1.0}
+        return {u.name: record(u.label * sign.get(u.spec.preset, 1.0)) for u in units}
 
     monkeypatch.setattr(budgets, "execute_sweep", execute_sweep)
-    monkeypatch.setattr(budgets, "records_of", lambda units, _: {u.name: record(u) for u in units})
+    monkeypatch.setattr(budgets, "records_of", records_of)
     return asked
 
 

@@ -287,16 +287,25 @@ def test_a_study_of_nothing_but_diverged_runs_ends_and_has_no_best_trial(
     assert published_trial(study).state == TrialState.PRUNED
 
 
-def test_a_run_worse_than_the_median_is_pruned_with_a_reason(monkeypatch, sqlite, tmp_path):
+@pytest.mark.parametrize(("iterations", "half_way"), [(5, 2), (8, 4), (3, 2)])
+def test_a_run_worse_than_the_median_is_pruned_half_way_with_a_reason(
+    iterations, half_way, monkeypatch, sqlite, tmp_path
+):
+    """One that is worse before alone is not."""
+    assignments = (f"loop.num_iterations={iterations}", *SPECIFICATION.assignments[1:])
+    spec = dataclasses.replace(SPECIFICATION, assignments=assignments)
+
     def value(name, t):
-        this = 9.0 if name == "0006-s0" else 1.0
-        return fake_runs.summary(this) if t is None else this
+        if t is None:
+            return fake_runs.summary(1.0)
+        return 9.0 if name == "0006-s0" or (name == "0007-s0" and t < half_way) else 1.0
 
     by_value(monkeypatch, value)
-    work(SPECIFICATION, sqlite, 7, tmp_path, 0)
-    study = opened(sqlite)
-    assert states(study) == {"COMPLETE": 6, "PRUNED": 1}
-    assert study.trials[6].user_attrs["reason"] == "worse than the median at iteration 2"
+    work(spec, sqlite, 8, tmp_path, 0)
+    study = opened(sqlite, spec)
+    assert states(study) == {"COMPLETE": 7, "PRUNED": 1}
+    reason = study.trials[6].user_attrs["reason"]
+    assert reason == f"worse than the median at iteration {half_way}"
 
 
 @pytest.mark.parametrize(("seed", "state"), [(3, "PRUNED"), (4, "COMPLETE")])

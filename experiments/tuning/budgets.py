@@ -4,6 +4,7 @@ A study at a budget whose ranking is another one finds what is best for that bud
 """
 
 import dataclasses
+import io
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -23,9 +24,10 @@ from experiments.result_files import DIVERGED, to_markdown
 from experiments.screen import counted, screen, warn
 from experiments.sweep import Workers, execute_sweep, records_of
 from experiments.sweep_command import check_all_worked, print_left
+from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest
 from experiments.tuning.specification import PRESETS, StudySpecification
-from experiments.tuning.study import objective_value
+from experiments.tuning.study import half_way, objective_value
 from experiments.tuning.study_folder import check_no_sweep
 from experiments.units import RunUnit
 
@@ -120,8 +122,16 @@ def _row(unit: RunUnit, record: Record) -> dict[str, Any]:
         "preset": unit.spec.preset,
         "seed": unit.spec.seed,
         "value": math.inf if bad else value,
+        "half_way": _half_way(unit, record),
         "cpu_seconds": summary["cpu_seconds"]["process"],
     }
+
+
+def _half_way(unit: RunUnit, record: Record) -> float:
+    """The best value when pruning begins; infinite if the run ended before."""
+    history = pd.read_csv(io.BytesIO(record.files["metrics.csv"]))
+    until = history[describe(unit.spec.task).objective][: half_way(unit.spec.hparams) + 1]
+    return float(until.min()) if np.isfinite(until).all() else math.inf
 
 
 def agreement(values: pd.DataFrame, presets: Sequence[str]) -> pd.DataFrame:
@@ -129,7 +139,7 @@ def agreement(values: pd.DataFrame, presets: Sequence[str]) -> pd.DataFrame:
 
     A point's value is the mean over seeds; one that diverged at any seed comes last. Of several
     seeds, how well one ranks as another does at the same budget: a budget whose own seeds disagree
-    cannot agree with another one.
+    cannot agree with another one. And how well half a run tells, where pruning begins.
     """
     means = values.groupby(["preset", "point"])["value"].mean().unstack("preset")
     ranks = means.rank()
@@ -142,6 +152,7 @@ def agreement(values: pd.DataFrame, presets: Sequence[str]) -> pd.DataFrame:
         row["p"] = "-" if preset == last else f"{_p_value(ranks[preset], ranks[last]):.2g}"
         if values["seed"].nunique() > 1:
             row["between seeds"] = f"{_between_seeds(own):.2f}"
+        row["pairs right half way"] = f"{_right_pairs(own['half_way'], own['value']):.2f}"
         best: Any = means[preset].idxmin()
         told = str(best), f"{ranks[last][best]:.0f} of {len(ranks)}"
         if np.isinf(means[preset].min()):  # all points diverged
@@ -167,6 +178,14 @@ def _between_seeds(values: pd.DataFrame) -> float:
     pairs = itertools.combinations(ranks.columns, 2)
     found = [correlation(ranks[a], ranks[b]) for a, b in pairs]
     return float(np.mean(found)) if found else math.nan
+
+
+def _right_pairs(early: pd.Series, late: pd.Series) -> float:
+    """The share of pairs of runs whose order is that of their ends (concordance; by chance 0.5)."""
+    x, y = early.rank().to_numpy(), late.rank().to_numpy()
+    of_early, of_late = np.sign(x[:, None] - x), np.sign(y[:, None] - y)
+    differ = of_late != 0.0
+    return float((1.0 + (of_early * of_late)[differ].mean()) / 2.0) if differ.any() else math.nan
 
 
 def _p_value(x: Any, y: Any) -> float:

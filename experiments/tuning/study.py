@@ -267,9 +267,10 @@ def open_study(
 def _open_study(
     spec: StudySpecification, storage: optuna.storages.BaseStorage, worker: int
 ) -> optuna.Study:
-    # Compares a trial's best value so far with the median of those before it at the same iteration;
-    # the first ones say little. A later seed is behind a good end of the first, and hardly pruned.
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)
+    # Compares a trial's best value so far with the median of those before it at the same iteration.
+    # A later seed is behind a good end of the first, and hardly pruned.
+    warm_up = half_way(spec.run(spec.seeds[0], {}).hparams)
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=warm_up)
     parts: dict[str, Any] = {"study_name": spec.name, "storage": storage, "pruner": pruner}
     parts["sampler"] = make_sampler(spec, worker)
     try:
@@ -371,6 +372,16 @@ def objective(trial: optuna.Trial, spec: StudySpecification, out: Path) -> float
         trial.set_user_attr(f"cpu_seconds_s{seed}", summary["cpu_seconds"]["process"])
         values.append(value)
     return float(np.mean(values))
+
+
+def half_way(hparams: Hparams) -> int:
+    """The iteration from which on a run is compared with others.
+
+    Before, it counts how fast a policy leaves its start, not where it ends. Of 20 runs on the
+    walker half of the pairs are in the order of their ends after 3 of EIM's 150 iterations (0.49;
+    half way 0.87), after 8 of G-EIM's 30 0.62 (0.83). `rank-budgets` tells it of half way.
+    """
+    return max(2, hparams.loop.num_iterations // 2)
 
 
 def _most_reports(hparams: Hparams) -> int:
