@@ -188,10 +188,9 @@ def _nothing_left_by_errors(out: Path) -> Iterator[None]:
     """
     try:
         yield
-    except BaseException:
+    finally:
         if [path.name for path in out.iterdir()] == ["config.yaml"]:
             (out / "config.yaml").unlink()
-        raise
 
 
 def _identities(out: Path, runs: list[Path]) -> dict[str, list[str]]:
