@@ -188,9 +188,10 @@ def _nothing_left_by_errors(out: Path) -> Iterator[None]:
     """
     try:
         yield
-    finally:
+    except BaseException:
         if [path.name for path in out.iterdir()] == ["config.yaml"]:
             (out / "config.yaml").unlink()
+        raise
 
 
 def _identities(out: Path, runs: list[Path]) -> dict[str, list[str]]:
