@@ -17,6 +17,7 @@ from virl_tf.validation import (
     check_number_columns,
     check_two_axes,
     reason,
+    shortened,
 )
 
 import numpy as np
@@ -402,9 +403,7 @@ def held_instead(column: pd.Series) -> str:
 def _rows(bad: np.ndarray) -> str:
     """'rows 3, 17 and 2 more'."""
     found = np.flatnonzero(bad)
-    shown = ", ".join(str(row) for row in found[:MOST_NAMED])
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return f"row{'s' if len(found) > 1 else ''} {shown}{more}"
+    return f"row{'s' if len(found) > 1 else ''} {shortened(found, MOST_NAMED)}"
 
 
 def _rows_and_line(bad: np.ndarray, path: Path) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from virl_tf.persistence.files import DamagedFileError
 from virl_tf.persistence.hdf5 import array_within, within
-from virl_tf.validation import MAX_UNPACKED_BYTES, InputError, reason
+from virl_tf.validation import MAX_UNPACKED_BYTES, InputError, reason, shortened
 
 import h5py
 import numpy as np
@@ -111,8 +111,7 @@ def _told(group: h5py.Group) -> str:
             found.append(f"{name} {list(item.shape)}")
 
     group.visititems(visit)
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return f"{', '.join(found[:MOST_NAMED])}{more}" if found else "none"
+    return shortened(found, MOST_NAMED) or "none"
 
 
 def _side_by_side(parts: dict[str, np.ndarray]) -> np.ndarray:

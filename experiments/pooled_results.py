@@ -10,7 +10,7 @@ from virl_tf.methods import METHODS
 from virl_tf.persistence.configuration import differences as config_differences
 from virl_tf.persistence.configuration import numerics, versions
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, shortened
 
 import pandas as pd
 
@@ -32,12 +32,6 @@ def other_than_now(made_by: Mapping[str, str], preset: object) -> list[str]:
     """In which of these packages, `numerics` of a preset, the versions are others now."""
     now = numerics(versions(), preset)
     return config_differences(made_by, {name: now.get(name) for name in made_by})
-
-
-def shortened(names: Sequence[Any], most: int = 3) -> str:
-    """'a, b, c and 5 more'."""
-    shown = ", ".join(map(str, names[:most]))
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def check_poolable(what: str, found: Mapping[Any, set[str]]) -> None:

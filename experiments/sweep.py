@@ -25,14 +25,14 @@ from typing import Any
 
 from virl_tf.persistence.configuration import differences, numerics
 from virl_tf.persistence.files import plain, write_text
-from virl_tf.validation import InputError, check_integer
+from virl_tf.validation import InputError, check_integer, shortened
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from experiments.pooled_results import numerics_in, other_than_now, shortened
+from experiments.pooled_results import numerics_in, other_than_now
 from experiments.records import FOLDER, SUFFIX, Record, find_records, read_record, write_record
 from experiments.tasks import modules_elsewhere
 from experiments.units import Unit

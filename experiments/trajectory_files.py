@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 from virl_tf.persistence.files import map_array, map_arrays
 from virl_tf.trajectories.episodes import MOST_NAMED, Episodes, check_episodes, numbered
-from virl_tf.validation import InputError, check_choice, check_number_columns, reason
+from virl_tf.validation import (
+    InputError,
+    check_choice,
+    check_number_columns,
+    reason,
+    shortened,
+)
 
 import numpy as np
 import pandas as pd
@@ -380,9 +386,7 @@ def _pause(rows: np.ndarray, starts: np.ndarray, times: np.ndarray) -> str:
 
 
 def _episodes(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"episode{'s' if len(names) > 1 else ''} {shown}{more}"
+    return f"episode{'s' if len(names) > 1 else ''} {shortened(names, MOST_NAMED)}"
 
 
 def _values(frame: pd.DataFrame, file: TrajectoryFile) -> pd.DataFrame:

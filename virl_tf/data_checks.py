@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from virl_tf.validation import InputError, as_option
+from virl_tf.validation import InputError, as_option, shortened
 
 MOST_NAMED = 5  # columns that one line names
 FEWEST_ROWS = 5  # in which a straight line is no coincidence
@@ -324,12 +324,8 @@ def _chosen(columns: list[Column], marks: Any) -> list[str]:
 
 
 def _columns(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:MOST_NAMED])
-    return f"column{'s' if len(names) > 1 else ''} {shown}{_more(names)}"
-
-
-def _more(names: list[str]) -> str:
-    return f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    shown = shortened(map(repr, names), MOST_NAMED)
+    return f"column{'s' if len(names) > 1 else ''} {shown}"
 
 
 def _drop(names: list[str]) -> str:

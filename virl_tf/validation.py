@@ -34,6 +34,13 @@ def told(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:80]} ..."
 
 
+def shortened(names: Iterable[Any], most: int = 3) -> str:
+    """'a, b, c and 5 more'."""
+    texts = list(map(str, names))
+    shown = ", ".join(texts[:most])
+    return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown
+
+
 def closest(name: str, valid: Iterable[str]) -> str:
     """What to say about an unknown name: the nearest valid one, if any is near, and all of them."""
     valid = sorted(valid)
@@ -187,7 +194,7 @@ def _check_spread(x: np.ndarray, labels: Sequence[str], names: Sequence[str] | N
     constant = np.flatnonzero((spread <= 1e-12 * largest) & (largest <= _MAX_MAGNITUDE))
     if constant.size:
         i, others = constant[0], [labels[j] for j in constant[1:]]
-        also = f", and so are {_listed(others)}" if others else ""
+        also = f", and so are {shortened(others, 10)}" if others else ""
         raise InputError(
             f"demonstrations: column {labels[i]} is constant (value {x[0, i]:.6g}){also}; "
             f"every column must vary. Drop {'them' if also else 'it'}"
@@ -325,7 +332,7 @@ def check_number_columns(where: str, held: Mapping[str, str]) -> None:
     if not numbers:
         raise InputError(f"{text}; no column holds numbers{_decimal_commas(held.values())}.")
     raise InputError(
-        f"{text}; without numbers: {_listed(wrong)}; with numbers: {_listed(numbers)}; "
+        f"{text}; without numbers: {shortened(wrong, 10)}; with numbers: {shortened(numbers, 10)}; "
         f"drop the former{_exclude(wrong)}, or mend their rows."
     )
 
@@ -349,8 +356,3 @@ def _decimal_commas(held: Iterable[str]) -> str:
         return ""
     read = "pandas.read_csv(FILE, sep=';', decimal=',')"
     return f"; they seem to have decimal commas: write points ({read})"
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:10])
-    return f"{shown} and {len(names) - 10} more" if len(names) > 10 else shown

@@ -7,12 +7,11 @@ from typing import Any
 from virl_tf.persistence.configuration import differences
 from virl_tf.persistence.files import write_text
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.validation import InputError
+from virl_tf.validation import InputError, shortened
 
 import optuna
 from optuna.trial import TrialState
 
-from experiments.pooled_results import shortened
 from experiments.tuning.specification import StudySpecification, without_password
 from experiments.tuning.study import ELSEWHERE, count
 
