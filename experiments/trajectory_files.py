@@ -107,7 +107,7 @@ def load_episodes(file: TrajectoryFile) -> Episodes:
         if kind == ".npz":
             return _of_arrays(file)
         if kind in HDF5_KINDS:
-            return _of_hdf5(file)
+            return _of_named(*read_hdf5(file.path, parse_names(file.array)), file)
         if kind == ".npy":
             return _of_array(map_array(file.path), file)
         return _of_table(read_table(file.path), file)
@@ -223,15 +223,13 @@ def _of_arrays(file: TrajectoryFile) -> Episodes:
             f"it holds {shapes or 'no array'}; choose one [N, T, D] with --array NAME, or store an "
             "array [T, D] for each episode, or values [M, D] and lengths [N]."
         )
-    names = sorted(arrays, key=_natural)
-    if len({x.shape[1] for x in arrays.values()}) > 1:
-        return check_episodes([arrays[name] for name in names], names=names)  # says which
-    places, kept = _places(numbered(arrays[names[0]].shape[1]), file)
-    return check_episodes([arrays[n][:, places] for n in names], names=names, columns=kept)
+    return _of_named(arrays, numbered(next(iter(arrays.values())).shape[1]), file)
 
 
-def _of_hdf5(file: TrajectoryFile) -> Episodes:
-    arrays, columns = read_hdf5(file.path, parse_names(file.array))
+def _of_named(
+    arrays: Mapping[str, np.ndarray], columns: Sequence[str], file: TrajectoryFile
+) -> Episodes:
+    """An array [T_i, D] for each episode, by its name."""
     names = sorted(arrays, key=_natural)
     if len({x.shape[1] for x in arrays.values()}) > 1:
         return check_episodes([arrays[name] for name in names], names=names)  # says which
