@@ -4,7 +4,7 @@ An observer is called with the state after each iteration and that iteration's r
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -38,28 +38,27 @@ _SHOWN = {
 }
 
 
-class ProgressBar:
-    """A bar over the iterations with the last one's numbers, and a line for each (the only output
-    where there is no terminal).
-    """
+Bar = TypeVar("Bar", bound="_Bar")
 
-    def __init__(self, num_iterations: int, console: Console | None = None):
-        """For a run of `num_iterations` in all."""
-        console = console or Console(stderr=True)
+
+class _Bar:
+    """A bar with the time that has passed and is left, on the screen while it is entered."""
+
+    def __init__(self, unit: str, console: Console | None, *further: TextColumn):
+        self._console = console or Console(stderr=True)
         self._progress = Progress(
-            TextColumn("iteration"),
+            TextColumn(unit),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
+            *further,
+            console=self._console,
+            disable=not self._console.is_terminal,
         )
-        self._console = console
-        self._task = self._progress.add_task("", total=num_iterations)
 
-    def __enter__(self) -> "ProgressBar":
+    def __enter__(self: Bar) -> Bar:
         """Show the bar."""
         self._progress.start()
         return self
@@ -67,6 +66,17 @@ class ProgressBar:
     def __exit__(self, *_: Any) -> None:
         """Take it down."""
         self._progress.stop()
+
+
+class ProgressBar(_Bar):
+    """A bar over the iterations with the last one's numbers, and a line for each (the only output
+    where there is no terminal).
+    """
+
+    def __init__(self, num_iterations: int, console: Console | None = None):
+        """For a run of `num_iterations` in all."""
+        super().__init__("iteration", console)
+        self._task = self._progress.add_task("", total=num_iterations)
 
     def resume(self, t: int) -> None:
         """Say that the first t iterations were done before."""
@@ -90,35 +100,15 @@ class ProgressBar:
         self._progress.update(self._task, completed=state.t - bool(state.pooled))
 
 
-class StepBar:
+class StepBar(_Bar):
     """A bar over the steps of a policy's fit; where there is no terminal, a line for each tenth."""
 
     def __init__(self, num_steps: int, console: Console | None = None):
         """For `num_steps` in all."""
-        self._console = console or Console(stderr=True)
+        super().__init__("step", console, TextColumn("ELBO {task.fields[elbo]:.4g}"))
         self._num_steps = num_steps
         self._done = 0
-        self._progress = Progress(
-            TextColumn("step"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("ELBO {task.fields[elbo]:.4g}"),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
         self._task = self._progress.add_task("", total=num_steps, elbo=float("nan"))
-
-    def __enter__(self) -> "StepBar":
-        """Show the bar."""
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        """Take it down."""
-        self._progress.stop()
 
     def extend(self, num_steps: int) -> None:
         """So many steps more than it was made for."""
