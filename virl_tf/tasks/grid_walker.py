@@ -143,12 +143,17 @@ class GridWalker:
         return checked("x", x, self.dim)
 
 
-def num_half_angles(variance: float) -> int:
-    """Cells of the quadrature on half of the circle.
-
-    17 per standard deviation of an angle (spacing 0.8), however narrow.
+def half_circle(spacing: float, variance: float) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes [A] and weights [A] of the trapezoidal rule on half of the circle, which is enough by
+    symmetry, without those where every waypoint would be 9 standard deviations off.
     """
-    return 1024 * max(1, int(np.ceil(np.sqrt(1e-3 / variance))))
+    # 17 cells per standard deviation of an angle (spacing 0.8), however narrow.
+    half = 1024 * max(1, int(np.ceil(np.sqrt(1e-3 / variance))))
+    angles = np.linspace(0.0, np.pi, half + 1)
+    quadrature = np.full(len(angles), 2.0 * np.pi / half)
+    quadrature[[0, -1]] *= 0.5  # the first and last node belong to both halves
+    reach = np.abs(np.cos(angles) - spacing) <= 18.0 * np.sqrt(variance)
+    return angles[reach], quadrature[reach]
 
 
 class _Recursion:
@@ -171,14 +176,7 @@ class _Recursion:
         self.spacing, self.variance = spacing, variance
         width = 9.0 * np.sqrt(variance)
         errors = np.linspace(-width, width, self.num_errors)
-        # By symmetry half of the angles are enough; the first and last of them belong to both
-        # halves. Beyond `reach` every waypoint would be 9 standard deviations off.
-        half = num_half_angles(variance)
-        angles = np.linspace(0.0, np.pi, half + 1)
-        quadrature = np.full(len(angles), 2.0 * np.pi / half)
-        quadrature[[0, -1]] *= 0.5
-        reach = np.abs(np.cos(angles) - spacing) <= 2.0 * width
-        self.angles, self.quadrature = angles[reach], quadrature[reach]
+        self.angles, self.quadrature = half_circle(spacing, variance)
         # log V_i for i = d, ..., 1; the integrand of V_{i-1} uses V_i.
         log_values = [np.zeros_like(errors)]
         self._splines = [CubicSpline(errors, log_values[0])]

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.numerics import DENSITY, LOG_2PI, generator, numpy_seed
-from virl_tf.tasks.grid_walker import GridWalker, num_half_angles
+from virl_tf.tasks.grid_walker import GridWalker, half_circle
 from virl_tf.validation import InputError, check_integer, check_positive, check_seed
 
 
@@ -256,13 +256,9 @@ def _log_normaliser(num_steps: int, spacing: float, variance: float, goal_varian
     """
     from scipy.interpolate import CubicSpline
 
-    spread, half = np.sqrt(variance), num_half_angles(variance)
+    spread = np.sqrt(variance)
     errors = np.linspace(-9.0 * spread, 9.0 * spread, 181)
-    angles = np.linspace(0.0, np.pi, half + 1)
-    quadrature = np.full(len(angles), 2.0 * np.pi / half)
-    quadrature[[0, -1]] *= 0.5
-    reach = np.abs(np.cos(angles) - spacing) <= 18.0 * spread
-    angles, quadrature = angles[reach], quadrature[reach]
+    angles, quadrature = half_circle(spacing, variance)
     # |h_d^y| <= d: the trapezoidal rule in w is exact up to images of the goal, a period 2 pi /
     # step away and 9 deviations off.
     deviation = np.sqrt(goal_variance)
