@@ -175,7 +175,9 @@ def test_our_column_of_the_grid_walker_is_virls_network_with_eims_policy_steps()
 
 
 def test_the_search_space_is_table_1():
-    found = {name: (row.description, row.usage) for name, row in search_space().items()}
+    found = {
+        name: (row.spec["description"], row.spec["usage"]) for name, row in search_space().items()
+    }
     assert found == {name: row[:2] for name, row in TABLE_1.items()}
 
 

@@ -348,8 +348,6 @@ def parse_yaml(text: str, source: str) -> Any:
 class SearchParameter:
     """A row of Table 1."""
 
-    description: str
-    usage: str
     type: str
     low: float | None
     high: float | None
@@ -374,8 +372,6 @@ def search_space() -> dict[str, SearchParameter]:
     rows = read_yaml(DIRECTORY / "search_space.yaml")
     return {
         name: SearchParameter(
-            row["description"],
-            row["usage"],
             row["type"],
             row.get("low"),
             row.get("high"),

@@ -19,9 +19,9 @@ Fit = Callable[[np.ndarray], Mixture]
 """How EM describes the rows [N, D] that it was chosen by, or further ones."""
 
 
-def describe_density(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Mixture:
+def describe_density(x: np.ndarray, seed: int) -> Mixture:
     """An EM mixture of x [N, D]: `density_fit` to the rows that it was chosen by."""
-    return density_fit(x, seed, groups)(x)
+    return density_fit(x, seed)(x)
 
 
 def density_fit(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Fit:

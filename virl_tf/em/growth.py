@@ -98,7 +98,7 @@ class Growth(NamedTuple):
 
     def on(self, x: np.ndarray) -> "Growth":
         """The same after EM on x [N, D]."""
-        z = (looked_at(x) - self.shift) / self.scale
+        z = (x[rows_looked_at(*x.shape)] - self.shift) / self.scale
         wide = background_gaussian(z, self.background) if self.background > 0.0 else None
         with one_thread():
             return self._replace(grown=[self._again(one, z, wide) for one in self.grown])
@@ -161,11 +161,6 @@ def go_on(mixture: Mixture, x: np.ndarray) -> Mixture:
         np.asarray(mixture.covariances / (scale[:, None] * scale)),
     )
     return Growth([Grown(score=np.nan, pseudo_rows=0.0, gaussians=start)], shift, scale).mixture(x)
-
-
-def looked_at(x: np.ndarray) -> np.ndarray:
-    """Those rows of x [N, D]."""
-    return x[rows_looked_at(*x.shape)]
 
 
 def rows_looked_at(n: int, d: int) -> Int64[Array, " M"]:
