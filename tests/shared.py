@@ -126,6 +126,12 @@ def make_state(t=1, num_components=3, num_weights=2):
     return State(t, make_mixture(num_components, seed=t), reward, weights)
 
 
+def contents(folder):
+    """All files below a folder: {their paths in it: bytes}."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
 def remembered(function):
     """`function`, which is called once for the same arguments; arrays are told by their bytes."""
     known = {}

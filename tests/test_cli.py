@@ -1,6 +1,5 @@
 """The command line as a user meets it: real processes, real folders."""
 
-import hashlib
 import json
 import shutil
 import signal
@@ -17,6 +16,7 @@ import yaml
 
 from experiments import cli
 from tests import tiny
+from tests.shared import contents
 
 pytestmark = pytest.mark.usefixtures("quick")
 ROOT = Path(__file__).parent.parent
@@ -24,14 +24,6 @@ ROOT = Path(__file__).parent.parent
 TINY = ["--preset", "smoke", "--modes", "5", "--components", "2"]
 TINY += tiny.set_words("network.layer_size=8", "training.num_epochs=2", "loop.num_iterations=3")
 TINY += tiny.set_words("loop.num_negatives=500", "policy.update_steps=2")
-
-
-def digest(folder: Path) -> dict[str, str]:
-    return {
-        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in folder.rglob("*")
-        if p.is_file()
-    }
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +71,11 @@ def test_run_writes_the_documented_files(call, method, finished, tmp_path):
 
 
 def test_run_again_leaves_a_finished_run_alone(call, finished):
-    before = digest(finished)
+    before = contents(finished)
     status, shown, _ = call("run", "gaussians", *TINY, "--out", finished)
     assert status == 0
     assert "finished before" in " ".join(shown.split())
-    assert digest(finished) == before
+    assert contents(finished) == before
 
 
 def test_run_again_makes_a_result_that_was_removed(call, finished):
@@ -183,11 +175,11 @@ def test_a_signal_in_what_tensorflow_calls_from_cpp_comes_behind_it(monkeypatch)
 
 
 def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call, finished):
-    before = digest(finished)
+    before = contents(finished)
     status, _, error = call("run", "gaussians", *TINY, "--seed", "1", "--out", finished)
     assert status == 2
     assert "seed: 0 there, 1 now" in error
-    assert digest(finished) == before
+    assert contents(finished) == before
 
 
 @pytest.mark.parametrize(
@@ -261,14 +253,14 @@ def test_figures_are_the_same_bytes_when_drawn_again(call, finished, tmp_path):
 
 
 def test_obstacles_are_for_path_planning(call, finished):
-    before = digest(finished)
+    before = contents(finished)
     status, _, error = call("infer", finished, "--components", "3", "--obstacles", "0.3")
     assert status == 2
     assert error == "error: --obstacles is for path_planning; these are runs of gaussians.\n"
     status, _, error = call("infer", finished, "--components", "3", "--support", "free.py")
     assert status == 2
     assert "--support is for fits to your own demonstrations" in error
-    assert digest(finished) == before
+    assert contents(finished) == before
 
 
 def test_help_answers_without_tensorflow():

@@ -19,7 +19,7 @@ from experiments.result_files import columns_of
 from experiments.sweep import RUNS, execute_unit, is_finished, record_file
 from experiments.units import units_of
 from tests import tiny
-from tests.test_cli import digest
+from tests.shared import contents
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -157,19 +157,19 @@ def test_a_run_of_path_planning_stores_the_single_behaviour(path, walker):
 
 
 def test_run_again_leaves_a_finished_run_alone(call, walker):
-    before = digest(walker)
+    before = contents(walker)
     status, shown, _ = call("run", "grid_walker", *TINY, "--steps", "3", "--out", walker)
     assert status == 0
     assert "finished before" in " ".join(shown.split())  # a long path breaks the line
-    assert digest(walker) == before
+    assert contents(walker) == before
 
 
 def test_a_run_of_other_steps_in_the_folder_is_refused_and_nothing_changes(call, walker):
-    before = digest(walker)
+    before = contents(walker)
     status, _, error = call("run", "grid_walker", *TINY, "--steps", "4", "--out", walker)
     assert status == 2
     assert "steps: 3 there, 4 now" in error
-    assert digest(walker) == before
+    assert contents(walker) == before
 
 
 def test_a_killed_run_continues_and_ends_with_the_same_numbers(call, eim, tmp_path):
@@ -223,14 +223,14 @@ def test_inference_counts_modes_against_the_training_policy(inferred, walker):
 
 
 def test_infer_again_leaves_it_alone(call, inferred, walker):
-    before = digest(inferred)
+    before = contents(inferred)
     status, shown, _ = call("infer", walker, "--components", "6", *FEW_STEPS)
     assert status == 0
     assert "finished before" in " ".join(shown.split())  # a long path breaks the line
     status, _, error = call("infer", walker, "--components", "7", *FEW_STEPS)
     assert status == 2
     assert "components: 6 there, 7 now" in error
-    assert digest(inferred) == before
+    assert contents(inferred) == before
 
 
 def test_infer_goes_on_with_what_a_version_of_the_same_numbers_made(
@@ -246,13 +246,13 @@ def test_infer_goes_on_with_what_a_version_of_the_same_numbers_made(
 
 
 def test_a_run_of_the_same_name_is_another_run(call, inferred, walker, eim, tmp_path):
-    before, other = digest(inferred), tmp_path / walker.name
+    before, other = contents(inferred), tmp_path / walker.name
     shutil.copytree(walker, other)
     shutil.copyfile(eim / "reward.keras", other / "reward.keras")
     status, _, error = call("infer", other, "--components", "6", "--out", inferred, *FEW_STEPS)
     assert status == 2
     assert "another configuration" in error
-    assert digest(inferred) == before
+    assert contents(inferred) == before
 
 
 def test_inference_with_obstacles_tells_what_they_block(obstructed):
@@ -292,7 +292,7 @@ def test_inference_that_cannot_be_is_one_clear_line_and_leaves_nothing(
     call, runs, options, message, request, tmp_path
 ):
     runs = [request.getfixturevalue(name) for name in runs]
-    before = [digest(run) for run in runs]
+    before = [contents(run) for run in runs]
     status, _, error = call(
         "infer", *runs, "--components", "3", *options, "--out", tmp_path / "out"
     )
@@ -301,15 +301,15 @@ def test_inference_that_cannot_be_is_one_clear_line_and_leaves_nothing(
     assert len(error.splitlines()) == 1
     assert message in error
     assert not (tmp_path / "out").exists()
-    assert [digest(run) for run in runs] == before
+    assert [contents(run) for run in runs] == before
 
 
 def test_a_run_is_no_folder_for_its_inference(call, walker):
-    before = digest(walker)
+    before = contents(walker)
     status, _, error = call("infer", walker, "--components", "3", "--out", walker)
     assert (status, len(error.splitlines())) == (2, 1)
     assert "is the run itself" in error
-    assert digest(walker) == before
+    assert contents(walker) == before
 
 
 # --- a sweep and its claims -----------------------------------------------------------------------
@@ -392,11 +392,11 @@ def test_a_sweeps_table_has_a_row_for_every_stage_and_method(swept):
 
 
 def test_the_same_sweep_again_does_nothing(call, swept):
-    before = digest(swept)
+    before = contents(swept)
     status, shown, _ = call(*SWEEP, "--out", swept)
     assert status == 0
     assert "3 of 3 units finished" in " ".join(shown.split())
-    assert digest(swept) == before
+    assert contents(swept) == before
 
 
 def test_a_seed_given_twice_counts_once(call, swept, tmp_path):
@@ -407,11 +407,11 @@ def test_a_seed_given_twice_counts_once(call, swept, tmp_path):
 
 
 def test_another_sweep_in_the_folder_is_refused(call, swept):
-    before = digest(swept)
+    before = contents(swept)
     status, _, error = call("sweep", "path_planning", *TINY, "--workers", "1", "--out", swept)
     assert status == 2
     assert "sweep: 'grid_walker' there, 'path_planning' now" in error
-    assert digest(swept) == before
+    assert contents(swept) == before
 
 
 def test_one_seed_is_not_enough_for_any_claim_on_the_grid_walker(call, swept, monkeypatch):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from tests.shared import make_mixture, make_network, make_reward, make_state
+from tests.shared import contents, make_mixture, make_network, make_reward, make_state
 from tests.test_cli import TINY
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -286,12 +286,12 @@ def test_a_second_process_is_refused_and_changes_nothing(tmp_path):
     # As if the first process had not come to its end yet.
     for name in ("reward.keras", "policy.npz"):
         (path / name).unlink()
-    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    before = contents(path)
     # A lock belongs to an open file, so this process stands for the first one.
     refused = pytest.raises(InputError, match="another process is working on the run in")
     with RunFolder(path).locked(), refused:
         fit_into(path, num_iterations=1)
-    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
+    assert contents(path) == before
     again = fit_into(path, num_iterations=1)
     np.testing.assert_array_equal(again.policy.means, first.policy.means)
 

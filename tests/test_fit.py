@@ -19,7 +19,7 @@ import tensorflow as tf
 import yaml
 
 from tests import tiny
-from tests.shared import make_mixture, make_reward
+from tests.shared import contents, make_mixture, make_reward
 
 X = tiny.demonstrations()
 pytestmark = pytest.mark.usefixtures("quick")
@@ -592,12 +592,6 @@ def test_a_run_stopped_in_its_first_iteration_starts_again(fitted, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         tiny_fit(method, directory=tmp_path / "run", evaluate=Stop(at=1))
     assert result_bytes(tiny_fit(method, directory=tmp_path / "run")) == result_bytes(expected)
-
-
-def contents(folder):
-    return {
-        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
 
 
 def refuse_compute(*_, **__):

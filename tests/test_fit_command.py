@@ -28,6 +28,7 @@ from experiments.figures import style
 from experiments.fit_request import parse_numbers
 from experiments.inference import _closed
 from tests import tiny
+from tests.shared import contents
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -117,10 +118,10 @@ def test_pictures_are_drawn(finished):
 
 def test_the_same_command_leaves_a_finished_run_alone(call, finished):
     out, shown = finished
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    before = contents(out)
     again = call("fit", out.parent / "mine.csv", "--columns", "speed,distance", *TINY, "--out", out)
     assert again[0] == 0
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert contents(out) == before
     assert "minute" in shown
     assert "minute" not in again[1]
     assert "\nfinished before; nothing is fitted again\n" in again[1]
@@ -139,13 +140,13 @@ def test_quiet_leaves_the_warnings(call, finished):
 def test_another_file_is_refused_and_nothing_changes(call, finished):
     out, _ = finished
     np.save(out.parent / "other.npy", clusters(200, 2, seed=1))
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    before = contents(out)
     status, _, error = call(
         "fit", out.parent / "other.npy", "--components", "3", *TINY, "--out", out
     )
     assert status == 2
     assert "another configuration" in error
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert contents(out) == before
 
 
 @pytest.fixture(scope="module")

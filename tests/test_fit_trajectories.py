@@ -21,7 +21,7 @@ from experiments.evaluation.trajectories import (
 )
 from experiments.figures.trajectories import draw_trajectories
 from tests import arm
-from tests.shared import make_mixture
+from tests.shared import contents, make_mixture
 from tests.test_fit_command import TINY
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -76,12 +76,12 @@ def test_the_printed_snippet_gives_paths(finished, capsys):
 
 def test_a_finished_run_is_left_alone(call, finished):
     out, _ = finished
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    before = contents(out)
     options = ["--trajectories", "--episode", "who", "--time", "clock", "--encoding", "components"]
     options += ["--encoding-size", "2"]
     status, _, error = call("fit", out.parent / "paths.csv", *options, *SMALL, "--out", out)
     assert status == 0, error
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert contents(out) == before
 
 
 CONSTRAINT = """
@@ -295,9 +295,9 @@ def test_paths_may_have_a_context_each(call, tmp_path):
     assert np.load(tmp_path / "one/trajectories.npz")["trajectories"].shape == (1000, 12, 2)
     _check_draws_inside_of_a_support(call, one[:-2], tmp_path)
     again = ["fit", tmp_path / "paths.csv", *options, "--out", tmp_path / "out"]
-    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    before = contents(tmp_path / "out")
     written = (tmp_path / "out/encoding.npz").stat().st_mtime_ns
     assert call(*again)[0] == 0
     assert (tmp_path / "out/encoding.npz").stat().st_mtime_ns == written
-    after = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    after = contents(tmp_path / "out")
     assert after == before

@@ -27,7 +27,7 @@ from experiments.evaluation import judged
 from experiments.figures import judged as figure_of_judged
 from experiments.figures.judged import _pairs
 from tests import tiny
-from tests.shared import make_reward
+from tests.shared import contents, make_reward
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -56,10 +56,6 @@ def rows_file(folder, n=80):
 def command(folder, *options, splits=2):
     words = ["judge", folder / "mine.csv", "--group", "person", "--components", "2", *TINY]
     return [*words, "--splits", splits, "--outcome", folder / "outcome.py", *options]
-
-
-def bytes_of(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -197,10 +193,10 @@ def test_a_killed_command_goes_on_to_the_same_table(call, finished, tmp_path, mo
 
 def test_the_same_command_leaves_a_finished_folder_alone(call, finished):
     folder, out, shown = finished
-    before = bytes_of(out)
+    before = contents(out)
     status, again, error = call(*command(folder, "--out", out))
     assert status == 0, error
-    assert bytes_of(out) == before
+    assert contents(out) == before
     assert again.endswith(shown[shown.index("effective share") :])
 
 
@@ -214,11 +210,11 @@ def test_the_same_command_leaves_a_finished_folder_alone(call, finished):
 )
 def test_another_configuration_is_refused(call, finished, options, message):
     folder, out, _ = finished
-    before = bytes_of(out)
+    before = contents(out)
     status, _, error = call(*command(folder, *options, "--out", out))
     assert (status, len(error.splitlines())) == (2, 1)
     assert message in error
-    assert bytes_of(out) == before
+    assert contents(out) == before
 
 
 def test_a_damaged_table_is_refused(call, finished):
@@ -380,9 +376,9 @@ def test_columns_can_be_contexts(call, tmp_path):
         assert list(arrays["columns"]) == ["goal", "speed"]
         assert list(arrays["contexts"]) == ["goal"]
         assert np.isin(arrays["reward's draws"][:, 0], test[:, 0]).all()
-    before = bytes_of(tmp_path / "out")
+    before = contents(tmp_path / "out")
     assert call(*words)[0] == 0
-    assert bytes_of(tmp_path / "out") == before
+    assert contents(tmp_path / "out") == before
     status, _, error = call(*[word for word in words if word not in ("--contexts", "goal")])
     assert (status, "another configuration" in error) == (2, True)
 

@@ -26,6 +26,7 @@ from experiments.report.results import Results
 from experiments.result_files import RUN
 from experiments.sweep import RUNS, execute_unit, record_file, records_of
 from experiments.units import RunUnit, SweepRequest, units_of
+from tests.shared import contents
 
 
 @pytest.fixture
@@ -355,7 +356,7 @@ def test_records_of_other_versions_are_listed_and_refused(call, out, tmp_path):
     for unit in (first, second):
         shutil.rmtree(tmp_path / "made" / unit.name)
         put_record(unit, out, {**versions(), "numpy": "0.9", "python": "2.7"})
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    before = contents(out)
     for options in ([], ["--dry-run"]):
         status, _, error = call(*SWEEP, "--out", out, *options)
         assert status == 2
@@ -365,7 +366,7 @@ def test_records_of_other_versions_are_listed_and_refused(call, out, tmp_path):
         assert "python" not in error
         assert f"or delete these records and their folders in {out / 'runs'} to" in error
         assert len(error.splitlines()) == 1
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert contents(out) == before
     with pytest.raises(InputError, match=r"different versions of numpy .*zip and .*--pool"):
         read_results(out)
     assert len(read_results(out, pool=True)) > 7

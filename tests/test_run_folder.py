@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.shared import make_mixture, make_reward, make_state
+from tests.shared import contents, make_mixture, make_reward, make_state
 
 CONFIG = {
     "method": "virl",
@@ -34,10 +34,6 @@ def row(t, value=None):
 def record(folder, *states):
     for t in states:
         folder.record(make_state(t), row(t - 1))
-
-
-def contents(path):
-    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
 # --- open -----------------------------------------------------------------------------------------

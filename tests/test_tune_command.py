@@ -3,7 +3,6 @@ that only count.
 """
 
 import contextlib
-import hashlib
 import math
 import os
 import shlex
@@ -41,6 +40,7 @@ from experiments.tuning.study_folder import _place
 from experiments.tuning.tune_command import board, in_one_line, next_commands
 from tests import fake_runs
 from tests.fake_runs import COMMAND, SPECIFICATION
+from tests.shared import contents
 from tests.test_tuning_study import (
     ROOT,
     ask,
@@ -192,7 +192,7 @@ def no_workers(monkeypatch):
 def test_the_folder_of_another_study_is_refused_before_a_trial(tune, no_workers, tmp_path):
     assert tune(*COMMAND, "--trials", "2")[0] == 0
     (out,) = (tmp_path / "studies").iterdir()
-    before = digest(out / "trials")
+    before = contents(out / "trials")
     elsewhere = ("--storage", f"sqlite:///{tmp_path}/x.db", "--trials", "1")
     message = "holds the trials of another study"
     assert_one_error(tune(*COMMAND, *elsewhere), message)
@@ -203,7 +203,7 @@ def test_the_folder_of_another_study_is_refused_before_a_trial(tune, no_workers,
     assert_one_error(tune(*other), message)
     (out / "study.json").unlink()  # as studies before 1.0 left their folders
     assert_one_error(tune(*COMMAND, *elsewhere), message)
-    assert digest(out / "trials") == before
+    assert contents(out / "trials") == before
     assert tune(*COMMAND, *elsewhere, "--out", tmp_path / "x")[0] == 0
 
 
@@ -462,14 +462,6 @@ def test_parameters_in_one_line():
 # --- whole studies --------------------------------------------------------------------------------
 
 
-def digest(folder: Path) -> dict[str, str]:
-    return {
-        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in folder.rglob("*")
-        if p.is_file()
-    }
-
-
 def experiments(*arguments: object, check: int = 0) -> str:
     command = [sys.executable, "-m", "experiments", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
@@ -502,14 +494,14 @@ def test_a_real_study_from_beginning_to_end(tune, tmp_path):
     assert study.best_value == table["value"].min()
     assert study.trials[1].intermediate_values == pytest.approx(dict(enumerate(metrics)))
 
-    before = digest(out / "trials")
+    before = contents(out / "trials")
     assert tune(*REAL, "--trials", "2", "--out", out)[0] == 0
     assert tune(*REAL, "--trials", "1", "--out", out)[0] == 0
-    assert digest(out / "trials") == before
+    assert contents(out / "trials") == before
     assert_one_error(
         tune(*REAL, "--set", "loop.prior=flat", "--trials", "3", "--out", out), "'loop.prior=flat'"
     )
-    assert digest(out / "trials") == before
+    assert contents(out / "trials") == before
 
 
 @pytest.mark.slow
