@@ -261,19 +261,3 @@ def test_obstacles_are_for_path_planning(call, finished):
     assert status == 2
     assert "--support is for fits to your own demonstrations" in error
     assert contents(finished) == before
-
-
-def test_help_answers_without_tensorflow():
-    """One process for all: what it has not imported at the end, no command did."""
-    commands = [[], *([name] for name in typer.main.get_command(cli.app).commands)]
-    code = (
-        "import json, sys\n"
-        "from experiments.cli import app\n"
-        "for command in json.loads(sys.argv[1]):\n"
-        "    app([*command, '--help'], standalone_mode=False)\n"
-        "print('tensorflow' in sys.modules)\n"
-    )
-    command = [sys.executable, "-c", code, json.dumps(commands)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.count("Usage: ") == len(commands)
-    assert done.stdout.strip().endswith("False")
