@@ -375,7 +375,6 @@ def test_a_reward_with_contexts_is_exported_as_a_function_of_rows(tmp_path):
     )
     with pytest.raises(InputError, match=r"of a policy with contexts policy.condition\(c\)"):
         export.saved_model(reward.base, tmp_path / "policy")
-    export.saved_model(reward.base.condition(CONTEXTS[0]), tmp_path / "policy")
 
 
 def test_the_reward_of_one_context_is_a_target_for_policies():
