@@ -12,7 +12,6 @@ from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
 from virl_tf.persistence.files import load_arrays, write_json
 from virl_tf.persistence.policy_file import save_policy
-from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import GridWalker, PathPlanning
 
 import numpy as np
@@ -35,7 +34,6 @@ from experiments.evaluation.walks import (
     reward_contrasts,
     write_walks,
 )
-from experiments.inference import inference_of
 from experiments.result_files import check_same_task
 from experiments.specification import RunRequest
 from experiments.tasks import experiment_of
@@ -614,22 +612,6 @@ def test_a_run_that_ends_far_above_its_best_has_diverged():
 def test_diverged_is_a_nat_above_the_best_at_the_end_or_not_a_number(series, diverged):
     for kind in (list, np.array, pd.Series):
         assert base.status_of(kind(series)) == ("diverged" if diverged else "finished")
-
-
-@pytest.mark.parametrize("task", ["gaussians", "grid_walker"])
-def test_obstacles_are_for_path_planning(task, tmp_path):
-    RunFolder.open(tmp_path, config_of(task))
-    with pytest.raises(
-        InputError, match=f"--obstacles is for path_planning; these are runs of {task}"
-    ):
-        inference_of([tmp_path], [], 0.3)
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.5, 1.5, np.nan])
-def test_a_share_of_blocked_paths_is_between_zero_and_one(share):
-    experiment = experiment_of(config_of("path_planning", steps=4))
-    with pytest.raises(InputError, match="share of blocked paths must be"):
-        experiment.inference([], [], share)
 
 
 def test_inference_with_obstacles_knows_all_modes_of_the_training_policy(tmp_path, monkeypatch):
