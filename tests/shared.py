@@ -65,6 +65,16 @@ def quick_disk():
     sqlalchemy.event.remove(sqlalchemy.Engine, "connect", unsynced)
 
 
+class Executes:
+    """Makes a folder, the canary, when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
 def make_mixture(num_components=3, dim=2, seed=0):
     rng = np.random.default_rng(seed)
     weights = rng.uniform(0.5, 1.5, num_components)
@@ -117,6 +127,14 @@ def make_reward(
         mixture=empty_mixture(dim) if mixture is None else mixture,
         mixture_exponent=tf.constant(mixture_exponent, DENSITY),
     )
+
+
+def gradient(reward, x):
+    x = tf.constant(x, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        values = reward(x)
+    return tape.gradient(values, x).numpy()
 
 
 def make_state(t=1, num_components=3, num_weights=2):

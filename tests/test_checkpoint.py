@@ -1,5 +1,4 @@
 import io
-import os
 import stat
 
 from virl_tf.persistence.checkpoint import load_state, save_state
@@ -11,17 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.shared import make_mixture, make_state
-
-
-class Executes:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
+from tests.shared import Executes, make_mixture, make_state
 
 
 def names(folder):

@@ -33,9 +33,7 @@ from tests.shared import contents
 pytestmark = pytest.mark.usefixtures("quick")
 
 # The smallest run that goes through everything; its numbers mean nothing.
-TINY = tiny.set_words("network.num_layers=2", "network.layer_size=8", "training.num_epochs=2")
-TINY += tiny.set_words("loop.num_iterations=2", "loop.num_negatives=500", "kde.bandwidth=0.3")
-TINY += tiny.set_words("policy.update_steps=2", "policy.start=samples")
+TINY = tiny.FIT_WORDS
 
 
 def clusters(n, dim, seed=0):

@@ -25,17 +25,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.shared import make_mixture, make_network, make_reward, make_state
-
-
-class Executes:
-    """Makes the canary, a folder, when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
+from tests.shared import Executes, make_mixture, make_network, make_reward, make_state
 
 
 @pytest.fixture

@@ -28,9 +28,7 @@ from tests.shared import make_mixture, make_network, make_reward
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-TINY = tiny.set_words("network.num_layers=2", "network.layer_size=8", "training.num_epochs=2")
-TINY += tiny.set_words("loop.num_iterations=2", "loop.num_negatives=500", "kde.bandwidth=0.3")
-TINY += tiny.set_words("policy.update_steps=2", "policy.start=samples", "loop.min_gain=null")
+TINY = [*tiny.FIT_WORDS, "--set", "loop.min_gain=null"]
 MOVERS = ["demonstrations, replayed", "reward, among 3", "policy", "kernels", "EM by BIC"]
 MOVERS += ["behaviour cloning"]
 WORLD = """

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tests.reference import reward as reference
-from tests.shared import make_mixture, make_network, make_reward
+from tests.shared import gradient, make_mixture, make_network, make_reward
 
 # Rewards are about 10 in size and their networks are float32.
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-4}
@@ -18,14 +18,6 @@ TOLERANCE = {"rtol": 1e-5, "atol": 1e-4}
 def expected(reward, x, networks, base_exponent=1.0):
     shift, scale = np.asarray(reward.features.shift), np.asarray(reward.features.scale)
     return reference.cumulative(x, reward.base, base_exponent, networks, shift, scale)
-
-
-def gradient(reward, x):
-    x = tf.constant(x, tf.float64)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        values = reward(x)
-    return tape.gradient(values, x).numpy()
 
 
 # --- values ---------------------------------------------------------------------------------------

@@ -14,17 +14,9 @@ import pytest
 import tensorflow as tf
 
 from tests.reference import reward as reference
-from tests.shared import make_mixture, make_network, make_reward
+from tests.shared import gradient, make_mixture, make_network, make_reward
 
 PRETRAINED = Path(__file__).parent.parent / "experiments" / "results" / "pretrained"
-
-
-def gradient(reward, x):
-    x = tf.constant(x, tf.float64)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        values = reward(x)
-    return tape.gradient(values, x).numpy()
 
 
 def saved(reward, folder):

@@ -56,6 +56,13 @@ from tests.test_tuning_study import (
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
+# A command with its output kept, in a process group of its own, as in a terminal.
+OWN_GROUP = {
+    "stdout": subprocess.PIPE,
+    "stderr": subprocess.PIPE,
+    "text": True,
+    "start_new_session": True,
+}
 # The smallest study of real runs; its numbers mean nothing.
 REAL = [
     *(
@@ -509,13 +516,7 @@ def test_a_real_trial_whose_worker_was_killed_comes_to_the_same_value(tmp_path):
     values = []
     for name in ("whole", "killed"):
         out = tmp_path / name
-        options = {
-            "stdout": subprocess.PIPE,
-            "stderr": subprocess.PIPE,
-            "text": True,
-            "start_new_session": True,
-        }
-        command = fake("tune", *REAL, "--trials", "1", "--out", out, seconds="real", **options)
+        command = fake("tune", *REAL, "--trials", "1", "--out", out, seconds="real", **OWN_GROUP)
         try:
             if name == "killed":
                 wait_until(
@@ -544,25 +545,9 @@ def tune_fake(
     url: str, out: Path, trials: int, workers: int, seconds: float = 0.2, deadly: str = "none"
 ) -> subprocess.Popen:
     """`tune` with runs that only count, in a process group of its own, as in a terminal."""
-    arguments = [
-        "tune",
-        *COMMAND,
-        "--storage",
-        url,
-        "--out",
-        out,
-        "--trials",
-        trials,
-        "--workers",
-        workers,
-    ]
-    options = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-        "start_new_session": True,
-    }
-    return fake(*arguments, seconds=seconds, deadly=deadly, **options)
+    arguments = ["tune", *COMMAND, "--storage", url, "--out", out]
+    arguments += ["--trials", trials, "--workers", workers]
+    return fake(*arguments, seconds=seconds, deadly=deadly, **OWN_GROUP)
 
 
 def end(command: subprocess.Popen, status: int, seconds: float = 120.0) -> str:

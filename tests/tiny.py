@@ -35,6 +35,14 @@ def set_words(*assignments: str) -> list[str]:
     return [word for assignment in assignments for word in ("--set", assignment)]
 
 
+# What the tests of `fit`, `judge` and `play` give the command line.
+FIT_WORDS = [
+    *set_words("network.num_layers=2", "network.layer_size=8", "training.num_epochs=2"),
+    *set_words("loop.num_iterations=2", "loop.num_negatives=500", "kde.bandwidth=0.3"),
+    *set_words("policy.update_steps=2", "policy.start=samples"),
+]
+
+
 def demonstrations(n: int = 60, seed: int = 0) -> np.ndarray:
     """Two clusters in 2-D with unequal scales, [n, 2]."""
     rng = np.random.default_rng(seed)
