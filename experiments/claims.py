@@ -91,7 +91,7 @@ def _smaller(label: str, first: Curve, second: Curve, results: pd.DataFrame) -> 
     d = differences(a, b)
     wins = f"lower in {int(np.sum(d < 0.0))} of {len(pairs)}"
     numbers = f"{_mean(a)} against {_mean(b)}, {wins}, {_shown_tests(d)}"
-    return _tested(f"{label}: {numbers}", d, "pairs")
+    return _tested(f"{label}: {numbers}", d)
 
 
 def _not_larger(label: str, first: Curve, second: Curve, results: pd.DataFrame) -> Finding:
@@ -144,10 +144,10 @@ def _verdict(d: np.ndarray, enough: bool) -> str:
     return TOO_FEW
 
 
-def _tested(numbers: str, d: np.ndarray, what: str) -> Finding:
-    """What a sign-flip test says of enough `what`."""
+def _tested(numbers: str, d: np.ndarray) -> Finding:
+    """What a sign-flip test says of enough pairs."""
     verdict = _verdict(d, len(d) >= ENOUGH)
-    need = f"{len(d)} {what} undecided; {ENOUGH} decide" if verdict == TOO_FEW else ""
+    need = f"{len(d)} pairs undecided; {ENOUGH} decide" if verdict == TOO_FEW else ""
     return Finding(numbers, verdict, need)
 
 
@@ -315,7 +315,7 @@ def _more(stage: str, column: str, label: str, results: pd.DataFrame, sign: floa
         return Finding(numbers, TOO_FEW, _few(len(pairs), "pairs"))
     d = differences(-sign * a, -sign * b)
     means = f"V-IRL {_mean(a, '.3g')}, G-EIM {_mean(b, '.3g')}"
-    return _tested(f"{label}: {means}, {_shown_tests(d)}", d, "pairs")
+    return _tested(f"{label}: {means}, {_shown_tests(d)}", d)
 
 
 def _not_distinguished(results: pd.DataFrame) -> Finding:

@@ -34,7 +34,7 @@ def fit_file(
     read: Demonstrations | Trajectories,
     out: Path,
     tensorboard: bool,
-    progress: bool = True,
+    progress: bool,
 ) -> None:
     """Recover the reward of demonstrations into `out`, or what is left of it.
 
@@ -188,7 +188,7 @@ def print_summary(summary: dict[str, Any], console: Console, of_codes: bool = Fa
     warn_of_fit(summary["warnings"], of_codes)
 
 
-def warn_of_fit(texts: Sequence[str], of_codes: bool = False) -> None:
+def warn_of_fit(texts: Sequence[str], of_codes: bool) -> None:
     """A fit's warnings; of codes without the option that leaves out columns of the file."""
     for text in texts:
         warn(without_option(text) if of_codes else text)

@@ -301,8 +301,8 @@ def inference_of(
     runs: list[Path],
     rewards: list[Reward],
     obstacles: float | None,
-    context: np.ndarray | None = None,
-    given: UserSupport | None = None,
+    context: np.ndarray | None,
+    given: UserSupport | None,
 ) -> Inference:
     """What the task infers on the average of the rewards; `given`: the user's own support.
 

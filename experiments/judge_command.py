@@ -118,7 +118,7 @@ def judge(
     request: JudgeRequest,
     read: Demonstrations | Trajectories,
     out: Path,
-    progress: bool = True,
+    progress: bool,
 ) -> None:
     """Fit and measure what is not in `out`/judge.csv yet; then table, picture and verdict.
 

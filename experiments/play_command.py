@@ -102,7 +102,7 @@ class _Guarded:
 
 
 def play_file(
-    fitted: FitRequest, request: PlayRequest, episodes: Episodes, out: Path, progress: bool = True
+    fitted: FitRequest, request: PlayRequest, episodes: Episodes, out: Path, progress: bool
 ) -> None:
     """Fit to moves, play what is not in `out`/play.csv yet; then table and picture.
 

@@ -81,9 +81,9 @@ def split_seed(seed: int, iteration: int, purpose: str) -> np.ndarray:
     return np.random.SeedSequence(words).generate_state(2).astype(np.int32)
 
 
-def generator(seed: int, iteration: int, purpose: str) -> np.random.Generator:
-    """NumPy's generator of one purpose in one iteration of one run."""
-    return np.random.default_rng(split_seed(seed, iteration, purpose).astype(np.uint32))
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    """NumPy's generator of one purpose, outside of iterations."""
+    return np.random.default_rng(split_seed(seed, 0, purpose).astype(np.uint32))
 
 
 def numpy_seed(seed: int, iteration: int, purpose: str) -> int:

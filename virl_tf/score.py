@@ -186,7 +186,7 @@ def _mean(values: np.ndarray, groups: Int64[Array, " N"] | None = None) -> dict[
     return {"mean": mean, "standard_error": error}
 
 
-def standard_error(values: np.ndarray, groups: Int64[Array, " N"] | None = None) -> float:
+def standard_error(values: np.ndarray, groups: Int64[Array, " N"] | None) -> float:
     """Of the mean of values [N]; nan of a single one. Rows of one group are like each other: with
     groups [N] their sums count (cluster-robust), and a single group tells nothing.
     """

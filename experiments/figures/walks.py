@@ -155,9 +155,7 @@ def polylines(
     axes.add_collection(lines)
 
 
-def mode_grid(
-    axes: Axes, task: GridWalker, passable: np.ndarray | None = None, zorder: float = 1.0
-) -> None:
+def mode_grid(axes: Axes, task: GridWalker, passable: np.ndarray | None, zorder: float) -> None:
     """The modes' walks in grey, in the background; those not `passable` [M] faint and dashed."""
     passable = np.ones(len(task.mode_centers), bool) if passable is None else passable
     free, blocked = task.mode_centers[passable], task.mode_centers[~passable]

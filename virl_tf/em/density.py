@@ -57,7 +57,7 @@ def bic_fit(x: np.ndarray, seed: int) -> Fit:
     return lambda rows: found if rows is x else go_on(found, rows)
 
 
-def grown_fit(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Fit:
+def grown_fit(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None) -> Fit:
     """What has grown of x [N, D], from which further rows need few steps of EM."""
     return grow(x, seed, groups).on(x).mixture
 

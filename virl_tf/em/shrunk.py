@@ -150,7 +150,7 @@ def _m_step(
     shares: np.ndarray,
     nu: float,
     ridge: float,
-    background: Gaussians | None = None,
+    background: Gaussians | None,
     spent: Float64[Array, " K"] | float = 0.0,
 ) -> Gaussians:
     """Of responsibilities `shares` [N, K]; `spent`: e_o of `of_further_rows`."""

@@ -64,7 +64,7 @@ class RandomExperts:
             check_positive(name, value)
         check_positive("spread", spread)
         check_positive("min_variance", min_variance)
-        rng = generator(self.seed, 0, "random experts")
+        rng = generator(self.seed, "random experts")
         roots = rng.normal(0.0, spread / np.sqrt(2.0), (m, d, d))
         covariances = np.einsum("kji,kjl->kil", roots, roots) + min_variance * np.eye(d)
         self.policy = ConditionalMixture(
@@ -83,7 +83,7 @@ class RandomExperts:
     def contexts(self, n: int, seed: int) -> np.ndarray:
         """N contexts [n, C]."""
         shape = (check_integer("n", n, 1), self.num_contexts)
-        return generator(check_seed(seed), 0, "contexts").uniform(-1.0, 1.0, shape)
+        return generator(check_seed(seed), "contexts").uniform(-1.0, 1.0, shape)
 
     def demonstrations(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """N contexts [n, C] and a demonstration in each [n, D], exact draws."""

@@ -54,7 +54,7 @@ class RandomGaussians:
         check_positive("extent", extent)
         check_positive("spread", spread)
         check_positive("min_variance", min_variance)
-        rng = generator(self.seed, 0, "random Gaussians")
+        rng = generator(self.seed, "random Gaussians")
         means = rng.uniform(-extent, extent, (num_modes, dim))
         roots = rng.normal(0.0, spread / np.sqrt(2.0), (num_modes, dim, dim))
         covariances = np.einsum("kji,kjl->kil", roots, roots) + min_variance * np.eye(dim)

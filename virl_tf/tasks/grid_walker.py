@@ -131,7 +131,7 @@ class GridWalker:
     def exact_samples(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """N exact draws [n, d] and their sign patterns [n]: the slice sampler's oracle."""
         check_integer("n", n, 1)
-        rng = generator(check_seed(seed), 0, "exact samples")
+        rng = generator(check_seed(seed), "exact samples")
         x = _recursion(self.dim, self.spacing, self.variance).sample(n, rng)
         return x, (x > 0.0) @ (1 << np.arange(self.dim))
 

@@ -70,7 +70,7 @@ class Hall:
             InputError: an argument out of its range.
         """
         check_integer("num_pairs", num_pairs, 1, MAX_PAIRS)
-        rng = generator(check_seed(seed), 0, "hall")
+        rng = generator(check_seed(seed), "hall")
         self.gates = _gates()
         walls = np.repeat(np.arange(4), WALL_GATES)
         possible = np.argwhere(walls[:, None] != walls)
@@ -102,7 +102,7 @@ class Hall:
         """N exact draws [n, 12]; the first of more are the same."""
         check_integer("n", n, 1)
         # A stream each: how many are drawn of one must not shift the next.
-        rng = generator(check_seed(seed), 0, "exact samples")
+        rng = generator(check_seed(seed), "exact samples")
         of_pairs, of_ends, of_sides, of_bridges = rng.spawn(4)
         boxes = self.gates[self._pairs[of_pairs.choice(len(self._pairs), n, p=self._shares)]]
         low, high = boxes[:, :, 0], boxes[:, :, 1]

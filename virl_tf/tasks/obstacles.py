@@ -93,7 +93,7 @@ class Obstacles:
     def contexts(self, n: int, seed: int) -> Float64[Array, "n C"]:
         """N contexts [n, C]."""
         shape = (check_integer("n", n, 1), self.num_contexts)
-        rng = generator(check_seed(seed), 0, "contexts")
+        rng = generator(check_seed(seed), "contexts")
         return rng.uniform(-self.spread, self.spread, shape)
 
     def demonstrations(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -110,7 +110,7 @@ class Obstacles:
         c = np.asarray(c, np.float64)
         if c.ndim != 2 or c.shape[1] != self.num_contexts:
             raise InputError(f"c must have shape [N, {self.num_contexts}], got {c.shape}.")
-        rng = generator(check_seed(seed), 0, "exact samples")
+        rng = generator(check_seed(seed), "exact samples")
         x, left = np.zeros_like(c), np.arange(len(c))
         while len(left):
             drawn = rng.standard_normal((len(left), self.dim)) @ self._scale_tril.T

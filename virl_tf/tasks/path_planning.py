@@ -120,7 +120,7 @@ class PathPlanning(GridWalker):
         check_integer("n", n, 1)
         check_seed(seed)
         walker = GridWalker(self.dim, spacing=self.spacing, variance=self.variance)
-        rng = generator(seed, 0, "goal")
+        rng = generator(seed, "goal")
         kept: list[np.ndarray] = []
         for batch in range(10_000):
             # Batches have one size, so that draw i is the same for every n > i.
@@ -208,7 +208,7 @@ class PathPlanning(GridWalker):
                 f"any disc of radius {radius} blocks every one of the "
                 f"{len(self.mode_centers)} paths."
             )
-        rng = generator(check_seed(seed), 0, "obstacles")
+        rng = generator(check_seed(seed), "obstacles")
         chosen = choices[rng.choice(np.flatnonzero(distance == distance.min()))]
         return self.with_obstacles(inner[list(chosen)], radius)
 

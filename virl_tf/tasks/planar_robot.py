@@ -122,7 +122,7 @@ class PlanarRobot:
         Not by slice sampling as in the paper's own tasks: a chain does not leave its goal.
         """
         check_integer("n", n, 1)
-        rng = generator(check_seed(seed), 0, "exact samples")
+        rng = generator(check_seed(seed), "exact samples")
         bound = self._calibration[1]
         drawn: list[np.ndarray] = []
         while sum(map(len, drawn)) < n:
