@@ -64,6 +64,7 @@ class Column:
     name: str
     spec: StudySpecification
     study: optuna.Study
+    best: optuna.trial.FrozenTrial
     overrides: dict[str, dict[str, dict[str, Any]]]  # candidate -> section -> key -> value
     unbeaten: bool  # the published values are those of the best trial
 
@@ -219,7 +220,7 @@ def find_columns(studies: Studies) -> list[Column]:
         overrides = {"published": published, "found": found}
         unbeaten = same_parameters(to_parameters(published, rows), best.params)
         name = column_name(task, method, components)
-        columns.append(Column(name, spec, study, overrides, unbeaten))
+        columns.append(Column(name, spec, study, best, overrides, unbeaten))
     if not columns:
         where = without_password(studies.storage or "studies/")
         command = studies.command(describe(task).compared[0])
@@ -304,9 +305,7 @@ def _score(column: Column, values: pd.DataFrame) -> dict[str, Any]:
         row["found lower in"] = f"{int((d < 0.0).sum())} of {len(d)}"
         row["p"] = f"{sign_flip_test(d):.2g}" if len(d) else "-"
     row["trials"] = str(count(column.study, *ENDED))
-    best = best_trial(column.study)
-    value = None if best is None else best.value
-    row["found in tuning"] = "-" if value is None else f"{value:.4f}"
+    row["found in tuning"] = f"{column.best.value:.4f}"
     return row
 
 
@@ -354,14 +353,12 @@ def write_tuned(task: str, columns: Sequence[Column]) -> Path:
     if path.is_file():
         content = read_yaml(path)
     for column in columns:
-        best = best_trial(column.study)
-        assert best is not None
         content["columns"][column.name] = column.overrides[column.candidates[-1]]
         content["provenance"][column.name] = {
             "study": column.study.study_name,
             "trials": count(column.study, *ENDED),
-            "trial": best.number,
-            "value": best.value,
+            "trial": column.best.number,
+            "value": column.best.value,
             "seeds": list(column.spec.seeds),
             "preset": column.spec.preset,
             "assignments": list(column.spec.assignments),
