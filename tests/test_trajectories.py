@@ -437,6 +437,16 @@ def test_columns_of_frames_count_by_their_names():
     np.testing.assert_allclose(by_number.encode(y), by_number.encode(waves(8)), rtol=1e-9)
 
 
+@pytest.mark.parametrize("given", [iter, lambda y: dict(enumerate(y)).values()])
+def test_frames_one_after_the_other_have_their_names(given):
+    """As of a generator, or a dictionary by person: another order is another column."""
+    y = [pd.DataFrame(one, columns=["x", "y"]) for one in waves(8)]
+    encoding = fit_encoding(given(y), "promp", 4)
+    assert encoding.columns == ("x", "y")
+    with pytest.raises(InputError, match="columns y, x; expected are x, y, in this order"):
+        encoding.encode(given([one[["y", "x"]] for one in y]))
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 

@@ -93,6 +93,8 @@ def check_episodes(
         if times is not None or names is not None or columns is not None:
             raise InputError("Episodes have times, names and columns of their own; leave them out.")
         return trajectories
+    if isinstance(trajectories, Iterable) and not hasattr(trajectories, "shape"):
+        trajectories = list(trajectories)  # what can be read once only is asked for its names, too
     values = _as_values(trajectories, names)
     if len(values) < (2 if to_fit else 1):
         fewest = "two are" if to_fit else "one is"
