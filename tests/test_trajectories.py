@@ -326,6 +326,15 @@ def test_one_clock_for_all():
     )
 
 
+@pytest.mark.parametrize("labels", [range(5, 26), [f"sample {i}" for i in range(21)]])
+def test_a_clock_counts_whatever_its_samples_are_called(labels):
+    """As of a part of a frame, or one whose index is text."""
+    clock = pd.Series(np.linspace(0.0, 1.0, 21) ** 2, index=labels)
+    expected = check_episodes(waves(), clock.to_numpy()).times
+    for times in (clock, [clock] * 40, dict.fromkeys(range(40), clock).values()):
+        np.testing.assert_array_equal(check_episodes(waves(), times).times, expected)
+
+
 def test_even_arrays_are_resampled_as_lists():
     y = waves(5)
     for phase in ("time", "length"):

@@ -204,8 +204,9 @@ def _as_times(
     if times is None:
         return None
     try:
-        for_all = np.ndim(times[0]) == 0
-        clocks = [times] * len(values) if for_all else times
+        clocks = list(times)  # a series' first number may have another label than 0
+        if np.ndim(clocks[0]) == 0:
+            clocks = [times if hasattr(times, "shape") else clocks] * len(values)
         found = [np.asarray(clock, np.float64) for clock in clocks]
     except (TypeError, ValueError, LookupError) as error:
         raise InputError(f"times must be numbers [T], or N sequences: {reason(error)}.") from error
