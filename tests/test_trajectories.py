@@ -186,11 +186,14 @@ def test_what_all_episodes_share_is_no_number_of_the_code(kind):
 
 @pytest.mark.parametrize("kind", ["promp", "waypoints"])
 @pytest.mark.parametrize("value", [0.1, 1.7e6, 1e12])
-def test_a_constant_column_is_no_number_of_the_code_whatever_its_value(kind, value):
-    """Such as a height: its mean and its curves' weights are rounded."""
-    plain = fit_encoding(waves(), kind, phase="time")
+@pytest.mark.parametrize("num_steps", [None, 16])
+def test_a_constant_column_is_no_number_of_the_code_whatever_its_value(kind, value, num_steps):
+    """Such as a height: its mean and its curves' weights are rounded, and its values between
+    samples.
+    """
+    plain = fit_encoding(waves(), kind, phase="time", num_steps=num_steps)
     y = np.concatenate([waves(), np.full((40, 21, 1), value)], axis=2)
-    found = fit_encoding(y, kind, phase="time")
+    found = fit_encoding(y, kind, phase="time", num_steps=num_steps)
     assert found.code_columns == plain.code_columns
     np.testing.assert_allclose(found.encode(y), plain.encode(y[:, :, :2]), atol=1e-9)
     np.testing.assert_allclose(found.decode(found.encode(y)).numpy()[:, :, 2], value, rtol=1e-9)

@@ -27,6 +27,7 @@ MOST_FITTED = 1000  # episodes that the encoding is made of
 FEWEST_CURVES, MOST_CURVES = 3, 40
 MOST_COMPONENTS = 60
 MUCH = 0.5  # of a column's standard deviation, to lose without a word
+CONSTANT = 1e-12  # of a column's largest number, up to which it spans nothing but rounding
 FLAT = 1e-6  # of a column's spread, below which a number of the code does not vary
 
 
@@ -116,8 +117,10 @@ def _sample(episodes: Episodes, kind: str, phase: str | None, num_steps: int) ->
     count = len(episodes.values)
     y = resample(_some(episodes), num_steps, phase)
     spread, size = y.std(axis=(0, 1)), np.abs(y).max(axis=(0, 1))
-    # The spread of a constant column, such as a height of 0.1, need not be 0 exactly.
-    scale = np.where(np.ptp(y, axis=(0, 1)) > 0.0, spread, np.maximum(size, 1.0))
+    # The spread of a constant column, such as a height of 0.1, need not be 0 exactly, and on the
+    # grid its values may differ by rounding.
+    varies = np.ptp(y, axis=(0, 1)) > CONSTANT * size
+    scale = np.where(varies, spread, np.maximum(size, 1.0))
     duration = float(np.median(episodes.durations))
     return _Sample(y, scale, max(count // 2, 1), episodes.columns, duration, phase)
 
