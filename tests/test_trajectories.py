@@ -209,6 +209,14 @@ def test_paths_of_three_steps_whose_ends_are_given_are_encoded(kind, via):
     assert np.isfinite(encoding.error).all()
 
 
+@pytest.mark.parametrize("steps", [3, 4, 5])
+@pytest.mark.parametrize("via", ["start", ("start", "goal")])
+def test_numbers_of_short_paths_with_via_points_do_not_follow_from_each_other(steps, via):
+    y = np.random.default_rng(0).standard_normal((60, steps, 2))
+    codes = fit_encoding(y, "promp", via=via, tolerance=9.0).encode(y)
+    assert np.linalg.matrix_rank(codes - codes.mean(axis=0)) == codes.shape[1] <= 2 * steps
+
+
 def test_the_size_is_the_fewest_that_lose_little_of_held_out_samples():
     y = waves(steps=41)
     errors = [
@@ -555,6 +563,7 @@ def test_times_that_cannot_be_used(times, message):
         ("components", {"via": "start"}, "via is for movement primitives"),
         ("promp", {"via": "finish"}, "unknown via-point 'finish'"),
         ("promp", {"size": 22}, "size is 22, more than the 21 steps"),
+        ("promp", {"size": 20, "via": ("start", "goal")}, "21 .* but for 2 via-points"),
         ("promp", {"size": 1}, "size must be an integer >= 2"),
         ("components", {"size": 40}, "size is 40; .* at most 39 components"),
         ("components", {"size": 39, "num_steps": 12}, "of 24 numbers have at most 24 components"),

@@ -140,7 +140,7 @@ def _encoding(
         return _of_components(sample, size, tolerance)
     tried: list[Curves] = []
     errors: list[np.ndarray] = []
-    for number in _sizes(sample, size):
+    for number in _sizes(sample, size, via):
         steps = sample.y.shape[1]
         tried.append(
             movement_primitive(steps, number, via) if kind == "promp" else spline(steps, number)
@@ -153,14 +153,19 @@ def _encoding(
     return _of_curves(sample, kind, tried[chosen], errors[chosen]), relative[chosen]
 
 
-def _sizes(sample: _Sample, size: int | None) -> Sequence[int]:
-    """Numbers of curves to try."""
+def _sizes(sample: _Sample, size: int | None, via: Sequence[str]) -> Sequence[int]:
+    """Numbers of curves to try; with more than there are steps beside the via-points, the numbers
+    of a code would depend on each other.
+    """
     steps = sample.y.shape[1]
+    there_are = steps - len(via)
     if size is None:
+        fewest = min(FEWEST_CURVES, there_are)
         most = min(MOST_CURVES, steps // 2, sample.most // len(sample.columns))
-        return range(FEWEST_CURVES, max(most, FEWEST_CURVES) + 1)
-    if size > steps:
-        raise InputError(f"size is {size}, more than the {steps} steps of a trajectory.")
+        return range(fewest, max(most, fewest) + 1)
+    if size > there_are:
+        beside = f" but for {len(via)} via-points" if via else ""
+        raise InputError(f"size is {size}, more than the {steps} steps of a trajectory{beside}.")
     return [size]
 
 
