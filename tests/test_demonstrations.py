@@ -105,6 +105,16 @@ def test_a_missing_label_is_refused(kind, missing):
         prepared(normal(60), groups=labels)
 
 
+@pytest.mark.parametrize("coding", ["utf-8", "latin-1"])
+@pytest.mark.parametrize("kind", [np.array, lambda labels: np.array(labels, object), list])
+def test_labels_of_bytes_are_texts_of_any_language(coding, kind):
+    """As HDF5 and TensorFlow give them."""
+    names = ["J\u00f6rg", "J\u00e4rg", "Anna"] * 20
+    expected = prepared(normal(60), groups=names).train.groups
+    found = prepared(normal(60), groups=kind([name.encode(coding) for name in names]))
+    np.testing.assert_array_equal(found.train.groups, expected)
+
+
 @pytest.mark.parametrize("name", ["contexts", "groups"])
 def test_frames_whose_rows_have_other_labels_are_refused(name):
     frame = pd.DataFrame(normal(60))

@@ -185,7 +185,15 @@ def _check_labels(labels: Any, n: int) -> np.ndarray | None:
     missing = np.flatnonzero(pd.isna(np.asarray(labels, dtype=object)) | np.ma.getmask(labels))
     if len(missing):
         raise InputError(f"groups: demonstration {missing[0]} has no label ({found[missing[0]]}).")
-    return found.astype(str)
+    try:
+        return found.astype(str)
+    except UnicodeDecodeError:  # bytes, as HDF5 and TensorFlow keep text: NumPy takes ASCII alone
+        return np.array([_as_text(label) for label in found.tolist()])
+
+
+def _as_text(label: Any) -> str:
+    """Other bytes than UTF-8's stay apart."""
+    return label.decode(errors="backslashreplace") if isinstance(label, bytes) else str(label)
 
 
 def dithered(
