@@ -457,6 +457,16 @@ def test_columns_of_frames_count_by_their_names():
     np.testing.assert_allclose(by_number.encode(y), by_number.encode(waves(8)), rtol=1e-9)
 
 
+def test_columns_that_are_called_as_unnamed_ones_have_an_order():
+    y = [pd.DataFrame(one, columns=["x0", "x1"]) for one in waves(8)]
+    for encoding in (fit_encoding(y, "promp", 4), fit_encoding(waves(8), "promp", 4)):
+        with pytest.raises(InputError, match="columns x1, x0; expected are x0, x1, in this order"):
+            encoding.encode([one[["x1", "x0"]] for one in y])
+    others = [one[["x1", "x0"]] for one in y]
+    swapped = fit_encoding(others, "promp", 4)
+    np.testing.assert_allclose(swapped.encode(waves(8)[..., ::-1]), swapped.encode(others))
+
+
 @pytest.mark.parametrize("given", [iter, lambda y: dict(enumerate(y)).values()])
 def test_frames_one_after_the_other_have_their_names(given):
     """As of a generator, or a dictionary by person: another order is another column."""

@@ -122,7 +122,9 @@ def check_columns(found: tuple[str, ...], wanted: tuple[str, ...]) -> None:
     """Raises InputError for another number of columns, other names or another order; the numbers
     that unnamed ones are called by are no names.
     """
-    unnamed = numbered(len(wanted)) in (found, wanted)
+    numbers = numbered(len(wanted))
+    # What is found with these in another order has names that happen to be so.
+    unnamed = found == numbers or (wanted == numbers and set(found) != set(numbers))
     if len(found) != len(wanted) or (found != wanted and not unnamed):
         raise InputError(
             f"trajectories with the columns {', '.join(found)}; expected are {', '.join(wanted)}, "
