@@ -61,6 +61,13 @@ def test_contexts_may_be_a_sweep(goals):
         prepared(np.column_stack([normal(200), goals]), contexts=normal(200, 1, seed=1))
 
 
+def test_a_column_that_varies_in_held_out_rows_alone_has_its_name():
+    x, contexts = normal(100), normal(100, 1, seed=1)
+    x[~np.isin(contexts[:, 0], prepared(x, contexts=contexts).test[:, 0]), 1] = 0.0
+    with pytest.raises(InputError, match="column 'x1' is constant"):
+        prepared(x, contexts=contexts)
+
+
 def test_angles_in_degrees_are_no_radians():
     x = normal(200) * [100.0, 1.0]
     (line,) = prepared(x, periodic=[0]).warnings

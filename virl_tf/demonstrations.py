@@ -107,7 +107,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     _check_groups(groups)
     held_out = _held_out(len(x), share, seed, groups)
     train = Data(x, groups, domain, num_contexts).take(~held_out)
-    check_demonstrations(train.rows)
+    check_demonstrations(train.rows, names)  # of those that are left
     return Prepared(
         names=names,
         train=train,
