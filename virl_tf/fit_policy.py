@@ -51,8 +51,8 @@ class PolicyResult:
         history: a row per step, the columns of `virl_tf.vips.vips.VipsHistory`.
         warnings: a line for each reason to doubt the policy, with what to try.
         elbo: E_q[log_prob(x) / temperature - log q(x)] inside of the support, in nats: the log
-            normaliser of exp(log_prob / temperature) minus KL(q || p). With contexts the mean over
-            them.
+            normaliser of exp(log_prob / temperature) minus KL(q || p). With contexts that of rows
+            [c, x], which is the mean over them where as much is inside in each.
         elbo_error: its standard error.
         inside: share of the policy's draws where `log_prob` is finite and `support` holds; of the
             others the ELBO knows nothing, so refuse them.
