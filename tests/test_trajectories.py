@@ -457,6 +457,25 @@ def test_columns_of_frames_count_by_their_names():
     np.testing.assert_allclose(by_number.encode(y), by_number.encode(waves(8)), rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "kind", [lambda y: y.convert_dtypes(), lambda y: y.astype({"y": "Float32"}), pd.DataFrame]
+)
+def test_frames_may_have_columns_of_several_kinds_of_numbers(kind):
+    """As `fit` takes them: whether a hand is closed, and numbers that may be missing."""
+    plain = [pd.DataFrame(one, columns=["x", "y"]) for one in waves(8).astype(np.float32)]
+    plain = [one.assign(closed=one["x"] > one["x"].mean()) for one in plain]
+    frames = [kind(one) for one in plain]
+    expected = check_episodes([one.to_numpy(np.float64) for one in plain]).values
+    np.testing.assert_array_equal(check_episodes(frames).values, expected)
+    assert check_episodes(frames).columns == ("x", "y", "closed")
+    frames[3] = frames[3].astype("Float64")
+    frames[3].loc[4, "y"] = pd.NA
+    with pytest.raises(InputError, match=r"3 is not finite: .* \(first: sample 4, column 'y'\)"):
+        check_episodes(frames)
+    with pytest.raises(InputError, match="episode 0 must be real numbers"):
+        check_episodes([one.assign(name="1.5") for one in frames])
+
+
 def test_columns_that_are_called_as_unnamed_ones_have_an_order():
     y = [pd.DataFrame(one, columns=["x0", "x1"]) for one in waves(8)]
     for encoding in (fit_encoding(y, "promp", 4), fit_encoding(waves(8), "promp", 4)):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from virl_tf.validation import InputError, is_frame, reason, with_nan
+from virl_tf.validation import InputError, is_frame, of_numbers, reason, with_nan
 
 FEWEST_STEPS = 3  # start, end, and something between them
 MOST_NAMED = 5  # episodes that an error names
@@ -173,6 +173,9 @@ def _as_array(values: Any, i: int, names: Sequence[str] | None) -> np.ndarray:
     name = names[i] if names is not None and i < len(names) else i
     try:
         array = np.asarray(_unmasked(values))
+        # Columns of yes and no beside numbers, or of numbers that may be missing.
+        if array.dtype == object and is_frame(values) and of_numbers(values):
+            array = np.asarray(with_nan(values))
         if array.ndim == 2 and array.dtype.kind in "biuf":
             return array
         got = f"{array.dtype} {list(array.shape)}"
