@@ -553,6 +553,14 @@ def test_what_a_mask_hides_is_missing(kind):
         fit_encoding(kind(y), "promp", 4)
 
 
+@pytest.mark.parametrize("number", [1, 8])
+def test_what_a_mask_hides_of_times_is_missing(number):
+    clock = np.ma.masked_equal(np.arange(21.0), 4.0)
+    times = clock if number == 1 else np.ma.stack([clock] * 8)
+    with pytest.raises(InputError, match=r"0: its times are not finite \(nan in sample 4\)"):
+        check_episodes(waves(8), times)
+
+
 def test_errors_have_the_names_of_episodes_and_columns():
     y = spoilt(lambda y: y[2].__setitem__((4, 1), np.nan))
     names, columns = [f"walk_{i}.csv" for i in range(8)], ["speed", "heading"]

@@ -212,7 +212,7 @@ def _as_times(
         clocks = list(times)  # a series' first number may have another label than 0
         if np.ndim(clocks[0]) == 0:
             clocks = [times if hasattr(times, "shape") else clocks] * len(values)
-        found = [np.asarray(clock, np.float64) for clock in clocks]
+        found = [np.asarray(_unmasked(clock), np.float64) for clock in clocks]
     except (TypeError, ValueError, LookupError) as error:
         raise InputError(f"times must be numbers [T], or N sequences: {reason(error)}.") from error
     if len(found) != len(values):
