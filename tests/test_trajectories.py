@@ -155,6 +155,16 @@ def test_weights_do_not_depend_on_the_origin():
     )
 
 
+@pytest.mark.parametrize(("kind", "options"), KINDS, ids=IDS)
+def test_paths_do_not_depend_on_the_origin(kind, options):
+    """As of a column of times since 1970."""
+    near, far = waves(noise=0.05), waves(noise=0.05) + 1e9
+    coded, expected = fit_encoding(far, kind, **options), fit_encoding(near, kind, **options)
+    paths = coded.decode(coded.encode(far)).numpy() - 1e9
+    np.testing.assert_allclose(paths, expected.decode(expected.encode(near)), atol=1e-4)
+    np.testing.assert_allclose(coded.error, expected.error, rtol=1e-3)
+
+
 def test_paths_go_through_start_and_goal():
     y = waves(noise=0.05)
     encoding = fit_encoding(y, "promp", 4, via=("start", "goal"))

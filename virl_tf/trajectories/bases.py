@@ -76,8 +76,8 @@ def spline(num_steps: int, size: int) -> Curves:
 def projection(curves: Curves, used: Sequence[int] | np.ndarray) -> Float64[Array, "B T"]:
     """What gives a trajectory [T] its weights: ridge regression on the steps `used`.
 
-    Weights shrink to the trajectory's mean where nothing is pinned, so that they do not depend on
-    where the origin is: the curves' sum is one.
+    Weights shrink to the trajectory's mean where the curves' sum is one, so that they do not depend
+    on where the origin is. Beside the line through via-points they are 0 wherever it is.
     """
     count, size = curves.basis.shape
     samples = np.zeros((len(used), count))
@@ -95,6 +95,9 @@ def projection(curves: Curves, used: Sequence[int] | np.ndarray) -> Float64[Arra
     for i, step in curves.pinned.items():
         found[i, step] = 1.0
     found[free] = weights @ (samples - curves.basis[used] @ found)
+    if np.allclose(curves.basis.sum(axis=1), 1.0):
+        missing = 1.0 - found[free].sum(axis=1, keepdims=True)
+        found[np.ix_(free, used)] += missing / len(used)
     return found
 
 
