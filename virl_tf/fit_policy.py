@@ -116,8 +116,9 @@ def fit_policy(
             expectation over them by `virl_tf.vips.conditional`: a fixed set of components, by
             values.
         temperature: the policy is fitted to exp(log_prob / temperature), below 1 nearer to what is
-            likeliest. Then, on a reward or from an `initial_policy`, without `search` and contexts,
-            no weight changes: the likeliest mode would take all.
+            likeliest. Then, on a reward (with `support` on one that carries an EM mixture) or from
+            an `initial_policy`, without `search` and contexts, no weight changes: the likeliest
+            mode would take all.
         seed: of the start and of all samples.
         search: add, prune and split components before the steps (`virl_tf.vips.adaptive`), which
             finds modes that a fixed set misses, but none far outside of the start's draws: there
