@@ -1,5 +1,7 @@
 """Encodings of trajectories: identities, a slow reference, and episodes that cannot be used."""
 
+import tracemalloc
+
 import virl_tf
 from virl_tf import InputError, fit_encoding, load_encoding, save_encoding
 from virl_tf.trajectories import bases, choice
@@ -244,6 +246,26 @@ def test_noise_is_not_encoded():
     noisy = fit_encoding(waves(200, 41, noise=0.3), "promp")
     assert noisy.dim <= 16
     assert noisy.error[0] == pytest.approx(3.0, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "curves",
+    [
+        bases.movement_primitive(4000, 5, ()),
+        bases.movement_primitive(4000, 5, ("start", "goal")),
+        bases.spline(4000, 5),
+    ],
+    ids=["promp", "via", "waypoints"],
+)
+def test_long_paths_need_no_matrix_of_all_pairs_of_steps(curves):
+    """Of 20,000 it would have 3 GiB."""
+    y = np.random.default_rng(0).standard_normal((2, 4000, 1))
+    tracemalloc.start()
+    bases.held_out_error(y, curves)
+    bases.projection(curves, np.arange(4000))
+    largest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert largest < 4000 * 4000  # bytes; each pair has eight
 
 
 @pytest.mark.parametrize("fold", range(2))
