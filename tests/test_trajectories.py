@@ -361,6 +361,16 @@ def test_times_say_where_a_sample_is():
     assert encoding.num_steps == int(np.median([len(r) for r in rows]))
 
 
+def test_the_same_places_at_other_times_are_no_copy():
+    y, clock = waves(8), np.linspace(0.0, 1.0, 21)
+    y[5] = y[2]
+    found = check_episodes(y, [*[clock] * 5, clock**2, *[clock] * 2])
+    first, other = resample(found, 15, "time")[[2, 5]]
+    assert np.abs(first - other).max() > 1.0
+    with pytest.raises(InputError, match=r"episode 5 is a copy \(first: of 2\)"):
+        check_episodes(y, [*[clock] * 5, 100.0 + clock, *[clock] * 2])
+
+
 def test_one_clock_for_all():
     y, clock = waves(), np.linspace(0.0, 1.0, 21) ** 2
     np.testing.assert_array_equal(

@@ -250,7 +250,10 @@ def _check_numbers(episodes: Episodes, to_fit: bool) -> None:
         if (values == values[0]).all():
             still.append(name)
             continue
-        digest = hashlib.blake2b(values.tobytes(), digest_size=16).digest()
+        content = values.tobytes()
+        if episodes.times is not None:  # the same places at other times are another trajectory
+            content += _shares(episodes.times[i]).round(6).tobytes()
+        digest = hashlib.blake2b(content, digest_size=16).digest()
         if first.setdefault(digest, i) != i:
             copies.append((name, episodes.names[first[digest]]))
     if broken:
@@ -313,7 +316,12 @@ def sample_phases(episodes: Episodes, phase: str) -> Iterator[np.ndarray]:
             clock = np.arange(len(values), dtype=np.float64)
         else:
             clock = episodes.times[i]
-        yield (clock - clock[0]) / (clock[-1] - clock[0])
+        yield _shares(clock)
+
+
+def _shares(clock: np.ndarray) -> np.ndarray:
+    """From 0 at the first [T] to 1 at the last."""
+    return (clock - clock[0]) / (clock[-1] - clock[0])
 
 
 def _evenly_sampled(episodes: Episodes, phase: str) -> bool:
