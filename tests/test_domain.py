@@ -81,6 +81,15 @@ def test_what_is_infinite_is_outside_and_what_is_no_number_stays_none(support):
 
 
 @pytest.mark.parametrize(
+    "periodic", ["heading", 0, {"heading"}, {"heading": 1}.keys(), [0], np.array(["heading"])]
+)
+def test_angles_are_one_column_or_any_number_of_them(periodic):
+    expected = make_domain(angles(1.0), NAMES, periodic=["heading"])
+    found = make_domain(angles(1.0), NAMES, periodic=periodic)
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"periodic": ["headng"]}, "did you mean 'heading'"),

@@ -1,6 +1,6 @@
 """Where demonstrations can lie: bounds of columns, and columns that are angles."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,7 +128,8 @@ def column_index(column: Any, names: Sequence[str]) -> int:
 def _sequence(columns: Any) -> list[Any]:
     if columns is None:
         return []
-    return [columns] if isinstance(columns, str) or np.ndim(columns) == 0 else list(columns)
+    several = isinstance(columns, Iterable) and getattr(columns, "ndim", 1) > 0
+    return list(columns) if several and not isinstance(columns, str) else [columns]
 
 
 def _bounds(
