@@ -4,6 +4,7 @@ from virl_tf import InputError
 from virl_tf.domain import EVERYWHERE, make_domain
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -61,8 +62,13 @@ def test_the_gradient_passes_through_angles_and_other_columns():
 
 @pytest.mark.parametrize(
     "support",
-    [((-np.inf, 0.0), (np.inf, 1.0)), ({"speed": 0}, {"speed": 1.0}), ({1: 0.0}, {1: 1})],
-    ids=["arrays", "names", "numbers"],
+    [
+        ((-np.inf, 0.0), (np.inf, 1.0)),
+        ({"speed": 0}, {"speed": 1.0}),
+        ({1: 0.0}, {1: 1}),
+        (pd.Series({"speed": 0.0, "heading": -np.inf}), pd.Series([np.inf, 1.0])),
+    ],
+    ids=["arrays", "names", "numbers", "series"],
 )
 def test_points_outside_of_bounds_are_minus_infinity(support):
     domain = make_domain(angles(1.0), NAMES, support=support)

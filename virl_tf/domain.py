@@ -143,6 +143,7 @@ def _bounds(
             "support must be a pair (lower, upper) of bounds; a function of points belongs to "
             "fit_policy(..., support=), which takes the recovered reward."
         )
+    support = [_by_name(side) for side in support]
     for named in support:
         check_no_contexts("support", named if isinstance(named, Mapping) else (), contexts, names)
     lower, upper = (
@@ -157,6 +158,11 @@ def _bounds(
             "one must be below the upper one."
         )
     return lower, upper
+
+
+def _by_name(side: Any) -> Any:
+    """A series of pandas's kind as a mapping: its labels are columns, as those of x.min()."""
+    return dict(side.items()) if hasattr(side, "items") else side
 
 
 def _bound(side: str, given: Any, fill: float, names: Sequence[str]) -> np.ndarray:
