@@ -245,6 +245,16 @@ def test_recorded_numbers_are_spread_with_and_without_bounds(options):
     np.testing.assert_array_less(np.abs(rows[:, 1] - x[:, 1]), 0.5 + 1e-9)
 
 
+def test_copies_stay_on_one_side_where_noise_is_added_to_a_column_of_them():
+    x = np.column_stack([normal(200, 1), np.random.default_rng(0).integers(0, 3, 200)])
+    found = prepared(np.concatenate([x, x]), dither=True, held_out=0.2)
+    assert found.repeated == 200
+    assert not np.isin(found.test[:, 0], found.train.rows[:, 0]).any()
+    whole = np.random.default_rng(0).integers(0, 5, (400, 2)).astype(float)
+    assert prepared(whole, dither=True).train.groups is None  # equal by chance
+    assert prepared(whole, dither=True).repeated == 0
+
+
 def test_contexts_of_few_values_keep_them():
     c, x = np.repeat([[0.0], [1.0]], 100, axis=0), np.repeat([[3.0], [4.0]], 100, axis=0)
     rows = prepared(x, held_out=0.0, dither=True, contexts=c, support=(3.0, 5.0)).train.rows

@@ -96,14 +96,16 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     period = np.zeros(len(own)) if domain.everywhere else np.asarray(domain.period)
     period = np.append(np.zeros(num_contexts), period)
     angles = examine_angles(x, names, period, num_contexts)  # noise would go beyond a turn
+    recorded = x
     if options.dither:
         x = dithered(x, num_contexts, domain, seed)
     suspicious = examine(x, names, num_contexts) + angles
     domain = domain.behind(num_contexts)
     identity = _identity(x, num_contexts, labels, domain, share)
 
-    x = np.asarray(domain.wrap(x))
-    groups = row_groups(x, labels)
+    x, recorded = (np.asarray(domain.wrap(rows)) for rows in (x, recorded))
+    told_apart = _told_apart(x, recorded, num_contexts)
+    groups = row_groups(told_apart, labels)
     _check_groups(groups)
     held_out = _held_out(len(x), share, seed, groups)
     train = Data(x, groups, domain, num_contexts).take(~held_out)
@@ -114,7 +116,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
         test=x[held_out],
         test_groups=None if groups is None else groups[held_out],
         warnings=suspicious,
-        repeated=len(x) - len(np.unique(x, axis=0)),
+        repeated=len(x) - len(np.unique(told_apart, axis=0)),
         identity=identity,
     )
 
@@ -204,6 +206,16 @@ def dithered(
     """
     own = dither(x[:, num_contexts:], numpy_seed(seed, 0, "dither"))
     return np.hstack([x[:, :num_contexts], _mirrored(own, domain)])
+
+
+def _told_apart(
+    x: Float64[Array, "N C+D"], recorded: Float64[Array, "N C+D"], num_contexts: int
+) -> Float64[Array, "N C+D"]:
+    """Rows [c, x] of which equal ones are copies: as they were recorded, unless noise has spread
+    all columns of x, which had few values: rows were equal by chance.
+    """
+    kept = (x == recorded).all(axis=0)[num_contexts:]
+    return recorded if kept.any() else x
 
 
 def _mirrored(x: Float64[Array, "N D"], domain: Domain) -> Float64[Array, "N D"]:
