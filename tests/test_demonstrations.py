@@ -61,6 +61,13 @@ def test_contexts_may_be_a_sweep(goals):
         prepared(np.column_stack([normal(200), goals]), contexts=normal(200, 1, seed=1))
 
 
+def test_a_column_that_varies_in_held_out_rows_alone_has_its_name():
+    x, contexts = normal(100), normal(100, 1, seed=1)
+    x[~np.isin(contexts[:, 0], prepared(x, contexts=contexts).test[:, 0]), 1] = 0.0
+    with pytest.raises(InputError, match="column 'x1' is constant"):
+        prepared(x, contexts=contexts)
+
+
 def test_angles_in_degrees_are_no_radians():
     x = normal(200) * [100.0, 1.0]
     (line,) = prepared(x, periodic=[0]).warnings
@@ -103,6 +110,16 @@ def test_a_missing_label_is_refused(kind, missing):
     labels = kind(["a"] * 7 + [missing] + ["a"] * 52)
     with pytest.raises(InputError, match="groups: demonstration 7 has no label"):
         prepared(normal(60), groups=labels)
+
+
+@pytest.mark.parametrize("coding", ["utf-8", "latin-1"])
+@pytest.mark.parametrize("kind", [np.array, lambda labels: np.array(labels, object), list])
+def test_labels_of_bytes_are_texts_of_any_language(coding, kind):
+    """As HDF5 and TensorFlow give them."""
+    names = ["J\u00f6rg", "J\u00e4rg", "Anna"] * 20
+    expected = prepared(normal(60), groups=names).train.groups
+    found = prepared(normal(60), groups=kind([name.encode(coding) for name in names]))
+    np.testing.assert_array_equal(found.train.groups, expected)
 
 
 @pytest.mark.parametrize("name", ["contexts", "groups"])
@@ -226,6 +243,16 @@ def test_recorded_numbers_are_spread_with_and_without_bounds(options):
     rows = prepared(x, held_out=0.0, dither=True, **options).train.rows[:, -2:]
     assert len(np.unique(rows[:, 1])) == 200
     np.testing.assert_array_less(np.abs(rows[:, 1] - x[:, 1]), 0.5 + 1e-9)
+
+
+def test_copies_stay_on_one_side_where_noise_is_added_to_a_column_of_them():
+    x = np.column_stack([normal(200, 1), np.random.default_rng(0).integers(0, 3, 200)])
+    found = prepared(np.concatenate([x, x]), dither=True, held_out=0.2)
+    assert found.repeated == 200
+    assert not np.isin(found.test[:, 0], found.train.rows[:, 0]).any()
+    whole = np.random.default_rng(0).integers(0, 5, (400, 2)).astype(float)
+    assert prepared(whole, dither=True).train.groups is None  # equal by chance
+    assert prepared(whole, dither=True).repeated == 0
 
 
 def test_contexts_of_few_values_keep_them():

@@ -4,6 +4,7 @@ from virl_tf import InputError
 from virl_tf.domain import EVERYWHERE, make_domain
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -61,8 +62,13 @@ def test_the_gradient_passes_through_angles_and_other_columns():
 
 @pytest.mark.parametrize(
     "support",
-    [((-np.inf, 0.0), (np.inf, 1.0)), ({"speed": 0}, {"speed": 1.0}), ({1: 0.0}, {1: 1})],
-    ids=["arrays", "names", "numbers"],
+    [
+        ((-np.inf, 0.0), (np.inf, 1.0)),
+        ({"speed": 0}, {"speed": 1.0}),
+        ({1: 0.0}, {1: 1}),
+        (pd.Series({"speed": 0.0, "heading": -np.inf}), pd.Series([np.inf, 1.0])),
+    ],
+    ids=["arrays", "names", "numbers", "series"],
 )
 def test_points_outside_of_bounds_are_minus_infinity(support):
     domain = make_domain(angles(1.0), NAMES, support=support)
@@ -78,6 +84,15 @@ def test_what_is_infinite_is_outside_and_what_is_no_number_stays_none(support):
     points = tf.constant([[np.inf, 0.0], [0.0, -np.inf], [np.nan, 0.0], [0.0, 0.0]], tf.float64)
     values = domain.bounded(points, tf.constant([np.nan, np.nan, np.nan, 1.0], tf.float64))
     np.testing.assert_array_equal(values, [-np.inf, -np.inf, np.nan, 1.0])
+
+
+@pytest.mark.parametrize(
+    "periodic", ["heading", 0, {"heading"}, {"heading": 1}.keys(), [0], np.array(["heading"])]
+)
+def test_angles_are_one_column_or_any_number_of_them(periodic):
+    expected = make_domain(angles(1.0), NAMES, periodic=["heading"])
+    found = make_domain(angles(1.0), NAMES, periodic=periodic)
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,41 @@ def test_each_step_has_its_own_reward_where_it_is_asked_for(line, density):
     assert wrapped.step(np.float64(0.5))[1] == -9.0
 
 
+def in_place(line, wrap=lambda x: x):
+    """The line with a state of its own, which it returns and changes."""
+    state = np.zeros(1)
+
+    def step(action):
+        state[:] += action
+        return wrap(state), -1.0, False, state[0] >= 1.5, {}
+
+    line.reset, line.step = lambda: (wrap(state), {}), step
+    return line
+
+
+def test_a_step_begins_where_an_environment_was_that_changes_its_observations(line, density):
+    wrapped = gymnasium_wrapper(in_place(line), density, reward_of="step")
+    wrapped.reset()
+    found = [wrapped.step(np.float64(0.5))[1] for _ in range(2)]
+    np.testing.assert_allclose(found, density([[0.0, 0.5], [0.5, 0.5]]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"place": x}])
+def test_a_trajectory_is_of_what_was_observed_and_done_then(line, density, wrap):
+    seen, action = [], np.zeros(1)
+
+    def features(trajectory):
+        seen.extend(trajectory)
+        return np.zeros(2)
+
+    wrapped = gymnasium_wrapper(in_place(line, wrap), density, features)
+    wrapped.reset()
+    for size in (0.5, 1.0):
+        action[:] = size
+        wrapped.step(action)
+    assert seen == [(wrap([0.5]), [0.5]), (wrap([1.5]), [1.0])]
+
+
 def test_a_copy_has_an_episode_of_its_own(line, density):
     wrapped = gymnasium_wrapper(line, density, last_and_effort)
     wrapped.reset(seed=1)

@@ -623,6 +623,17 @@ def test_a_finished_folder_says_that_evaluate_is_not_called(fitted):
 
 
 @pytest.mark.usefixtures("no_compute")
+def test_a_finished_folder_says_that_no_number_of_components_is_chosen(fitted, recwarn):
+    """Until it is finished, the number that is chosen tells."""
+    method, folder, result = fitted
+    same_result(tiny_fit(method, directory=folder), result)
+    assert not any("num_components" in str(line.message) for line in recwarn)
+    given = f"finished with num_components={result.policy.num_components}, which was given then"
+    with pytest.warns(FitWarning, match=given):
+        same_result(tiny_fit(method, directory=folder, num_components=None), result)
+
+
+@pytest.mark.usefixtures("no_compute")
 @pytest.mark.parametrize(
     ("change", "named"),
     [

@@ -199,6 +199,13 @@ def test_other_seeds_of_samplers_are_refused(seed):
         numerics.sampling_seed(seed)
 
 
+@pytest.mark.parametrize("kind", [np.uint32, np.uint64, np.int16])
+def test_pairs_that_tensorflow_takes_for_no_seed_are_refused(kind):
+    """Such as NumPy's SeedSequence makes."""
+    with pytest.raises(InputError, match=f"int32 tensor \\[2\\]; got {kind.__name__}"):
+        numerics.sampling_seed(np.array([1, 2], kind))
+
+
 def test_a_graph_wants_a_seed():
     with pytest.raises(InputError, match="seed="):
         tf.function(lambda: numerics.sampling_seed(None), autograph=False)()

@@ -288,6 +288,7 @@ def test_a_replay_repeats_the_demonstrations_in_turn_from_each_start():
     [
         ({"candidates": 0}, "candidates must be"),
         ({"tolerance": -1.0}, "tolerance must be at least 0 nats, got -1.0"),
+        ({"tolerance": "6"}, "tolerance must be at least 0 nats, got '6'"),
         ({"reward": make_reward([make_network(2)])}, "a reward with contexts"),
     ],
 )
@@ -296,6 +297,15 @@ def test_what_refuses_all_candidates_is_refused(changed, message):
     reward = make_reward([make_network(3)], dim=3, base=proposal)
     with pytest.raises(InputError, match=message):
         AmongBest(reward, proposal)._replace(**changed).sample(np.zeros([2, 1]))
+
+
+@pytest.mark.parametrize("shape", [(1,), (2, 4, 1)])
+def test_a_draw_has_one_context(shape):
+    proposal = conditioned(make_mixture(dim=3), 1)
+    among = AmongBest(make_reward([make_network(3)], dim=3, base=proposal), proposal)
+    with pytest.raises(InputError, match=r"c must be \[N, 1\], a context for each draw, got shape"):
+        among.sample(np.zeros(shape))
+    assert among.sample(np.zeros([0, 1])).shape == (0, 2)
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.3, 1.0, np.inf])

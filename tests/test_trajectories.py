@@ -1,5 +1,7 @@
 """Encodings of trajectories: identities, a slow reference, and episodes that cannot be used."""
 
+import tracemalloc
+
 import virl_tf
 from virl_tf import InputError, fit_encoding, load_encoding, save_encoding
 from virl_tf.trajectories import bases, choice
@@ -155,6 +157,16 @@ def test_weights_do_not_depend_on_the_origin():
     )
 
 
+@pytest.mark.parametrize(("kind", "options"), KINDS, ids=IDS)
+def test_paths_do_not_depend_on_the_origin(kind, options):
+    """As of a column of times since 1970."""
+    near, far = waves(noise=0.05), waves(noise=0.05) + 1e9
+    coded, expected = fit_encoding(far, kind, **options), fit_encoding(near, kind, **options)
+    paths = coded.decode(coded.encode(far)).numpy() - 1e9
+    np.testing.assert_allclose(paths, expected.decode(expected.encode(near)), atol=1e-4)
+    np.testing.assert_allclose(coded.error, expected.error, rtol=1e-3)
+
+
 def test_paths_go_through_start_and_goal():
     y = waves(noise=0.05)
     encoding = fit_encoding(y, "promp", 4, via=("start", "goal"))
@@ -186,11 +198,14 @@ def test_what_all_episodes_share_is_no_number_of_the_code(kind):
 
 @pytest.mark.parametrize("kind", ["promp", "waypoints"])
 @pytest.mark.parametrize("value", [0.1, 1.7e6, 1e12])
-def test_a_constant_column_is_no_number_of_the_code_whatever_its_value(kind, value):
-    """Such as a height: its mean and its curves' weights are rounded."""
-    plain = fit_encoding(waves(), kind, phase="time")
+@pytest.mark.parametrize("num_steps", [None, 16])
+def test_a_constant_column_is_no_number_of_the_code_whatever_its_value(kind, value, num_steps):
+    """Such as a height: its mean and its curves' weights are rounded, and its values between
+    samples.
+    """
+    plain = fit_encoding(waves(), kind, phase="time", num_steps=num_steps)
     y = np.concatenate([waves(), np.full((40, 21, 1), value)], axis=2)
-    found = fit_encoding(y, kind, phase="time")
+    found = fit_encoding(y, kind, phase="time", num_steps=num_steps)
     assert found.code_columns == plain.code_columns
     np.testing.assert_allclose(found.encode(y), plain.encode(y[:, :, :2]), atol=1e-9)
     np.testing.assert_allclose(found.decode(found.encode(y)).numpy()[:, :, 2], value, rtol=1e-9)
@@ -204,6 +219,14 @@ def test_paths_of_three_steps_whose_ends_are_given_are_encoded(kind, via):
     encoding = fit_encoding(y, kind, via=via, phase="time")
     np.testing.assert_allclose(encoding.decode(encoding.encode(y)), y, atol=1e-6)
     assert np.isfinite(encoding.error).all()
+
+
+@pytest.mark.parametrize("steps", [3, 4, 5])
+@pytest.mark.parametrize("via", ["start", ("start", "goal")])
+def test_numbers_of_short_paths_with_via_points_do_not_follow_from_each_other(steps, via):
+    y = np.random.default_rng(0).standard_normal((60, steps, 2))
+    codes = fit_encoding(y, "promp", via=via, tolerance=9.0).encode(y)
+    assert np.linalg.matrix_rank(codes - codes.mean(axis=0)) == codes.shape[1] <= 2 * steps
 
 
 def test_the_size_is_the_fewest_that_lose_little_of_held_out_samples():
@@ -223,6 +246,26 @@ def test_noise_is_not_encoded():
     noisy = fit_encoding(waves(200, 41, noise=0.3), "promp")
     assert noisy.dim <= 16
     assert noisy.error[0] == pytest.approx(3.0, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "curves",
+    [
+        bases.movement_primitive(4000, 5, ()),
+        bases.movement_primitive(4000, 5, ("start", "goal")),
+        bases.spline(4000, 5),
+    ],
+    ids=["promp", "via", "waypoints"],
+)
+def test_long_paths_need_no_matrix_of_all_pairs_of_steps(curves):
+    """Of 20,000 it would have 3 GiB."""
+    y = np.random.default_rng(0).standard_normal((2, 4000, 1))
+    tracemalloc.start()
+    bases.held_out_error(y, curves)
+    bases.projection(curves, np.arange(4000))
+    largest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert largest < 4000 * 4000  # bytes; each pair has eight
 
 
 @pytest.mark.parametrize("fold", range(2))
@@ -318,12 +361,31 @@ def test_times_say_where_a_sample_is():
     assert encoding.num_steps == int(np.median([len(r) for r in rows]))
 
 
+def test_the_same_places_at_other_times_are_no_copy():
+    y, clock = waves(8), np.linspace(0.0, 1.0, 21)
+    y[5] = y[2]
+    found = check_episodes(y, [*[clock] * 5, clock**2, *[clock] * 2])
+    first, other = resample(found, 15, "time")[[2, 5]]
+    assert np.abs(first - other).max() > 1.0
+    with pytest.raises(InputError, match=r"episode 5 is a copy \(first: of 2\)"):
+        check_episodes(y, [*[clock] * 5, 100.0 + clock, *[clock] * 2])
+
+
 def test_one_clock_for_all():
     y, clock = waves(), np.linspace(0.0, 1.0, 21) ** 2
     np.testing.assert_array_equal(
         resample(check_episodes(y, clock), 15, "time"),
         resample(check_episodes(list(y), [clock] * 40), 15, "time"),
     )
+
+
+@pytest.mark.parametrize("labels", [range(5, 26), [f"sample {i}" for i in range(21)]])
+def test_a_clock_counts_whatever_its_samples_are_called(labels):
+    """As of a part of a frame, or one whose index is text."""
+    clock = pd.Series(np.linspace(0.0, 1.0, 21) ** 2, index=labels)
+    expected = check_episodes(waves(), clock.to_numpy()).times
+    for times in (clock, [clock] * 40, dict.fromkeys(range(40), clock).values()):
+        np.testing.assert_array_equal(check_episodes(waves(), times).times, expected)
 
 
 def test_even_arrays_are_resampled_as_lists():
@@ -437,6 +499,45 @@ def test_columns_of_frames_count_by_their_names():
     np.testing.assert_allclose(by_number.encode(y), by_number.encode(waves(8)), rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "kind", [lambda y: y.convert_dtypes(), lambda y: y.astype({"y": "Float32"}), pd.DataFrame]
+)
+def test_frames_may_have_columns_of_several_kinds_of_numbers(kind):
+    """As `fit` takes them: whether a hand is closed, and numbers that may be missing."""
+    plain = [pd.DataFrame(one, columns=["x", "y"]) for one in waves(8).astype(np.float32)]
+    plain = [one.assign(closed=one["x"] > one["x"].mean()) for one in plain]
+    frames = [kind(one) for one in plain]
+    expected = check_episodes([one.to_numpy(np.float64) for one in plain]).values
+    np.testing.assert_array_equal(check_episodes(frames).values, expected)
+    assert check_episodes(frames).columns == ("x", "y", "closed")
+    frames[3] = frames[3].astype("Float64")
+    frames[3].loc[4, "y"] = pd.NA
+    with pytest.raises(InputError, match=r"3 is not finite: .* \(first: sample 4, column 'y'\)"):
+        check_episodes(frames)
+    with pytest.raises(InputError, match="episode 0 must be real numbers"):
+        check_episodes([one.assign(name="1.5") for one in frames])
+
+
+def test_columns_that_are_called_as_unnamed_ones_have_an_order():
+    y = [pd.DataFrame(one, columns=["x0", "x1"]) for one in waves(8)]
+    for encoding in (fit_encoding(y, "promp", 4), fit_encoding(waves(8), "promp", 4)):
+        with pytest.raises(InputError, match="columns x1, x0; expected are x0, x1, in this order"):
+            encoding.encode([one[["x1", "x0"]] for one in y])
+    others = [one[["x1", "x0"]] for one in y]
+    swapped = fit_encoding(others, "promp", 4)
+    np.testing.assert_allclose(swapped.encode(waves(8)[..., ::-1]), swapped.encode(others))
+
+
+@pytest.mark.parametrize("given", [iter, lambda y: dict(enumerate(y)).values()])
+def test_frames_one_after_the_other_have_their_names(given):
+    """As of a generator, or a dictionary by person: another order is another column."""
+    y = [pd.DataFrame(one, columns=["x", "y"]) for one in waves(8)]
+    encoding = fit_encoding(given(y), "promp", 4)
+    assert encoding.columns == ("x", "y")
+    with pytest.raises(InputError, match="columns y, x; expected are x, y, in this order"):
+        encoding.encode(given([one[["y", "x"]] for one in y]))
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -494,6 +595,14 @@ def test_what_a_mask_hides_is_missing(kind):
         fit_encoding(kind(y), "promp", 4)
 
 
+@pytest.mark.parametrize("number", [1, 8])
+def test_what_a_mask_hides_of_times_is_missing(number):
+    clock = np.ma.masked_equal(np.arange(21.0), 4.0)
+    times = clock if number == 1 else np.ma.stack([clock] * 8)
+    with pytest.raises(InputError, match=r"0: its times are not finite \(nan in sample 4\)"):
+        check_episodes(waves(8), times)
+
+
 def test_errors_have_the_names_of_episodes_and_columns():
     y = spoilt(lambda y: y[2].__setitem__((4, 1), np.nan))
     names, columns = [f"walk_{i}.csv" for i in range(8)], ["speed", "heading"]
@@ -533,6 +642,7 @@ def test_times_that_cannot_be_used(times, message):
         ("components", {"via": "start"}, "via is for movement primitives"),
         ("promp", {"via": "finish"}, "unknown via-point 'finish'"),
         ("promp", {"size": 22}, "size is 22, more than the 21 steps"),
+        ("promp", {"size": 20, "via": ("start", "goal")}, "21 .* but for 2 via-points"),
         ("promp", {"size": 1}, "size must be an integer >= 2"),
         ("components", {"size": 40}, "size is 40; .* at most 39 components"),
         ("components", {"size": 39, "num_steps": 12}, "of 24 numbers have at most 24 components"),

@@ -96,25 +96,27 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     period = np.zeros(len(own)) if domain.everywhere else np.asarray(domain.period)
     period = np.append(np.zeros(num_contexts), period)
     angles = examine_angles(x, names, period, num_contexts)  # noise would go beyond a turn
+    recorded = x
     if options.dither:
         x = dithered(x, num_contexts, domain, seed)
     suspicious = examine(x, names, num_contexts) + angles
     domain = domain.behind(num_contexts)
     identity = _identity(x, num_contexts, labels, domain, share)
 
-    x = np.asarray(domain.wrap(x))
-    groups = row_groups(x, labels)
+    x, recorded = (np.asarray(domain.wrap(rows)) for rows in (x, recorded))
+    told_apart = _told_apart(x, recorded, num_contexts)
+    groups = row_groups(told_apart, labels)
     _check_groups(groups)
     held_out = _held_out(len(x), share, seed, groups)
     train = Data(x, groups, domain, num_contexts).take(~held_out)
-    check_demonstrations(train.rows)
+    check_demonstrations(train.rows, names)  # of those that are left
     return Prepared(
         names=names,
         train=train,
         test=x[held_out],
         test_groups=None if groups is None else groups[held_out],
         warnings=suspicious,
-        repeated=len(x) - len(np.unique(x, axis=0)),
+        repeated=len(x) - len(np.unique(told_apart, axis=0)),
         identity=identity,
     )
 
@@ -185,7 +187,15 @@ def _check_labels(labels: Any, n: int) -> np.ndarray | None:
     missing = np.flatnonzero(pd.isna(np.asarray(labels, dtype=object)) | np.ma.getmask(labels))
     if len(missing):
         raise InputError(f"groups: demonstration {missing[0]} has no label ({found[missing[0]]}).")
-    return found.astype(str)
+    try:
+        return found.astype(str)
+    except UnicodeDecodeError:  # bytes, as HDF5 and TensorFlow keep text: NumPy takes ASCII alone
+        return np.array([_as_text(label) for label in found.tolist()])
+
+
+def _as_text(label: Any) -> str:
+    """Other bytes than UTF-8's stay apart."""
+    return label.decode(errors="backslashreplace") if isinstance(label, bytes) else str(label)
 
 
 def dithered(
@@ -196,6 +206,16 @@ def dithered(
     """
     own = dither(x[:, num_contexts:], numpy_seed(seed, 0, "dither"))
     return np.hstack([x[:, :num_contexts], _mirrored(own, domain)])
+
+
+def _told_apart(
+    x: Float64[Array, "N C+D"], recorded: Float64[Array, "N C+D"], num_contexts: int
+) -> Float64[Array, "N C+D"]:
+    """Rows [c, x] of which equal ones are copies: as they were recorded, unless noise has spread
+    all columns of x, which had few values: rows were equal by chance.
+    """
+    kept = (x == recorded).all(axis=0)[num_contexts:]
+    return recorded if kept.any() else x
 
 
 def _mirrored(x: Float64[Array, "N D"], domain: Domain) -> Float64[Array, "N D"]:

@@ -1,6 +1,6 @@
 """Where demonstrations can lie: bounds of columns, and columns that are angles."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,7 +128,8 @@ def column_index(column: Any, names: Sequence[str]) -> int:
 def _sequence(columns: Any) -> list[Any]:
     if columns is None:
         return []
-    return [columns] if isinstance(columns, str) or np.ndim(columns) == 0 else list(columns)
+    several = isinstance(columns, Iterable) and getattr(columns, "ndim", 1) > 0
+    return list(columns) if several and not isinstance(columns, str) else [columns]
 
 
 def _bounds(
@@ -142,6 +143,7 @@ def _bounds(
             "support must be a pair (lower, upper) of bounds; a function of points belongs to "
             "fit_policy(..., support=), which takes the recovered reward."
         )
+    support = [_by_name(side) for side in support]
     for named in support:
         check_no_contexts("support", named if isinstance(named, Mapping) else (), contexts, names)
     lower, upper = (
@@ -156,6 +158,11 @@ def _bounds(
             "one must be below the upper one."
         )
     return lower, upper
+
+
+def _by_name(side: Any) -> Any:
+    """A series of pandas's kind as a mapping: its labels are columns, as those of x.min()."""
+    return dict(side.items()) if hasattr(side, "items") else side
 
 
 def _bound(side: str, given: Any, fill: float, names: Sequence[str]) -> np.ndarray:

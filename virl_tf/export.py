@@ -217,7 +217,7 @@ class _OfTrajectory:
         self._trajectory = []
 
     def after(self, action: Any, observation: Any, reached: bool, late: bool) -> float:
-        self._trajectory.append((observation, action))
+        self._trajectory.append((_kept(observation), _kept(action)))
         if not (reached or late):
             return 0.0
         x = np.asarray(self._features(self._trajectory), np.float64)[None]
@@ -232,12 +232,17 @@ class _OfSteps:
         self._before: Any = None
 
     def begin(self, observation: Any) -> None:
-        self._before = observation
+        self._before = _kept(observation)
 
     def after(self, action: Any, observation: Any, reached: bool, late: bool) -> float:
         batch = (np.asarray(part)[None] for part in (self._before, action, observation, reached))
-        self._before = observation
+        self._before = _kept(observation)
         return float(self._reward(*batch)[0])
+
+
+def _kept(value: Any) -> Any:
+    """With arrays of its own: an environment may return its state, and change that in place."""
+    return tf.nest.map_structure(lambda x: x.copy() if isinstance(x, np.ndarray) else x, value)
 
 
 def _wrapper_class() -> type:

@@ -15,7 +15,7 @@ from virl_tf.conditional import is_broken
 from virl_tf.contexts import checked_context, far_away
 from virl_tf.demonstrations import Data, DataOptions, prepare
 from virl_tf.discriminator.fit import DiscriminatorFitter, borrowed_fitter
-from virl_tf.em.choice import choose_mixture
+from virl_tf.em.choice import GIVEN, choose_mixture
 from virl_tf.event_files import EventFiles
 from virl_tf.hparams import (
     Hparams,
@@ -237,7 +237,7 @@ def fit(
     if directory is not None:
         RunFolder.check(directory, config)
         if RunFolder(directory).finished:
-            return _warned(_finished(directory, evaluate), directory)
+            return _warned(_finished(directory, num_components, evaluate), directory)
     if values.kde.bandwidth != "held_out":
         kernel_estimate(data, values, seed)  # refuses one that is too narrow
     choice = choose_mixture(data.rows, seed, data.groups, num_components)
@@ -270,9 +270,17 @@ def fit(
     return _warned(result, directory)
 
 
-def _finished(directory: Any, evaluate: Evaluate | None) -> Result:
-    """What is in the folder; warns if it was made without an `evaluate`."""
+def _finished(directory: Any, num_components: int | None, evaluate: Evaluate | None) -> Result:
+    """What is in the folder; warns if it was made without an `evaluate`, or with a given number of
+    components where one is to be chosen now.
+    """
     result = load(directory)
+    if num_components is None and result.summary.get("components_reason") == GIVEN:
+        text = (
+            f"{directory} was finished with num_components={result.config['num_components']}, "
+            "which was given then: none is chosen now. For a chosen one give another folder."
+        )
+        warnings.warn(text, FitWarning, stacklevel=3)
     if evaluate is not None and set(result.history.columns) <= set(Info._fields):
         text = (
             f"{directory} was finished without evaluate=, which is not called now: its history has "

@@ -51,8 +51,8 @@ class PolicyResult:
         history: a row per step, the columns of `virl_tf.vips.vips.VipsHistory`.
         warnings: a line for each reason to doubt the policy, with what to try.
         elbo: E_q[log_prob(x) / temperature - log q(x)] inside of the support, in nats: the log
-            normaliser of exp(log_prob / temperature) minus KL(q || p). With contexts the mean over
-            them.
+            normaliser of exp(log_prob / temperature) minus KL(q || p). With contexts that of rows
+            [c, x], which is the mean over them where as much is inside in each.
         elbo_error: its standard error.
         inside: share of the policy's draws where `log_prob` is finite and `support` holds; of the
             others the ELBO knows nothing, so refuse them.
@@ -116,8 +116,9 @@ def fit_policy(
             expectation over them by `virl_tf.vips.conditional`: a fixed set of components, by
             values.
         temperature: the policy is fitted to exp(log_prob / temperature), below 1 nearer to what is
-            likeliest. Then, on a reward or from an `initial_policy`, without `search` and contexts,
-            no weight changes: the likeliest mode would take all.
+            likeliest. Then, on a reward (with `support` on one that carries an EM mixture) or from
+            an `initial_policy`, without `search` and contexts, no weight changes: the likeliest
+            mode would take all.
         seed: of the start and of all samples.
         search: add, prune and split components before the steps (`virl_tf.vips.adaptive`), which
             finds modes that a fixed set misses, but none far outside of the start's draws: there

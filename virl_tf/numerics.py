@@ -139,7 +139,8 @@ def sampling_seed(seed: Any) -> tf.Tensor:
     if np.ndim(seed) == 0 and not tf.is_tensor(seed):
         return tf.constant(split_seed(check_seed(seed), 0, "sample"))
     seed = tf.convert_to_tensor(seed)
-    if not (seed.dtype.is_integer and seed.shape.is_compatible_with([2])):
+    # TensorFlow's stateless draws take no others.
+    if not (seed.dtype in (tf.int32, tf.int64) and seed.shape.is_compatible_with([2])):
         found = f"{seed.dtype.name} {seed.shape}"
         raise InputError(f"seed must be one integer, or an int32 tensor [2]; got {found}.")
     return seed

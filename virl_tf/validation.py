@@ -319,6 +319,11 @@ def _columns_without_numbers(frame: Any) -> dict[str, str]:
     return held
 
 
+def of_numbers(frame: Any) -> bool:
+    """Whether all columns of a frame hold real numbers."""
+    return not any(_columns_without_numbers(frame).values())
+
+
 def check_number_columns(where: str, held: Mapping[str, str]) -> None:
     """Raise InputError that lists the columns if any holds something else than numbers.
 

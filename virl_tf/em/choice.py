@@ -18,6 +18,8 @@ from virl_tf.splitting import folds
 CANDIDATES = (1, 2, 3, 5, 8, 10, 15, 20, 30, 50)
 MOST_ROWS = 5000  # that are looked at
 FOLDS = 5
+GIVEN = "given"
+"""The reason for a number of components that nobody chose."""
 COVARIANCES = (
     FULL,
     *(Covariances("full", ridge) for ridge in (1e-3, 1e-2)),
@@ -59,7 +61,7 @@ def choose_mixture(
         covariances = FULL
         if are_few(*x.shape):
             covariances = _by_cross_validation(x, seed, groups, components).covariances
-        return MixtureChoice(components, covariances, "given", {})
+        return MixtureChoice(components, covariances, GIVEN, {})
     if are_few(*x.shape):
         return _by_cross_validation(x, seed, groups)
     rng = np.random.default_rng(numpy_seed(seed, 0, "number of components"))

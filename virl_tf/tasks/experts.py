@@ -21,8 +21,8 @@ class RandomExperts:
     `RandomGaussians`. A policy of m experts can be it exactly; a joint Gaussian mixture, whose
     contexts are not uniform, cannot.
 
-    With waves > 0 experts and gate are linear not in c but in [c, sin(waves c)]: then no policy of
-    linear experts is the truth.
+    With waves > 0 experts and gate are linear not in c but in [c, sin(waves c)], whose 2 C entries
+    take the place of C above: then no policy of linear experts is the truth.
 
     Attributes:
         policy: the truth as a `ConditionalMixture`, of c or of [c, sin(waves c)].

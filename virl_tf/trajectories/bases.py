@@ -11,7 +11,7 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from threadpoolctl import threadpool_limits
 
-from virl_tf.shapes import Array, Float64
+from virl_tf.shapes import Array, Float64, Int64
 from virl_tf.trajectories.options import ENDS
 
 WIDTH = 0.7  # standard deviation of a radial basis function, in distances between two of them
@@ -73,42 +73,48 @@ def spline(num_steps: int, size: int) -> Curves:
     return Curves(basis, [str(i) for i in range(size)], {0: 0, size - 1: -1})
 
 
-def projection(curves: Curves, used: Sequence[int] | np.ndarray) -> Float64[Array, "B T"]:
+def projection(curves: Curves, used: Int64[Array, " U"]) -> Float64[Array, "B T"]:
     """What gives a trajectory [T] its weights: ridge regression on the steps `used`.
 
-    Weights shrink to the trajectory's mean where nothing is pinned, so that they do not depend on
-    where the origin is: the curves' sum is one.
+    Weights shrink to the trajectory's mean where the curves' sum is one, so that they do not depend
+    on where the origin is. Beside the line through via-points they are 0 wherever it is.
     """
     count, size = curves.basis.shape
-    samples = np.zeros((len(used), count))
-    samples[np.arange(len(used)), used] = 1.0
-    free = [i for i in range(size) if i not in curves.pinned]
+    pinned = np.array(list(curves.pinned), int)
+    free = np.setdiff1d(np.arange(size), pinned)
     basis = curves.basis[used][:, free]
     gram = basis.T @ basis
     # Of three steps the inner one is held out, and with it all that a curve says: its weight is 0.
     ridge = RIDGE * np.trace(gram) / max(len(free), 1) or RIDGE
     weights = np.linalg.solve(gram + ridge * np.eye(len(free)), basis.T)
+    found = np.zeros((size, count))
     if not curves.pinned:
         missing = 1.0 - weights.sum(axis=1, keepdims=True)
-        return (weights + missing / len(used)) @ samples
-    found = np.zeros((size, count))
-    for i, step in curves.pinned.items():
-        found[i, step] = 1.0
-    found[free] = weights @ (samples - curves.basis[used] @ found)
+        found[:, used] = weights + missing / len(used)
+        return found
+    steps = np.arange(count)[list(curves.pinned.values())]
+    found[pinned, steps] = 1.0
+    found[np.ix_(free, used)] = weights
+    # What pinned curves say of the other steps is taken from these.
+    at_ends = used[:, None] == steps
+    found[np.ix_(free, steps)] = weights @ (at_ends - curves.basis[used][:, pinned])
+    if np.allclose(curves.basis.sum(axis=1), 1.0):
+        missing = 1.0 - found[free].sum(axis=1, keepdims=True)
+        found[np.ix_(free, used)] += missing / len(used)
     return found
 
 
 def held_out_error(y: Float64[Array, "N T D"], curves: Curves) -> Float64[Array, " D"]:
     """RMS at each fifth sample of regressions on the others; the ends are never held out."""
     steps = np.arange(y.shape[1])
-    predicted = np.zeros((y.shape[1], y.shape[1]))
+    squares = np.zeros(y.shape[2])
     for fold in range(FOLDS):
         held = (steps % FOLDS == fold) & (steps > 0) & (steps < steps[-1])
         weights = projection(curves, np.flatnonzero(~held))
-        predicted[held] = curves.basis[held] @ weights
-    inner = slice(1, -1)
-    errors = y[:, inner] - np.einsum("st,ntd->nsd", predicted[inner], y, optimize=True)
-    return np.sqrt(np.mean(errors**2, axis=(0, 1)))
+        codes = np.einsum("bt,ntd->nbd", weights, y, optimize=True)
+        predicted = np.einsum("sb,nbd->nsd", curves.basis[held], codes, optimize=True)
+        squares += ((y[:, held] - predicted) ** 2).sum(axis=(0, 1))
+    return np.sqrt(squares / (len(y) * (len(steps) - 2)))
 
 
 # --- principal components -------------------------------------------------------------------------

@@ -27,6 +27,7 @@ MOST_FITTED = 1000  # episodes that the encoding is made of
 FEWEST_CURVES, MOST_CURVES = 3, 40
 MOST_COMPONENTS = 60
 MUCH = 0.5  # of a column's standard deviation, to lose without a word
+CONSTANT = 1e-12  # of a column's largest number, up to which it spans nothing but rounding
 FLAT = 1e-6  # of a column's spread, below which a number of the code does not vary
 
 
@@ -116,8 +117,10 @@ def _sample(episodes: Episodes, kind: str, phase: str | None, num_steps: int) ->
     count = len(episodes.values)
     y = resample(_some(episodes), num_steps, phase)
     spread, size = y.std(axis=(0, 1)), np.abs(y).max(axis=(0, 1))
-    # The spread of a constant column, such as a height of 0.1, need not be 0 exactly.
-    scale = np.where(np.ptp(y, axis=(0, 1)) > 0.0, spread, np.maximum(size, 1.0))
+    # The spread of a constant column, such as a height of 0.1, need not be 0 exactly, and on the
+    # grid its values may differ by rounding.
+    varies = np.ptp(y, axis=(0, 1)) > CONSTANT * size
+    scale = np.where(varies, spread, np.maximum(size, 1.0))
     duration = float(np.median(episodes.durations))
     return _Sample(y, scale, max(count // 2, 1), episodes.columns, duration, phase)
 
@@ -137,7 +140,7 @@ def _encoding(
         return _of_components(sample, size, tolerance)
     tried: list[Curves] = []
     errors: list[np.ndarray] = []
-    for number in _sizes(sample, size):
+    for number in _sizes(sample, size, via):
         steps = sample.y.shape[1]
         tried.append(
             movement_primitive(steps, number, via) if kind == "promp" else spline(steps, number)
@@ -150,14 +153,19 @@ def _encoding(
     return _of_curves(sample, kind, tried[chosen], errors[chosen]), relative[chosen]
 
 
-def _sizes(sample: _Sample, size: int | None) -> Sequence[int]:
-    """Numbers of curves to try."""
+def _sizes(sample: _Sample, size: int | None, via: Sequence[str]) -> Sequence[int]:
+    """Numbers of curves to try; with more than there are steps beside the via-points, the numbers
+    of a code would depend on each other.
+    """
     steps = sample.y.shape[1]
+    there_are = steps - len(via)
     if size is None:
+        fewest = min(FEWEST_CURVES, there_are)
         most = min(MOST_CURVES, steps // 2, sample.most // len(sample.columns))
-        return range(FEWEST_CURVES, max(most, FEWEST_CURVES) + 1)
-    if size > steps:
-        raise InputError(f"size is {size}, more than the {steps} steps of a trajectory.")
+        return range(fewest, max(most, fewest) + 1)
+    if size > there_are:
+        beside = f" but for {len(via)} via-points" if via else ""
+        raise InputError(f"size is {size}, more than the {steps} steps of a trajectory{beside}.")
     return [size]
 
 

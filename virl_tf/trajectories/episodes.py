@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from virl_tf.validation import InputError, is_frame, reason, with_nan
+from virl_tf.validation import InputError, is_frame, of_numbers, reason, with_nan
 
 FEWEST_STEPS = 3  # start, end, and something between them
 MOST_NAMED = 5  # episodes that an error names
@@ -93,6 +93,8 @@ def check_episodes(
         if times is not None or names is not None or columns is not None:
             raise InputError("Episodes have times, names and columns of their own; leave them out.")
         return trajectories
+    if isinstance(trajectories, Iterable) and not hasattr(trajectories, "shape"):
+        trajectories = list(trajectories)  # what can be read once only is asked for its names, too
     values = _as_values(trajectories, names)
     if len(values) < (2 if to_fit else 1):
         fewest = "two are" if to_fit else "one is"
@@ -120,7 +122,9 @@ def check_columns(found: tuple[str, ...], wanted: tuple[str, ...]) -> None:
     """Raises InputError for another number of columns, other names or another order; the numbers
     that unnamed ones are called by are no names.
     """
-    unnamed = numbered(len(wanted)) in (found, wanted)
+    numbers = numbered(len(wanted))
+    # What is found with these in another order has names that happen to be so.
+    unnamed = found == numbers or (wanted == numbers and set(found) != set(numbers))
     if len(found) != len(wanted) or (found != wanted and not unnamed):
         raise InputError(
             f"trajectories with the columns {', '.join(found)}; expected are {', '.join(wanted)}, "
@@ -169,6 +173,9 @@ def _as_array(values: Any, i: int, names: Sequence[str] | None) -> np.ndarray:
     name = names[i] if names is not None and i < len(names) else i
     try:
         array = np.asarray(_unmasked(values))
+        # Columns of yes and no beside numbers, or of numbers that may be missing.
+        if array.dtype == object and is_frame(values) and of_numbers(values):
+            array = np.asarray(with_nan(values))
         if array.ndim == 2 and array.dtype.kind in "biuf":
             return array
         got = f"{array.dtype} {list(array.shape)}"
@@ -202,9 +209,10 @@ def _as_times(
     if times is None:
         return None
     try:
-        for_all = np.ndim(times[0]) == 0
-        clocks = [times] * len(values) if for_all else times
-        found = [np.asarray(clock, np.float64) for clock in clocks]
+        clocks = list(times)  # a series' first number may have another label than 0
+        if np.ndim(clocks[0]) == 0:
+            clocks = [times if hasattr(times, "shape") else clocks] * len(values)
+        found = [np.asarray(_unmasked(clock), np.float64) for clock in clocks]
     except (TypeError, ValueError, LookupError) as error:
         raise InputError(f"times must be numbers [T], or N sequences: {reason(error)}.") from error
     if len(found) != len(values):
@@ -242,7 +250,10 @@ def _check_numbers(episodes: Episodes, to_fit: bool) -> None:
         if (values == values[0]).all():
             still.append(name)
             continue
-        digest = hashlib.blake2b(values.tobytes(), digest_size=16).digest()
+        content = values.tobytes()
+        if episodes.times is not None:  # the same places at other times are another trajectory
+            content += _shares(episodes.times[i]).round(6).tobytes()
+        digest = hashlib.blake2b(content, digest_size=16).digest()
         if first.setdefault(digest, i) != i:
             copies.append((name, episodes.names[first[digest]]))
     if broken:
@@ -305,7 +316,12 @@ def sample_phases(episodes: Episodes, phase: str) -> Iterator[np.ndarray]:
             clock = np.arange(len(values), dtype=np.float64)
         else:
             clock = episodes.times[i]
-        yield (clock - clock[0]) / (clock[-1] - clock[0])
+        yield _shares(clock)
+
+
+def _shares(clock: np.ndarray) -> np.ndarray:
+    """From 0 at the first [T] to 1 at the last."""
+    return (clock - clock[0]) / (clock[-1] - clock[0])
 
 
 def _evenly_sampled(episodes: Episodes, phase: str) -> bool:
