@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from virl_tf.persistence.files import writing
 from virl_tf.validation import InputError
 
 from experiments.doc_tables import find_pages
@@ -33,9 +34,8 @@ def write_site(out: Path) -> None:
     said = _Warnings()
     logging.getLogger("mkdocs").addHandler(said)
     try:
-        build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(out.resolve()), strict=True))
-    except OSError as error:
-        raise InputError(f"cannot write to {out}: {error.strerror or error}.") from error
+        with writing(out):
+            build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(out.resolve()), strict=True))
     except MkDocsException as error:
         raise InputError(f"the site was not built: {said.text or error}") from error
     finally:
@@ -58,6 +58,6 @@ class _Warnings(logging.Handler):
 def _check_out(out: Path) -> None:
     """MkDocs empties the folder first: it must be new, empty, or a site."""
     if out.exists() and not out.is_dir():
-        raise InputError(f"cannot write to {out}: it is a file; give a folder.")
+        raise InputError(f"cannot write {out}: it is a file; give a folder.")
     if out.is_dir() and any(out.iterdir()) and not (out / "sitemap.xml").is_file():
         raise InputError(f"{out} holds something that is no site; give a new or an empty folder.")

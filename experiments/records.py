@@ -30,6 +30,7 @@ from virl_tf.persistence.files import (
     write_atomically,
     write_json,
     write_text,
+    writing,
 )
 from virl_tf.validation import InputError, reason
 
@@ -109,11 +110,9 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 
 def _write(path: Path, content: Mapping[str, bytes]) -> None:
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda file: _write_zip(file, content))
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}.") from error
 
 
 def _check_finished(folder: Path) -> None:

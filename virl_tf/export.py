@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
-from virl_tf.persistence.files import PARTIAL
+from virl_tf.persistence.files import PARTIAL, writing
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Float64
 from virl_tf.validation import InputError, check_choice, check_path
@@ -59,15 +59,13 @@ def saved_model(density: Reward | Mixture, directory: Path | str) -> None:
         )
     if directory.exists():
         raise InputError(f"{directory} is there already; remove it, or give a new folder.")
-    try:
+    with writing(directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
         parent = directory.parent
         with tempfile.TemporaryDirectory(PARTIAL, f".{directory.name}-", parent) as partial:
             module = _Exported(density)
             tf.saved_model.save(module, f"{partial}/model", module.signatures())
             os.replace(f"{partial}/model", directory)
-    except OSError as error:
-        raise InputError(f"cannot write {directory}: {error.strerror or error}.") from error
 
 
 class _Exported(tf.Module):

@@ -28,7 +28,7 @@ from virl_tf.irl import Info, State
 from virl_tf.methods import METHODS, Method
 from virl_tf.observers import Observer, ProgressBar
 from virl_tf.persistence.configuration import versions
-from virl_tf.persistence.files import plain, write_json, write_text
+from virl_tf.persistence.files import plain, write_json, write_text, writing
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.problem import Problem, kernel_estimate, make_problem
 from virl_tf.reward import Reward
@@ -125,7 +125,7 @@ class Result:
         folder = check_path(path)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{folder} exists and is not an empty folder; nothing was written.")
-        try:
+        with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             described = {"config": plain(self.config), "versions": versions()}
             write_text(folder / "config.yaml", to_yaml(described))
@@ -137,8 +137,6 @@ class Result:
             if self.summary:
                 write_json(folder / "summary.json", self.summary)
             RunFolder(folder).write_result(self.reward, self.policy)
-        except OSError as error:
-            raise InputError(f"cannot write to {folder}: {error.strerror or error}.") from error
 
 
 def load(path: Path | str) -> Result:

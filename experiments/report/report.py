@@ -7,7 +7,7 @@ from pathlib import Path
 
 import virl_tf
 from virl_tf.persistence.configuration import versions
-from virl_tf.persistence.files import write_text
+from virl_tf.persistence.files import write_text, writing
 from virl_tf.validation import InputError, reason
 
 import numpy as np
@@ -46,11 +46,9 @@ def write_report(results: Results, out: Path) -> None:
         InputError: no results there, damaged ones, or an `out` that cannot be written.
     """
     content = build(results)
-    try:
+    with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, content)
-    except OSError as error:
-        raise InputError(f"cannot write {out}: {error.strerror or error}.") from error
     screen().print(f"wrote {out} ({len(content) / 1e6:.1f} MB)", highlight=False, soft_wrap=True)
 
 

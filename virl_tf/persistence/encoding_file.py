@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from virl_tf.persistence.files import load_arrays, save_arrays
+from virl_tf.persistence.files import load_arrays, save_arrays, writing
 from virl_tf.trajectories.encoding import Encoding
 from virl_tf.trajectories.options import KINDS, PHASES
 from virl_tf.validation import InputError, check_path, told
@@ -25,10 +25,8 @@ def save_encoding(path: Path | str, encoding: Encoding) -> None:
         what = f"an Encoding is saved, got {told(encoding)}"
         raise InputError(f"{what}; the path comes first: save_encoding(path, encoding).")
     arrays = {field.name: np.asarray(getattr(encoding, field.name)) for field in fields(Encoding)}
-    try:
+    with writing(path):
         save_arrays(check_path(path), arrays)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}.") from error
 
 
 def load_encoding(path: Path | str) -> Encoding:

@@ -11,7 +11,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -57,6 +57,15 @@ def remove_partial(folder: Path, before: float) -> None:
 
 _UMASK = os.umask(0)  # a process cannot ask for it without setting it
 os.umask(_UMASK)
+
+
+@contextlib.contextmanager
+def writing(path: Path | str, then: str = "") -> Iterator[None]:
+    """An InputError, which says what to do `then`, where the disk refuses what is written."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}.{then}") from error
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:

@@ -13,6 +13,7 @@ import io
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from virl_tf.persistence.files import (
     save_arrays,
     write_json,
     write_text,
+    writing,
 )
 from virl_tf.validation import InputError, check_path, reason, told
 
@@ -361,15 +363,9 @@ class RunFolder:
             save_reward(self.path / "reward.keras", reward)
             save_policy(self.path / "policy.npz", policy)
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise InputError(
-                f"cannot write to {self.path}: {error.strerror or error}. "
-                "What was finished before is kept: the same call continues once that is solved."
-            ) from error
+    def _writing(self) -> AbstractContextManager[None]:
+        kept = "What was finished before is kept: the same call continues once that is solved."
+        return writing(self.path, f" {kept}")
 
     def write_summary(self, summary: Mapping[str, Any], demonstrations: Mapping[str, Any]) -> None:
         """Write demonstrations.npz, then summary.json. Raises InputError if they cannot be."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from virl_tf.validation import InputError, is_frame, of_numbers, reason, with_nan
+from virl_tf.validation import InputError, is_frame, of_numbers, reason, shortened, with_nan
 
 FEWEST_STEPS = 3  # start, end, and something between them
 MOST_NAMED = 5  # episodes that an error names
@@ -270,9 +270,8 @@ def _check_numbers(episodes: Episodes, to_fit: bool) -> None:
 
 def _named(names: Sequence[str]) -> str:
     """'episode 3 is', 'episodes 3, 17 and 2 more are'."""
-    shown = ", ".join(str(name) for name in names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"episodes {shown}{more} are" if len(names) > 1 else f"episode {shown} is"
+    shown = shortened(names, MOST_NAMED)
+    return f"episodes {shown} are" if len(names) > 1 else f"episode {shown} is"
 
 
 # --- phases ---------------------------------------------------------------------------------------
