@@ -573,3 +573,21 @@ def test_the_flow_is_a_density():
     draws = found.sample(4000, split_seed(0, 0, "draws"))
     assert np.mean(draws) == pytest.approx((mass * grid).sum(), abs=0.15)
     np.testing.assert_array_equal(draws, found.sample(4000, split_seed(0, 0, "draws")))
+
+
+def test_copies_are_on_one_side_where_noise_is_added_to_a_column_of_them():
+    """And in the fit to a split and its references, which hold out rows of their own."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(size=120), rng.integers(0, 3, 120)])
+    rows = Demonstrations(np.concatenate([x, x]), ["speed", "grade"])
+    fitted = SimpleNamespace(dither=True, periodic=None, support=None, seed=0)
+    found = judge_command._dithered(rows, fitted)
+    request = SimpleNamespace(keep_back=0.2, components=[])
+    task = judge_command.Judge(fitted, request, found, None, None, False, None)
+    split = judge_command._split(task, 0)
+    assert len(split.test) == 48
+    assert not np.isin(split.test[:, 0], split.data.rows[:, 0]).any()
+    assert len(np.unique(split.groups)) == 24
+    assert len(np.unique(split.data.groups)) == 96
+    alone = judge_command._dithered(rows.take(np.arange(240) < 120), fitted)
+    assert alone.groups is None
