@@ -7,6 +7,7 @@ from virl_tf import AmongBest, InputError
 from virl_tf.conditional import conditioned
 from virl_tf.contexts import Places, drawn
 from virl_tf.domain import make_domain
+from virl_tf.numerics import numpy_seed
 from virl_tf.policy_start import standard_conditional_start
 from virl_tf.reward import evaluate
 from virl_tf.tasks.obstacle_field import ObstacleField
@@ -121,6 +122,20 @@ def test_every_mover_has_a_row_and_the_same_time(finished):
 def test_a_replay_reaches_what_was_demonstrated(finished):
     table = pd.read_csv(finished[0] / "out" / "play.csv").set_index("mover")
     assert table.loc[MOVERS[0], "reach[/m]"] == pytest.approx(2.0, abs=0.1)
+
+
+def test_all_movers_have_seen_the_moves_that_the_reward_has(finished, monkeypatch):
+    folder, _ = finished
+    seen = []
+    monkeypatch.setattr(play_command, "movers", lambda result, data, *_: seen.append(data) or {})
+    moves = Moves.of(demonstrated())
+    rows = moves.rows(demonstrated(), numpy_seed(0, 0, "moves"))
+    fitted = SimpleNamespace(seed=0, held_out=0.1)
+    game = SimpleNamespace(fitted=fitted, request=SimpleNamespace(candidates=3), rows=rows)
+    play_command._players(game, None)
+    with np.load(folder / "out" / "fit" / "demonstrations.npz") as arrays:
+        assert len(arrays["test"]) > 0
+        np.testing.assert_array_equal(seen[0].rows, arrays["train"])
 
 
 def test_a_stopped_command_goes_on_to_the_same_bytes(finished, call, monkeypatch):
