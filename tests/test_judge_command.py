@@ -338,6 +338,17 @@ def test_the_picture_says_in_which_contexts_draws_are(tmp_path, monkeypatch):
     assert shown[1].get_suptitle() == ""
 
 
+def test_draws_outside_of_the_picture_make_no_others_denser(tmp_path, monkeypatch):
+    x = np.linspace(0.0, 1.0, 100)[:, None]
+    arrays = {"demonstrations": x, "policy": np.where(x < 0.5, x, 100.0)}
+    save_arrays(tmp_path / "judge.npz", {**arrays, "columns": np.array(["speed"])})
+    shown = []
+    monkeypatch.setattr(figure_of_judged, "save", lambda figure, path: shown.append(figure))
+    figure_of_judged.draw_judged(tmp_path)
+    areas = [sum(b.get_height() * b.get_width() for b in a.patches) for a in shown[0].axes]
+    np.testing.assert_allclose(areas, [1.0, 0.5])
+
+
 @pytest.mark.slow
 def test_columns_can_be_contexts(call, tmp_path):
     """All densities are those of the other columns given these, draws are in kept-back contexts."""
