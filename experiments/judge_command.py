@@ -154,7 +154,9 @@ def judge(
 def _dithered(rows: Demonstrations, fitted: FitRequest) -> Demonstrations:
     """With noise, if it is asked for: the same in all splits, in rows to fit to and kept back.
 
-    Raises InputError for bounds or angles that cannot be used.
+    Copies, which noise makes different, are a group, as `virl_tf.fit` has them.
+
+    Raises InputError for bounds, angles or groups that cannot be used.
     """
     if not fitted.dither:
         return rows
@@ -162,7 +164,11 @@ def _dithered(rows: Demonstrations, fitted: FitRequest) -> Demonstrations:
     names = list(rows.columns)
     given = fitted.periodic, fitted.support
     domain = make_domain(x[:, size:], names[size:], *given, names[:size])
-    return rows._replace(x=dithered(x, size, domain, fitted.seed))
+    noisy = rows._replace(x=dithered(x, size, domain, fitted.seed))
+    own, contexts = rows.parts()
+    options = DataOptions(0.0, rows.groups, *given, dither=True, contexts=contexts)
+    found = prepare(own, options, fitted.seed)
+    return noisy._replace(groups=found.train.groups) if found.repeated else noisy
 
 
 def _contexts_first(rows: Demonstrations) -> Demonstrations:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
-from virl_tf.demonstrations import DataOptions, prepare
+from virl_tf.demonstrations import DataOptions, Prepared, prepare
 from virl_tf.numerics import numpy_seed
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.run_folder import RunFolder
@@ -145,8 +145,8 @@ def _identity(game: Game) -> dict[str, Any]:
     }
 
 
-def _prepared(game: Game) -> Any:
-    options = DataOptions(0.0, game.rows.groups, None, None, contexts=game.rows.contexts)
+def _prepared(game: Game, held_out: float = 0.0) -> Prepared:
+    options = DataOptions(held_out, game.rows.groups, None, None, contexts=game.rows.contexts)
     return prepare(game.rows.x, options, game.fitted.seed)
 
 
@@ -167,7 +167,8 @@ def _players(game: Game, result: virl_tf.Result) -> dict[str, Callable[[World], 
     found: dict[str, Callable[[World], np.ndarray]] = {
         REPLAYED: lambda world: replay(world, game.episodes, game.samples)
     }
-    made = movers(result, _prepared(game).train, game.request.candidates, game.fitted.seed)
+    data = _prepared(game, game.fitted.held_out).train  # what the reward has seen, and no more
+    made = movers(result, data, game.request.candidates, game.fitted.seed)
     return found | {name: player(make) for name, make in made.items()}
 
 

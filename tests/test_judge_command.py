@@ -338,6 +338,17 @@ def test_the_picture_says_in_which_contexts_draws_are(tmp_path, monkeypatch):
     assert shown[1].get_suptitle() == ""
 
 
+def test_draws_outside_of_the_picture_make_no_others_denser(tmp_path, monkeypatch):
+    x = np.linspace(0.0, 1.0, 100)[:, None]
+    arrays = {"demonstrations": x, "policy": np.where(x < 0.5, x, 100.0)}
+    save_arrays(tmp_path / "judge.npz", {**arrays, "columns": np.array(["speed"])})
+    shown = []
+    monkeypatch.setattr(figure_of_judged, "save", lambda figure, path: shown.append(figure))
+    figure_of_judged.draw_judged(tmp_path)
+    areas = [sum(b.get_height() * b.get_width() for b in a.patches) for a in shown[0].axes]
+    np.testing.assert_allclose(areas, [1.0, 0.5])
+
+
 @pytest.mark.slow
 def test_columns_can_be_contexts(call, tmp_path):
     """All densities are those of the other columns given these, draws are in kept-back contexts."""
@@ -392,6 +403,17 @@ def outcome(x, kept_back):
     goals = len(np.unique(x[:, 0]))
     return {"goals": goals, "follow": np.corrcoef(x.T)[0, 1]}
 """
+
+
+def test_what_draws_do_is_compared_in_the_same_contexts():
+    """Of more kept-back rows than contexts to draw in."""
+    rows = np.random.default_rng(0).normal(size=(300, 2))
+    measure = judged.Measure(rows, lambda x: x, None, 0, 1)
+    density = conditioned(gaussian(np.zeros(2), np.eye(2)), 1)
+    first, second = (measure.draws(name, density) for name in ("policy", "KDE"))
+    np.testing.assert_array_equal(first[:, 0], second[:, 0])
+    assert len(np.unique(first[:, 0])) == 250
+    assert not np.isin(first[:, 1], second[:, 1]).any()
 
 
 def test_draws_of_a_reward_in_each_context_are_those_of_its_density():
@@ -573,3 +595,21 @@ def test_the_flow_is_a_density():
     draws = found.sample(4000, split_seed(0, 0, "draws"))
     assert np.mean(draws) == pytest.approx((mass * grid).sum(), abs=0.15)
     np.testing.assert_array_equal(draws, found.sample(4000, split_seed(0, 0, "draws")))
+
+
+def test_copies_are_on_one_side_where_noise_is_added_to_a_column_of_them():
+    """And in the fit to a split and its references, which hold out rows of their own."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(size=120), rng.integers(0, 3, 120)])
+    rows = Demonstrations(np.concatenate([x, x]), ["speed", "grade"])
+    fitted = SimpleNamespace(dither=True, periodic=None, support=None, seed=0)
+    found = judge_command._dithered(rows, fitted)
+    request = SimpleNamespace(keep_back=0.2, components=[])
+    task = judge_command.Judge(fitted, request, found, None, None, False, None)
+    split = judge_command._split(task, 0)
+    assert len(split.test) == 48
+    assert not np.isin(split.test[:, 0], split.data.rows[:, 0]).any()
+    assert len(np.unique(split.groups)) == 24
+    assert len(np.unique(split.data.groups)) == 96
+    alone = judge_command._dithered(rows.take(np.arange(240) < 120), fitted)
+    assert alone.groups is None

@@ -7,6 +7,7 @@ from virl_tf import AmongBest, InputError
 from virl_tf.conditional import conditioned
 from virl_tf.contexts import Places, drawn
 from virl_tf.domain import make_domain
+from virl_tf.numerics import numpy_seed
 from virl_tf.policy_start import standard_conditional_start
 from virl_tf.reward import evaluate
 from virl_tf.tasks.obstacle_field import ObstacleField
@@ -112,7 +113,7 @@ def test_every_mover_has_a_row_and_the_same_time(finished):
     folder, shown = finished
     table = pd.read_csv(folder / "out" / "play.csv")
     assert list(table["mover"]) == MOVERS
-    assert table["moves"].between(30, 31).all()  # one and a half demonstrations, whole moves
+    assert (table["moves"] == 30).all()  # one and a half demonstrations
     assert all(name in shown for name in [*MOVERS, "20 runs each", "reach[/m]"])
     with Image.open(folder / "out" / "play.png") as picture:
         assert len(np.unique(np.asarray(picture))) > 10
@@ -121,6 +122,20 @@ def test_every_mover_has_a_row_and_the_same_time(finished):
 def test_a_replay_reaches_what_was_demonstrated(finished):
     table = pd.read_csv(finished[0] / "out" / "play.csv").set_index("mover")
     assert table.loc[MOVERS[0], "reach[/m]"] == pytest.approx(2.0, abs=0.1)
+
+
+def test_all_movers_have_seen_the_moves_that_the_reward_has(finished, monkeypatch):
+    folder, _ = finished
+    seen = []
+    monkeypatch.setattr(play_command, "movers", lambda result, data, *_: seen.append(data) or {})
+    moves = Moves.of(demonstrated())
+    rows = moves.rows(demonstrated(), numpy_seed(0, 0, "moves"))
+    fitted = SimpleNamespace(seed=0, held_out=0.1)
+    game = SimpleNamespace(fitted=fitted, request=SimpleNamespace(candidates=3), rows=rows)
+    play_command._players(game, None)
+    with np.load(folder / "out" / "fit" / "demonstrations.npz") as arrays:
+        assert len(arrays["test"]) > 0
+        np.testing.assert_array_equal(seen[0].rows, arrays["train"])
 
 
 def test_a_stopped_command_goes_on_to_the_same_bytes(finished, call, monkeypatch):
@@ -246,9 +261,18 @@ class Open:
 def test_a_move_is_chosen_where_the_last_one_ended():
     world, mover = Open(), Straight()
     found = play(world, Moves(("a", "b"), 2), mover, 5, 0)
-    np.testing.assert_allclose(found[:, 0], [[t, 0.0] for t in range(7)])
+    np.testing.assert_allclose(found[:, 0], [[t, 0.0] for t in range(6)])
     np.testing.assert_array_equal(found[1:], world.targets)
     np.testing.assert_allclose(mover.seen[2][0], [4.0, 0.0, 2.0, 0.0, 4.0, 0.0])
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4])
+def test_a_mover_has_as_much_time_as_a_replay(steps):
+    episodes = check_episodes([np.arange(8.0).reshape(4, 2) ** k for k in (1, 2)])
+    of_mover, of_replay = Open(), Open()
+    found = play(of_mover, Moves(("a", "b"), steps), Straight(), 6, 0)
+    assert found.shape == replay(of_replay, episodes, 6).shape
+    assert len(of_mover.targets) == len(of_replay.targets) == 6
 
 
 class InPlace(Open):

@@ -53,13 +53,15 @@ class Mover(Protocol):
 
 
 def play(world: World, moves: Moves, mover: Mover, samples: int, seed: int) -> np.ndarray:
-    """Targets so far and on, [T, N, D] with T > `samples`: `steps` of a move, then the next one."""
+    """Targets from the start on, [`samples` + 1, N, D]: `steps` of a move, then the next one; the
+    last one ends early, so that nobody has more time than a replay.
+    """
     # Copies on both sides: a world may keep what it was sent, or move its positions in place.
     history = [np.array(world.positions, np.float64)]
     while len(history) <= samples:
         c = tf.constant(moves.context(np.stack(history)), DENSITY)
         x = np.asarray(mover.sample(c, split_seed(seed, len(history), "closed loop")))
-        for target in moves.targets(history[-1], x):
+        for target in moves.targets(history[-1], x)[: samples + 1 - len(history)]:
             world.move(target.copy())
             history.append(target)
     return np.stack(history)

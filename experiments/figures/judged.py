@@ -98,7 +98,8 @@ def _draw(axes: Axes, points: np.ndarray) -> None:
         axes.add_collection(LineCollection(list(points), **LINES))
     elif points.shape[1] == 1:
         bins: Any = np.linspace(*axes.get_xlim(), BINS)
-        axes.hist(points[:, 0], bins, density=True, color="C0")
+        each = 1.0 / (len(points) * (bins[1] - bins[0]))  # also of those that are not in the range
+        axes.hist(points[:, 0], bins, weights=np.full(len(points), each), color="C0")
     else:
         x, y = points.T
         axes.scatter(x, y, s=np.clip(SIZES / len(points), 4.0, 16.0), **DOTS)
