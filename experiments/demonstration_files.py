@@ -149,6 +149,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     width = frame.shape[1]
     if separator == r"\s+" and width == 1 < len(cells):
         cells = [" ".join(cells)]  # one name of several words
+    if separator != r"\s+" and len(cells) == width - 1 and frame.iloc[:, -1].isna().all():
+        cells = [*cells, ""]  # a separator at the end of all lines but the names', or a tab there
     if named:
         frame, names = _with_names(frame, cells, path)
     else:

@@ -191,6 +191,19 @@ def test_a_separator_at_the_end_of_all_lines_is_told(tmp_path, header, name):
     np.testing.assert_array_equal(load_demonstrations(path, exclude=[name.strip("'")]).x, X)
 
 
+@pytest.mark.parametrize(("separator", "end"), [(",", ""), ("\t", "\t"), (";", "")])
+def test_a_separator_at_the_end_of_lines_gives_no_column_another_name(tmp_path, separator, end):
+    rows = [[i, i * i, 7 - i * i] for i in range(6)]  # what counts the rows is no name of them
+    lines = [separator.join(map(str, row)) + separator for row in rows]
+    text = "\n".join([separator.join(["t", "x", "y"]) + end, *lines])
+    (tmp_path / "mine.csv").write_text(text)
+    with pytest.raises(InputError, match=r"without any value, .*'column 3'; drop them"):
+        load_demonstrations(tmp_path / "mine.csv")
+    found = load_demonstrations(tmp_path / "mine.csv", exclude=["column 3"])
+    assert found.columns == ["t", "x", "y"]
+    np.testing.assert_array_equal(found.x, rows)
+
+
 def test_decimal_commas_without_a_line_of_names_are_told(tmp_path):
     lines = [line.replace(",", ";").replace(".", ",") for line in LINES]
     path = written(tmp_path / "x.csv", "\n".join(lines))
