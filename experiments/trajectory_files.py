@@ -110,7 +110,7 @@ def load_episodes(file: TrajectoryFile) -> Episodes:
             return _of_named(*read_hdf5(file.path, parse_names(file.array)), file)
         if kind == ".npy":
             return _of_array(map_array(file.path), file)
-        return _of_table(read_table(file.path), file)
+        return _of_table(_of_columns(read_table(file.path), file), file)
     except InputError as error:
         if str(file.path) in str(error):
             raise
@@ -269,7 +269,7 @@ def _of_folder(file: TrajectoryFile) -> Episodes:
     paths = tables or sorted(folder.glob("*.csv"), key=_natural)
     if not paths:
         raise InputError(f"{folder} holds no .parquet files; were they downloaded?")
-    frames = [read_table(path) for path in paths]
+    frames = [_of_columns(read_table(path), file) for path in paths]
     columns = [list(frame.columns) for frame in frames]
     for found, path in zip(columns, paths, strict=True):
         if found != columns[0]:
@@ -283,6 +283,15 @@ def _of_folder(file: TrajectoryFile) -> Episodes:
     filled = [frame for frame in frames if len(frame)]  # others would make numbers objects
     whole = pd.concat(filled or frames, ignore_index=True)
     return _split(whole, rows, [path.name for path in paths], file)
+
+
+def _of_columns(frame: pd.DataFrame, file: TrajectoryFile) -> pd.DataFrame:
+    """A table with its episodes and times as columns: of a .parquet file that pandas wrote they may
+    be its index.
+    """
+    wanted = {*EPISODE_COLUMNS, *TIME_COLUMNS, file.episode, file.time} - {None}
+    found = [name for name in frame.index.names if name in wanted and name not in frame]
+    return frame.reset_index(level=found) if found else frame
 
 
 def _of_table(frame: pd.DataFrame, file: TrajectoryFile) -> Episodes:

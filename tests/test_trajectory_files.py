@@ -93,6 +93,21 @@ def test_a_table_with_a_column_of_episodes(tmp_path):
     check_ragged(load(tmp_path / "who.csv", episode="who"))
 
 
+@pytest.mark.parametrize("index", [["time"], ["episode", "time"], ["episode"]])
+def test_episodes_and_times_may_be_the_index_that_pandas_wrote(tmp_path, index):
+    pytest.importorskip("pyarrow")
+    table(clock=True).set_index(index).to_parquet(tmp_path / "all.parquet")
+    for path in (tmp_path / "all.parquet", tmp_path):
+        found = load(path)
+        check_ragged(found)
+        np.testing.assert_allclose(found.times[3], 0.1 * np.arange(12) ** 1.5)
+    check_ragged(load(tmp_path, exclude=["time"]))
+    frame = table(clock=True).rename(columns={"episode": "who", "time": "s"})
+    frame.set_index(["who", "s"]).to_parquet(tmp_path / "all.parquet")
+    found = load(tmp_path, episode="who", time="s")
+    np.testing.assert_allclose(found.times[3], 0.1 * np.arange(12) ** 1.5)
+
+
 def test_episodes_of_a_table_need_not_be_in_one_piece(tmp_path, capsys):
     frame = table()
     steps = np.concatenate([np.arange(n) for n in LENGTHS])
