@@ -405,6 +405,17 @@ def outcome(x, kept_back):
 """
 
 
+def test_what_draws_do_is_compared_in_the_same_contexts():
+    """Of more kept-back rows than contexts to draw in."""
+    rows = np.random.default_rng(0).normal(size=(300, 2))
+    measure = judged.Measure(rows, lambda x: x, None, 0, 1)
+    density = conditioned(gaussian(np.zeros(2), np.eye(2)), 1)
+    first, second = (measure.draws(name, density) for name in ("policy", "KDE"))
+    np.testing.assert_array_equal(first[:, 0], second[:, 0])
+    assert len(np.unique(first[:, 0])) == 250
+    assert not np.isin(first[:, 1], second[:, 1]).any()
+
+
 def test_draws_of_a_reward_in_each_context_are_those_of_its_density():
     contexts = np.repeat([[-1.0], [1.0]], 1000, axis=0)
     density = conditioned(gaussian(np.zeros(2), np.array([[1.0, 1.8], [1.8, 4.0]])), 1)

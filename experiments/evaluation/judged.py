@@ -205,9 +205,10 @@ class Measure(NamedTuple):
         return {**found, **outcome_of(self.outcome, self.draws(name, density), kept_back)}
 
     def draws(self, name: str, density: Density) -> np.ndarray:
-        """`DRAWS` of a density, as seen."""
+        """`DRAWS` of a density, as seen; of all densities in the same contexts."""
         seed = split_seed(self.seed, 0, f"draws of {name}")
-        return self.as_seen(np.asarray(drawn(density, places(self.contexts, DRAWS, seed), seed)))
+        where = places(self.contexts, DRAWS, split_seed(self.seed, 0, "contexts of draws"))
+        return self.as_seen(np.asarray(drawn(density, where, seed)))
 
     def _log_prob(self, density: Density) -> np.ndarray:
         return np.asarray(density.log_prob(tf.constant(self.test, DENSITY)))
