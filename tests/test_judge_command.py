@@ -338,6 +338,24 @@ def test_the_picture_says_in_which_contexts_draws_are(tmp_path, monkeypatch):
     assert shown[1].get_suptitle() == ""
 
 
+def test_names_of_columns_stand_in_lines_as_they_are(tmp_path, monkeypatch):
+    """A formula between two dollars was none, and an error after all fits."""
+    x, price = np.random.default_rng(0).normal(size=(20, 2)), "in US$ (100% of A$)"
+    names = [f"{price} per month of the year before", f"{price}, {price}, {price}"]
+    arrays = {"demonstrations": x, "policy": x, "columns": np.array(names)}
+    save_arrays(tmp_path / "judge.npz", arrays)
+    figure_of_judged.draw_judged(tmp_path)
+    assert (tmp_path / "judge.png").is_file()
+    shown = []
+    monkeypatch.setattr(figure_of_judged, "save", lambda figure, path: shown.append(figure))
+    figure_of_judged.draw_judged(tmp_path)
+    shown[0].draw_without_rendering()
+    left, right = shown[0].axes
+    assert left.get_xlabel().replace("\n", " ") == names[0].replace("$", r"\$")
+    assert left.xaxis.label.get_window_extent().x1 < right.xaxis.label.get_window_extent().x0
+    assert left.yaxis.label.get_window_extent().y0 >= 0.0
+
+
 def test_draws_outside_of_the_picture_make_no_others_denser(tmp_path, monkeypatch):
     x = np.linspace(0.0, 1.0, 100)[:, None]
     arrays = {"demonstrations": x, "policy": np.where(x < 0.5, x, 100.0)}

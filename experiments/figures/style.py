@@ -35,6 +35,7 @@ MOVING_DPI, FRAME_MS = 80, 200  # of a moving picture
 # sqrt of the 95 % quantile of chi-square with 2 degrees of freedom: -2 log 0.05.
 RADIUS_95 = float(np.sqrt(-2.0 * np.log(0.05)))
 SMALL = 0.055  # inches of a letter of what stands below a figure
+LETTER = 0.075  # ... above it, or at an axis
 
 plt.rcParams.update({"font.size": 9, "axes.titlesize": 9, "image.cmap": "viridis"})
 plt.rcParams.update({"figure.dpi": 100, "savefig.dpi": 150})
@@ -96,6 +97,12 @@ def crosses(axes: Axes, x: np.ndarray) -> None:
 def open_frame(axes: Axes) -> None:
     """Without the lines above and on the right."""
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def shown(text: str, inches: float) -> str:
+    """Text with a user's own names, as it is and in lines so long: no dollar begins a formula."""
+    lines = (textwrap.fill(line, int(inches / LETTER)) for line in text.split("\n"))
+    return "\n".join(lines).replace("$", r"\$")
 
 
 def explain(figure: Figure, title: str, key: str = "") -> None:
