@@ -38,8 +38,18 @@ def draw_situations(folder: Path) -> None:
     figure = _draw(found, range(len(found["contexts"])))
     save(figure, folder / "situations")
     moving = read(folder, "moving.npz")
-    frames = (_draw(moving, [p]) for p in range(len(moving["contexts"])))
+    frames = [_draw(moving, [p]) for p in range(len(moving["contexts"]))]
+    _hold_axes(frames)
     save_moving(frames, folder / "situations")
+
+
+def _hold_axes(frames: Sequence[Figure]) -> None:
+    """The limits of each panel are the widest of all frames: what moves is what is drawn."""
+    for panels in zip(*(figure.axes for figure in frames), strict=True):
+        for side in "xy":
+            low, high = np.transpose([getattr(axes, f"get_{side}lim")() for axes in panels])
+            for axes in panels:
+                getattr(axes, f"set_{side}lim")(low.min(), high.max())
 
 
 def _draw(found: Found, chosen: Sequence[int]) -> Figure:
