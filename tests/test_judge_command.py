@@ -631,3 +631,15 @@ def test_copies_are_on_one_side_where_noise_is_added_to_a_column_of_them():
     assert len(np.unique(split.data.groups)) == 96
     alone = judge_command._dithered(rows.take(np.arange(240) < 120), fitted)
     assert alone.groups is None
+
+
+def test_an_angle_a_whole_turn_further_on_is_a_copy():
+    x = np.random.default_rng(0).integers(-180, 180, (60, 2)) + [0.0, 0.5]
+    rows = Demonstrations(np.concatenate([x, x + [360.0, 0.0]]), ["angle", "speed"])
+    fitted = SimpleNamespace(dither=False, periodic={"angle": 360.0}, support=None, seed=0)
+    request = SimpleNamespace(keep_back=0.2, components=[])
+    task = judge_command.Judge(fitted, request, rows, None, None, False, None)
+    split = judge_command._split(task, 0)
+    told_apart = {tuple(row) for row in split.data.rows}
+    assert len(split.test) == 24
+    assert told_apart.isdisjoint(map(tuple, split.test))
