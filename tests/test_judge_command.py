@@ -335,7 +335,28 @@ def test_the_picture_says_in_which_contexts_draws_are(tmp_path, monkeypatch):
     assert [axes.get_xlabel() for axes in shown[0].axes[::2]] == ["a", "goal", "goal"]
     save_arrays(tmp_path / "judge.npz", arrays)
     figure_of_judged.draw_judged(tmp_path)
-    assert shown[1].get_suptitle() == ""
+    assert shown[1].get_suptitle() == "1 more column is not shown"
+
+
+@pytest.mark.parametrize(
+    ("width", "paths", "said"),
+    [
+        (1, False, ""),
+        (2, False, ""),
+        (5, False, "1 more column is not shown"),
+        (9, False, "3 more columns are not shown"),
+        (2, True, ""),
+        (5, True, "2 more columns are not shown"),
+    ],
+)
+def test_the_picture_says_how_many_columns_it_leaves_out(tmp_path, monkeypatch, width, paths, said):
+    x = np.random.default_rng(0).normal(size=(20, 4, width) if paths else (20, width))
+    shown = []
+    monkeypatch.setattr(figure_of_judged, "save", lambda figure, path: shown.append(figure))
+    times = np.arange(4.0) if paths else np.zeros(0)
+    figure_of_judged.draw_side_by_side(tmp_path, {"policy": x}, list("abcdefghi")[:width], times)
+    assert shown[0].get_suptitle() == said
+    figure_of_judged.plt.close("all")
 
 
 def test_names_of_columns_stand_in_lines_as_they_are(tmp_path, monkeypatch):
@@ -354,6 +375,7 @@ def test_names_of_columns_stand_in_lines_as_they_are(tmp_path, monkeypatch):
     assert left.get_xlabel().replace("\n", " ") == names[0].replace("$", r"\$")
     assert left.xaxis.label.get_window_extent().x1 < right.xaxis.label.get_window_extent().x0
     assert left.yaxis.label.get_window_extent().y0 >= 0.0
+    figure_of_judged.plt.close("all")
 
 
 def test_draws_outside_of_the_picture_make_no_others_denser(tmp_path, monkeypatch):
@@ -365,6 +387,7 @@ def test_draws_outside_of_the_picture_make_no_others_denser(tmp_path, monkeypatc
     figure_of_judged.draw_judged(tmp_path)
     areas = [sum(b.get_height() * b.get_width() for b in a.patches) for a in shown[0].axes]
     np.testing.assert_allclose(areas, [1.0, 0.5])
+    figure_of_judged.plt.close("all")
 
 
 @pytest.mark.slow

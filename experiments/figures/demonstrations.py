@@ -16,6 +16,7 @@ from experiments.figures.style import (
     ellipses,
     explain,
     heat_map,
+    not_drawn,
     open_frame,
     read,
     save,
@@ -115,10 +116,8 @@ def _draw_corner(folder: Path, columns: list[str], situation: str) -> None:
     figure.legend(*handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     scale = "reward of the policy's draws, nats below the highest"
     figure.colorbar(image, ax=panels, label=scale, shrink=0.6)
-    more = len(columns) - count
-    left_out = f"; {more} more columns are not shown" if more else ""
-    left_out += f"\n{situation}" if situation else ""
-    text = f"demonstrations (below the diagonal), policy (above){left_out}"
+    said = ["demonstrations (below the diagonal), policy (above)", not_drawn(len(columns) - count)]
+    text = "; ".join(filter(None, said)) + (f"\n{situation}" if situation else "")
     figure.suptitle(shown(text, size[0]), fontsize=9)
     save(figure, folder / "corner")
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from experiments.figures.style import Look, open_frame, read, save, shown
+from experiments.figures.style import Look, not_drawn, open_frame, read, save, shown
 
 MOST_ROWS = 3  # of panels: pairs of columns, or columns over time
 OTHER = -1  # what is on an axis is no column: time, or a density
@@ -62,9 +62,15 @@ def draw_side_by_side(
             _draw(axes, points)
             axes.set_xlabel(shown(names[pair[0]], PANEL))
             open_frame(axes)
+    drawn = {place for pair in pairs for place in pair if place != OTHER}
+    said = [not_drawn(len(columns) - len(drawn))]
     if contexts:
-        text = f"given {', '.join(contexts)}: draws are in the contexts of the rows kept back"
-        figure.suptitle(shown(text, size[0]), fontsize=9)
+        said = [
+            f"given {', '.join(contexts)}: draws are in the contexts of the rows kept back",
+            *said,
+        ]
+    if any(said):
+        figure.suptitle(shown("; ".join(filter(None, said)), size[0]), fontsize=9)
     save(figure, path)
 
 

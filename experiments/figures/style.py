@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from PIL import Image
 
-from experiments.screen import screen
+from experiments.screen import counted, screen
 
 Look = dict[str, Any]  # keyword arguments of a drawing
 LABELS = {"virl": "V-IRL", "geim": "G-EIM", "eim": "EIM"}  # of the paper's methods
@@ -103,6 +103,12 @@ def shown(text: str, inches: float) -> str:
     """Text with a user's own names, as it is and in lines so long: no dollar begins a formula."""
     lines = (textwrap.fill(line, int(inches / LETTER)) for line in text.split("\n"))
     return "\n".join(lines).replace("$", r"\$")
+
+
+def not_drawn(number: int) -> str:
+    """'2 more columns are not shown'; "" of none."""
+    is_one = "is" if number == 1 else "are"
+    return f"{counted(number, 'more column')} {is_one} not shown" if number > 0 else ""
 
 
 def explain(figure: Figure, title: str, key: str = "") -> None:

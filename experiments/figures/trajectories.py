@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from experiments.figures.style import Look, explain, open_frame, read, save, shown
+from experiments.figures.style import Look, explain, not_drawn, open_frame, read, save, shown
 
 MOST_COLUMNS = 7
 MOST_LINES = 100  # of a panel
@@ -45,8 +45,7 @@ def _draw_paths(folder: Path, found: dict[str, np.ndarray], situation: str) -> N
             open_frame(axes)
     _label(grid, found)
     _legend(grid[0, -1], found["weights"])
-    more = width - MOST_COLUMNS
-    said = [situation, f"{more} more columns are not shown" if more > 0 else ""]
+    said = [situation, not_drawn(width - MOST_COLUMNS)]
     if any(said):
         figure.suptitle(shown("; ".join(filter(None, said)), figure.get_figwidth()), fontsize=9)
     save(figure, folder / "paths")
