@@ -230,6 +230,22 @@ def test_an_index_that_pandas_wrote_is_left_out(tmp_path):
     assert load_demonstrations(written(tmp_path / "y.csv", shuffled)).columns[1:] == ["a", "b"]
 
 
+def test_an_index_of_chosen_rows_is_told(tmp_path, capsys):
+    """Which does not count those that are left."""
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    frame[frame.index != 1].to_csv(tmp_path / "x.csv")
+    assert load_demonstrations(tmp_path / "x.csv").columns == ["column 0", "a", "b"]
+    told = capsys.readouterr().err
+    assert "x.csv: the first column has no name, as an index that pandas writes" in told
+    assert "give --exclude 'column 0'" in told
+    found = load_demonstrations(tmp_path / "x.csv", exclude=["column 0"])
+    np.testing.assert_allclose(found.x, np.delete(X, 1, axis=0))
+    (tmp_path / "other").mkdir()
+    frame.set_index(np.linspace(0.5, 9.1, len(X))).to_csv(tmp_path / "other" / "x.csv")
+    assert load_demonstrations(tmp_path / "other" / "x.csv").columns == ["column 0", "a", "b"]
+    assert capsys.readouterr().err == ""
+
+
 def test_names_that_pandas_gives_by_itself_are_no_row(tmp_path, capsys):
     frame = pd.DataFrame(X)
     found = load_demonstrations(written(tmp_path / "x.csv", frame.to_csv()))
