@@ -366,7 +366,8 @@ def _print_table(table: pd.DataFrame, task: Judge) -> None:
         task.console.print(numbers_table(title, outcomes, names, cells))
     share = 100.0 * means["effective_share"].max()
     task.console.print(f"effective share of the reward's draws: {share:.1f} %", highlight=False)
-    task.console.print(verdict(table), highlight=False, soft_wrap=True)
+    said = verdict(table, bool(task.rows.contexts))
+    task.console.print(said, highlight=False, soft_wrap=True)
     files = f"{task.out / 'judge.csv'}; picture: {task.out / 'judge.png'}"
     task.console.print(f"numbers: {files}", highlight=False, soft_wrap=True)
 

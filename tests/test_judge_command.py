@@ -564,6 +564,8 @@ def test_the_error_of_the_normaliser_counts():
     assert "is ahead of" in judged.verdict(table)
     table.loc[table["density"] == "reward", "effective_share"] = 0.5
     assert "is not distinguishable from" in judged.verdict(table)
+    # With contexts each row has a normaliser, and its error, of its own.
+    assert "is ahead of" in judged.verdict(table, in_contexts=True)
 
 
 def test_errors_are_over_splits_or_of_one_split_over_its_rows():
