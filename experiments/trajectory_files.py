@@ -337,7 +337,8 @@ def _split(
         )
     clock = clocks[0] if clocks else None
     if clock is not None:
-        check_number_columns("times", {clock: held_instead(frame[clock])})
+        numbers = {str(n): "" for n in frame if pd.api.types.is_numeric_dtype(frame[n].dtype)}
+        check_number_columns("times", {**numbers, clock: held_instead(frame[clock])})
         times = np.split(frame.pop(clock).to_numpy(np.float64, na_value=np.nan)[order], ends)
     if frame.columns.empty:
         raise InputError("it has no column beside those of episodes and times.")

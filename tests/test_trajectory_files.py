@@ -383,6 +383,8 @@ def test_a_copied_file_is_named(tmp_path):
         (lambda f: f.replace({"episode": {100: None}}), {}, "'episode' has no label in row 0"),
         (lambda f: f.assign(y="left"), {}, "'y' holds text"),
         (lambda f: f.assign(time="now"), {}, "'time' holds text"),
+        (lambda f: f.assign(time="now"), {}, r"numbers: x, y; drop the former \(--exclude time\)"),
+        (lambda f: f.assign(time="1,5", x="2,5", y="3,5"), {}, "seem to have decimal commas"),
         (lambda f: f.assign(episode=5), {}, "1 trajectories; at least two"),
         (lambda f: f[["episode"]], {}, "no column beside those of episodes and times"),
         (lambda f: f.assign(y=f.y.mask(f.episode == 104)), {}, "episode 104 is not finite"),
