@@ -33,7 +33,7 @@ MOST_PACKED = 100  # bytes that one of a .parquet file may unpack to, above MAX_
 _COMMENT, _COMMENT_OF_NAMES = (
     re.compile(rf'("[^"]*")|(?:^|\s+)#{but}.*$') for but in ("", r"(?!\d)")
 )
-_TOLD_OF_NUMBERS = set[tuple[Path, str]]()  # folders, and names that were taken from a first line
+_TOLD = set[tuple[Path, str]]()  # folders, and names in them of which a warning has told
 _NO_NAMES = ("NA", "N/A", "n/a", "<NA>", "NULL", "null", "None", "True", "False", "true", "false")
 
 
@@ -191,19 +191,17 @@ def _are_pandas_own(cells: list[str], path: Path, separator: str, place: int) ->
     whole = [rows[i].dropna().str.fullmatch(r"\s*[-+]?\d+\s*") for i in rows]
     if any(column.any() and not column.all() for column in whole):
         return False
-    _warn_of_numbers(path, ",".join(cells))
+    names = ",".join(cells)
+    text = f"the first line was taken for the names {names}, as pandas numbers columns"
+    _warn_once(path, names, f"{text}; if it is a row, put a line of names above it.")
     return True
 
 
-def _warn_of_numbers(path: Path, names: str) -> None:
-    """Once for all files of a folder."""
-    if (path.parent, names) in _TOLD_OF_NUMBERS:
-        return
-    _TOLD_OF_NUMBERS.add((path.parent, names))
-    warn(
-        f"{path}: the first line was taken for the names {names}, as pandas numbers columns; if it "
-        "is a row, put a line of names above it."
-    )
+def _warn_once(path: Path, names: str, text: str) -> None:
+    """Of such names, once for all files of a folder."""
+    if (path.parent, names) not in _TOLD:
+        _TOLD.add((path.parent, names))
+        warn(f"{path}: {text}")
 
 
 def _with_names(
@@ -225,6 +223,9 @@ def _with_names(
                 f"{path}: {len(names)} names stand above {width} columns, of which the first does "
                 "not count the rows."
             )
+        if len(frame) and (number == np.rint(number)).all():  # so of rows that were chosen
+            text = "the first column has no name, as an index that pandas writes"
+            _warn_once(path, "column 0", f"{text}; if it is one, give --exclude 'column 0'.")
     return frame, [name or f"column {i}" for i, name in enumerate(names)]
 
 

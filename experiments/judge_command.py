@@ -21,7 +21,7 @@ from virl_tf.numerics import numpy_seed
 from virl_tf.persistence.files import save_arrays
 from virl_tf.persistence.policy_file import save_policy
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.splitting import random_rows, row_groups
+from virl_tf.splitting import random_rows
 from virl_tf.summary import FEW_EFFECTIVE
 from virl_tf.validation import InputError, check_integer
 
@@ -185,11 +185,9 @@ def _split(task: Judge, number: int) -> Split:
     """Raises InputError for rows or options that a fit to this split would refuse."""
     rows, seed = task.rows, task.fitted.seed + number
     n = len(rows.x)
-    task.prepared(rows, seed)  # the kept-back ones are inside of the bounds, too
+    groups = task.prepared(rows, seed).train.groups  # kept-back ones are inside of bounds, too
     count = int(task.request.keep_back * n)
-    labels = None if rows.groups is None else rows.groups.astype(str)
     own_seed = numpy_seed(seed, 0, "kept back")
-    groups = row_groups(rows.x, labels)
     kept = random_rows(n, count, own_seed, groups)
     if kept.sum() < FEWEST_HELD_OUT or kept.all():
         raise InputError(
@@ -368,7 +366,8 @@ def _print_table(table: pd.DataFrame, task: Judge) -> None:
         task.console.print(numbers_table(title, outcomes, names, cells))
     share = 100.0 * means["effective_share"].max()
     task.console.print(f"effective share of the reward's draws: {share:.1f} %", highlight=False)
-    task.console.print(verdict(table), highlight=False, soft_wrap=True)
+    said = verdict(table, bool(task.rows.contexts))
+    task.console.print(said, highlight=False, soft_wrap=True)
     files = f"{task.out / 'judge.csv'}; picture: {task.out / 'judge.png'}"
     task.console.print(f"numbers: {files}", highlight=False, soft_wrap=True)
 

@@ -12,7 +12,7 @@ from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.trajectories.episodes import Episodes
 from virl_tf.trajectories.moves import MoveRows, Moves
-from virl_tf.validation import InputError, told
+from virl_tf.validation import InputError, as_option, told
 
 import numpy as np
 import pandas as pd
@@ -109,6 +109,7 @@ def play_file(
     Raises:
         InputError: data, options or a world that cannot be used, or an `out` of something else.
     """
+    _check_moving(episodes)
     moves, console = Moves.of(episodes, request.steps), screen()
     rows = moves.rows(episodes, numpy_seed(fitted.seed, 0, "moves"))
     game = Game(fitted, request, episodes, moves, rows, out, console)
@@ -127,6 +128,17 @@ def play_file(
         if not (out / "play.png").is_file():
             _draw(game)
     _print_table(game)
+
+
+def _check_moving(episodes: Episodes) -> None:
+    """Raises InputError, by their own names, for columns in which no episode makes a move."""
+    moving = [(values != values[0]).any(axis=0) for values in episodes.values]
+    still = np.flatnonzero(~np.any(moving, axis=0))
+    if still.size:
+        names = [episodes.columns[i] for i in still]
+        shown = ", ".join(map(repr, names))
+        text = f"no move in {shown}: the same throughout each episode"
+        raise InputError(f"{text}; leave out what does not move (--exclude {as_option(names)}).")
 
 
 def _identity(game: Game) -> dict[str, Any]:

@@ -337,11 +337,12 @@ def _split(
         )
     clock = clocks[0] if clocks else None
     if clock is not None:
-        check_number_columns("times", {clock: held_instead(frame[clock])})
+        numbers = {str(n): "" for n in frame if pd.api.types.is_numeric_dtype(frame[n].dtype)}
+        check_number_columns("times", {**numbers, clock: held_instead(frame[clock])})
         times = np.split(frame.pop(clock).to_numpy(np.float64, na_value=np.nan)[order], ends)
     if frame.columns.empty:
         raise InputError("it has no column beside those of episodes and times.")
-    frame = _spread(_values(frame, file))
+    frame = _values(frame, file)
     _check_numbers(frame, episode, names)
     x = np.column_stack([frame[n].to_numpy(np.float64, na_value=np.nan) for n in frame])[order]
     found = check_episodes(np.split(x, ends), times, names=names, columns=list(frame.columns))
@@ -397,11 +398,25 @@ def _episodes(names: Sequence[str]) -> str:
 
 
 def _values(frame: pd.DataFrame, file: TrajectoryFile) -> pd.DataFrame:
-    """The columns that a trajectory is made of."""
+    """The columns that a trajectory is made of, of those of lists whole ones or NAME.0, ..."""
     if file.columns is None and "frame_index" in frame:
         frame = frame.drop(columns=[name for name in LEROBOT if name in frame])
         file = file._replace(columns=[name for name in LEROBOT_VALUES if name in frame][:1] or None)
-    return chosen_columns(frame, file.all_columns, file.exclude, file.path)
+    # Other lists may hold no numbers, so whole columns are left out first.
+    wholes = [_whole(name, frame) for name in file.all_columns or ()]
+    left_out = [name for name in file.exclude if _whole(name, frame) == name]
+    spread = _spread(chosen_columns(frame, wholes, left_out, file.path))
+    wanted, unwanted = (
+        [part for name in given for part in _parts_of(name, list(spread.columns))]
+        for given in (file.all_columns or (), [n for n in file.exclude if n not in left_out])
+    )
+    return chosen_columns(spread, wanted, unwanted, file.path)
+
+
+def _whole(name: str, frame: pd.DataFrame) -> str:
+    """The column of lists that NAME.0 is of, if it is of one; else the name itself."""
+    of = name.rpartition(".")[0]
+    return of if name not in frame and of in frame else name
 
 
 def _check_numbers(frame: pd.DataFrame, episode: np.ndarray, names: list[str]) -> None:

@@ -8,6 +8,7 @@ from virl_tf.conditional import conditioned
 from virl_tf.demonstrations import Data
 from virl_tf.em.em import em_mixture
 from virl_tf.numerics import numpy_seed
+from virl_tf.persistence.files import save_arrays
 from virl_tf.tasks.experts import RandomExperts
 from virl_tf.tasks.obstacles import Obstacles
 
@@ -27,6 +28,7 @@ from experiments.evaluation.contextual import (
     Situations,
 )
 from experiments.evaluation.judged import reference_fits
+from experiments.figures import situations as figure_of_situations
 from experiments.figures.situations import _draw
 from experiments.flow import fit_flow, flow_is_installed
 from experiments.result_files import columns_of
@@ -325,3 +327,23 @@ def test_no_number_below_a_panel_runs_into_the_next(scale, centre, dim, paths):
     bars = [axes.get_ylabel() for axes in figure.axes if axes not in panels]
     assert bars == (["nats below the maximum"] if dim == 2 and not paths else [])
     plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    ("dim", "paths"), [(1, False), (2, False), (6, False), (2, True), (3, True)]
+)
+def test_axes_do_not_move_with_the_context(tmp_path, monkeypatch, dim, paths):
+    found = found_at(1.0, 0.0, dim, paths)
+    further = np.arange(3.0).reshape(-1, *np.ones(found["draws"].ndim - 1, int))
+    found |= {name: found[name] + further for name in ("demonstrations", "draws")}
+    for name in ("situations", "moving"):
+        save_arrays(tmp_path / f"{name}.npz", {k: v for k, v in found.items() if v is not None})
+    frames = []
+    monkeypatch.setattr(figure_of_situations, "save", lambda figure, path: plt.close(figure))
+    monkeypatch.setattr(figure_of_situations, "save_moving", lambda found, _: frames.extend(found))
+    figure_of_situations.draw_situations(tmp_path)
+    limits = [[(*axes.get_xlim(), *axes.get_ylim()) for axes in f.axes] for f in frames]
+    assert len(limits) == 3
+    assert limits[0] == limits[1] == limits[2]
+    for figure in frames:
+        plt.close(figure)

@@ -197,7 +197,7 @@ def test_a_separator_at_the_end_of_lines_gives_no_column_another_name(tmp_path, 
     lines = [separator.join(map(str, row)) + separator for row in rows]
     text = "\n".join([separator.join(["t", "x", "y"]) + end, *lines])
     (tmp_path / "mine.csv").write_text(text)
-    with pytest.raises(InputError, match="without any value, .*'column 3'; drop them"):
+    with pytest.raises(InputError, match=r"without any value, .*'column 3'; drop them"):
         load_demonstrations(tmp_path / "mine.csv")
     found = load_demonstrations(tmp_path / "mine.csv", exclude=["column 3"])
     assert found.columns == ["t", "x", "y"]
@@ -228,6 +228,22 @@ def test_an_index_that_pandas_wrote_is_left_out(tmp_path):
     np.testing.assert_allclose(found.x, X)
     shuffled = frame.set_axis(frame.index[::-1]).to_csv()  # which tells something
     assert load_demonstrations(written(tmp_path / "y.csv", shuffled)).columns[1:] == ["a", "b"]
+
+
+def test_an_index_of_chosen_rows_is_told(tmp_path, capsys):
+    """Which does not count those that are left."""
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    frame[frame.index != 1].to_csv(tmp_path / "x.csv")
+    assert load_demonstrations(tmp_path / "x.csv").columns == ["column 0", "a", "b"]
+    told = capsys.readouterr().err
+    assert "x.csv: the first column has no name, as an index that pandas writes" in told
+    assert "give --exclude 'column 0'" in told
+    found = load_demonstrations(tmp_path / "x.csv", exclude=["column 0"])
+    np.testing.assert_allclose(found.x, np.delete(X, 1, axis=0))
+    (tmp_path / "other").mkdir()
+    frame.set_index(np.linspace(0.5, 9.1, len(X))).to_csv(tmp_path / "other" / "x.csv")
+    assert load_demonstrations(tmp_path / "other" / "x.csv").columns == ["column 0", "a", "b"]
+    assert capsys.readouterr().err == ""
 
 
 def test_names_that_pandas_gives_by_itself_are_no_row(tmp_path, capsys):

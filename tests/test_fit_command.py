@@ -25,6 +25,7 @@ from experiments import fit_command
 from experiments.evaluation import own_demonstrations, situations
 from experiments.evaluation.base import UserSupport
 from experiments.figures import style
+from experiments.figures.demonstrations import draw_demonstrations
 from experiments.fit_request import parse_numbers
 from experiments.inference import _closed
 from tests import tiny
@@ -630,3 +631,20 @@ def test_files_of_a_run_that_was_killed_before_its_pictures_are_completed(call, 
 def test_a_context_a_tenth_outside_is_no_guess(value, warned):
     columns = [{"name": "goal", "min": 0.0, "max": 10.0}]
     assert len(far_away(np.array([value]), columns)) == warned
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_two_dollars_in_a_name_are_no_formula(tmp_path, dim):
+    """Which was an error after the fit."""
+    x, names = clusters(100, dim), ["${x}_${y}", "in US$ (100% of A$)", "$_$"][:dim]
+    policy = em_mixture(x, 1, 0)
+    save_arrays(tmp_path / "demonstrations.npz", {"train": x, "test": x[:0]})
+    save_policy(tmp_path / "policy.npz", policy)
+    arrays = own_demonstrations.grid_arrays(policy.log_prob, policy, x)
+    save_arrays(tmp_path / "grid.npz", arrays)
+    draw_demonstrations(tmp_path, names, f"{names[0]} = 1")
+    assert len(list(tmp_path.glob("*.png"))) == 1
+    given = conditioned(em_mixture(clusters(100, dim + 1), 1, 0), 1)
+    rows = clusters(100, dim + 1)
+    own_demonstrations._draw_situations(tmp_path, given.log_prob, given, rows, ["$^$", *names])
+    assert (tmp_path / "situations.gif").is_file()

@@ -335,7 +335,47 @@ def test_the_picture_says_in_which_contexts_draws_are(tmp_path, monkeypatch):
     assert [axes.get_xlabel() for axes in shown[0].axes[::2]] == ["a", "goal", "goal"]
     save_arrays(tmp_path / "judge.npz", arrays)
     figure_of_judged.draw_judged(tmp_path)
-    assert shown[1].get_suptitle() == ""
+    assert shown[1].get_suptitle() == "1 more column is not shown"
+
+
+@pytest.mark.parametrize(
+    ("width", "paths", "said"),
+    [
+        (1, False, ""),
+        (2, False, ""),
+        (5, False, "1 more column is not shown"),
+        (9, False, "3 more columns are not shown"),
+        (2, True, ""),
+        (5, True, "2 more columns are not shown"),
+    ],
+)
+def test_the_picture_says_how_many_columns_it_leaves_out(tmp_path, monkeypatch, width, paths, said):
+    x = np.random.default_rng(0).normal(size=(20, 4, width) if paths else (20, width))
+    shown = []
+    monkeypatch.setattr(figure_of_judged, "save", lambda figure, path: shown.append(figure))
+    times = np.arange(4.0) if paths else np.zeros(0)
+    figure_of_judged.draw_side_by_side(tmp_path, {"policy": x}, list("abcdefghi")[:width], times)
+    assert shown[0].get_suptitle() == said
+    figure_of_judged.plt.close("all")
+
+
+def test_names_of_columns_stand_in_lines_as_they_are(tmp_path, monkeypatch):
+    """A formula between two dollars was none, and an error after all fits."""
+    x, price = np.random.default_rng(0).normal(size=(20, 2)), "in US$ (100% of A$)"
+    names = [f"{price} per month of the year before", f"{price}, {price}, {price}"]
+    arrays = {"demonstrations": x, "policy": x, "columns": np.array(names)}
+    save_arrays(tmp_path / "judge.npz", arrays)
+    figure_of_judged.draw_judged(tmp_path)
+    assert (tmp_path / "judge.png").is_file()
+    shown = []
+    monkeypatch.setattr(figure_of_judged, "save", lambda figure, path: shown.append(figure))
+    figure_of_judged.draw_judged(tmp_path)
+    shown[0].draw_without_rendering()
+    left, right = shown[0].axes
+    assert left.get_xlabel().replace("\n", " ") == names[0].replace("$", r"\$")
+    assert left.xaxis.label.get_window_extent().x1 < right.xaxis.label.get_window_extent().x0
+    assert left.yaxis.label.get_window_extent().y0 >= 0.0
+    figure_of_judged.plt.close("all")
 
 
 def test_draws_outside_of_the_picture_make_no_others_denser(tmp_path, monkeypatch):
@@ -347,6 +387,7 @@ def test_draws_outside_of_the_picture_make_no_others_denser(tmp_path, monkeypatc
     figure_of_judged.draw_judged(tmp_path)
     areas = [sum(b.get_height() * b.get_width() for b in a.patches) for a in shown[0].axes]
     np.testing.assert_allclose(areas, [1.0, 0.5])
+    figure_of_judged.plt.close("all")
 
 
 @pytest.mark.slow
@@ -523,6 +564,8 @@ def test_the_error_of_the_normaliser_counts():
     assert "is ahead of" in judged.verdict(table)
     table.loc[table["density"] == "reward", "effective_share"] = 0.5
     assert "is not distinguishable from" in judged.verdict(table)
+    # With contexts each row has a normaliser, and its error, of its own.
+    assert "is ahead of" in judged.verdict(table, in_contexts=True)
 
 
 def test_errors_are_over_splits_or_of_one_split_over_its_rows():
@@ -613,3 +656,15 @@ def test_copies_are_on_one_side_where_noise_is_added_to_a_column_of_them():
     assert len(np.unique(split.data.groups)) == 96
     alone = judge_command._dithered(rows.take(np.arange(240) < 120), fitted)
     assert alone.groups is None
+
+
+def test_an_angle_a_whole_turn_further_on_is_a_copy():
+    x = np.random.default_rng(0).integers(-180, 180, (60, 2)) + [0.0, 0.5]
+    rows = Demonstrations(np.concatenate([x, x + [360.0, 0.0]]), ["angle", "speed"])
+    fitted = SimpleNamespace(dither=False, periodic={"angle": 360.0}, support=None, seed=0)
+    request = SimpleNamespace(keep_back=0.2, components=[])
+    task = judge_command.Judge(fitted, request, rows, None, None, False, None)
+    split = judge_command._split(task, 0)
+    told_apart = {tuple(row) for row in split.data.rows}
+    assert len(split.test) == 24
+    assert told_apart.isdisjoint(map(tuple, split.test))

@@ -237,6 +237,19 @@ def test_too_long_a_move_is_refused(finished, call, tmp_path):
     assert "steps must be an integer from 1 to 19" in " ".join(error.split())
 
 
+def test_columns_without_a_move_are_refused_by_their_own_names(call, tmp_path):
+    still = np.random.default_rng(0).normal(size=(12, 1, 2)) * [0.0, 1.0] + 1.0
+    paths = np.concatenate([demonstrated(), np.broadcast_to(still, (12, 20, 2))], axis=2)
+    np.save(tmp_path / "mine.npy", paths)
+    (tmp_path / "world.py").write_text(WORLD)
+    words = command(tmp_path, "--world", tmp_path / "world.py", "--out", tmp_path / "out")
+    status, _, error = call(*words)
+    assert status == 2
+    assert "no move in 'x2', 'x3'" in error
+    assert "(--exclude x2,x3)" in error
+    assert not (tmp_path / "out").exists()
+
+
 class Straight:
     """Two steps to the right, whatever the context; keeps those it has seen."""
 

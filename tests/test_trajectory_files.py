@@ -383,6 +383,8 @@ def test_a_copied_file_is_named(tmp_path):
         (lambda f: f.replace({"episode": {100: None}}), {}, "'episode' has no label in row 0"),
         (lambda f: f.assign(y="left"), {}, "'y' holds text"),
         (lambda f: f.assign(time="now"), {}, "'time' holds text"),
+        (lambda f: f.assign(time="now"), {}, r"numbers: x, y; drop the former \(--exclude time\)"),
+        (lambda f: f.assign(time="1,5", x="2,5", y="3,5"), {}, "seem to have decimal commas"),
         (lambda f: f.assign(episode=5), {}, "1 trajectories; at least two"),
         (lambda f: f[["episode"]], {}, "no column beside those of episodes and times"),
         (lambda f: f.assign(y=f.y.mask(f.episode == 104)), {}, "episode 104 is not finite"),
@@ -435,6 +437,23 @@ def test_what_is_no_file_of_trajectories(tmp_path):
     for option in ("episode", "time"):
         with pytest.raises(InputError, match=f"--{option} is for tables"):
             load(tmp_path / "x.npy", **{option: "a"})
+
+
+def test_one_number_of_the_lists_in_a_column_is_chosen_by_the_name_that_it_gets(tmp_path):
+    pytest.importorskip("pyarrow", reason="extra `parquet`")
+    frame = table().assign(note=[["text"]] * int(LENGTHS.sum()))
+    frame["state"] = list(frame[["x", "y"]].to_numpy())
+    frame.drop(columns=["x", "y"]).to_parquet(tmp_path / "all.parquet")
+    found = load(tmp_path / "all.parquet", exclude=["note", "state.0"])
+    assert found.columns == ("state.1",)
+    np.testing.assert_array_equal(found.values[2], RAGGED[2][:, 1:])
+    chosen = load(tmp_path / "all.parquet", columns=["state.1", "state.0"])
+    assert chosen.columns == ("state.1", "state.0")
+    np.testing.assert_array_equal(chosen.values[2], RAGGED[2][:, ::-1])
+    check_ragged(load(tmp_path / "all.parquet", columns=["state"]), ("state.0", "state.1"))
+    for name in ("state.2", "other.0"):
+        with pytest.raises(InputError, match=rf"unknown column of .* '{name}'"):
+            load(tmp_path / "all.parquet", columns=[name])
 
 
 def test_lists_in_a_column_have_one_length(tmp_path):

@@ -269,14 +269,17 @@ def over_splits(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return means, errors
 
 
-def verdict(table: pd.DataFrame) -> str:
-    """The reward against the likeliest reference, in one line."""
+def verdict(table: pd.DataFrame, in_contexts: bool = False) -> str:
+    """The reward against the likeliest reference, in one line.
+
+    `in_contexts`: the reward has a normaliser for each row, whose errors are in those of the rows.
+    """
     means, errors = over_splits(table)
     best = means["log_likelihood"].drop(index=[n for n in means.index if _is_own(n)]).idxmax()
     of_best = table[table["density"] == best]["reward_ahead"]
     mean, splits = means.loc[best, "reward_ahead"], len(of_best)
     # Splits share rows, and few of them may agree by chance: so the larger one counts.
-    of_normaliser = normaliser_error(means["effective_share"][REWARD])
+    of_normaliser = 0.0 if in_contexts else normaliser_error(means["effective_share"][REWARD])
     of_rows = np.hypot(means.loc[best, "ahead_error"], of_normaliser)
     error = max(errors.loc[best, "reward_ahead"], of_rows / np.sqrt(splits))
     place = "ahead of" if mean > 0.0 else "behind"

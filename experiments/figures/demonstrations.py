@@ -16,9 +16,11 @@ from experiments.figures.style import (
     ellipses,
     explain,
     heat_map,
+    not_drawn,
     open_frame,
     read,
     save,
+    shown,
 )
 
 MOST_COLUMNS = 6  # of a corner plot
@@ -42,10 +44,10 @@ def _draw_curve(folder: Path, columns: list[str], situation: str) -> None:
     axes.hist(x, bins, density=True, color="0.85", label="demonstrations")
     axes.plot(axis, density, color="C0", label="exp(recovered reward), normalised")
     axes.plot(axis, np.exp(grid["log_policy"]), color="C1", linestyle="--", label="policy")
-    axes.set_xlabel(columns[0])
+    axes.set_xlabel(shown(columns[0], 6.0))
     axes.set_ylabel("density")
     axes.legend(frameon=False, fontsize=8)
-    axes.set_title(situation, fontsize=9)
+    axes.set_title(shown(situation, 6.0), fontsize=9)
     open_frame(axes)
     save(figure, folder / "reward")
 
@@ -60,18 +62,18 @@ def _draw_map(folder: Path, columns: list[str], situation: str) -> None:
         axes.set_aspect("auto")  # the columns may have any units
         axes.xaxis.set_major_locator(plt.MaxNLocator(5))
         axes.yaxis.set_major_locator(plt.MaxNLocator(5))
-        axes.set_xlabel(columns[0])
+        axes.set_xlabel(shown(columns[0], 4.4))
         if "support" in grid:
             _shade(axes, grid["axes"], ~grid["support"])
     crosses(panels[0], x)
     ellipses(panels[1], load_policy(folder / "policy.npz"), colour="white")
-    panels[0].set_ylabel(columns[1])
+    panels[0].set_ylabel(shown(columns[1], 4.0))
     panels[0].set_title("recovered reward; demonstrations as crosses")
     policy = "new policy under --support" if "support" in grid else "policy"
     panels[1].set_title(f"{policy}; 95 % ellipses of its components")
     figure.colorbar(image, ax=panels, label="nats below the maximum", shrink=0.9)
     if situation:
-        figure.suptitle(situation, fontsize=9)
+        figure.suptitle(shown(situation, 10.0), fontsize=9)
     save(figure, folder / "reward")
 
 
@@ -91,7 +93,7 @@ def _draw_corner(folder: Path, columns: list[str], situation: str) -> None:
     grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"]
     draws, rewards = grid["policy_samples"], grid["policy_rewards"]
     depth = np.maximum(rewards - rewards.max(), -12.0)
-    shown = x[np.random.default_rng(0).permutation(len(x))[: len(draws)]]
+    some = x[np.random.default_rng(0).permutation(len(x))[: len(draws)]]
     coloured: Look = {"c": depth, "vmin": -12.0, "vmax": 0.0}
     count = min(len(columns), MOST_COLUMNS)
     size = (1.0 + 1.9 * count, 1.9 * count)
@@ -106,7 +108,7 @@ def _draw_corner(folder: Path, columns: list[str], situation: str) -> None:
                 axes.set_ylim(*_limits(x[:, row], draws[:, row]))
             pair = [column, row]
             if row > column:
-                axes.scatter(*shown[:, pair].T, color="0.45", alpha=0.5, **DOTS)
+                axes.scatter(*some[:, pair].T, color="0.45", alpha=0.5, **DOTS)
             elif row < column:
                 image = axes.scatter(*draws[:, pair].T, **coloured, **DOTS)
             _label(axes, row, column, count, columns)
@@ -114,10 +116,9 @@ def _draw_corner(folder: Path, columns: list[str], situation: str) -> None:
     figure.legend(*handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     scale = "reward of the policy's draws, nats below the highest"
     figure.colorbar(image, ax=panels, label=scale, shrink=0.6)
-    more = len(columns) - count
-    left_out = f"; {more} more columns are not shown" if more else ""
-    left_out += f"\n{situation}" if situation else ""
-    figure.suptitle(f"demonstrations (below the diagonal), policy (above){left_out}", fontsize=9)
+    said = ["demonstrations (below the diagonal), policy (above)", not_drawn(len(columns) - count)]
+    text = "; ".join(filter(None, said)) + (f"\n{situation}" if situation else "")
+    figure.suptitle(shown(text, size[0]), fontsize=9)
     save(figure, folder / "corner")
 
 
@@ -140,8 +141,8 @@ def _label(axes: Axes, row: int, column: int, count: int, columns: list[str]) ->
     axes.xaxis.set_major_locator(plt.MaxNLocator(3))
     if row != column:
         axes.yaxis.set_major_locator(plt.MaxNLocator(3))
-    axes.set_xlabel(columns[column] if lowest else "", fontsize=8)
-    axes.set_ylabel(columns[row] if leftmost else "", fontsize=8)
+    axes.set_xlabel(shown(columns[column], 1.9) if lowest else "", fontsize=8)
+    axes.set_ylabel(shown(columns[row], 1.9) if leftmost else "", fontsize=8)
 
 
 def draw_training(folder: Path, history: pd.DataFrame) -> None:

@@ -1,6 +1,5 @@
 """People beside draws of reward, policy and EM, on the same axes, from the folder of `judge`."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from experiments.figures.style import Look, open_frame, read, save
+from experiments.figures.style import Look, not_drawn, open_frame, read, save, shown
 
 MOST_ROWS = 3  # of panels: pairs of columns, or columns over time
 OTHER = -1  # what is on an axis is no column: time, or a density
 BINS = 40
 MARGIN = 0.05  # of the range that demonstrations are in
-LETTER = 0.075  # inches, of what stands above
+PANEL = 2.7  # inches, of its sides
 SIZES = 2000.0  # of all dots of a panel
 DOTS: Look = {"linewidths": 0, "alpha": 0.6, "color": "C0", "rasterized": True}
 LINES: Look = {"linewidths": 0.6, "alpha": 0.5, "colors": "C0"}
@@ -49,23 +48,29 @@ def draw_side_by_side(
     """
     names = [*columns, "time" if len(times) else "density"]
     pairs = _pairs(len(names) - 1, len(times) > 0, len(contexts))
-    shown = {title: [_in_plane(x, times, pair) for pair in pairs] for title, x in found.items()}
-    size = (2.9 * len(shown), 0.5 + 2.7 * len(pairs))
+    points_of = {title: [_in_plane(x, times, p) for p in pairs] for title, x in found.items()}
+    size = (2.9 * len(points_of), 0.5 + PANEL * len(pairs))
     options: Look = {"sharex": "row", "sharey": "row", "layout": "constrained", "squeeze": False}
-    figure, grid = plt.subplots(len(pairs), len(shown), figsize=size, **options)
-    demonstrated = next(iter(shown.values()))
+    figure, grid = plt.subplots(len(pairs), len(points_of), figsize=size, **options)
+    demonstrated = next(iter(points_of.values()))
     for row, pair in enumerate(pairs):
         _set_limits(grid[row], demonstrated[row], equal=len(times) > 0 and OTHER not in pair)
-        grid[row, 0].set_ylabel(names[pair[1]])
-    for column, (title, panels) in enumerate(shown.items()):
+        grid[row, 0].set_ylabel(shown(names[pair[1]], PANEL))
+    for column, (title, panels) in enumerate(points_of.items()):
         grid[0, column].set_title(title)
         for axes, points, pair in zip(grid[:, column], panels, pairs, strict=True):
             _draw(axes, points)
-            axes.set_xlabel(names[pair[0]])
+            axes.set_xlabel(shown(names[pair[0]], PANEL))
             open_frame(axes)
+    drawn = {place for pair in pairs for place in pair if place != OTHER}
+    said = [not_drawn(len(columns) - len(drawn))]
     if contexts:
-        text = f"given {', '.join(contexts)}: draws are in the contexts of the rows kept back"
-        figure.suptitle(textwrap.fill(text, int(size[0] / LETTER)), fontsize=9)
+        said = [
+            f"given {', '.join(contexts)}: draws are in the contexts of the rows kept back",
+            *said,
+        ]
+    if any(said):
+        figure.suptitle(shown("; ".join(filter(None, said)), size[0]), fontsize=9)
     save(figure, path)
 
 

@@ -10,13 +10,23 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from experiments.figures.style import Look, crosses, heat_map, open_frame, read, save, save_moving
+from experiments.figures.style import (
+    Look,
+    crosses,
+    heat_map,
+    open_frame,
+    read,
+    save,
+    save_moving,
+    shown,
+)
 from experiments.figures.trajectories import MOST_COLUMNS, add_paths
 
 DEMONSTRATED: Look = {"colors": "0.3", "linewidths": 0.6, "alpha": 0.5}
 DRAWN: Look = {"colors": "C1", "linewidths": 0.6, "alpha": 0.5}
 MAPS = {"log_p": "truth", "rewards": "reward", "log_policy": "policy"}
 MOST_NAMED = 6  # contexts
+PANEL = 2.7  # inches, of its sides
 Found = dict[str, np.ndarray]
 
 
@@ -28,14 +38,24 @@ def draw_situations(folder: Path) -> None:
     figure = _draw(found, range(len(found["contexts"])))
     save(figure, folder / "situations")
     moving = read(folder, "moving.npz")
-    frames = (_draw(moving, [p]) for p in range(len(moving["contexts"])))
+    frames = [_draw(moving, [p]) for p in range(len(moving["contexts"]))]
+    _hold_axes(frames)
     save_moving(frames, folder / "situations")
 
 
-def _draw(found: Found, shown: Sequence[int]) -> Figure:
+def _hold_axes(frames: Sequence[Figure]) -> None:
+    """The limits of each panel are the widest of all frames: what moves is what is drawn."""
+    for panels in zip(*(figure.axes for figure in frames), strict=True):
+        for side in "xy":
+            low, high = np.transpose([getattr(axes, f"get_{side}lim")() for axes in panels])
+            for axes in panels:
+                getattr(axes, f"set_{side}lim")(low.min(), high.max())
+
+
+def _draw(found: Found, chosen: Sequence[int]) -> Figure:
     """A column of panels for each of the contexts; of a single one they stand in a row."""
     of_paths, dim = "times" in found, found["demonstrations"].shape[-1]
-    rows, number = _rows(found), len(shown)
+    rows, number = _rows(found), len(chosen)
     height = 0.7 + 2.6 * rows if dim <= 2 else 1.0 + 1.6 * rows + (not of_paths)
     options: Look = {"sharex": True, "sharey": "row", "layout": "constrained", "squeeze": False}
     if number == 1:
@@ -44,11 +64,11 @@ def _draw(found: Found, shown: Sequence[int]) -> Figure:
         grid = grid.T
     else:
         figure, grid = plt.subplots(rows, number, figsize=(2.8 * number, height), **options)
-    for column, p in zip(grid.T, shown, strict=True):
+    for column, p in zip(grid.T, chosen, strict=True):
         named = zip(found["columns"], found["contexts"][p], strict=False)
         title = [f"{name} = {value:.3g}" for name, value in named]
         more = ["..."] if len(title) > MOST_NAMED else []
-        column[0].set_title("\n".join(title[:MOST_NAMED] + more), fontsize=9)
+        column[0].set_title(shown("\n".join(title[:MOST_NAMED] + more), PANEL), fontsize=9)
         if of_paths:
             _draw_paths(column, found, p)
         elif dim == 1:
@@ -135,9 +155,9 @@ def _label(grid: np.ndarray, found: Found) -> None:
     else:
         below, left = f"column ({names[0]}, ..., {names[-1]})", ["standard deviations"]
     for axes in grid[-1]:
-        axes.set_xlabel(below)
+        axes.set_xlabel(shown(below, PANEL))
     for axes, label in zip(grid[:, 0], left, strict=True):
-        axes.set_ylabel(label)
+        axes.set_ylabel(shown(label, 1.6 if of_paths and len(names) > 2 else PANEL))
     demonstrated = "demonstrations in the nearest contexts"
     text = f"grey: {demonstrated}; orange: draws of the policy"
     if not of_paths and len(names) == 1:

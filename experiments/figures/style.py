@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from PIL import Image
 
-from experiments.screen import screen
+from experiments.screen import counted, screen
 
 Look = dict[str, Any]  # keyword arguments of a drawing
 LABELS = {"virl": "V-IRL", "geim": "G-EIM", "eim": "EIM"}  # of the paper's methods
@@ -35,6 +35,7 @@ MOVING_DPI, FRAME_MS = 80, 200  # of a moving picture
 # sqrt of the 95 % quantile of chi-square with 2 degrees of freedom: -2 log 0.05.
 RADIUS_95 = float(np.sqrt(-2.0 * np.log(0.05)))
 SMALL = 0.055  # inches of a letter of what stands below a figure
+LETTER = 0.075  # ... above it, or at an axis
 
 plt.rcParams.update({"font.size": 9, "axes.titlesize": 9, "image.cmap": "viridis"})
 plt.rcParams.update({"figure.dpi": 100, "savefig.dpi": 150})
@@ -96,6 +97,18 @@ def crosses(axes: Axes, x: np.ndarray) -> None:
 def open_frame(axes: Axes) -> None:
     """Without the lines above and on the right."""
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def shown(text: str, inches: float) -> str:
+    """Text with a user's own names, as it is and in lines so long: no dollar begins a formula."""
+    lines = (textwrap.fill(line, int(inches / LETTER)) for line in text.split("\n"))
+    return "\n".join(lines).replace("$", r"\$")
+
+
+def not_drawn(number: int) -> str:
+    """'2 more columns are not shown'; "" of none."""
+    is_one = "is" if number == 1 else "are"
+    return f"{counted(number, 'more column')} {is_one} not shown" if number > 0 else ""
 
 
 def explain(figure: Figure, title: str, key: str = "") -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from experiments.figures.style import Look, explain, open_frame, read, save
+from experiments.figures.style import Look, explain, not_drawn, open_frame, read, save, shown
 
 MOST_COLUMNS = 7
 MOST_LINES = 100  # of a panel
@@ -39,16 +39,15 @@ def _draw_paths(folder: Path, found: dict[str, np.ndarray], situation: str) -> N
         for row in range(rows):
             axes = grid[row, column]
             for paths, colour, look in lines:
-                shown = None if plane else row
-                add_paths(axes, paths, found["times"], shown, colors=colour, **look)
+                one = None if plane else row
+                add_paths(axes, paths, found["times"], one, colors=colour, **look)
             axes.autoscale_view()
             open_frame(axes)
     _label(grid, found)
     _legend(grid[0, -1], found["weights"])
-    more = width - MOST_COLUMNS
-    said = [situation, f"{more} more columns are not shown" if more > 0 else ""]
+    said = [situation, not_drawn(width - MOST_COLUMNS)]
     if any(said):
-        figure.suptitle("; ".join(filter(None, said)), fontsize=9)
+        figure.suptitle(shown("; ".join(filter(None, said)), figure.get_figwidth()), fontsize=9)
     save(figure, folder / "paths")
 
 
@@ -60,9 +59,9 @@ def _panels(found: dict[str, np.ndarray]) -> dict[str, Lines]:
     colours = np.array([COLOURS[rank % len(COLOURS)] for rank in ranks])
     draws = found["trajectories"][:MOST_LINES]
     own = colours[found["components"][:MOST_LINES]]
-    shown = [o for o in order if weights[o] >= LABELLED]
+    heavier = [o for o in order if weights[o] >= LABELLED]
     thin: Look = {"linewidths": 0.6, "alpha": 0.5}
-    heavy: Look = {"linewidths": 0.5 + 4.0 * np.sqrt(weights[shown])}
+    heavy: Look = {"linewidths": 0.5 + 4.0 * np.sqrt(weights[heavier])}
     demonstrations, reward = found["demonstrations"], found["reward_draws"][:MOST_LINES]
     effective = float(found["reward_effective"])
     few = f"\n(only {effective:.0f} effective)" if effective < MOST_LINES else ""
@@ -70,7 +69,7 @@ def _panels(found: dict[str, np.ndarray]) -> dict[str, Lines]:
         f"{len(demonstrations)} demonstrations": [(demonstrations, "0.3", thin)],
         f"draws of the reward{few}": [(reward, "C0", thin)],
         "draws of the policy": [(draws, own, thin)],
-        "mean paths and weights": [(found["means"][shown], colours[shown], heavy)],
+        "mean paths and weights": [(found["means"][heavier], colours[heavier], heavy)],
     }
 
 
@@ -87,9 +86,9 @@ def add_paths(
 def _label(grid: np.ndarray, found: dict[str, np.ndarray]) -> None:
     names = [str(name) for name in found["columns"]]
     for axes in grid[-1]:
-        axes.set_xlabel(names[0] if len(names) == 2 else "time")
+        axes.set_xlabel(shown(names[0], 3.0) if len(names) == 2 else "time")
     for row, axes in enumerate(grid[:, 0]):
-        axes.set_ylabel(names[1] if len(names) == 2 else names[row])
+        axes.set_ylabel(shown(names[1], 3.0) if len(names) == 2 else shown(names[row], 1.5))
     spans = np.ptp(found["demonstrations"], axis=(0, 1))
     if len(names) == 2 and 0.25 < spans[0] / spans[1] < 4.0:
         for axes in grid[0]:
