@@ -152,9 +152,12 @@ def log_normaliser(
     of_each = _of_each(evaluate(reward, x) - proposal.log_prob(x), where)
     number = of_each.shape[1]
     log_mean = tf.reduce_logsumexp(of_each, axis=1).numpy() - np.log(number)
-    effective = [float(effective_sample_size(row)) for row in of_each]
-    log_mean = np.where(np.isfinite(log_mean), log_mean, np.nan)
-    return log_mean, float(np.mean(effective)) / number
+    effective = np.array([effective_sample_size(row) for row in of_each])
+    known = np.isfinite(log_mean)
+    # The log of a mean is too small on average, by half the mean's relative variance.
+    log_mean[known] += 0.5 * (1.0 / effective[known] - 1.0 / number)
+    log_mean[~known] = np.nan
+    return log_mean, float(effective.mean()) / number
 
 
 def normaliser_error(effective_share: float) -> float:
