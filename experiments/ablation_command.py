@@ -42,9 +42,7 @@ def ablate(request: AblationRequest, workers: Workers, out: Path) -> None:
     results = pd.DataFrame(rows, columns=columns)
     write_tables(results, table(results), out)
     shown = f"{out / 'results.csv'}, {out / 'table.md'}"
-    console.print(
-        f"{len(units) - len(failures)} of {counted(len(units), 'unit')} finished; {shown}"
-    )
+    console.out(f"{len(units) - len(failures)} of {counted(len(units), 'unit')} finished; {shown}")
     check_all_worked(failures, units, out)
 
 

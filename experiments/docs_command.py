@@ -40,7 +40,7 @@ def write_site(out: Path) -> None:
         raise InputError(f"the site was not built: {said.text or error}") from error
     finally:
         logging.getLogger("mkdocs").removeHandler(said)
-    screen().print(f"wrote {out / 'index.html'}", highlight=False, soft_wrap=True)
+    screen().out(f"wrote {out / 'index.html'}")
 
 
 class _Warnings(logging.Handler):

@@ -53,15 +53,15 @@ def fit_file(
     if data.contexts:
         dimension += f", each in a context of dimension {len(data.contexts)},"
     size = f"{len(data.x)} demonstrations of {dimension} from {request.file.path}"
-    console.print(f"{size}; run folder {out}", highlight=False, soft_wrap=True)
+    console.out(f"{size}; run folder {out}")
     finished = (out / "summary.json").is_file()
     if not finished:
-        console.print("half a minute for hundreds of rows, minutes for many thousands")
+        console.out("half a minute for hundreds of rows, minutes for many thousands")
     if paths is not None:
         print_encoding(*paths, console)
     result = fit_rows(request, *data.parts(), data.groups, out, progress, tensorboard)
     if finished:
-        console.print("finished before; nothing is fitted again")
+        console.out("finished before; nothing is fitted again")
     if paths is not None:
         _write_trajectories(out, result, *paths)
     draw_missing(out, result)
@@ -124,8 +124,8 @@ def print_encoding(episodes: Episodes, encoding: Encoding, console: Console) -> 
     """What the codes are, and what they lose."""
     low, high = episodes.lengths.min(), episodes.lengths.max()
     samples = f"{low} to {high}" if high > low else low
-    console.print(f"trajectories of {samples} samples; {encoding!r}", soft_wrap=True)
-    console.print(repr(encoding.reconstruction(episodes)), highlight=False, soft_wrap=True)
+    console.out(f"trajectories of {samples} samples; {encoding!r}")
+    console.out(repr(encoding.reconstruction(episodes)))
 
 
 def _write_trajectories(
@@ -158,9 +158,9 @@ def _print_files(out: Path, console: Console) -> None:
     shown = ", ".join(map(str, sorted(out.glob("*.png"))))
     numbers = [out / name for name in ("summary.json", "trajectories.npz", "situations.npz")]
     listed = ", ".join(str(path) for path in numbers if path.is_file())
-    console.print(f"\npictures: {shown}; numbers: {listed}", highlight=False, soft_wrap=True)
-    console.print("use it from Python:\n")
-    console.print(snippet(out), highlight=False, soft_wrap=True)
+    console.out(f"\npictures: {shown}; numbers: {listed}")
+    console.out("use it from Python:\n")
+    console.out(snippet(out))
 
 
 def print_summary(summary: dict[str, Any], console: Console, of_codes: bool = False) -> None:
@@ -174,17 +174,17 @@ def print_summary(summary: dict[str, Any], console: Console, of_codes: bool = Fa
         if "turn" in column:
             low, high = (f"{side:g}" for side in column["turn"])
             where = f"{column['name']} is cut at {low}: its values are in [{low}, {high})"
-            console.print(where, highlight=False, soft_wrap=True)
+            console.out(where)
     if summary["components_scores"]:
         scores = ", ".join(f"{k}: {score:.3f}" for k, score in summary["components_scores"].items())
         chosen = f"components {summary['components']}, {summary['components_reason']}"
-        console.print(f"{chosen} (mean log-likelihood {scores})", soft_wrap=True)
-    console.print(_last_iteration(summary), soft_wrap=True)
+        console.out(f"{chosen} (mean log-likelihood {scores})")
+    console.out(_last_iteration(summary))
     if said := reward_in_words(summary):
-        console.print(said, soft_wrap=True)
+        console.out(said)
         if found := summary.get("mixture"):  # fits before 1.0.8 do not say
-            console.print(_mixture(**found), soft_wrap=True)
-    console.print(in_words(summary), highlight=False, soft_wrap=True)
+            console.out(_mixture(**found))
+    console.out(in_words(summary))
     warn_of_fit(summary["warnings"], of_codes)
 
 

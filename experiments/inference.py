@@ -105,12 +105,12 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     plan = _planned(runs, request, out, console)
     RunFolder.open(out, plan.config, preset=_preset_of(runs))
     if (out / "summary.json").is_file():
-        console.print(f"{out}: finished before; nothing to do.", soft_wrap=True)
+        console.out(f"{out}: finished before; nothing to do.")
         _print_how_to_read(out, console)
         return
 
     start = time.process_time()
-    console.print(_what_is_fitted(runs, request), highlight=False, soft_wrap=True)
+    console.out(_what_is_fitted(runs, request))
     with console.status("fitting"), _nothing_left_by_errors(out):
         fitted, evaluations = _fit(plan)
     seconds = time.process_time() - start
@@ -126,7 +126,7 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
         found |= {"warnings": [*plan.warnings, *doubts]}
     summary = {**plan.config, **found, "evaluations": evaluations, "cpu_seconds": seconds}
     write_json(out / "summary.json", summary)
-    console.print(f"{sentence}; in {out}", highlight=False, soft_wrap=True)
+    console.out(f"{sentence}; in {out}")
     _print_found(found, console)
     for text in doubts:
         warn(text, console.quiet)
@@ -244,12 +244,12 @@ def _print_found(found: Mapping[str, Any], console: Console) -> None:
     if "outside_of_support" in found:
         new, trained = (f"{100.0 * share:.1f} %" for share in found["outside_of_support"].values())
         text = f"{new} of the new policy's draws, {trained} of the training policy's"
-        console.print(f"outside of the support: {text}", highlight=False, soft_wrap=True)
+        console.out(f"outside of the support: {text}")
 
 
 def _print_how_to_read(out: Path, console: Console) -> None:
     line = f"read it from Python: virl_tf.load_policy({str(out)!r})"
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.out(line)
 
 
 def _steps_and_samples(

@@ -137,9 +137,9 @@ def judge(
     splits = [_split(task, number) for number in range(request.splits)]
     _measure(task, splits[0]).kept_back()  # whether the user's function can be used
     folder = RunFolder.open(out, _identity(task))
-    console.print(_size_line(task, splits[0]), highlight=False, soft_wrap=True)
+    console.out(_size_line(task, splits[0]))
     if not flow_is_installed():
-        console.print(MISSING, highlight=False, soft_wrap=True)
+        console.out(MISSING)
     with folder.locked():
         if encoding is not None:
             keep_encoding(out, encoding)
@@ -269,7 +269,7 @@ def _judge_split(task: Judge, split: Split) -> None:
 def _fitted(task: Judge, split: Split) -> dict[str, Density]:
     """Reward, policies and references by their names."""
     folder = task.out / f"split-{split.number}"
-    task.console.print(f"split {split.number}: the fit, in {folder}", highlight=False)
+    task.console.out(f"split {split.number}: the fit, in {folder}")
     result = _fit(task, split, folder)
     found: dict[str, Density] = {
         REWARD: normalised(
@@ -309,7 +309,7 @@ def _further_policy(
     name = f"policy-{size}" if temperature == 1.0 else f"policy-{size}-at-{temperature:g}"
     path = task.out / f"split-{split.number}" / f"{name}.npz"
     if not path.is_file():
-        task.console.print(f"split {split.number}: {name}", highlight=False)
+        task.console.out(f"split {split.number}: {name}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the result has them, too
             options: dict[str, Any] = {"seed": split.seed, "progress": task.progress}
@@ -365,11 +365,11 @@ def _print_table(table: pd.DataFrame, task: Judge) -> None:
         title = "what they and draws do: means"
         task.console.print(numbers_table(title, outcomes, names, cells))
     share = 100.0 * means["effective_share"].max()
-    task.console.print(f"effective share of the reward's draws: {share:.1f} %", highlight=False)
+    task.console.out(f"effective share of the reward's draws: {share:.1f} %")
     said = verdict(table, bool(task.rows.contexts))
-    task.console.print(said, highlight=False, soft_wrap=True)
+    task.console.out(said)
     files = f"{task.out / 'judge.csv'}; picture: {task.out / 'judge.png'}"
-    task.console.print(f"numbers: {files}", highlight=False, soft_wrap=True)
+    task.console.out(f"numbers: {files}")
 
 
 def _written(mean: float, error: float) -> str:

@@ -118,7 +118,7 @@ def play_file(
     numbers_by_name("--world: outcome()", tried.outcome(), COLUMNS)
     folder = RunFolder.open(out, _identity(game))
     text = f"{len(rows.x)} moves of {len(episodes.values)} episodes, a new one every {moves.steps}"
-    console.print(f"{text} samples; {out}", highlight=False, soft_wrap=True)
+    console.out(f"{text} samples; {out}")
     with folder.locked():
         result = _fit(game, progress)
         for name, paths_of in _players(game, result).items():
@@ -223,4 +223,4 @@ def _print_table(game: Game) -> None:
     cells = [[f"{value:.3g}" for value in row] for row in numbers.itertuples(index=False)]
     game.console.print(numbers_table(title, list(numbers), table["mover"], cells))
     files = f"{game.out / 'play.csv'}; picture: {game.out / 'play.png'}"
-    game.console.print(f"numbers: {files}", highlight=False, soft_wrap=True)
+    game.console.out(f"numbers: {files}")

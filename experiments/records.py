@@ -215,7 +215,7 @@ def record(runs: Iterable[Path], out: Path) -> None:
     for path, content in contents.items():
         _write(path, content)
         size = path.stat().st_size / 1e3
-        screen().print(f"wrote {path} ({size:.0f} KB)", highlight=False, soft_wrap=True)
+        screen().out(f"wrote {path} ({size:.0f} KB)")
 
 
 # --- from a record to what it holds ---------------------------------------------------------------

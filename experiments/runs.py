@@ -52,7 +52,7 @@ def execute(
     folder, experiment = RunFolder.open(out, config), experiment_of(config)
     # Without its result (a file that was removed) it is made from the last checkpoint.
     if (out / "summary.json").is_file() and folder.finished:
-        console.print(f"{out}: finished before; nothing to do.", soft_wrap=True)
+        console.out(f"{out}: finished before; nothing to do.")
         summary = read_summary(out)
         experiment.print_summary(summary, console)
         return summary
@@ -81,7 +81,7 @@ def execute(
     print_costs(summary, console)
     picture = f"figure: {out / 'overview.png'}   " if progress else ""
     numbers = f"numbers: {out / 'metrics.csv'}, {out / 'summary.json'}"
-    console.print(picture + numbers, soft_wrap=True)
+    console.out(picture + numbers)
     return summary
 
 
@@ -136,10 +136,9 @@ def demonstrations(
 def print_costs(summary: dict[str, Any], console: Console) -> None:
     """Effective sample size and where the CPU seconds went."""
     size, seconds = summary["effective_sample_size"], summary["cpu_seconds"]
-    console.print(
+    console.out(
         f"effective sample size {size['mean']:.0f} of {size['of']} on average; CPU seconds: "
         f"{seconds['training']:.0f} discriminators, {seconds['policy']:.0f} policy, "
         f"{seconds['sample']:.0f} sampling, {seconds['summary']:.0f} measuring it and the "
-        f"references, {seconds['process']:.0f} the whole run",
-        soft_wrap=True,
+        f"references, {seconds['process']:.0f} the whole run"
     )

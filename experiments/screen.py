@@ -11,9 +11,11 @@ from rich.text import Text
 def screen(**options: Any) -> Console:
     """A console on which users' names of columns and files stand as they are.
 
-    As markup, Rich would drop the unit of "speed [m]", and end in an error at "rate [/s]".
+    As markup, Rich would drop the unit of "speed [m]", and end in an error at "rate [/s]"; and it
+    would colour what looks like a number. Lines are for `out`, which does not break them: nobody
+    can copy a path that is.
     """
-    return Console(markup=False, emoji=False, **options)
+    return Console(markup=False, emoji=False, highlight=False, **options)
 
 
 def counted(number: int, noun: str) -> str:

@@ -345,7 +345,7 @@ def _execute_open(
         return failures
     with cluster(workers) as client:
         if not ask(client.nthreads):  # else nothing would tell why nothing happens
-            console.print(NO_WORKER, soft_wrap=True)
+            console.out(NO_WORKER)
         futures = {}
         for i, unit in enumerate(open_units):
             # A key of its own for every sweep: a cluster that is shared may remember an earlier
@@ -410,7 +410,7 @@ class Board(Live):
         """One unit ended."""
         (self._failed if failed else self._done)[unit.group] += 1
         if not self.console.is_terminal:
-            self.console.print(f"{'FAILED' if failed else 'done'}  {unit.name}", highlight=False)
+            self.console.out(f"{'FAILED' if failed else 'done'}  {unit.name}")
 
     def show_running(self, units: Sequence[Unit]) -> None:
         """These are with a worker now."""

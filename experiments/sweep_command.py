@@ -37,13 +37,13 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
     open_folder(units, request.to_config(), out)
     for package, text in describe(request.task).wanted_packages.items():
         if importlib.util.find_spec(package) is None:
-            console.print(text, highlight=False, soft_wrap=True)
+            console.out(text)
     failures = execute_sweep(units, out, workers, console)
     finished = records_of(units, out)
     results = table_of(finished.values(), request.task)
     write_tables(results, table(results), out)
     shown = f"{out / 'results.csv'}, {out / 'table.md'} and .csv"
-    console.print(f"{len(finished)} of {counted(len(units), 'unit')} finished; {shown}")
+    console.out(f"{len(finished)} of {counted(len(units), 'unit')} finished; {shown}")
     check_all_worked(failures, units, out)
 
 
@@ -80,13 +80,13 @@ def print_left(what: str, units: Sequence[Unit], workers: Workers, out: Path) ->
 
     Raises InputError as `records_of`.
     """
-    console, finished = screen(highlight=False, soft_wrap=True), records_of(units, out)
+    console, finished = screen(), records_of(units, out)
     left = [unit for unit in units if unit.name not in finished]
     references = sum(isinstance(unit, ReferenceUnit) for unit in left)
-    console.print(f"{what}: {len(finished)} done already, {len(left)} to do")
-    console.print(sentence(times_of_units(left), workers.known))
+    console.out(f"{what}: {len(finished)} done already, {len(left)} to do")
+    console.out(sentence(times_of_units(left), workers.known))
     if references:
-        console.print(f"not in this time: references, {references} of the units")
+        console.out(f"not in this time: references, {references} of the units")
 
 
 def check_all_worked(failures: Mapping[str, str], units: Sequence[Unit], out: Path) -> None:

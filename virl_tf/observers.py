@@ -92,11 +92,11 @@ class ProgressBar(_Bar):
             if key in row and np.isfinite(row[key])
         )
         stage = "pooled" if state.pooled else f"t {row['t']:>3}"
-        self._console.print(f"{stage}  {numbers}", highlight=False, soft_wrap=True)
+        self._console.out(f"{stage}  {numbers}", highlight=False)
         if row["dropped"]:
             end = ", and the iterations end here" if state.converged else ""
             nothing = f"phi_{row['t']} tells held-out points apart no better than chance: dropped"
-            self._console.print(f"{nothing}{end}", highlight=False, soft_wrap=True)
+            self._console.out(f"{nothing}{end}", highlight=False)
         self._progress.update(self._task, completed=state.t - bool(state.pooled))
 
 
@@ -122,4 +122,4 @@ class StepBar(_Bar):
         every = max(1, self._num_steps // 10)
         if not self._console.is_terminal and self._done % every == 0:
             line = f"step {self._done} of {self._num_steps}  ELBO {elbo:.4g}"
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self._console.out(line, highlight=False)

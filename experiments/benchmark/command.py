@@ -66,15 +66,15 @@ def benchmark(names: Sequence[str], settings: Settings, out: Path) -> None:
     rows: list[Row] = before.get("rows", [])[: max(finished.values(), default=0)]
     left = [name for name in dict.fromkeys(names or every) if name not in finished]
     if finished:
-        console.print(f"{out}: measured before: {', '.join(finished)}", soft_wrap=True)
+        console.out(f"{out}: measured before: {', '.join(finished)}")
     if left:
         best = before.get("ceiling") or ceiling()
         products = "float32 products of 500 x 256 with 256 x 256"
-        console.print(f"ceiling: {best:.0f} GFLOP per CPU second ({products})", highlight=False)
+        console.out(f"ceiling: {best:.0f} GFLOP per CPU second ({products})")
         about = {**settings.identity(names), **settings.to_dict(best)}
         about["peak_memory_gib"] = before.get("peak_memory_gib", 0.0)
         _measure_all(left, settings, out, about, rows, finished)
-    console.print(f"{out / FILE}, {out / 'benchmark.md'}", soft_wrap=True)
+    console.out(f"{out / FILE}, {out / 'benchmark.md'}")
 
 
 def _measure_all(
@@ -142,7 +142,7 @@ def _report(console: Console, row: Row) -> None:
         return f"{label} {value:.4g}" if isinstance(value, float) else str(value)
 
     texts = ", ".join(text(label, row[key]) for key, label in COLUMNS.items() if key in row)
-    console.print(f"  {texts}", highlight=False, soft_wrap=True)
+    console.out(f"  {texts}")
 
 
 def markdown(rows: list[Row]) -> str:

@@ -168,7 +168,7 @@ class KnownTruthExperiment:
         console.print(table)
         kl, outside = summary["kl"]["policy"]["final"], summary["outside_share"]
         text = f"KL(q || p) of the policy: {kl:.4f}; {100.0 * outside:.1f} % of it is where p is 0"
-        console.print(text, highlight=False)
+        console.out(text)
 
     def inference(
         self, runs: Sequence[Path], rewards: Sequence[Reward], obstacles: float | None = None

@@ -66,7 +66,7 @@ def draw_figure_ablations(folders: Sequence[Path], out: Path) -> None:
     )
     save(figure, out / "figure_ablations")
     write_text(out / "ablations.md", to_markdown(pd.DataFrame(columns)))
-    screen().print(f"wrote {out / 'ablations.md'}")
+    screen().out(f"wrote {out / 'ablations.md'}")
 
 
 def _draw_panel(

@@ -153,7 +153,7 @@ def save(figure: Figure, path: Path) -> None:
         write = partial(figure.savefig, format=kind, metadata=metadata)
         write_atomically(path.with_suffix(f".{kind}"), write)
     plt.close(figure)
-    screen().print(f"wrote {path}.png and .pdf")
+    screen().out(f"wrote {path}.png and .pdf")
 
 
 def save_moving(frames: Iterable[Figure], path: Path) -> None:
@@ -167,4 +167,4 @@ def save_moving(frames: Iterable[Figure], path: Path) -> None:
     first, *others = [*images, *images[-2:0:-1]]
     look: Look = {"save_all": True, "append_images": others, "duration": FRAME_MS, "loop": 0}
     write_atomically(path.with_suffix(".gif"), partial(first.save, format="GIF", **look))
-    screen().print(f"wrote {path}.gif")
+    screen().out(f"wrote {path}.gif")

@@ -49,7 +49,7 @@ def write_report(results: Results, out: Path) -> None:
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, content)
-    screen().print(f"wrote {out} ({len(content) / 1e6:.1f} MB)", highlight=False, soft_wrap=True)
+    screen().out(f"wrote {out} ({len(content) / 1e6:.1f} MB)")
 
 
 def build(results: Results) -> Markup:

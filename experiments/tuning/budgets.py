@@ -51,7 +51,7 @@ def rank_budgets(
         InputError: unknown presets, fewer than two of them or than three points, the folder of a
             sweep, or runs that failed.
     """
-    console, units = screen(soft_wrap=True), _units(study, presets, points)
+    console, units = screen(), _units(study, presets, points)
     check_no_sweep(out)
     out.mkdir(parents=True, exist_ok=True)
     failures = execute_sweep(units, out, workers, console)
@@ -63,14 +63,14 @@ def rank_budgets(
     table = agreement(values, presets)
     text = to_markdown(table)
     write_text(out / "budgets.md", text)
-    console.print(text, highlight=False)
+    console.out(text)
     if others := _that_rank_otherwise(table):
         warn(
             f"{' and '.join(others)}: no agreement with {presets[-1]} beyond chance: a study there "
             f"may find what is worse at {presets[-1]}. Tune at {presets[-1]}, or give more --seeds "
             "or --points to tell."
         )
-    console.print(f"{out / 'budgets.csv'} and .md", highlight=False)
+    console.out(f"{out / 'budgets.csv'} and .md")
 
 
 def preview(

@@ -96,7 +96,7 @@ def compare(
     console, task = screen(), studies.task
     columns, units, out = _planned(studies, seeds, out, budget)
     out.mkdir(parents=True, exist_ok=True)
-    console.print(_size_line(columns, units, out), highlight=False, soft_wrap=True)
+    console.out(_size_line(columns, units, out))
     failures = execute_sweep(units, out, workers, console)
     if len(failures) == len(units):
         check_all_worked(failures, units, out)
@@ -113,8 +113,8 @@ def compare(
         said = "what was found is better for no column on these seeds: nothing is stored"
         if better:
             said = f"wrote {names} to {write_tuned(task, better)}; use it with --hparams tuned"
-        console.print(said, soft_wrap=True)
-    console.print(report, highlight=False)
+        console.out(said)
+    console.out(report)
     check_all_worked(failures, units, out)
 
 

@@ -87,12 +87,12 @@ def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:
     write_text(out / "trials.csv", trials_table(study).to_csv(index=False))
     console.print(board(study, trials))
     where = f"trials: {out / 'trials.csv'}   database: {shown}"
-    console.print(where, highlight=False, soft_wrap=True)
+    console.out(where)
     # A study in a folder of its own is found by its database alone.
     studies = request.studies if place is None else request.studies._replace(storage=shown)
     column = (request.method, request.components)
     for command in next_commands(studies, column, count(study, TrialState.COMPLETE)):
-        console.print(f"next: {command}", highlight=False, soft_wrap=True)
+        console.out(f"next: {command}")
     if count(study, *ENDED) < trials:
         text = "the study was given up after too many failed trials in a row"
         last = [outcome(trial) for trial in trials_of(study) if has_failed(trial)][-1:]
@@ -123,12 +123,12 @@ def preview(request: TuneRequest, workers: Workers, out: Path | None) -> None:
         done = count(study, *ENDED)
     left = max(0, request.trials - done)
     times = [expected_time(spec.run(seed, {})) for seed in spec.seeds] * left
-    console = screen(highlight=False, soft_wrap=True)
-    console.print(
+    console = screen()
+    console.out(
         f"{counted(request.trials, 'trial')} of {spec.name}: {done} done already, {left} to do"
     )
-    console.print(sentence(times, workers.known))
-    console.print("a trial that is pruned takes less, one with a larger network more")
+    console.out(sentence(times, workers.known))
+    console.out("a trial that is pruned takes less, one with a larger network more")
 
 
 def _study_of(request: TuneRequest, out: Path | None) -> tuple[StudySpecification, Path, str]:
@@ -206,7 +206,7 @@ def _work_together(
 def _wait_for_a_worker(client: Any, console: Console) -> None:
     """Those of a cluster may start later than the command."""
     if not ask(client.nthreads):
-        console.print(NO_WORKER, soft_wrap=True)
+        console.out(NO_WORKER)
         ask(lambda: client.wait_for_workers(1))
 
 
@@ -222,7 +222,7 @@ def print_ended(study: optuna.Study, told: set[int], console: Console) -> None:
         unneeded = trial.user_attrs.get("reason") == NOT_NEEDED
         if trial.number not in told and not unneeded and (failed or not console.is_terminal):
             line = f"trial {trial.number} {outcome(trial)}{best_so_far}"
-            console.print(line, highlight=False, soft_wrap=True)
+            console.out(line)
         told.add(trial.number)
 
 
