@@ -3,23 +3,17 @@
 TensorFlow is imported inside the commands, so that `--help` answers at once.
 """
 
-import contextlib
-import io
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from experiments import RESULTS
+from experiments import RESULTS, options
 from experiments.benchmark import PARTS as BENCHMARK_PARTS
-from experiments.tasks import descriptions, names
-from experiments.tasks.description import DEFAULT_PRESET
+from experiments.interrupts import interruptible
 
 app = typer.Typer(
     help="Experiments of 'Versatile Inverse Reinforcement Learning via Cumulative Rewards' "
@@ -27,227 +21,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-REPEAT_SECONDS = 10.0
-
-
-OWN = {"experiments", "virl_tf"}
-TENSORFLOW = {"keras", "tensorflow", "tensorflow_probability", "tf_keras"}
-
-
-@contextlib.contextmanager
-def _interruptible(then: str = "continues from the last finished iteration") -> Iterator[None]:
-    """Ctrl-C and SIGTERM (what a cluster sends before the time is up) say how to go on.
-
-    Python drops an exception that is raised in a destructor or in a library's callback, and the
-    signal with it; so it is raised again if the work goes on, then wherever it comes.
-    """
-    stopping = False
-
-    def stop(_: int, frame: FrameType | None) -> None:
-        nonlocal stopping
-        signal.setitimer(signal.ITIMER_REAL, REPEAT_SECONDS)
-        own = None if stopping else _own_caller_of_tensorflow(frame)
-        stopping = True
-        if own is None:
-            raise KeyboardInterrupt
-        _interrupt(own)
-
-    tracing = sys.gettrace()
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-    before = {number: signal.signal(number, stop) for number in signals}
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"stopped; the same command {then}.", file=sys.stderr)
-        raise typer.Exit(130) from None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        sys.settrace(tracing)
-
-
-def _own_caller_of_tensorflow(frame: FrameType | None) -> FrameType | None:
-    """Where control comes back to this project's code; None outside of TensorFlow.
-
-    Its C++ calls Python back without expecting an exception: one that was raised there has ended
-    the process with a SystemError, and with a segmentation fault. Its import takes seconds and is
-    not waited for.
-    """
-    inside = False
-    while frame is not None:
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package in OWN:
-            return frame if inside else None
-        if frame.f_code.co_name == "<module>":
-            return None
-        inside = inside or package in TENSORFLOW
-        frame = frame.f_back
-    return None
-
-
-def _interrupt(frame: FrameType) -> None:
-    """Raise KeyboardInterrupt at the next line of `frame`, or where it returns."""
-
-    def raise_here(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    frame.f_trace = raise_here
-    sys.settrace(lambda *_: None)  # without a tracer Python does not look at f_trace
-
-
-# --- options that several commands have -----------------------------------------------------------
-
-
-def _size_help(option: str, text: str = "{what}; default {default}") -> str:
-    tasks = [task for task in descriptions() if task.size_option == option]
-    what = {task.size_text: None for task in tasks}
-    default = ", ".join(f"{task.default_size} ({task.name})" for task in tasks)
-    return text.format(what=", ".join(what), default=default) + "."
-
-
-def _home(value: Any) -> Any:
-    """A path with ~ as the home: shells leave it as it is in --out=~/x."""
-    if not isinstance(value, Path) or not str(value).startswith("~"):
-        return value
-    from virl_tf.validation import check_path  # imports NumPy
-
-    return check_path(value)
-
-
-def _given(metavar: str, text: str) -> Any:
-    return Option(metavar=metavar, help=text, callback=_home)
-
-
-def _folder(text: str) -> Any:
-    return _given("DIR", text)
-
-
-def _seeds(text: str) -> Any:
-    return _given("S,S,...", text)
-
-
-def _completion(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """What a shell proposes behind the first letters of a value."""
-    return lambda incomplete: [name for name in values() if name.startswith(incomplete)]
-
-
-def _methods() -> Iterable[str]:
-    from virl_tf.methods import METHODS
-
-    return METHODS
-
-
-def _paper_methods() -> Iterable[str]:
-    from virl_tf.methods import PAPER_METHODS
-
-    return [method.name for method in PAPER_METHODS]
-
-
-def _forms() -> Iterable[str]:
-    from experiments.originals import FORMS
-
-    return FORMS
-
-
-def _preset(text: str, metavar: str | None = None, best: bool = True) -> Any:
-    values = PRESETS if best else PRESETS[:-1]
-    return Option(metavar=metavar, help=text, autocompletion=_completion(lambda: values))
-
-
-def _hide_output(context: typer.Context, quiet: bool) -> bool:
-    """Until the command ends; errors are printed after it."""
-    if quiet:
-        context.with_resource(contextlib.redirect_stdout(io.StringIO()))
-    return quiet
-
-
-INSTEAD = "{what}, instead of the preset's"
-PRESETS = ("smoke", "quick", "paper", "best")
-DEFAULT = f"Default: {DEFAULT_PRESET}."
-
-Task = Annotated[str, Argument(help=", ".join(names()) + ".", autocompletion=_completion(names))]
-METHOD_HELP = "virl, geim, eim, or an ablation, e.g. virl_no_kde."
-Method = Annotated[str, Option(help=METHOD_HELP, autocompletion=_completion(_methods))]
-Tuned = Annotated[
-    str, Option(help="virl, geim or eim.", autocompletion=_completion(_paper_methods))
-]
-QUIET_HELP = "Print nothing but warnings and errors."
-Quiet = Annotated[bool, Option("--quiet", help=QUIET_HELP, callback=_hide_output)]
-DRY_HELP = "Do nothing; print how much there is, how much is done, and how long the rest takes."
-DryRun = Annotated[bool, Option("--dry-run", help=DRY_HELP)]
-POOL_HELP = "Put results of different presets, versions or task sizes together all the same."
-Pool = Annotated[bool, Option("--pool", help=POOL_HELP)]
-Components = Annotated[int, Option(help="Components of the policy.")]
-Modes = Annotated[int | None, Option(help=_size_help("modes"))]
-Steps = Annotated[int | None, Option(help=_size_help("steps"))]
-DIM_HELP = (
-    "gaussians: dimension D; default 2, the paper's. experts, waving_experts: C + 2, of contexts "
-    "in C dimensions; default 3."
-)
-Dim = Annotated[int | None, Option(help=DIM_HELP)]
-Rows = Annotated[int | None, Option(help="Demonstrations to train on; default: the preset's.")]
-SET_HELP = "Override one hyperparameter; repeatable."
-Set = Annotated[list[str] | None, Option("--set", metavar="SECTION.KEY=VALUE", help=SET_HELP)]
-EVENTS_HELP = "Write event files for TensorBoard into the run's folder, a few KB per iteration."
-Tensorboard = Annotated[bool, Option(help=EVENTS_HELP)]
-ADDRESS_HELP = "Of a running Dask cluster, tcp://HOST:PORT."
-Scheduler = Annotated[str | None, _given("ADDRESS", ADDRESS_HELP)]
-WORKERS_HELP = "Local worker processes without --scheduler; default: one per core."
-LocalWorkers = Annotated[int | None, Option(help=WORKERS_HELP)]
-StudyPreset = Annotated[str | None, _preset(f"The study's. {DEFAULT}", best=False)]
-STORAGE_HELP = "The study's; default: study.db in studies/ and its name."
-StudyStorage = Annotated[str | None, _given("URL", STORAGE_HELP)]
-
-# Of demonstrations in a file, and how they are fitted to.
-FILE_HELP = (
-    "A row per demonstration: .npy, .npz, .csv or .parquet (extra `parquet`); of trajectories "
-    "also .hdf5 or a folder."
-)
-DataFile = Annotated[Path, Argument(metavar="FILE", help=FILE_HELP)]
-PATHS_FILE_HELP = (
-    "Trajectories: .npy, .npz, .hdf5, .csv or .parquet (extra `parquet`), or a folder of the "
-    "latter two."
-)
-PATHS_HELP = (
-    "Each demonstration is a trajectory: [N, T, D], a table with a column of episodes, .hdf5 of "
-    "robomimic, Minari or D4RL, or a folder of .csv or .parquet files."
-)
-AreTrajectories = Annotated[bool, Option("--trajectories", help=PATHS_HELP)]
-KIND_HELP = "Of trajectories: promp, waypoints or components; auto: chosen."
-EncodingKind = Annotated[str, _given("KIND", KIND_HELP)]
-SIZE_HELP = "Its basis functions, waypoints or components; default: chosen."
-EncodingSize = Annotated[int | None, Option(help=SIZE_HELP)]
-Via = Annotated[str | None, _given("start,goal", "Where paths of promp go through exactly.")]
-PHASE_HELP = "What an encoding is over; default: time, or length for waypoints."
-Phase = Annotated[str | None, _given("time|length", PHASE_HELP)]
-TOLERANCE_HELP = "Standard deviations of a column that an encoding may lose; default 0.05."
-Tolerance = Annotated[float | None, Option(help=TOLERANCE_HELP)]
-EPISODE_HELP = "Tells a table's episodes apart; default: episode_index, episode or episode_id."
-Episode = Annotated[str | None, _given("COLUMN", EPISODE_HELP)]
-TIME_HELP = "When samples were taken; default: timestamp or time, or equal steps."
-Time = Annotated[str | None, _given("COLUMN", TIME_HELP)]
-ARRAY_HELP = (
-    "Of an .npz with several arrays; of .hdf5 A,B,... side by side (default: observations)."
-)
-ArrayName = Annotated[str | None, _given("NAME", ARRAY_HELP)]
-COLUMNS_HELP = "Columns to use (of arrays x0, x1, ...; of .hdf5 an array, or NAME.0 of it)."
-Columns = Annotated[str | None, _given("A,B,...", COLUMNS_HELP)]
-Exclude = Annotated[str | None, _given("A,B,...", "Columns to leave out; default: none.")]
-CONTEXTS_HELP = "Columns that are the situation: the reward is of the others."
-Contexts = Annotated[str | None, _given("A,B,...", CONTEXTS_HELP)]
-GROUP_HELP = "Rows of one label in it are held out together; a context may be it."
-Group = Annotated[str | None, _given("COLUMN", GROUP_HELP)]
-PERIODIC_HELP = "Columns that are angles; a whole turn is 2 pi or = it."
-Periodic = Annotated[str | None, _given("A,B=360,...", PERIODIC_HELP)]
-Lower = Annotated[str | None, _given("A=0,...", "Lower bounds of columns.")]
-Upper = Annotated[str | None, _given("A=1,...", "Upper bounds of columns.")]
-DITHER_HELP = "Spread columns of few distinct values by their resolution."
-Dither = Annotated[bool, Option("--dither", help=DITHER_HELP)]
-HparamsFile = Annotated[Path | None, _given("FILE", "YAML file of hyperparameters.")]
-
-
-# --- commands -------------------------------------------------------------------------------------
 
 
 def _print_version(wanted: bool) -> None:
@@ -271,34 +44,36 @@ def _options_of_all(
 
 
 @app.command("run")
-@_interruptible()
+@interruptible()
 def run_command(
-    task: Task,
-    method: Method = "virl",
-    components: Components = 10,
-    modes: Modes = None,
-    steps: Steps = None,
-    dim: Dim = None,
-    rows: Rows = None,
+    task: options.Task,
+    method: options.Method = "virl",
+    components: options.Components = 10,
+    modes: options.Modes = None,
+    steps: options.Steps = None,
+    dim: options.Dim = None,
+    rows: options.Rows = None,
     seed: Annotated[int, Option(help="Seed of demonstrations and training.")] = 0,
     task_seed: Annotated[int | None, Option(help="Of a random target; default: --seed.")] = None,
     preset: Annotated[
         str | None,
-        _preset(
+        options.preset(
             "smoke (half a minute), quick (a minute), paper (the published hyperparameters; "
-            f"minutes) or best (beyond the paper). {DEFAULT}"
+            f"minutes) or best (beyond the paper). {options.DEFAULT}"
         ),
     ] = None,
     hparams: Annotated[
         Path | None,
-        _given(
+        options.given(
             "FILE", "YAML file of hyperparameters put over the preset's; tuned: those of `compare`."
         ),
     ] = None,
-    set_: Set = None,
-    tensorboard: Tensorboard = True,
-    out: Annotated[Path | None, _folder("Run folder; default: runs/ and the run's name.")] = None,
-    quiet: Quiet = False,
+    set_: options.Set = None,
+    tensorboard: options.Tensorboard = True,
+    out: Annotated[
+        Path | None, options.folder("Run folder; default: runs/ and the run's name.")
+    ] = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Draw demonstrations, recover their reward, evaluate and draw it.
 
@@ -319,18 +94,18 @@ def run_command(
 
 
 @app.command("fit")
-@_interruptible()
+@interruptible()
 def fit_command(
-    demonstrations: DataFile,
-    trajectories: AreTrajectories = False,
-    encoding: EncodingKind = "auto",
-    encoding_size: EncodingSize = None,
-    via: Via = None,
-    phase: Phase = None,
-    tolerance: Tolerance = None,
-    episode: Episode = None,
-    time: Time = None,
-    method: Method = "virl",
+    demonstrations: options.DataFile,
+    trajectories: options.AreTrajectories = False,
+    encoding: options.EncodingKind = "auto",
+    encoding_size: options.EncodingSize = None,
+    via: options.Via = None,
+    phase: options.Phase = None,
+    tolerance: options.Tolerance = None,
+    episode: options.Episode = None,
+    time: options.Time = None,
+    method: options.Method = "virl",
     components: Annotated[
         int | None,
         Option(
@@ -338,21 +113,25 @@ def fit_command(
         ),
     ] = None,
     seed: Annotated[int, Option(help="Seed of everything random.")] = 0,
-    array: ArrayName = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    contexts: Contexts = None,
-    group: Group = None,
-    periodic: Periodic = None,
-    lower: Lower = None,
-    upper: Upper = None,
-    dither: Dither = False,
-    held_out: Annotated[float, _given("SHARE", "Of the rows, for the score; 0: none.")] = 0.1,
-    hparams: HparamsFile = None,
-    set_: Set = None,
-    tensorboard: Tensorboard = True,
-    out: Annotated[Path | None, _folder("Run folder; default: runs/ and the file's name.")] = None,
-    quiet: Quiet = False,
+    array: options.ArrayName = None,
+    columns: options.Columns = None,
+    exclude: options.Exclude = None,
+    contexts: options.Contexts = None,
+    group: options.Group = None,
+    periodic: options.Periodic = None,
+    lower: options.Lower = None,
+    upper: options.Upper = None,
+    dither: options.Dither = False,
+    held_out: Annotated[
+        float, options.given("SHARE", "Of the rows, for the score; 0: none.")
+    ] = 0.1,
+    hparams: options.HparamsFile = None,
+    set_: options.Set = None,
+    tensorboard: options.Tensorboard = True,
+    out: Annotated[
+        Path | None, options.folder("Run folder; default: runs/ and the file's name.")
+    ] = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Recover the reward of your own demonstrations.
 
@@ -412,7 +191,7 @@ def convert_command(
     form: Annotated[
         str,
         Argument(
-            autocompletion=_completion(_forms),
+            autocompletion=options.completion(options.forms),
             help="grand-central: OpenTraj's folder datasets/GC. obsmat: a file of ETH or UCY. "
             "trajnet: a file of TrajNet. edinburgh: a day of the Edinburgh forum. avoiding: the "
             "folder of D3IL's pickles, of which only arrays are read.",
@@ -421,11 +200,11 @@ def convert_command(
     sources: Annotated[
         list[Path], Argument(metavar="SOURCE...", help="The publisher's files or folders.")
     ],
-    out: Annotated[Path, _given("FILE", "An .npz with an array [T, 2] for each path.")],
+    out: Annotated[Path, options.given("FILE", "An .npz with an array [T, 2] for each path.")],
     apart: Annotated[
         float, Option(min=0.0, help="Leave out paths whose ends are nearer than this.")
     ] = 0.0,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Convert published demonstrations of people for fit and judge --trajectories."""
     from experiments.originals import convert
@@ -434,54 +213,54 @@ def convert_command(
 
 
 @app.command("judge")
-@_interruptible()
+@interruptible()
 def judge_command(
-    demonstrations: DataFile,
-    trajectories: AreTrajectories = False,
-    encoding: EncodingKind = "auto",
-    encoding_size: EncodingSize = None,
-    via: Via = None,
-    phase: Phase = None,
-    tolerance: Tolerance = None,
-    episode: Episode = None,
-    time: Time = None,
+    demonstrations: options.DataFile,
+    trajectories: options.AreTrajectories = False,
+    encoding: options.EncodingKind = "auto",
+    encoding_size: options.EncodingSize = None,
+    via: options.Via = None,
+    phase: options.Phase = None,
+    tolerance: options.Tolerance = None,
+    episode: options.Episode = None,
+    time: options.Time = None,
     splits: Annotated[
         int, Option(help="Fits, each with other rows kept back; more may be asked for later.")
     ] = 3,
     keep_back: Annotated[
-        float, _given("SHARE", "Of the rows, which no density sees but is measured on.")
+        float, options.given("SHARE", "Of the rows, which no density sees but is measured on.")
     ] = 0.2,
     outcome: Annotated[
         str | None,
-        _given(
+        options.given(
             "FILE.py",
             "Your Python file with outcome(x, kept_back) -> {name: number}: what draws x [S, D] do "
             "(with --trajectories paths [S, T, D]), beside the kept-back rows.",
         ),
     ] = None,
-    method: Method = "virl",
+    method: options.Method = "virl",
     components: Annotated[
         list[str] | None,
-        _given(
+        options.given(
             "K,...",
             "Components of the policy, then of policies fitted to the reward further on; "
             "repeatable. Default: one policy, its size chosen.",
         ),
     ] = None,
     seed: Annotated[int, Option(help="Of the first split; the others have the next ones.")] = 0,
-    array: ArrayName = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    contexts: Contexts = None,
-    group: Group = None,
-    periodic: Periodic = None,
-    lower: Lower = None,
-    upper: Upper = None,
-    dither: Dither = False,
-    hparams: HparamsFile = None,
-    set_: Set = None,
-    out: Annotated[Path | None, _folder("Default: judged/ and the file's name.")] = None,
-    quiet: Quiet = False,
+    array: options.ArrayName = None,
+    columns: options.Columns = None,
+    exclude: options.Exclude = None,
+    contexts: options.Contexts = None,
+    group: options.Group = None,
+    periodic: options.Periodic = None,
+    lower: options.Lower = None,
+    upper: options.Upper = None,
+    dither: options.Dither = False,
+    hparams: options.HparamsFile = None,
+    set_: options.Set = None,
+    out: Annotated[Path | None, options.folder("Default: judged/ and the file's name.")] = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Is the reward better than EM, kernels or a flow on your demonstrations?
 
@@ -535,19 +314,19 @@ def judge_command(
 
 
 @app.command("play")
-@_interruptible()
+@interruptible()
 def play_command(
-    demonstrations: Annotated[Path, Argument(metavar="FILE", help=PATHS_FILE_HELP)],
+    demonstrations: Annotated[Path, Argument(metavar="FILE", help=options.PATHS_FILE_HELP)],
     world: Annotated[
         str,
-        _given(
+        options.given(
             "FILE.py",
             "Your Python file with World(n, seed): .positions \\[n, D] at the start, .move(targets "
             "\\[n, D]) for one sample, .outcome() -> {name: number}.",
         ),
     ],
-    episode: Episode = None,
-    time: Time = None,
+    episode: options.Episode = None,
+    time: options.Time = None,
     move_steps: Annotated[
         int | None, Option(help="Samples until a new move is chosen; default: episode / 9.")
     ] = None,
@@ -555,16 +334,16 @@ def play_command(
     candidates: Annotated[
         int, Option(help="Proposed moves, of which the reward refuses those 6 nats below the best.")
     ] = 8,
-    method: Method = "virl",
+    method: options.Method = "virl",
     components: Annotated[int | None, Option(help="Of the policy; default: chosen.")] = None,
     seed: Annotated[int, Option(help="Of the fit, and of all that is played.")] = 0,
-    array: ArrayName = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    hparams: HparamsFile = None,
-    set_: Set = None,
-    out: Annotated[Path | None, _folder("Default: played/ and the file's name.")] = None,
-    quiet: Quiet = False,
+    array: options.ArrayName = None,
+    columns: options.Columns = None,
+    exclude: options.Exclude = None,
+    hparams: options.HparamsFile = None,
+    set_: options.Set = None,
+    out: Annotated[Path | None, options.folder("Default: played/ and the file's name.")] = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Do moves learnt from trajectories reach the goal in closed loop, in your own world?
 
@@ -601,7 +380,7 @@ def play_command(
 
 
 @app.command("infer")
-@_interruptible("starts again")
+@interruptible("starts again")
 def infer_command(
     runs: Annotated[list[Path], Argument(metavar="RUN...", help="Folders of finished runs.")],
     components: Annotated[int, Option(help="Components of the new policy.")],
@@ -632,7 +411,7 @@ def infer_command(
     seed: Annotated[int, Option(help="Seed of the new policy.")] = 0,
     context: Annotated[
         str | None,
-        _given(
+        options.given(
             "A=1,B=2",
             "Of a fit with contexts: the one to fit the policy for; default: all of them.",
         ),
@@ -645,11 +424,12 @@ def infer_command(
         ),
     ] = 1.0,
     obstacles: Annotated[
-        float | None, _given("SHARE", "path_planning: block this share of the paths, e.g. 0.33.")
+        float | None,
+        options.given("SHARE", "path_planning: block this share of the paths, e.g. 0.33."),
     ] = None,
     support: Annotated[
         str | None,
-        _given(
+        options.given(
             "FILE.py:NAME",
             "Your Python function of points [N, D] (for all contexts of rows \\[c, x]) that is "
             "true where the policy may go.",
@@ -657,12 +437,12 @@ def infer_command(
     ] = None,
     out: Annotated[
         Path | None,
-        _folder(
+        options.folder(
             "Default: inference/ or obstacles/ in the (first) run's folder; of a committed run's, "
             "in runs/ and its name."
         ),
     ] = None,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Fit a newly initialised policy to the reward of a run, or to the average reward of several
     runs on the same task.
@@ -682,24 +462,30 @@ def infer_command(
 
 
 @app.command("sweep")
-@_interruptible()
+@interruptible()
 def sweep_command(
-    task: Task,
+    task: options.Task,
     preset: Annotated[
         str | None,
-        _preset(
+        options.preset(
             "smoke (minutes), quick, paper (gaussians: half a day, grid_walker: two hours, on 2 "
-            f"cores) or best. {DEFAULT}"
+            f"cores) or best. {options.DEFAULT}"
         ),
     ] = None,
-    modes: Annotated[str | None, _given("M,M,...", _size_help("modes", INSTEAD))] = None,
-    steps: Annotated[str | None, _given("D,D,...", _size_help("steps", INSTEAD))] = None,
-    seeds: Annotated[str | None, _seeds("Seeds instead of the preset's.")] = None,
-    methods: Annotated[str | None, _given("NAME,...", "Methods instead of all the task's.")] = None,
-    dim: Dim = None,
-    rows: Rows = None,
-    scheduler: Scheduler = None,
-    workers: LocalWorkers = None,
+    modes: Annotated[
+        str | None, options.given("M,M,...", options.size_help("modes", options.INSTEAD))
+    ] = None,
+    steps: Annotated[
+        str | None, options.given("D,D,...", options.size_help("steps", options.INSTEAD))
+    ] = None,
+    seeds: Annotated[str | None, options.seeds("Seeds instead of the preset's.")] = None,
+    methods: Annotated[
+        str | None, options.given("NAME,...", "Methods instead of all the task's.")
+    ] = None,
+    dim: options.Dim = None,
+    rows: options.Rows = None,
+    scheduler: options.Scheduler = None,
+    workers: options.LocalWorkers = None,
     search: Annotated[
         bool,
         Option(
@@ -707,10 +493,10 @@ def sweep_command(
             help="Infer also with components that come and go; completes a finished sweep.",
         ),
     ] = False,
-    set_: Set = None,
-    out: Annotated[Path | None, _folder("Default: sweeps/TASK[-DIM][-ROWS]-PRESET.")] = None,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
+    set_: options.Set = None,
+    out: Annotated[Path | None, options.folder("Default: sweeps/TASK[-DIM][-ROWS]-PRESET.")] = None,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """All methods and seeds of a task's figures, with inference. What has a record is skipped."""
     from experiments.sweep import Workers
@@ -726,12 +512,12 @@ def sweep_command(
 
 
 @app.command("ablate")
-@_interruptible()
+@interruptible()
 def ablate_command(
-    task: Task,
+    task: options.Task,
     only: Annotated[
         str | None,
-        _given(
+        options.given(
             "NAME,...",
             "Rows of the table; default: all. What is written holds those asked for last.",
         ),
@@ -743,22 +529,22 @@ def ablate_command(
             "open_choices (what the paper leaves open)."
         ),
     ] = "ablations",
-    seeds: Annotated[str, _seeds("Seeds of every ablation.")] = "100,101,102",
-    modes: Modes = None,
-    steps: Steps = None,
-    dim: Dim = None,
-    rows: Rows = None,
+    seeds: Annotated[str, options.seeds("Seeds of every ablation.")] = "100,101,102",
+    modes: options.Modes = None,
+    steps: options.Steps = None,
+    dim: options.Dim = None,
+    rows: options.Rows = None,
     rewards_only: Annotated[
         bool, Option("--rewards-only", help="Infer no policies on the rewards.")
     ] = False,
-    set_: Set = None,
-    scheduler: Scheduler = None,
-    workers: LocalWorkers = None,
+    set_: options.Set = None,
+    scheduler: options.Scheduler = None,
+    workers: options.LocalWorkers = None,
     out: Annotated[
-        Path | None, _folder("Default: the table's name, and in it TASK[-DIM][-ROWS].")
+        Path | None, options.folder("Default: the table's name, and in it TASK[-DIM][-ROWS].")
     ] = None,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """The preset `best` with and without each of its parts, with inference; or another table.
 
@@ -780,39 +566,40 @@ def ablate_command(
 
 
 @app.command("tune")
-@_interruptible()
+@interruptible()
 def tune_command(
-    task: Task,
-    method: Tuned = "virl",
-    components: Components = 10,
+    task: options.Task,
+    method: options.Tuned = "virl",
+    components: options.Components = 10,
     trials: Annotated[int, Option(help="Stop when so many trials are complete or pruned.")] = 100,
-    modes: Modes = None,
-    steps: Steps = None,
+    modes: options.Modes = None,
+    steps: options.Steps = None,
     preset: Annotated[
-        str | None, _preset(f"Budget of a trial: smoke, quick or paper. {DEFAULT}", best=False)
+        str | None,
+        options.preset(f"Budget of a trial: smoke, quick or paper. {options.DEFAULT}", best=False),
     ] = None,
     seeds: Annotated[
-        str | None, _seeds("A trial's value is the mean over these; default 0.")
+        str | None, options.seeds("A trial's value is the mean over these; default 0.")
     ] = None,
-    set_: Set = None,
+    set_: options.Set = None,
     storage: Annotated[
         str | None,
-        _given(
+        options.given(
             "URL",
             "sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE; default: "
             "study.db in --out.",
         ),
     ] = None,
-    scheduler: Scheduler = None,
+    scheduler: options.Scheduler = None,
     workers: Annotated[
         int | None,
         Option(help="Workers on the study; default: one per core, or all of --scheduler."),
     ] = None,
     out: Annotated[
-        Path | None, _folder("Runs and trials.csv; default: studies/ and the name.")
+        Path | None, options.folder("Runs and trials.csv; default: studies/ and the name.")
     ] = None,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """An Optuna study over the ranges of the paper's Table 1, the published column first.
 
@@ -830,26 +617,26 @@ def tune_command(
 
 
 @app.command("rank-budgets")
-@_interruptible()
+@interruptible()
 def rank_budgets_command(
-    task: Task,
-    method: Tuned = "virl",
-    components: Components = 10,
+    task: options.Task,
+    method: options.Tuned = "virl",
+    components: options.Components = 10,
     presets: Annotated[
-        str, _given("PRESET,...", "Budgets; the last is what the others stand for.")
+        str, options.given("PRESET,...", "Budgets; the last is what the others stand for.")
     ] = "quick,paper",
     points: Annotated[int, Option(help="Random points of Table 1's ranges.")] = 10,
-    modes: Modes = None,
-    steps: Steps = None,
+    modes: options.Modes = None,
+    steps: options.Steps = None,
     seeds: Annotated[
-        str | None, _seeds("A point's value is the mean over these; default 0.")
+        str | None, options.seeds("A point's value is the mean over these; default 0.")
     ] = None,
-    set_: Set = None,
-    scheduler: Scheduler = None,
-    workers: LocalWorkers = None,
-    out: Annotated[Path | None, _folder("Default: budgets/ and the study's name.")] = None,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
+    set_: options.Set = None,
+    scheduler: options.Scheduler = None,
+    workers: options.LocalWorkers = None,
+    out: Annotated[Path | None, options.folder("Default: budgets/ and the study's name.")] = None,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Whether a cheaper budget ranks hyperparameters as the dearer one does, before a study of it.
 
@@ -871,18 +658,21 @@ def rank_budgets_command(
 
 
 @app.command("compare")
-@_interruptible()
+@interruptible()
 def compare_command(
-    task: Task,
-    seeds: Annotated[str | None, _seeds("Seeds tuning never saw; default 100,101,102.")] = None,
-    preset: StudyPreset = None,
-    modes: Modes = None,
-    steps: Steps = None,
-    storage: StudyStorage = None,
-    scheduler: Scheduler = None,
-    workers: LocalWorkers = None,
+    task: options.Task,
+    seeds: Annotated[
+        str | None, options.seeds("Seeds tuning never saw; default 100,101,102.")
+    ] = None,
+    preset: options.StudyPreset = None,
+    modes: options.Modes = None,
+    steps: options.Steps = None,
+    storage: options.StudyStorage = None,
+    scheduler: options.Scheduler = None,
+    workers: options.LocalWorkers = None,
     budget: Annotated[
-        str | None, _preset("Of these runs; default: the study's.", metavar="PRESET", best=False)
+        str | None,
+        options.preset("Of these runs; default: the study's.", metavar="PRESET", best=False),
     ] = None,
     write: Annotated[
         bool,
@@ -890,9 +680,9 @@ def compare_command(
             "--write", help="Store what is better in hparams/tuned/TASK.yaml, for --hparams tuned."
         ),
     ] = False,
-    out: Annotated[Path | None, _folder("Default: comparisons/TASK-SIZE-PRESET.")] = None,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
+    out: Annotated[Path | None, options.folder("Default: comparisons/TASK-SIZE-PRESET.")] = None,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Published against best found hyperparameters of every column that has a study, on fresh
     seeds.
@@ -913,17 +703,17 @@ def compare_command(
 
 @app.command("study-plots")
 def study_plots_command(
-    task: Task,
-    method: Tuned = "virl",
-    components: Components = 10,
-    preset: StudyPreset = None,
-    modes: Modes = None,
-    steps: Steps = None,
-    storage: StudyStorage = None,
+    task: options.Task,
+    method: options.Tuned = "virl",
+    components: options.Components = 10,
+    preset: options.StudyPreset = None,
+    modes: options.Modes = None,
+    steps: options.Steps = None,
+    storage: options.StudyStorage = None,
     out: Annotated[
-        Path | None, _folder("Default: plots/ in studies/ and the study's name.")
+        Path | None, options.folder("Default: plots/ in studies/ and the study's name.")
     ] = None,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Optimisation history, importances, slices, and the two most important hyperparameters."""
     from experiments.tuning.specification import Studies
@@ -937,7 +727,7 @@ def study_plots_command(
 
 @app.command("claims")
 def claims_command(
-    task: Task,
+    task: options.Task,
     results: Annotated[
         list[Path] | None,
         Argument(
@@ -945,7 +735,7 @@ def claims_command(
             help="Sweeps, by folder or results.csv. Default: the committed results.",
         ),
     ] = None,
-    pool: Pool = False,
+    pool: options.Pool = False,
 ) -> None:
     """What the paper says about a task's results, the numbers that speak to it, and a verdict."""
     from experiments.claims import print_claims
@@ -954,7 +744,7 @@ def claims_command(
 
 
 @app.command("benchmark")
-@_interruptible("continues with the part at work")
+@interruptible("continues with the part at work")
 def benchmark_command(
     parts: Annotated[
         list[str] | None,
@@ -979,13 +769,13 @@ def benchmark_command(
         ),
     ] = None,
     only: Annotated[
-        str, _given("TEXT", "vips: the targets with this in their names, e.g. mixture.")
+        str, options.given("TEXT", "vips: the targets with this in their names, e.g. mixture.")
     ] = "",
     repeats: Annotated[int, Option(help="Measurements of each candidate.")] = 5,
     seeds: Annotated[int, Option(help="vips, few: seeds.")] = 5,
     preset: Annotated[str, Option(help="run, memory: paper (ten minutes) or smoke.")] = "paper",
-    out: Annotated[Path, _folder("For benchmark.json and .md.")] = Path("benchmark"),
-    quiet: Quiet = False,
+    out: Annotated[Path, options.folder("For benchmark.json and .md.")] = Path("benchmark"),
+    quiet: options.Quiet = False,
 ) -> None:
     """Measure what the parts cost, against the machine's ceiling and public peers.
 
@@ -1012,13 +802,15 @@ def figure_command(
             "Default: the committed results.",
         ),
     ] = None,
-    inference: Annotated[Path | None, _folder("Figure 5c only: the result of `infer`.")] = None,
-    published: Annotated[
-        Path | None, _given("FILE", "2b, 4: CSV of points read off the paper's figure.")
+    inference: Annotated[
+        Path | None, options.folder("Figure 5c only: the result of `infer`.")
     ] = None,
-    pool: Pool = False,
-    out: Annotated[Path, _folder("Where the PNG and PDF go.")] = Path("figures"),
-    quiet: Quiet = False,
+    published: Annotated[
+        Path | None, options.given("FILE", "2b, 4: CSV of points read off the paper's figure.")
+    ] = None,
+    pool: options.Pool = False,
+    out: Annotated[Path, options.folder("Where the PNG and PDF go.")] = Path("figures"),
+    quiet: options.Quiet = False,
 ) -> None:
     """Redraw a figure of the paper from result files alone."""
     from experiments.figures import draw
@@ -1029,8 +821,8 @@ def figure_command(
 @app.command("record")
 def record_command(
     runs: Annotated[list[Path], Argument(metavar="RUN...", help="Folders of finished runs.")],
-    out: Annotated[Path, _folder("A file for each run goes in here.")],
-    quiet: Quiet = False,
+    out: Annotated[Path, options.folder("A file for each run goes in here.")],
+    quiet: options.Quiet = False,
 ) -> None:
     """Records of runs, as sweeps write them: all that figures are drawn from, some 30 KB each."""
     from experiments.records import record
@@ -1040,11 +832,11 @@ def record_command(
 
 @app.command("report")
 def report_command(
-    out: Annotated[Path, _given("FILE", "Where the page goes.")] = Path("report.html"),
+    out: Annotated[Path, options.given("FILE", "Where the page goes.")] = Path("report.html"),
     results: Annotated[
-        Path | None, _folder("Folder of results; default: the committed ones.")
+        Path | None, options.folder("Folder of results; default: the committed ones.")
     ] = None,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """One self-contained HTML page: each figure, table and claim of the paper with ours
     beside it.
@@ -1059,8 +851,8 @@ def report_command(
 
 @app.command("docs")
 def docs_command(
-    out: Annotated[Path, _folder("Where the site goes.")] = Path("site"),
-    quiet: Quiet = False,
+    out: Annotated[Path, options.folder("Where the site goes.")] = Path("site"),
+    quiet: options.Quiet = False,
 ) -> None:
     """The documentation as a site: pages, notebooks, API reference, search (extra `docs`)."""
     from experiments.docs_command import write_site

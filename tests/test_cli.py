@@ -14,7 +14,7 @@ import tensorflow as tf
 import typer
 import yaml
 
-from experiments import cli
+from experiments import interrupts
 from tests import tiny
 from tests.shared import contents
 
@@ -108,13 +108,13 @@ def test_a_run_is_quiet_and_ctrl_c_says_how_to_go_on(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_a_callback_swallows_comes_again(monkeypatch, capsys, number):
-    monkeypatch.setattr(cli, "REPEAT_SECONDS", 0.2)
+    monkeypatch.setattr(interrupts, "REPEAT_SECONDS", 0.2)
     before = signal.getsignal(number)
     swallowed = 0
 
     def work():
         nonlocal swallowed
-        with cli._interruptible():
+        with interrupts.interruptible():
             try:
                 signal.raise_signal(number)
             except KeyboardInterrupt:  # as Python does with one that is raised in a destructor
@@ -132,7 +132,7 @@ def test_a_signal_that_a_callback_swallows_comes_again(monkeypatch, capsys, numb
 @pytest.mark.parametrize(("times", "reached"), [(1, [None]), (2, "before")])
 def test_a_signal_waits_for_tensorflow_and_a_second_does_not(monkeypatch, capsys, times, reached):
     """Its C++ does not expect exceptions of the Python that it calls."""
-    monkeypatch.setattr(cli, "OWN", {__name__.partition(".")[0]})
+    monkeypatch.setattr(interrupts, "OWN", {__name__.partition(".")[0]})
     done = "before"
 
     def call_tensorflow():
@@ -141,7 +141,7 @@ def test_a_signal_waits_for_tensorflow_and_a_second_does_not(monkeypatch, capsys
         done = "the next line"
 
     tracing = sys.gettrace()
-    with pytest.raises(typer.Exit) as ended, cli._interruptible():
+    with pytest.raises(typer.Exit) as ended, interrupts.interruptible():
         call_tensorflow()
     assert (ended.value.exit_code, done) == (130, reached)
     assert "the same command continues" in capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_a_signal_waits_for_tensorflow_and_a_second_does_not(monkeypatch, capsys
 
 def test_a_signal_in_what_tensorflow_calls_from_cpp_comes_behind_it(monkeypatch):
     """An exception in there came out as a SystemError, and as a segmentation fault."""
-    monkeypatch.setattr(cli, "OWN", {__name__.partition(".")[0]})
+    monkeypatch.setattr(interrupts, "OWN", {__name__.partition(".")[0]})
     module = {"__name__": "tensorflow", "signal": signal}
     exec(  # a class that TensorFlow's check of new types interrupts, as if it were its own code
         "class New:\n"
@@ -164,7 +164,7 @@ def test_a_signal_in_what_tensorflow_calls_from_cpp_comes_behind_it(monkeypatch)
         module,
     )
 
-    @cli._interruptible()
+    @interrupts.interruptible()
     def call_tensorflow():
         tf.nest.assert_same_structure(module["New"](), module["New"]())
         pytest.fail("not interrupted")

@@ -159,7 +159,7 @@ EXPERIMENT_FLOORS = [
         *("report", "report.markup", "report.sources", "report.results"),
         *("report.items", "report.report"),
     ],
-    ["cli"],
+    ["interrupts", "options", "cli"],
     ["__main__"],
 ]
 
