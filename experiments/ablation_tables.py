@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from virl_tf.hparams import DIRECTORY, read_yaml
+from virl_tf.hparams import DIRECTORY
 from virl_tf.validation import InputError, check_choice
+from virl_tf.yaml_files import read_yaml
 
 TABLES = {
     "ablations": "The preset 'best' without each of its parts",

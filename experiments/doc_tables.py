@@ -23,9 +23,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from virl_tf.hparams import read_yaml
 from virl_tf.persistence.files import read_json, write_text
 from virl_tf.validation import InputError, reason
+from virl_tf.yaml_files import read_yaml
 
 import numpy as np
 import pandas as pd

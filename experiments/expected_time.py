@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from virl_tf.hparams import read_preset, read_yaml
+from virl_tf.hparams import read_preset
+from virl_tf.yaml_files import read_yaml
 
 import numpy as np
 import pandas as pd

@@ -5,12 +5,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from virl_tf.hparams import default_hparams, read_yaml
+from virl_tf.hparams import default_hparams
 from virl_tf.methods import METHODS
 from virl_tf.persistence.configuration import differences as config_differences
 from virl_tf.persistence.configuration import numerics, versions
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError, shortened
+from virl_tf.yaml_files import read_yaml
 
 import pandas as pd
 

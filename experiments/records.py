@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.persistence.files import (
     load_arrays,
     pack_arrays,
@@ -33,6 +32,7 @@ from virl_tf.persistence.files import (
     writing,
 )
 from virl_tf.validation import InputError, reason
+from virl_tf.yaml_files import read_yaml, to_yaml
 
 import numpy as np
 

@@ -13,14 +13,13 @@ from virl_tf.hparams import (
     Hparams,
     apply_preset,
     default_hparams,
-    parse_yaml,
     published,
     read_preset,
-    read_yaml,
     runs_published,
 )
 from virl_tf.methods import METHODS
 from virl_tf.validation import InputError, check_choice, check_integer, check_seed
+from virl_tf.yaml_files import parse_yaml, read_yaml
 
 import numpy as np
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from virl_tf.hparams import to_yaml
 from virl_tf.persistence.configuration import numerics, versions
 from virl_tf.persistence.files import write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
+from virl_tf.yaml_files import to_yaml
 
 import pandas as pd
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-from experiments.tuning import study, tune_command
+from experiments.tuning import storage, study, tune_command
 
 SIZE, ITERATIONS = 3, 5
 SPECIFICATION = study.StudySpecification(
@@ -64,10 +64,10 @@ def summary(value: float, status: str = "finished") -> dict:
 
 # Heartbeats that tests can wait for; SQLite's clock has whole seconds.
 REPLACEMENTS = [
-    (study, "HEARTBEAT_SECONDS", 1),
-    (study, "GRACE_SECONDS", 4),
+    (storage, "HEARTBEAT_SECONDS", 1),
+    (storage, "GRACE_SECONDS", 4),
     (study, "POLL_SECONDS", 0.2),
-    (study, "RETRIES", int(os.environ.get("FAKE_RETRIES", study.RETRIES))),
+    (storage, "RETRIES", int(os.environ.get("FAKE_RETRIES", storage.RETRIES))),
     (tune_command, "POLL_SECONDS", 0.2),
 ]
 
@@ -77,7 +77,7 @@ def open_again_and_again() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         try:
-            study.open_study(SPECIFICATION, study.open_storage(line.strip()))
+            study.open_study(SPECIFICATION, storage.open_storage(line.strip()))
             print("opened", flush=True)
         except Exception as error:
             print(f"{type(error).__name__}: {error}".replace("\n", " "), flush=True)

@@ -4,8 +4,8 @@ cannot be decided.
 
 import itertools
 
-from virl_tf.hparams import to_yaml
 from virl_tf.validation import InputError
+from virl_tf.yaml_files import to_yaml
 
 import numpy as np
 import pandas as pd

@@ -6,9 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
-from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.validation import InputError
 from virl_tf.version import VERSION
+from virl_tf.yaml_files import read_yaml, to_yaml
 
 import numpy as np
 import optuna
@@ -26,7 +26,8 @@ from experiments.tuning.compare import UNBEATEN, compare, find_columns, preview,
 from experiments.tuning.importances import importances_of
 from experiments.tuning.space import searched
 from experiments.tuning.specification import Studies
-from experiments.tuning.study import open_storage, open_study, published_parameters
+from experiments.tuning.storage import open_storage
+from experiments.tuning.study import open_study, published_parameters
 from experiments.tuning.study_plots import study_plots
 
 COLUMN = ("virl", 10)

@@ -18,7 +18,8 @@ PACKAGE = ROOT / "virl_tf"
 # same floor.
 FLOORS = [
     [
-        *("version", "_quiet_import", "validation", "data_checks", "hparams", "numerics", "shapes"),
+        *("version", "_quiet_import", "validation", "yaml_files", "data_checks", "hparams"),
+        *("numerics", "shapes"),
         *("density", "splitting", "domain", "contexts"),
     ],
     [
@@ -152,7 +153,8 @@ EXPERIMENT_FLOORS = [
     ["runs", "inference", "fit_command", "judge_command", "play_command"],
     ["units", "expected_time", "ablations", "sweep", "sweep_command", "ablation_command"],
     [
-        *("tuning", "tuning.space", "tuning.specification", "tuning.study"),
+        *("tuning", "tuning.space", "tuning.specification"),
+        *("tuning.storage", "tuning.trials", "tuning.study"),
         *("tuning.importances", "tuning.study_folder", "tuning.compare"),
         *("tuning.tune_command", "tuning.study_plots", "tuning.budgets"),
         *("benchmark.whole_run", "benchmark.command"),

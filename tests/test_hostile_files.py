@@ -11,7 +11,7 @@ import sys
 import zipfile
 
 from virl_tf import load
-from virl_tf.hparams import load_hparams, read_yaml
+from virl_tf.hparams import load_hparams
 from virl_tf.persistence.checkpoint import load_state, save_state
 from virl_tf.persistence.encoding_file import load_encoding
 from virl_tf.persistence.files import load_array, load_arrays, save_arrays
@@ -19,6 +19,7 @@ from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import MAX_UNPACKED_BYTES, InputError
+from virl_tf.yaml_files import read_yaml
 
 import h5py
 import keras

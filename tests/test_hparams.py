@@ -16,10 +16,10 @@ from virl_tf.hparams import (
     own_data_hparams,
     published,
     read_preset,
-    read_yaml,
     search_space,
 )
 from virl_tf.validation import InputError
+from virl_tf.yaml_files import read_yaml
 
 import numpy as np
 import pytest

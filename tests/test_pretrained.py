@@ -8,8 +8,8 @@ import shlex
 from pathlib import Path
 
 import virl_tf
-from virl_tf.hparams import read_yaml
 from virl_tf.metrics import grid_around, i_projection
+from virl_tf.yaml_files import read_yaml
 
 import numpy as np
 import pytest

@@ -18,7 +18,7 @@ import warnings
 from collections import Counter
 
 from virl_tf import InputError, fit, fit_policy, metrics, tasks
-from virl_tf.hparams import DIRECTORY, SECTIONS, default_hparams, load_hparams, parse_yaml, to_yaml
+from virl_tf.hparams import DIRECTORY, SECTIONS, default_hparams, load_hparams
 from virl_tf.importance import effective_sample_size, normalise
 from virl_tf.kde import fit_kde
 from virl_tf.methods import METHODS
@@ -26,6 +26,7 @@ from virl_tf.mixture import Mixture, kmeans_start, moments, samples_start
 from virl_tf.numerics import DENSITY, compiled
 from virl_tf.validation import check_demonstrations, check_integer, check_positive, check_seed
 from virl_tf.vips.vips import StepOptions, vips_steps
+from virl_tf.yaml_files import parse_yaml, to_yaml
 
 import numpy as np
 import pytest

@@ -6,13 +6,13 @@ import re
 import shutil
 import zipfile
 
-from virl_tf.hparams import to_yaml
 from virl_tf.persistence import files
 from virl_tf.persistence.configuration import numerics, versions
 from virl_tf.persistence.files import load_arrays, read_json, read_members, save_arrays, write_json
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import MAX_UNPACKED_BYTES, InputError
 from virl_tf.version import VERSION
+from virl_tf.yaml_files import to_yaml
 
 import numpy as np
 import pandas as pd

@@ -3,11 +3,11 @@ import subprocess
 import sys
 import time
 
-from virl_tf.hparams import to_yaml
 from virl_tf.persistence import reward_file, run_folder
 from virl_tf.persistence.configuration import differences, versions
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
+from virl_tf.yaml_files import to_yaml
 
 import keras
 import numpy as np

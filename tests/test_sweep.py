@@ -17,11 +17,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-from virl_tf.hparams import to_yaml
 from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_json
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
+from virl_tf.yaml_files import to_yaml
 
 import numpy as np
 import pandas as pd

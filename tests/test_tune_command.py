@@ -27,16 +27,10 @@ from experiments import sweep
 from experiments.cli import main
 from experiments.tuning import tune_command
 from experiments.tuning.specification import Studies, without_password
-from experiments.tuning.study import (
-    ENDED,
-    NOT_NEEDED,
-    RETRIES,
-    absolute,
-    count,
-    published_parameters,
-    work,
-)
+from experiments.tuning.storage import RETRIES, absolute
+from experiments.tuning.study import NOT_NEEDED, published_parameters, work
 from experiments.tuning.study_folder import _place
+from experiments.tuning.trials import ENDED, count
 from experiments.tuning.tune_command import board, in_one_line, next_commands
 from tests import fake_runs
 from tests.fake_runs import COMMAND, SPECIFICATION
@@ -149,7 +143,7 @@ def test_trials_that_are_no_number_have_status_2(tune):
 
 
 def test_a_server_that_does_not_answer_is_one_clear_error(tune, monkeypatch):
-    monkeypatch.setattr("experiments.tuning.study.CONNECT_SECONDS", 2)
+    monkeypatch.setattr("experiments.tuning.storage.CONNECT_SECONDS", 2)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -436,7 +430,7 @@ def test_a_trial_of_which_all_workers_died_says_so(tune, monkeypatch):
         for _ in range(1 + RETRIES):
             number = ask(study).number
             study.tell(number, state=TrialState.FAIL)
-            fake_runs.study._retry(RETRIES)(study, study.get_trials()[number])
+            fake_runs.storage.retry_callback(RETRIES)(study, study.get_trials()[number])
 
     monkeypatch.setattr(tune_command, "_work_together", all_die)
     said = "the last failed: 6 workers died of it, perhaps for want of memory; fewer --workers"

@@ -30,24 +30,18 @@ from optuna.trial import TrialState
 from sqlalchemy import create_engine, inspect
 
 from experiments import pooled_results, runs
-from experiments.tuning import specification
+from experiments.tuning import specification, storage, trials
 from experiments.tuning import study as studies
+from experiments.tuning.storage import RETRIES, VANISHED, open_storage
 from experiments.tuning.study import (
     ALLOWED_FAILURES,
     ALLOWED_MISTAKES,
-    ENDED,
-    RETRIES,
-    VANISHED,
-    best_trial,
-    count,
     enqueue_published,
-    open_storage,
     open_study,
     published_parameters,
-    published_trial,
-    release,
     work,
 )
+from experiments.tuning.trials import ENDED, best_of, best_trial, count, published_trial, release
 from tests import fake_runs
 from tests.fake_runs import ITERATIONS, SPECIFICATION
 
@@ -165,16 +159,16 @@ def test_more_trials_later_are_new_ones(sqlite, tmp_path):
     """A worker of the same number goes on; were its sampler to begin anew, it would do the same
     trials again.
     """
-    for trials in (2, 3, 4, 3):
-        work(SPECIFICATION, sqlite, trials, tmp_path, 0)
+    for number in (2, 3, 4, 3):
+        work(SPECIFICATION, sqlite, number, tmp_path, 0)
     study = opened(sqlite)
     assert states(study) == {"COMPLETE": 4}
     assert len({json.dumps(trial.params, sort_keys=True) for trial in study.trials}) == 4
 
 
 def test_workers_do_not_begin_with_the_same_trials(sqlite, tmp_path):
-    for worker, trials in ((0, 2), (1, 3), (2, 4)):
-        work(SPECIFICATION, sqlite, trials, tmp_path, worker)
+    for worker, number in ((0, 2), (1, 3), (2, 4)):
+        work(SPECIFICATION, sqlite, number, tmp_path, worker)
     parameters = [json.dumps(trial.params, sort_keys=True) for trial in opened(sqlite).trials]
     assert len(set(parameters)) == 4
 
@@ -412,10 +406,10 @@ def deaths_until_given_up(monkeypatch, url: str, out: Path) -> int:
     def find_lost(study):
         for trial in study.get_trials(states=(TrialState.RUNNING,)):
             study.tell(trial.number, state=TrialState.FAIL)
-            studies._retry(RETRIES)(study, study.get_trials()[trial.number])
+            storage.retry_callback(RETRIES)(study, study.get_trials()[trial.number])
 
     monkeypatch.setattr(optuna.storages, "fail_stale_trials", find_lost)
-    monkeypatch.setattr(studies, "BETWEEN_SECONDS", 0.0)
+    monkeypatch.setattr(trials, "BETWEEN_SECONDS", 0.0)
     for deaths in range(99):
         with contextlib.suppress(DeathError), within(30):
             work(SPECIFICATION, url, 3, out, 0)
@@ -664,7 +658,7 @@ def test_a_waiting_trial_is_one_workers_though_two_ask_at_once(url, monkeypatch)
         with contextlib.suppress(threading.BrokenBarrierError):
             both.wait(1.0)
 
-    monkeypatch.setattr(studies._Storage, "check_trial_is_updatable", meet)
+    monkeypatch.setattr(storage._Storage, "check_trial_is_updatable", meet)
     with ThreadPoolExecutor(2) as pool:
         taken = pool.map(
             lambda storage: storage.set_trial_state_values(1, TrialState.RUNNING), storages
@@ -685,13 +679,13 @@ def test_a_trial_that_waited_begins_now_in_any_time_zone(sqlite, monkeypatch):
 
 
 def test_a_locked_database_is_told_of_as_optuna_does(sqlite, monkeypatch):
-    monkeypatch.setattr(studies, "_engine_options", lambda _: {"connect_args": {"timeout": 0.0}})
+    monkeypatch.setattr(storage, "_engine_options", lambda _: {"connect_args": {"timeout": 0.0}})
     study = opened(sqlite)
     with contextlib.closing(sqlite3.connect(sqlite.removeprefix("sqlite:///"))) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(optuna.exceptions.StorageInternalError) as caught:
             ask(study)
-    assert studies.reason_of(caught.value) == "(sqlite3.OperationalError) database is locked"
+    assert storage.reason_of(caught.value) == "(sqlite3.OperationalError) database is locked"
 
 
 # --- trials that were given up --------------------------------------------------------------------
@@ -763,7 +757,7 @@ def test_a_trial_that_never_had_a_heartbeat_is_not_waited_for_forever(sqlite, tm
 def test_a_lost_trial_whose_finder_died_before_it_enqueued_it_is_done_next(
     url, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(studies, "BETWEEN_SECONDS", 0.3)
+    monkeypatch.setattr(trials, "BETWEEN_SECONDS", 0.3)
     work(SPECIFICATION, url, 1, tmp_path, 0)
     study = opened(url)
     trial = ask(study)
@@ -784,8 +778,8 @@ def test_a_lost_trial_that_its_finder_is_about_to_enqueue_is_not_done_twice(
     study.tell(trial.number, state=TrialState.FAIL)
     lost = study.get_trials()[0]
     # Its finder does it while the other waits.
-    monkeypatch.setattr(studies.time, "sleep", lambda _: studies._retry(None)(study, lost))
-    studies._enqueue_forgotten(study)
+    monkeypatch.setattr(trials.time, "sleep", lambda _: storage.retry_callback(None)(study, lost))
+    trials.enqueue_forgotten(study)
     assert states(study) == {"FAIL": 1, "WAITING": 1}
 
 
@@ -796,17 +790,17 @@ def test_a_lost_trial_that_was_failed_in_another_time_zone_is_not_waited_for(sql
     (lost,) = failed(study)
     lost.datetime_complete += timedelta(hours=9)
     slept = []
-    monkeypatch.setattr(studies, "_forgotten", lambda _: [lost])
-    monkeypatch.setattr(studies.time, "sleep", slept.append)
-    studies._enqueue_forgotten(study)
-    assert slept == [studies.BETWEEN_SECONDS]
+    monkeypatch.setattr(trials, "_forgotten", lambda _: [lost])
+    monkeypatch.setattr(trials.time, "sleep", slept.append)
+    trials.enqueue_forgotten(study)
+    assert slept == [trials.BETWEEN_SECONDS]
     assert states(study) == {"FAIL": 1, "WAITING": 1}
 
 
 def test_a_trial_whose_heartbeat_stopped_says_so_and_the_next_one_does_not(
     url, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(studies, "GRACE_SECONDS", 1)
+    monkeypatch.setattr(storage, "GRACE_SECONDS", 1)
     study = opened(url)
     trial = ask(study)
     study._storage.record_heartbeat(trial._trial_id)
@@ -967,14 +961,14 @@ def test_a_short_outage_between_two_iterations_loses_no_trial(server, monkeypatc
     """The heartbeat that finds no server must not be the last one: the trial would be given up
     though its worker lives.
     """
-    monkeypatch.setattr(studies, "GRACE_SECONDS", 8)
+    monkeypatch.setattr(storage, "GRACE_SECONDS", 8)
     url = server.new_database()
     study, begun, restarted = opened(url), threading.Event(), threading.Event()
 
     def execute(run, out, *, progress, observers):
         begun.set()
         assert restarted.wait(60)
-        time.sleep(studies.GRACE_SECONDS + 3)
+        time.sleep(storage.GRACE_SECONDS + 3)
         return fake_runs.summary(1.0)
 
     monkeypatch.setattr(runs, "execute", execute)
@@ -1018,38 +1012,38 @@ def test_a_server_stopped_in_the_middle_of_a_study_costs_nothing_that_was_done(s
 def test_looking_for_a_study_makes_neither_a_file_nor_tables(form, tmp_path):
     file = tmp_path / "study.db"
     url = f"sqlite:///{form.format(file)}"
-    assert studies.stored_study(SPECIFICATION.name, url) is None
+    assert storage.stored_study(SPECIFICATION.name, url) is None
     assert list(tmp_path.iterdir()) == []
     file.write_bytes(b"")
-    assert studies.stored_study(SPECIFICATION.name, url) is None
+    assert storage.stored_study(SPECIFICATION.name, url) is None
     assert file.read_bytes() == b""
     opened(f"sqlite:///{file}")
-    assert studies.stored_study(SPECIFICATION.name, url).user_attrs["specification"]
-    assert studies.stored_study("another", url) is None
+    assert storage.stored_study(SPECIFICATION.name, url).user_attrs["specification"]
+    assert storage.stored_study("another", url) is None
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
 def test_looking_for_a_study_makes_no_tables_on_a_server(postgres):
     url = postgres.new_database()
-    assert studies.stored_study(SPECIFICATION.name, url) is None
+    assert storage.stored_study(SPECIFICATION.name, url) is None
     with contextlib.closing(create_engine(url).connect()) as connection:
         assert inspect(connection).get_table_names() == []
     opened(url)
-    assert studies.stored_study(SPECIFICATION.name, url).user_attrs["specification"]
+    assert storage.stored_study(SPECIFICATION.name, url).user_attrs["specification"]
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "nonsense", "sqlite:///{}/text", "mysql://u@h/x"])
 def test_looking_into_a_storage_that_cannot_be_used_is_an_error(url, tmp_path):
     (tmp_path / "text").write_text("this is text, and more than a hundred characters of it, " * 4)
     with pytest.raises(InputError, match="--storage"):
-        studies.stored_study(SPECIFICATION.name, url.format(tmp_path))
+        storage.stored_study(SPECIFICATION.name, url.format(tmp_path))
 
 
 def test_the_best_is_that_of_the_trials_that_are_told():
     values = [(TrialState.COMPLETE, 2.0), (TrialState.COMPLETE, 1.0), (TrialState.FAIL, None)]
     trials = [optuna.trial.create_trial(state=state, value=value) for state, value in values]
-    assert studies.best_of(trials).value == 1.0
-    assert studies.best_of(trials[2:]) is None
+    assert best_of(trials).value == 1.0
+    assert best_of(trials[2:]) is None
 
 
 def test_a_study_that_began_with_other_settings_is_refused():

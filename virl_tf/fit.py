@@ -17,13 +17,7 @@ from virl_tf.demonstrations import Data, DataOptions, prepare
 from virl_tf.discriminator.fit import DiscriminatorFitter, borrowed_fitter
 from virl_tf.em.choice import GIVEN, choose_mixture
 from virl_tf.event_files import EventFiles
-from virl_tf.hparams import (
-    Hparams,
-    default_hparams,
-    load_hparams,
-    own_data_hparams,
-    to_yaml,
-)
+from virl_tf.hparams import Hparams, default_hparams, load_hparams, own_data_hparams
 from virl_tf.irl import Info, State
 from virl_tf.methods import METHODS, Method
 from virl_tf.observers import Observer, ProgressBar
@@ -45,6 +39,7 @@ from virl_tf.validation import (
     told,
 )
 from virl_tf.vips.conditional import check_surrogate
+from virl_tf.yaml_files import to_yaml
 
 Evaluate = Callable[[State], Mapping[str, float]]
 Finish = Callable[["Result", Problem], "Result"]

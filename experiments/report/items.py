@@ -5,7 +5,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from virl_tf.hparams import DIRECTORY, read_yaml
+from virl_tf.hparams import DIRECTORY
+from virl_tf.yaml_files import read_yaml
 
 import numpy as np
 import pandas as pd

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from virl_tf.hparams import read_yaml
 from virl_tf.validation import InputError
+from virl_tf.yaml_files import read_yaml
 
 import numpy as np
 import pandas as pd

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_text
 from virl_tf.validation import InputError, check_choice
+from virl_tf.yaml_files import read_yaml, to_yaml
 
 import numpy as np
 import optuna
@@ -31,17 +31,10 @@ from experiments.tuning.specification import (
     StudySpecification,
     without_password,
 )
-from experiments.tuning.study import (
-    ENDED,
-    MADE_BY,
-    best_trial,
-    check_same,
-    count,
-    objective_value,
-    stored_study,
-    trials_of,
-)
+from experiments.tuning.storage import stored_study
+from experiments.tuning.study import MADE_BY, check_same, objective_value
 from experiments.tuning.study_folder import check_no_sweep
+from experiments.tuning.trials import ENDED, best_trial, count, trials_of
 from experiments.units import RunUnit
 
 CANDIDATES = ("published", "found")

@@ -13,7 +13,8 @@ import optuna
 from optuna.trial import TrialState
 
 from experiments.tuning.specification import StudySpecification, without_password
-from experiments.tuning.study import ELSEWHERE, count
+from experiments.tuning.study import ELSEWHERE
+from experiments.tuning.trials import count
 
 FILE = "study.json"
 

@@ -9,7 +9,7 @@ from experiments.screen import warn
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES, find_study
 from experiments.tuning.importances import importances_of
 from experiments.tuning.specification import FOLDER, Studies
-from experiments.tuning.study import trials_of
+from experiments.tuning.trials import trials_of
 
 FEWEST_TO_RELY_ON = 30  # complete trials, of seven hyperparameters
 

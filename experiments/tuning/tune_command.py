@@ -34,29 +34,28 @@ from experiments.tuning.specification import (
     TuneRequest,
     without_password,
 )
+from experiments.tuning.storage import absolute, open_storage, reason_of, stored_study
 from experiments.tuning.study import (
     ELSEWHERE,
-    ENDED,
     NOT_NEEDED,
     POLL_SECONDS,
-    absolute,
-    best_of,
-    best_trial,
     check_begun,
-    count,
     enqueue_published,
-    has_failed,
-    is_lost,
-    open_storage,
     open_study,
-    published_trial,
-    reason_of,
-    stop,
-    stored_study,
-    trials_of,
     work,
 )
 from experiments.tuning.study_folder import check_folder, claim_folder
+from experiments.tuning.trials import (
+    ENDED,
+    best_of,
+    best_trial,
+    count,
+    has_failed,
+    is_lost,
+    published_trial,
+    stop,
+    trials_of,
+)
 
 
 def tune(request: TuneRequest, workers: Workers, place: Path | None) -> None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from virl_tf.hparams import read_yaml, to_yaml
 from virl_tf.persistence.configuration import differences, numerics, versions
 from virl_tf.persistence.files import (
     DamagedFileError,
@@ -33,6 +32,7 @@ from virl_tf.persistence.files import (
     writing,
 )
 from virl_tf.validation import InputError, check_path, reason, told
+from virl_tf.yaml_files import read_yaml, to_yaml
 
 if TYPE_CHECKING:  # whether a folder is the right one is known without TensorFlow and pandas
     import pandas as pd
