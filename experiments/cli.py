@@ -137,8 +137,8 @@ def fit_command(
 
     Continues a stopped run, leaves a finished one alone.
     """
-    from experiments.fit_request import FitRequest, TrajectoryRequest, read
-    from experiments.trajectory_files import TrajectoryFile
+    from experiments.own_data.fit_request import FitRequest, TrajectoryRequest, read
+    from experiments.own_data.trajectory_files import TrajectoryFile
 
     file = TrajectoryFile.of(
         demonstrations,
@@ -174,7 +174,9 @@ def fit_command(
         dither=dither,
     )
     found = read(request)
-    from experiments.fit_command import fit_file  # TensorFlow, when all arguments are right
+    from experiments.own_data.fit_command import (
+        fit_file,  # TensorFlow, when all arguments are right
+    )
 
     folder = out or _named_after(demonstrations, "runs")
     fit_file(request, found, folder, tensorboard, not quiet)
@@ -207,7 +209,7 @@ def convert_command(
     quiet: options.Quiet = False,
 ) -> None:
     """Convert published demonstrations of people for fit and judge --trajectories."""
-    from experiments.originals import convert
+    from experiments.own_data.originals import convert
 
     print(convert(form, sources, out, apart))
 
@@ -268,9 +270,9 @@ def judge_command(
     --outcome, by what draws do. Writes judge.csv, judge.png and a fit for each split; continues
     where it was stopped.
     """
-    from experiments.fit_request import FitRequest, TrajectoryRequest, read
-    from experiments.judge_request import JudgeRequest, parse_components
-    from experiments.trajectory_files import TrajectoryFile
+    from experiments.own_data.fit_request import FitRequest, TrajectoryRequest, read
+    from experiments.own_data.judge_request import JudgeRequest, parse_components
+    from experiments.own_data.trajectory_files import TrajectoryFile
 
     sizes = parse_components(components)
     request = JudgeRequest.of(sizes, splits, keep_back, outcome)
@@ -308,7 +310,7 @@ def judge_command(
         dither=dither,
     )
     found = read(fit)
-    from experiments.judge_command import judge
+    from experiments.own_data.judge_command import judge
 
     judge(fit, request, found, out or _named_after(demonstrations, "judged"), not quiet)
 
@@ -350,9 +352,9 @@ def play_command(
     Fits a reward to what is done next given what was done last. Plays proposals that it does not
     refuse, its policy, kernels, EM and behaviour cloning. Writes play.csv, play.png and the fit.
     """
-    from experiments.fit_request import FitRequest, TrajectoryRequest, read_trajectories
-    from experiments.play_request import PlayRequest
-    from experiments.trajectory_files import TrajectoryFile
+    from experiments.own_data.fit_request import FitRequest, TrajectoryRequest, read_trajectories
+    from experiments.own_data.play_request import PlayRequest
+    from experiments.own_data.trajectory_files import TrajectoryFile
 
     request = PlayRequest.of(world, move_steps, runs, candidates)
     file = TrajectoryFile.of(
@@ -374,7 +376,7 @@ def play_command(
         assignments=set_ or [],
     )
     episodes = read_trajectories(file, TrajectoryRequest()).episodes
-    from experiments.play_command import play_file
+    from experiments.own_data.play_command import play_file
 
     play_file(fit, request, episodes, out or _named_after(demonstrations, "played"), not quiet)
 
@@ -451,8 +453,8 @@ def infer_command(
 
     check_infer(runs, components, steps, samples, seed)
     from experiments.figures import own
-    from experiments.fit_request import parse_numbers
     from experiments.inference import InferenceRequest, infer
+    from experiments.own_data.fit_request import parse_numbers
 
     where = parse_numbers("--context", context)
     how = (components, search, steps, samples, seed, obstacles, support, where, temperature)
@@ -499,13 +501,13 @@ def sweep_command(
     quiet: options.Quiet = False,
 ) -> None:
     """All methods and seeds of a task's figures, with inference. What has a record is skipped."""
-    from experiments.sweep import Workers
-    from experiments.units import SweepRequest
+    from experiments.sweeps.sweep import Workers
+    from experiments.sweeps.units import SweepRequest
 
     target = (modes, steps, seeds, search, set_ or [], dim, rows, methods)
     request = SweepRequest(task, preset, *target)
     request.units()
-    from experiments.sweep_command import preview, sweep
+    from experiments.sweeps.sweep_command import preview, sweep
 
     act = preview if dry_run else sweep
     act(request, Workers.of_units(scheduler, workers), out or request.folder)
@@ -550,16 +552,16 @@ def ablate_command(
 
     What is finished is skipped.
     """
-    from experiments.ablations import AblationRequest
     from experiments.specification import parse_names, parse_seeds
-    from experiments.sweep import Workers
+    from experiments.sweeps.ablations import AblationRequest
+    from experiments.sweeps.sweep import Workers
 
     chosen = parse_seeds(seeds) or []
     target = (modes, steps, dim, rows, set_ or [])
     request = AblationRequest(task, parse_names(only), chosen, rewards_only, table, *target)
     request.units()
-    from experiments.ablation_command import ablate
-    from experiments.sweep_command import preview
+    from experiments.sweeps.ablation_command import ablate
+    from experiments.sweeps.sweep_command import preview
 
     act = preview if dry_run else ablate
     act(request, Workers.of_units(scheduler, workers), out or request.folder)
@@ -605,7 +607,7 @@ def tune_command(
 
     The same command continues it.
     """
-    from experiments.sweep import Workers
+    from experiments.sweeps.sweep import Workers
     from experiments.tuning.specification import Studies, TuneRequest
 
     studies = Studies(task, preset, modes, steps, storage)
@@ -643,7 +645,7 @@ def rank_budgets_command(
     What is finished is skipped.
     """
     from experiments.specification import parse_names
-    from experiments.sweep import Workers
+    from experiments.sweeps.sweep import Workers
     from experiments.tuning.specification import Studies, TuneRequest
 
     chosen = parse_names(presets) or []
@@ -687,7 +689,7 @@ def compare_command(
     """Published against best found hyperparameters of every column that has a study, on fresh
     seeds.
     """
-    from experiments.sweep import Workers
+    from experiments.sweeps.sweep import Workers
     from experiments.tuning.specification import Studies, check_compared
 
     studies, those = Studies(task, preset, modes, steps, storage), check_compared(task)
@@ -855,7 +857,7 @@ def docs_command(
     quiet: options.Quiet = False,
 ) -> None:
     """The documentation as a site: pages, notebooks, API reference, search (extra `docs`)."""
-    from experiments.docs_command import write_site
+    from experiments.documentation.docs_command import write_site
 
     write_site(out)
 
@@ -867,7 +869,7 @@ def doc_tables_command(
     ] = False,
 ) -> None:
     """The tables of README.md and docs/, made from the committed results."""
-    from experiments.doc_tables import update
+    from experiments.documentation.doc_tables import update
 
     for name in update(check):
         print(f"wrote {name}")

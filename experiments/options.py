@@ -64,7 +64,7 @@ def _paper_methods() -> Iterable[str]:
 
 def forms() -> Iterable[str]:
     """What `convert` reads, by name."""
-    from experiments.originals import FORMS
+    from experiments.own_data.originals import FORMS
 
     return FORMS
 

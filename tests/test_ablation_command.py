@@ -16,18 +16,18 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from experiments import ablation_command as commanding
-from experiments import ablation_tables
-from experiments.ablation_command import ablate, table
-from experiments.ablation_tables import TABLES, read_rows, table_holding
-from experiments.ablations import AblationRequest
 from experiments.evaluation import ablated
 from experiments.evaluation.ablated import correlations, far_share, off_grid_share
 from experiments.figures import draw, figure_ablations
 from experiments.records import FOLDER
 from experiments.references import Demonstrated
 from experiments.result_files import columns_of
-from experiments.sweep import RUNS, Workers
+from experiments.sweeps import ablation_command as commanding
+from experiments.sweeps import ablation_tables
+from experiments.sweeps.ablation_command import ablate, table
+from experiments.sweeps.ablation_tables import TABLES, read_rows, table_holding
+from experiments.sweeps.ablations import AblationRequest
+from experiments.sweeps.sweep import RUNS, Workers
 from tests.shared import make_reward
 
 WORKER = Workers(None, 1)

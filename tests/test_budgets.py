@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from scipy.stats import rankdata
 
-from experiments.sweep import Workers
+from experiments.sweeps.sweep import Workers
+from experiments.sweeps.units import RunUnit
 from experiments.tuning import budgets
 from experiments.tuning.budgets import agreement, preview, random_points, rank_budgets
 from experiments.tuning.space import searched
 from experiments.tuning.specification import StudySpecification
-from experiments.units import RunUnit
 
 STUDY = StudySpecification("gaussians", "virl", 10, 5, "paper", (3, 4), ())
 WORKERS = Workers(None, 1)

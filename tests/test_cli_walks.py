@@ -16,8 +16,8 @@ import pytest
 from experiments.pooled_results import read_results
 from experiments.records import write_record
 from experiments.result_files import columns_of
-from experiments.sweep import RUNS, execute_unit, is_finished, record_file
-from experiments.units import units_of
+from experiments.sweeps.sweep import RUNS, execute_unit, is_finished, record_file
+from experiments.sweeps.units import units_of
 from tests import tiny
 from tests.shared import contents
 

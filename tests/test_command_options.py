@@ -16,16 +16,17 @@ import pytest
 import typer
 from rich.text import Text
 
-from experiments import RESULTS, cli, early_checks, expected_time
+from experiments import RESULTS, cli, early_checks
 from experiments.cli import app
-from experiments.demonstration_files import load_demonstrations
-from experiments.expected_time import Expected, sentence
 from experiments.figures import FIGURES
+from experiments.own_data.demonstration_files import load_demonstrations
 from experiments.records import write_record
 from experiments.specification import RunRequest
-from experiments.sweep import record_file
+from experiments.sweeps import expected_time
+from experiments.sweeps.expected_time import Expected, sentence
+from experiments.sweeps.sweep import record_file
+from experiments.sweeps.units import SweepRequest
 from experiments.tasks import descriptions
-from experiments.units import SweepRequest
 
 ROOT = Path(__file__).parent.parent
 # Arguments that cannot be right, and what the error says: all known without TensorFlow.

@@ -19,7 +19,7 @@ from optuna.trial import TrialState, create_trial
 from experiments.figures import RESULTS, study_pictures, style
 from experiments.figures.comparison import draw_comparison
 from experiments.specification import RunRequest, tuned_file
-from experiments.sweep import Workers
+from experiments.sweeps.sweep import Workers
 from experiments.tuning import compare as comparing
 from experiments.tuning import importances, specification
 from experiments.tuning.compare import UNBEATEN, compare, find_columns, preview, same_parameters

@@ -19,7 +19,6 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from experiments.ablations import ablation_units
 from experiments.evaluation import situations
 from experiments.evaluation.contextual import (
     WITHHELD,
@@ -33,8 +32,9 @@ from experiments.figures.situations import _draw
 from experiments.flow import fit_flow, flow_is_installed
 from experiments.result_files import columns_of
 from experiments.specification import RunRequest
+from experiments.sweeps.ablations import ablation_units
+from experiments.sweeps.units import SweepRequest, units_of
 from experiments.tasks import describe
-from experiments.units import SweepRequest, units_of
 from tests import tiny
 from tests.shared import make_network, make_reward
 

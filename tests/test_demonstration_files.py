@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.demonstration_files import load_demonstrations
-from experiments.fit_request import parse_numbers
+from experiments.own_data.demonstration_files import load_demonstrations
+from experiments.own_data.fit_request import parse_numbers
 from experiments.specification import parse_names
 
 X = np.random.default_rng(0).normal(size=(30, 2)).round(6)
@@ -412,7 +412,7 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
 
 def test_a_parquet_bomb_is_not_unpacked(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow", reason="extra `parquet`")
-    monkeypatch.setattr("experiments.demonstration_files.MAX_UNPACKED_BYTES", 2**20)
+    monkeypatch.setattr("experiments.own_data.demonstration_files.MAX_UNPACKED_BYTES", 2**20)
     bomb = written(tmp_path / "x.parquet", pd.DataFrame({"a": np.zeros(10**6)}))
     with pytest.raises(InputError, match=r"x\.parquet would unpack to 8000000 bytes; at most"):
         load_demonstrations(bomb)

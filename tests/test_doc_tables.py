@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import doc_tables
-from experiments.doc_tables import (
+from experiments.documentation import doc_tables
+from experiments.documentation.doc_tables import (
     BLOCK,
     ROOT,
     find_pages,

@@ -15,8 +15,8 @@ from virl_tf.validation import InputError
 
 import pytest
 
-from experiments import docs_command, docs_pages
-from experiments.docs_pages import MODULES, notebook_page, rewritten, targets
+from experiments.documentation import docs_command, docs_pages
+from experiments.documentation.docs_pages import MODULES, notebook_page, rewritten, targets
 
 ROOT = Path(__file__).parent.parent
 # What every task's methods call the same, see `virl_tf.tasks.Task`: points, a number of draws, a
@@ -199,7 +199,9 @@ def test_a_notebook_is_a_page_with_its_outputs():
 
 
 def test_the_papers_notation_is_no_emphasis():
-    docs_notation = pytest.importorskip("experiments.docs_notation", reason="extra `docs`")
+    docs_notation = pytest.importorskip(
+        "experiments.documentation.docs_notation", reason="extra `docs`"
+    )
     text = docs_notation.notation("q*_t, `q*_t`, a * b, *text")
     assert text == r"q\*_t, `q*_t`, a * b, *text"
     shapes = docs_notation.notation("rows [c, x] [N, C + D], `[c, x] [N, D]`, [a](page.md)")

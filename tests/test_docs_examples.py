@@ -17,7 +17,7 @@ import pytest
 import typer
 
 from experiments.cli import app
-from experiments.doc_tables import find_pages
+from experiments.documentation.doc_tables import find_pages
 from experiments.tuning.study import StudySpecification
 from experiments.user_functions import load_outcome, load_support
 

@@ -21,13 +21,13 @@ import tensorflow as tf
 from PIL import Image
 from rich.console import Console
 
-from experiments import fit_command
 from experiments.evaluation import own_demonstrations, situations
 from experiments.evaluation.base import UserSupport
 from experiments.figures import style
 from experiments.figures.demonstrations import draw_demonstrations
-from experiments.fit_request import parse_numbers
 from experiments.inference import _closed
+from experiments.own_data import fit_command
+from experiments.own_data.fit_request import parse_numbers
 from tests import tiny
 from tests.shared import contents
 

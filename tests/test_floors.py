@@ -90,27 +90,16 @@ FLOORS = [
 EXPERIMENT_FLOORS = [
     ["", "tasks.description", "tasks", "screen"],
     [
-        *(
-            "specification",
-            "ablation_tables",
-            "records",
-            "early_checks",
-            "result_files",
-            "pooled_results",
-            "result_statistics",
-            "demonstration_files",
-        ),
-        *(
-            "user_functions",
-            "hdf5_episodes",
-            "trajectory_files",
-            "fit_request",
-            "judge_request",
-            "tracking",
-        ),
-        *("play_request", "originals"),
-        "doc_tables",
-        *("docs_notation", "docs_pages", "docs_command"),
+        *("specification", "records", "early_checks", "result_files", "pooled_results"),
+        *("result_statistics", "user_functions"),
+    ],
+    [
+        *("own_data", "own_data.demonstration_files", "own_data.hdf5_episodes"),
+        *("own_data.trajectory_files", "own_data.fit_request", "own_data.judge_request"),
+        *("own_data.play_request", "own_data.tracking", "own_data.originals"),
+        *("documentation", "documentation.doc_tables", "documentation.docs_notation"),
+        *("documentation.docs_pages", "documentation.docs_command"),
+        *("sweeps", "sweeps.ablation_tables"),
     ],
     [
         *("references", "claims", "flow"),
@@ -150,8 +139,12 @@ EXPERIMENT_FLOORS = [
         *("tasks.obstacle_field", "tasks.hall"),
         *("tasks.experts", "tasks.waving_experts", "tasks.obstacles"),
     ],
-    ["runs", "inference", "fit_command", "judge_command", "play_command"],
-    ["units", "expected_time", "ablations", "sweep", "sweep_command", "ablation_command"],
+    ["runs", "inference"],
+    [
+        *("own_data.fit_command", "own_data.judge_command", "own_data.play_command"),
+        *("sweeps.units", "sweeps.expected_time", "sweeps.ablations", "sweeps.sweep"),
+        *("sweeps.sweep_command", "sweeps.ablation_command"),
+    ],
     [
         *("tuning", "tuning.space", "tuning.specification"),
         *("tuning.storage", "tuning.trials", "tuning.study"),

@@ -27,15 +27,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import ablation_command, doc_tables
-from experiments.demonstration_files import load_demonstrations
+from experiments.documentation import doc_tables
 from experiments.figures import style
 from experiments.figures.figure_ablations import read_ablations
+from experiments.own_data.demonstration_files import load_demonstrations
+from experiments.own_data.trajectory_files import TrajectoryFile, load_episodes
 from experiments.pooled_results import check_poolable, read_results
 from experiments.records import read_record, write_record
 from experiments.result_files import check_same_task, reading, rows_of, table_of
 from experiments.result_statistics import table
-from experiments.trajectory_files import TrajectoryFile, load_episodes
+from experiments.sweeps import ablation_command
 from tests.shared import make_mixture, make_network, make_reward, make_state
 
 RESULTS = Path(__file__).parent.parent / "experiments" / "results"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.early_checks import check_demonstration_file
-from experiments.trajectory_files import TrajectoryFile, load_episodes, split_contexts
+from experiments.own_data.trajectory_files import TrajectoryFile, load_episodes, split_contexts
 
 RNG = np.random.default_rng(0)
 LENGTHS = (5, 9, 4, 12, 5, 6, 7, 5, 8, 5, 6)

@@ -22,11 +22,12 @@ import pytest
 from PIL import Image
 from scipy import stats
 
-from experiments import flow, judge_command
-from experiments.demonstration_files import Demonstrations
+from experiments import flow
 from experiments.evaluation import judged
 from experiments.figures import judged as figure_of_judged
 from experiments.figures.judged import _pairs
+from experiments.own_data import judge_command
+from experiments.own_data.demonstration_files import Demonstrations
 from tests import tiny
 from tests.shared import contents, make_reward
 

@@ -221,7 +221,7 @@ def _forks() -> Any:
     """What starts processes in which TensorFlow is imported and has done nothing yet."""
     context = multiprocessing.get_context("forkserver")
     imported = ["virl_tf.fit", "virl_tf.persistence.run_folder", "experiments.cli"]
-    imported += ["experiments.fit_command", "matplotlib.pyplot"]
+    imported += ["experiments.own_data.fit_command", "matplotlib.pyplot"]
     context.set_forkserver_preload(imported)
     first = context.Process(target=int)  # at its end once all of them are imported
     first.start()

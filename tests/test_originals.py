@@ -12,8 +12,8 @@ from virl_tf.validation import InputError
 import numpy as np
 import pytest
 
-from experiments.originals import FORMS, convert
-from experiments.trajectory_files import TrajectoryFile, load_episodes
+from experiments.own_data.originals import FORMS, convert
+from experiments.own_data.trajectory_files import TrajectoryFile, load_episodes
 
 PATHS = {
     "3": [[0.0, 0.0], [1.0, 2.0], [3.0, 5.0], [3.0, 6.0]],

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from packaging.version import Version
 
-from experiments.doc_tables import find_pages
+from experiments.documentation.doc_tables import find_pages
 
 ROOT = Path(__file__).parent.parent
 # What the tested environment holds; the others are for one purpose each, and tests of what needs

@@ -21,9 +21,9 @@ import tensorflow as tf
 from PIL import Image
 from rich.console import Console
 
-from experiments import play_command
 from experiments.evaluation import closed_loop
 from experiments.evaluation.closed_loop import padded, play, replay
+from experiments.own_data import play_command
 from tests import tiny
 from tests.shared import make_mixture, make_network, make_reward
 

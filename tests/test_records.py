@@ -24,8 +24,8 @@ from experiments.pooled_results import check_poolable, read_results
 from experiments.records import KEPT_ROWS, read_record, unpack, unpacked, write_record
 from experiments.report.results import Results
 from experiments.result_files import RUN
-from experiments.sweep import RUNS, execute_unit, record_file, records_of
-from experiments.units import RunUnit, SweepRequest, units_of
+from experiments.sweeps.sweep import RUNS, execute_unit, record_file, records_of
+from experiments.sweeps.units import RunUnit, SweepRequest, units_of
 from tests.shared import contents
 
 

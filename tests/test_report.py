@@ -19,8 +19,8 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from experiments import doc_tables
 from experiments.claims import FAILS, HOLDS, MOSTLY
+from experiments.documentation import doc_tables
 from experiments.report import items, markup, sources
 from experiments.report.report import build, write_report
 from experiments.report.results import Results, mean_with_interval, not_run

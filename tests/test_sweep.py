@@ -32,7 +32,6 @@ from distributed.client import FutureCancelledError
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from experiments import sweep, sweep_command
 from experiments.figures import figure_2b
 from experiments.pooled_results import read_results
 from experiments.records import write_record
@@ -44,7 +43,8 @@ from experiments.result_statistics import (
     sign_flip_test,
     table,
 )
-from experiments.sweep import (
+from experiments.sweeps import sweep, sweep_command
+from experiments.sweeps.sweep import (
     RUNS,
     Workers,
     cluster,
@@ -54,9 +54,9 @@ from experiments.sweep import (
     record_file,
     records_of,
 )
+from experiments.sweeps.units import ReferenceUnit, RunUnit, SweepRequest, units_of
 from experiments.tasks import describe
 from experiments.tasks.path_planning import BLOCKED
-from experiments.units import ReferenceUnit, RunUnit, SweepRequest, units_of
 from tests.fake_unit import FakeUnit
 
 QUIET = Console(quiet=True)
@@ -307,7 +307,7 @@ def test_workers_do_not_log_that_their_scheduler_ends(caplog):
 
 
 def test_an_unreachable_scheduler_is_one_clear_error(monkeypatch):
-    monkeypatch.setattr("experiments.sweep.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("experiments.sweeps.sweep.ANSWER_SECONDS", 1.0)
     with (
         pytest.raises(InputError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"),
         contextlib.ExitStack() as stack,

@@ -8,7 +8,7 @@ from virl_tf import InputError
 import numpy as np
 import pytest
 
-from experiments.tracking import track
+from experiments.own_data.tracking import track
 
 
 class PointMass:

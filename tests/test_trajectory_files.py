@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.fit_request import FitRequest, TrajectoryRequest, read
-from experiments.trajectory_files import (
+from experiments.own_data.fit_request import FitRequest, TrajectoryRequest, read
+from experiments.own_data.trajectory_files import (
     TrajectoryFile,
     episodes_of,
     load_episodes,

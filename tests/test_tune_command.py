@@ -23,8 +23,8 @@ import pytest
 from distributed import LocalCluster
 from optuna.trial import TrialState
 
-from experiments import sweep
 from experiments.cli import main
+from experiments.sweeps import sweep
 from experiments.tuning import tune_command
 from experiments.tuning.specification import Studies, without_password
 from experiments.tuning.storage import RETRIES, absolute
@@ -154,7 +154,7 @@ def test_a_server_that_does_not_answer_is_one_clear_error(tune, monkeypatch):
 
 
 def test_a_scheduler_that_does_not_answer_is_one_clear_error(tune, monkeypatch):
-    monkeypatch.setattr("experiments.sweep.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("experiments.sweeps.sweep.ANSWER_SECONDS", 1.0)
     assert_one_error(
         tune(*COMMAND, "--trials", "2", "--scheduler", "tcp://127.0.0.1:9"),
         "no Dask scheduler answers",

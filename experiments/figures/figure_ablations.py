@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from experiments.ablation_tables import TABLES, read_rows, table_holding
 from experiments.figures.style import Look, explain, log_ticks, open_frame, save
 from experiments.references import LABELS
 from experiments.result_files import COLUMNS, read_table, to_markdown
@@ -22,6 +21,7 @@ from experiments.result_statistics import (
     without_value,
 )
 from experiments.screen import screen
+from experiments.sweeps.ablation_tables import TABLES, read_rows, table_holding
 from experiments.tasks import describe
 from experiments.tasks.description import Panel
 

@@ -13,8 +13,8 @@ from virl_tf.validation import InputError, reason
 import numpy as np
 import pandas as pd
 
-from experiments import doc_tables
 from experiments.claims import FAILS, HOLDS, MOSTLY, TOO_FEW, Finding
+from experiments.documentation import doc_tables
 from experiments.report import items, sources
 from experiments.report.markup import (
     Markup,
@@ -30,7 +30,7 @@ from experiments.report.markup import (
 )
 from experiments.report.results import Results, mean_with_interval
 from experiments.screen import counted, screen
-from experiments.sweep import num_cores
+from experiments.sweeps.sweep import num_cores
 from experiments.tasks import describe, descriptions
 
 LOOKS = {HOLDS: "holds", MOSTLY: "holds", FAILS: "fails", TOO_FEW: "open"}

@@ -22,14 +22,14 @@ import pandas as pd
 from experiments.records import Record
 from experiments.result_files import DIVERGED, to_markdown
 from experiments.screen import counted, screen, warn
-from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import check_all_worked, print_left
+from experiments.sweeps.sweep import Workers, execute_sweep, records_of
+from experiments.sweeps.sweep_command import check_all_worked, print_left
+from experiments.sweeps.units import RunUnit
 from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest
 from experiments.tuning.specification import PRESETS, StudySpecification
 from experiments.tuning.study import half_way, objective_value
 from experiments.tuning.study_folder import check_no_sweep
-from experiments.units import RunUnit
 
 FEWEST_POINTS = 3
 PERMUTATIONS = 10_000  # of a p value

@@ -20,8 +20,9 @@ from experiments.result_files import FAILED, further_values, to_markdown
 from experiments.result_statistics import bounded, differences, lost, sign_flip_test, with_interval
 from experiments.screen import screen
 from experiments.specification import column_name, parse_seeds, published_column, tuned_file
-from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import check_all_worked, print_left
+from experiments.sweeps.sweep import Workers, execute_sweep, records_of
+from experiments.sweeps.sweep_command import check_all_worked, print_left
+from experiments.sweeps.units import RunUnit
 from experiments.tasks import describe
 from experiments.tuning.importances import SEEDS, importances_of
 from experiments.tuning.space import searched, suggest, to_parameters, written
@@ -35,7 +36,6 @@ from experiments.tuning.storage import stored_study
 from experiments.tuning.study import MADE_BY, check_same, objective_value
 from experiments.tuning.study_folder import check_no_sweep
 from experiments.tuning.trials import ENDED, best_trial, count, trials_of
-from experiments.units import RunUnit
 
 CANDIDATES = ("published", "found")
 UNBEATEN = "published was not beaten"

@@ -20,9 +20,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from experiments.expected_time import expected_time, sentence
 from experiments.screen import counted, screen
-from experiments.sweep import NO_WORKER, Workers, ask, cluster, result_of, submit
+from experiments.sweeps.expected_time import expected_time, sentence
+from experiments.sweeps.sweep import NO_WORKER, Workers, ask, cluster, result_of, submit
 from experiments.tasks import describe
 from experiments.tuning.compare import FEWEST_FOR_IMPORTANCES
 from experiments.tuning.space import written

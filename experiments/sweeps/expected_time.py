@@ -14,7 +14,7 @@ from experiments import RESULTS
 from experiments.result_files import value_at
 from experiments.screen import counted
 from experiments.specification import Specification
-from experiments.units import RunUnit, Unit
+from experiments.sweeps.units import RunUnit, Unit
 
 UPPER = "paper"  # the preset whose runs take longest
 SIZES = ["dim", "rows"]  # as config.yaml beside a table has them; 0: the usual ones

@@ -34,8 +34,8 @@ from rich.table import Table
 
 from experiments.pooled_results import numerics_in, other_than_now
 from experiments.records import FOLDER, SUFFIX, Record, find_records, read_record, write_record
+from experiments.sweeps.units import Unit
 from experiments.tasks import modules_elsewhere
-from experiments.units import Unit
 
 # One TensorFlow thread per worker process, so that as many workers as cores do not get in each
 # other's way.

@@ -18,14 +18,14 @@ from virl_tf.validation import (
 import numpy as np
 import pandas as pd
 
-from experiments.demonstration_files import (
+from experiments.early_checks import HDF5_KINDS, check_trajectory_path
+from experiments.own_data.demonstration_files import (
     check_context_names,
     chosen_columns,
     held_instead,
     read_table,
 )
-from experiments.early_checks import HDF5_KINDS, check_trajectory_path
-from experiments.hdf5_episodes import read_hdf5
+from experiments.own_data.hdf5_episodes import read_hdf5
 from experiments.screen import warn
 from experiments.specification import parse_names
 

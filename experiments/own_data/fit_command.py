@@ -17,14 +17,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
-from experiments.demonstration_files import Demonstrations
 from experiments.evaluation.own_demonstrations import draw_missing
 from experiments.evaluation.trajectories import (
     reward_draws,
     some_demonstrations,
     write_trajectories,
 )
-from experiments.fit_request import FitRequest, Trajectories
+from experiments.own_data.demonstration_files import Demonstrations
+from experiments.own_data.fit_request import FitRequest, Trajectories
 from experiments.result_files import read_summary, reading
 from experiments.screen import screen, warn
 

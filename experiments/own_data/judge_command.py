@@ -29,7 +29,6 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from experiments.demonstration_files import Demonstrations
 from experiments.evaluation.judged import (
     COLUMNS,
     EM_BIC,
@@ -43,16 +42,17 @@ from experiments.evaluation.judged import (
     verdict,
 )
 from experiments.figures.judged import draw_judged
-from experiments.fit_command import (
+from experiments.flow import MISSING, flow_is_installed
+from experiments.own_data.demonstration_files import Demonstrations
+from experiments.own_data.fit_command import (
     encoded,
     fit_rows,
     keep_encoding,
     print_encoding,
     warn_of_fit,
 )
-from experiments.fit_request import FitRequest, Trajectories
-from experiments.flow import MISSING, flow_is_installed
-from experiments.judge_request import JudgeRequest
+from experiments.own_data.fit_request import FitRequest, Trajectories
+from experiments.own_data.judge_request import JudgeRequest
 from experiments.result_files import append_rows, table_so_far
 from experiments.screen import numbers_table, screen, warn
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from virl_tf.persistence.files import writing
 from virl_tf.validation import InputError
 
-from experiments.doc_tables import find_pages
-from experiments.docs_pages import ROOT
+from experiments.documentation.doc_tables import find_pages
+from experiments.documentation.docs_pages import ROOT
 from experiments.screen import screen
 
 EXTRA = "the site needs MkDocs with Material and mkdocstrings: pip install 'virl_tf[docs]'."

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from virl_tf.persistence.files import write_json
 from virl_tf.validation import InputError, check_choice
 
-from experiments.ablation_tables import KEYS, read_rows
 from experiments.records import ABLATION
 from experiments.specification import RunRequest
+from experiments.sweeps.ablation_tables import KEYS, read_rows
+from experiments.sweeps.units import RunUnit, asked, suffix
 from experiments.tasks import describe, names_where
-from experiments.units import RunUnit, asked, suffix
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from experiments import RESULTS
 from experiments.result_files import DIVERGED, FAILED, to_markdown
 from experiments.result_statistics import differences, with_interval
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TABLES = ROOT / "docs" / "tables.yaml"
 BLOCK = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
 SETTINGS = ("file", "where", "value", "show", "digits", "times", "unit", "than", "of")

@@ -23,16 +23,20 @@ from virl_tf.validation import (
 import numpy as np
 import pandas as pd
 
-from experiments.demonstration_files import Demonstrations, check_context_names, load_demonstrations
 from experiments.early_checks import check_demonstration_file, check_trajectory_path
-from experiments.screen import warn
-from experiments.specification import assigned, parse_names
-from experiments.trajectory_files import (
+from experiments.own_data.demonstration_files import (
+    Demonstrations,
+    check_context_names,
+    load_demonstrations,
+)
+from experiments.own_data.trajectory_files import (
     EPISODE_COLUMNS,
     TrajectoryFile,
     load_episodes,
     split_contexts,
 )
+from experiments.screen import warn
+from experiments.specification import assigned, parse_names
 
 Support = tuple[Mapping[str, float] | None, Mapping[str, float] | None]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.ablations import AblationRequest
 from experiments.records import ABLATION, Record
 from experiments.result_files import TARGET, columns_of, reading, rows_of
 from experiments.result_statistics import lost, with_interval, without_value
 from experiments.screen import counted, screen
-from experiments.sweep import Workers, execute_sweep, records_of
-from experiments.sweep_command import check_all_worked, open_folder, write_tables
+from experiments.sweeps.ablations import AblationRequest
+from experiments.sweeps.sweep import Workers, execute_sweep, records_of
+from experiments.sweeps.sweep_command import check_all_worked, open_folder, write_tables
 
 AWAY = ("far_share", "off_grid_share")  # mass of the recovered density off the demonstrations
 MEASURED = ("reported", "kl", "modes_covered", "good_fraction", "reward_correlation")

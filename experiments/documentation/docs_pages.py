@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # Files outside of docs/ with a place in the navigation.
 PAGES = {
     "README.md": "start.md",

@@ -13,16 +13,16 @@ from virl_tf.yaml_files import to_yaml
 
 import pandas as pd
 
-from experiments.ablations import AblationRequest
-from experiments.expected_time import sentence, times_of_units
 from experiments.pooled_results import numerics_in
 from experiments.records import FOLDER, find_records
 from experiments.result_files import table_of, to_markdown
 from experiments.result_statistics import table
 from experiments.screen import counted, screen
-from experiments.sweep import ERRORS, Workers, execute_sweep, records_of
+from experiments.sweeps.ablations import AblationRequest
+from experiments.sweeps.expected_time import sentence, times_of_units
+from experiments.sweeps.sweep import ERRORS, Workers, execute_sweep, records_of
+from experiments.sweeps.units import ReferenceUnit, SweepRequest, Unit
 from experiments.tasks import describe
-from experiments.units import ReferenceUnit, SweepRequest, Unit
 
 
 def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:

@@ -31,9 +31,9 @@ from experiments.evaluation.closed_loop import (
 )
 from experiments.evaluation.judged import numbers_by_name
 from experiments.figures.judged import draw_side_by_side
-from experiments.fit_command import fit_rows, without_option
-from experiments.fit_request import FitRequest
-from experiments.play_request import PlayRequest
+from experiments.own_data.fit_command import fit_rows, without_option
+from experiments.own_data.fit_request import FitRequest
+from experiments.own_data.play_request import PlayRequest
 from experiments.result_files import append_rows, table_so_far
 from experiments.screen import numbers_table, screen, warn
 

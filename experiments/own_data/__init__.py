@@ -1,0 +1,1 @@
+"""A user's own demonstrations: their files, what is asked of them, and the commands that answer."""
