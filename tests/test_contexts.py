@@ -3,7 +3,7 @@
 import functools
 from dataclasses import replace
 
-from virl_tf import InputError, export, fit, fit_policy, irl, load
+from virl_tf import InputError, export, fit, fit_policy, irl, load, pooling
 from virl_tf.conditional import ConditionalMixture, conditioned, empty_conditional
 from virl_tf.contexts import DRAWS, Places, drawn, split_places
 from virl_tf.demonstrations import Data, DataOptions, prepare
@@ -36,6 +36,7 @@ import tensorflow as tf
 
 from tests import tiny
 from tests.shared import make_mixture, make_network, make_reward
+from tests.tiny_runs import RecordingImprove
 
 SEED = [3, 4]
 C, D = 1, 2
@@ -148,10 +149,21 @@ def test_a_context_without_a_draw_inside_has_no_say_in_the_exponent():
     assert of_all == of_others
 
 
+def test_a_function_of_the_context_does_not_get_into_the_pools_weights(monkeypatch):
+    monkeypatch.setattr(pooling, "improve", RecordingImproveOf(RecordingImprove()))
+    monkeypatch.setattr(pooling, "_exponent", lambda *_: 0.3)
+    found, start, hparams = state(loop={"mixture_average": True})
+    shifted = network_of_contexts().times(3.0)
+    rewards = start.reward, start.reward.add(shifted)
+    one, other = (
+        pooling.pool(start._replace(reward=reward), found, hparams)[1] for reward in rewards
+    )
+    assert np.std(shifted.logits(found.features(found.held_out))) > 1.0
+    assert one.effective_sample_size == pytest.approx(other.effective_sample_size, rel=1e-4)
+
+
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_a_step_of_each_method(method, monkeypatch):
-    from tests.tiny_runs import RecordingImprove
-
     class Fitter:
         def fit(self, train, held_out, previous, seed, iteration):
             self.train = train

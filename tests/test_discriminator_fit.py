@@ -5,6 +5,7 @@ from virl_tf.discriminator.fit import (
     Classes,
     DiscriminatorFitter,
     LogitData,
+    _loss_and_accuracy,
     chance_loss,
     weighted_cross_entropy,
 )
@@ -401,6 +402,14 @@ def test_the_held_out_loss_is_that_of_the_averaged_weights():
     logits = [network.logits(each.z).numpy() for each in held_out]
     expected = reference.weighted_cross_entropy(*logits, np.asarray(held_out.negatives.weights))
     assert info.validation_loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_accuracy_is_the_weighted_share_of_right_answers():
+    expert, sample = tf.constant([1.0, -1.0, 2.0, 0.0]), tf.constant([-1.0, 0.0, 3.0])
+    weights = tf.constant([0.5, 1.0, 2.0])
+    _, accuracy = _loss_and_accuracy(expert, sample, weights)
+    right = 2.0 / 4.0 + (0.5 + 1.0) / 3.0  # each class by its own number
+    assert float(accuracy) == pytest.approx(right / (1.0 + (0.5 + 1.0 + 2.0) / 3.0))
 
 
 @pytest.mark.parametrize("offset", [0.0, 2.0])

@@ -68,6 +68,15 @@ def test_frequencies_are_chosen_where_the_prior_is_a_mixture():
     assert plain.features.frequencies.shape == (2, 0)
 
 
+def test_the_prior_is_compared_with_training_rows_in_each_of_their_contexts():
+    rows = np.arange(21.0).reshape(7, 3)
+    where = problem_module._where_compared(Data(rows, num_contexts=1))
+    contexts, counts = np.unique(where.rows, return_counts=True)
+    np.testing.assert_array_equal(contexts, rows[:, 0])
+    assert counts.sum() == problem_module.COMPARED_DRAWS
+    assert np.ptp(counts) <= 1
+
+
 def test_frequencies_come_from_the_held_out_bandwidth_that_the_estimate_has():
     network = {"num_frequencies": 5}
     sought = problem_of(network=network)  # beside an estimate of another bandwidth
