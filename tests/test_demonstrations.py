@@ -202,6 +202,12 @@ def test_rows_of_a_group_of_more_than_half_are_spread_over_the_folds(sizes):
         assert sum(small in groups[part] for part in parts) == 1
 
 
+def test_a_group_of_half_of_the_rows_is_in_one_fold():
+    groups = np.repeat([0, 1, 2, 3], [30, 10, 10, 10])
+    parts = folds(60, 4, 0, groups)
+    assert sorted(len(part) for part in parts) == [10, 10, 10, 30]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
