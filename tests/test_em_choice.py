@@ -11,6 +11,7 @@ from virl_tf.em.em import (
     Covariances,
     are_few,
     em_mixture,
+    em_start,
     left_by_two_means,
     standardised,
 )
@@ -156,6 +157,13 @@ def test_copies_do_not_choose_spikes():
     alone = choose_mixture(copies, 0)
     grouped = choose_mixture(copies, 0, groups=np.repeat(np.arange(60), 5))
     assert grouped.components <= 3 < alone.components
+
+
+@pytest.mark.parametrize(("rows", "ridge"), [(10, 1e-3), (9, 1e-2)])
+def test_a_start_on_fewer_than_five_rows_for_each_number_of_a_mean_has_a_larger_ridge(rows, ridge):
+    x = 3.0 * np.random.default_rng(0).standard_normal((rows, 1))
+    found = em_start(x, 1, 0).covariances
+    np.testing.assert_allclose(found, [[[(1.0 + ridge) * x.var()]]], rtol=1e-6)
 
 
 def test_tied_covariances_are_one_for_all():

@@ -1,6 +1,6 @@
 from virl_tf.conditional import conditioned
-from virl_tf.em.by_bic import bic_mixture
-from virl_tf.em.em import em_mixture
+from virl_tf.em.by_bic import _split, bic_mixture
+from virl_tf.em.em import em_mixture, fit_em
 from virl_tf.mixture import (
     BACKGROUND,
     Mixture,
@@ -456,6 +456,14 @@ def test_bic_finds_the_number_of_components(unit):
     found = np.asarray(mixture.means)[np.argsort(np.asarray(mixture.means) @ [1.0, 2.0])]
     np.testing.assert_allclose(found, unit * centres, atol=0.2 * unit)
     np.testing.assert_allclose(np.exp(mixture.log_weights), 1.0 / 3.0, atol=0.05)
+
+
+def test_em_starts_with_the_weight_of_a_component_shared_by_its_halves():
+    rng = np.random.default_rng(0)
+    x = np.repeat([0.0, 20.0, 28.0], [300, 100, 200])[:, None] + rng.standard_normal((600, 1))
+    start = _split(x, fit_em(x, 2, 0), 0)
+    found = start["weights_init"][np.argsort(start["means_init"][:, 0])]
+    np.testing.assert_allclose(found, [1 / 2, 1 / 6, 1 / 3], atol=0.01)
 
 
 @pytest.mark.parametrize("rows", [2, 5])
