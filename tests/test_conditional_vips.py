@@ -123,6 +123,13 @@ def test_of_very_many_contexts_each_step_sees_others(monkeypatch):
     assert set(np.concatenate(seen)) == set(c[:, 0])
 
 
+def test_contexts_draws_and_noise_of_each_step_have_seeds_of_their_own(monkeypatch, seeds_drawn):
+    monkeypatch.setattr(conditional, "MOST_CONTEXTS", 10)
+    c, sizes = tf.constant(contexts(40)), {"num_steps": 2, "num_samples": 30}
+    conditional_steps(policy(), lambda rows: -(rows[:, -1] ** 2), c, SEED, FREE, **sizes)
+    assert len(set(seeds_drawn)) == len(seeds_drawn) == 2 * 3
+
+
 def test_the_elbo_is_the_mean_over_what_the_policy_draws():
     """One nat more at nine in ten of its draws, which one of two experts makes."""
     gate = np.log([0.9, 0.1]), np.zeros((2, 1)), np.zeros((2, 1, 1))

@@ -104,6 +104,21 @@ def test_weighed_means_are_those_of_the_component_now():
     assert (unweighed > 20.0 * error).all()
 
 
+def test_gains_are_means_over_what_components_are_now():
+    policy = make_mixture(2)
+    batches = no_batches(policy, 3, 4)
+    for i, before in enumerate([moved(policy, 0.6), moved(policy, 0.3)]):
+        latest = drawn(before, 4, i)
+        values = tf.reshape(gaussian(tf.reshape(latest.points, [-1, 2])), [2, 4])
+        batches = with_latest(batches, latest._replace(values=values), before)
+    _, _, seen = vips_step(policy, gaussian, SEED, OPTIONS, 4, batches=batches)
+    evaluated, _, weights = weighed(seen.batches)
+    x = tf.reshape(evaluated.points, [-1, 2])
+    ratios = np.reshape(gaussian(x) - policy.log_prob(x), weights.shape)
+    np.testing.assert_allclose(seen.gains, np.mean(weights * ratios, axis=1), rtol=1e-9)
+    assert (np.abs(seen.gains - ratios.mean(axis=1)) > 0.1).all()
+
+
 @pytest.mark.parametrize("dim", [2, 11])  # normal equations, conjugate gradients
 def test_a_weight_of_two_is_a_point_twice(dim):
     rng = np.random.default_rng(dim)
