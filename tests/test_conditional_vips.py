@@ -107,6 +107,18 @@ def test_where_contexts_say_nothing_it_is_the_unconditional_step():
     np.testing.assert_allclose(kl, step.kl, atol=1e-9)
 
 
+def test_a_row_has_the_divergence_of_the_expert_that_went_farthest(monkeypatch):
+    move, found = conditional._moved, []
+    monkeypatch.setattr(
+        conditional, "_moved", lambda *given: found.append(move(*given)) or found[0]
+    )
+    options = step_options(10.0, 0.05, 1e-6)
+    c = tf.constant(contexts())
+    _, row = conditional_step(policy(), lambda rows: -(rows[:, -1] ** 2), c, SEED, options, 60)
+    ((_, kl),) = found
+    assert float(row.component_kl) == np.max(kl) > 1.1 * np.min(kl)
+
+
 def test_of_very_many_contexts_each_step_sees_others(monkeypatch):
     seen = []
 
