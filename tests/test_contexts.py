@@ -19,7 +19,11 @@ from virl_tf.numerics import DENSITY
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward
-from virl_tf.policy_start import reward_start, standard_conditional_start
+from virl_tf.policy_start import (
+    conditional_start,
+    reward_start,
+    standard_conditional_start,
+)
 from virl_tf.pooling import _exponent, log_likelihoods
 from virl_tf.problem import make_problem
 from virl_tf.reward import CumulativeReward
@@ -472,6 +476,16 @@ def test_the_error_of_an_elbo_is_of_draws_within_their_contexts():
     """Between contexts the target may differ by any f(c), which is nothing about the policy."""
     found, further = (quick(lambda r, k=k: plain_target(r) + k * r[:, 0]) for k in (0.0, 100.0))
     assert 0.0 < further.elbo_error == pytest.approx(found.elbo_error, rel=0.01)
+
+
+def test_a_function_of_the_context_does_not_get_into_a_policys_start():
+    _, start, _ = state()
+    rewards = start.reward, start.reward.add(network_of_contexts().times(3.0))
+    contexts = tf.constant(CONTEXTS)
+    one, other = (
+        conditional_start(reward, contexts, 2, 0).log_prob(ROWS).numpy() for reward in rewards
+    )
+    np.testing.assert_allclose(one, other, atol=0.05)
 
 
 def test_a_policy_for_all_contexts_finds_the_truth():

@@ -234,6 +234,12 @@ def test_a_recovered_reward_is_a_target(reward, on_reward):
     assert on_reward.history.elbo.iloc[0] > from_spread.history.elbo.iloc[0] + 0.1
 
 
+def test_components_spread_over_demonstrations_have_their_share_of_the_volume(reward):
+    spread = spread_start(reward, 5, 0)
+    volumes = np.linalg.det(spread.scale_trils)
+    np.testing.assert_allclose(5.0 * volumes, np.prod(reward.features.scale), rtol=1e-9)
+
+
 @pytest.mark.usefixtures("on_reward")
 def test_the_graph_of_a_reward_is_made_once(reward, monkeypatch):
     """TensorFlow would keep it, for every policy, as long as the process lives."""
@@ -692,6 +698,18 @@ def test_few_draws_inside_leave_the_start_as_it_is(ways):
     assert constrained_start(ways.mixture, target, 4, seed=0) is None
 
 
+def test_a_component_without_a_draw_inside_keeps_a_weight(ways, monkeypatch):
+    def one_of_two_elsewhere(mixture, num_components):
+        one = gaussian(np.zeros(2), np.eye(2))
+        both = (tf.repeat(array, 2, axis=0) for array in one)
+        return Mixture(*both)._replace(means=tf.constant([[0.0, 0.0], [90.0, 0.0]], tf.float64))
+
+    monkeypatch.setattr("virl_tf.policy_start.resized", one_of_two_elsewhere)
+    weights = np.exp(constrained_start(ways.mixture, ways.log_prob, 2, seed=0).log_weights)
+    assert 0.0 < weights[1] < 1e-3
+    assert weights.sum() == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("dim", [6, 11])
 def test_a_narrow_constraint_has_no_spikes_for_a_start(dim):
     """Of 200 draws inside: copies of them would have one on each."""
@@ -779,6 +797,13 @@ def test_a_constraint_starts_from_shares_at_temperature_one(ways):
 def test_bad_temperatures_are_refused(temperature):
     with pytest.raises(InputError, match="temperature must be a finite number > 0"):
         quick(temperature=temperature)
+
+
+@pytest.mark.parametrize(("rise", "rising"), [(0.009, False), (0.011, True)])
+def test_a_rise_that_is_not_worth_more_steps_is_none(rise, rising):
+    elbo = np.repeat([0.0, 1.0, 1.0 + rise], policy_watch.LATEST)
+    assert policy_watch.rises(elbo) is rising
+    assert not policy_watch.rises(elbo[-policy_watch.LATEST :])
 
 
 def test_a_policy_at_its_best_rises_no_more():
