@@ -6,6 +6,7 @@ from virl_tf.discriminator.fit import (
     DiscriminatorFitter,
     LogitData,
     _loss_and_accuracy,
+    borrowed_fitter,
     chance_loss,
     weighted_cross_entropy,
 )
@@ -223,6 +224,24 @@ def test_another_fitter_gives_the_same_fit(fitter):
     experts, samples = separable()
     one, other = (fit(each, experts, samples) for each in (fitter, full_fitter(PLAIN)))
     assert same(one, other)
+
+
+def test_a_fitter_is_lent_to_one_at_a_time_and_for_its_own_hyperparameters(monkeypatch):
+    monkeypatch.setattr(discriminator_fit, "_IDLE", {})
+    own = tiny.hparams()
+    others = [
+        (3, own),
+        (2, tiny.hparams(training={"num_epochs": 9})),
+        (2, tiny.hparams(network={"layer_size": 16})),
+    ]
+    with borrowed_fitter(2, own) as first, borrowed_fitter(2, own) as second:
+        assert first is not second
+    for given in others:
+        with borrowed_fitter(*given) as other:
+            assert other not in (first, second)
+            assert other.hparams == given[1].training
+    with borrowed_fitter(2, own) as again:
+        assert again in (first, second)
 
 
 def test_compiled_epoch_is_traced_once(fitter):

@@ -209,6 +209,27 @@ def test_the_score_is_that_of_held_out_rows(fitted):
     assert score.over_em["policy"]["mean"] == pytest.approx(difference)
 
 
+def test_em_and_kernels_have_not_seen_the_rows_that_they_are_scored_on(tmp_path, monkeypatch):
+    module, seen = import_module("virl_tf.summary"), {}
+    em_mixture, score_of = module.em_mixture, module.score
+
+    def record_em(x, *rest):
+        seen["EM"] = x
+        return em_mixture(x, *rest)
+
+    def record_score(test, reward, policy, kde, *rest):
+        seen["KDE"], seen["test"] = kde.points.numpy(), test
+        return score_of(test, reward, policy, kde, *rest)
+
+    monkeypatch.setattr(module, "em_mixture", record_em)
+    monkeypatch.setattr(module, "score", record_score)
+    tiny_fit("eim", hparams=ONE_ITERATION, directory=tmp_path / "run")
+    with np.load(tmp_path / "run" / "demonstrations.npz") as arrays:
+        train, test = (np.sort(arrays[name], axis=0) for name in ("train", "test"))
+    for name, rows in {"EM": train, "KDE": train, "test": test}.items():
+        np.testing.assert_array_equal(np.sort(seen[name], axis=0), rows)
+
+
 def test_bounds_count_for_all_densities():
     """A reward that is EM inside of bounds is no better than EM."""
     em = make_mixture(3)

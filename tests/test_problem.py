@@ -223,6 +223,19 @@ def test_whatever_is_chosen_by_held_out_rows_is_told_their_groups(monkeypatch):
     assert sorted(told) == ["density_fit", "density_widths", "fit_kde"]
 
 
+def test_what_smooths_the_mixture_is_told_which_rows_it_has_not_seen(monkeypatch):
+    describe, given = problem_module.describe_rows, []
+    monkeypatch.setattr(
+        problem_module, "describe_rows", lambda *rows: given.append(rows) or describe(*rows)
+    )
+    options = tiny.hparams(loop={"mixture_average": True})
+    problem = make_problem(Data(X, num_contexts=1), options, 0)
+    ((_, train, held_out, num_contexts),) = given
+    np.testing.assert_array_equal(train, problem.train)
+    np.testing.assert_array_equal(held_out, problem.held_out)
+    assert num_contexts == 1
+
+
 # --- the mixture for pooling ----------------------------------------------------------------------
 
 
