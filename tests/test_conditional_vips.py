@@ -119,6 +119,20 @@ def test_a_row_has_the_divergence_of_the_expert_that_went_farthest(monkeypatch):
     assert float(row.component_kl) == np.max(kl) > 1.1 * np.min(kl)
 
 
+def test_the_least_width_of_contexts_has_their_units():
+    scale = np.array([1000.0, 0.01])
+    old, c = policy(), contexts()
+    new = old._replace(
+        gate_slopes=old.gate_slopes / scale,
+        gate_curvatures=old.gate_curvatures / np.outer(scale, scale),
+    )
+    one, other = (
+        conditional._acting(given, tf.constant(rows), rows.var(axis=0))
+        for given, rows in ((old, c), (new, c * scale))
+    )
+    np.testing.assert_allclose(other.trils, scale[:, None] * one.trils, rtol=1e-9)
+
+
 def test_of_very_many_contexts_each_step_sees_others(monkeypatch):
     seen = []
 

@@ -269,6 +269,12 @@ def test_contexts_of_few_values_keep_them():
     assert rows[:, 1].min() >= 3.0
 
 
+def test_nothing_is_held_out_where_only_a_handful_of_rows_could_be():
+    groups = np.repeat(np.arange(3), [45, 3, 2])
+    for seed in range(4):
+        assert len(prepared(normal(50), seed, groups=groups, held_out=0.2).test) == 0
+
+
 def test_a_score_never_rests_on_a_handful_of_rows():
     groups = np.repeat(np.arange(5), [100, 100, 100, 100, 2])
     assert len(prepared(normal(402), groups=groups).test) == 100

@@ -7,7 +7,7 @@ from virl_tf.contexts import Places
 from virl_tf.domain import Domain
 from virl_tf.hparams import search_hparams
 from virl_tf.mixture import Mixture, gaussian
-from virl_tf.policy_elbo import measured
+from virl_tf.policy_elbo import Measured, measured
 from virl_tf.policy_schedule import AFTER_SEARCH, FIXED
 from virl_tf.policy_start import constrained_start, spread_start, standard_conditional_start
 from virl_tf.policy_steps import Steps
@@ -548,6 +548,15 @@ def test_a_policy_below_its_start_is_not_returned(two_modes):
     for found, given in zip(fitted.policy, target, strict=True):
         np.testing.assert_array_equal(found, given)
     assert abs(fitted.elbo) < 1e-9
+
+
+def test_a_policy_that_seems_hardly_below_its_start_is_returned(monkeypatch, recwarn):
+    found = iter([Measured(1.0, 0.1, 1.0), Measured(1.1, 0.1, 1.0)])  # the policy, its start
+    monkeypatch.setattr(fit_policy_module, "measured", lambda *_: next(found))
+    start = gaussian(np.zeros(2), np.eye(2))
+    fitted = quick(initial_policy=start)
+    assert (fitted.elbo, fitted.warnings, len(recwarn)) == (1.0, (), 0)
+    assert not np.array_equal(fitted.policy.means, start.means)
 
 
 def test_the_elbo_has_an_error_and_the_result_says_so():

@@ -82,6 +82,19 @@ def test_what_a_component_has_not_drawn_weighs_nothing():
     assert (weights[:, 4:] == 0.0).all()
 
 
+def test_what_a_component_was_before_it_drew_is_no_part_of_the_mean():
+    start = make_mixture(1)
+    policies = [moved(start, 0.2), moved(start, -0.1)]
+    batches = no_batches(start, 3, 4)
+    for i, policy in enumerate(policies):
+        batches = with_latest(batches, drawn(policy, 4, i), policy)
+    evaluated, _, weights = weighed(batches)
+    x = evaluated.points[:, :8]
+    before, now = (np.exp(policy.log_prob(x)[0]) for policy in policies)
+    expected = now / (before + now)
+    np.testing.assert_allclose(weights[0, :8], 12.0 * expected / expected.sum(), rtol=1e-9)
+
+
 def test_the_oldest_batch_goes():
     policies = [moved(make_mixture(2), 0.1 * i) for i in range(4)]
     batches = no_batches(policies[0], 2, 4)
