@@ -26,6 +26,7 @@ from virl_tf.em.shrunk import (
     from_clusters,
     from_labels,
     log_densities,
+    log_density,
     log_joint,
     maximise,
     of_further_rows,
@@ -34,6 +35,7 @@ from virl_tf.em.shrunk import (
     without_empty,
 )
 from virl_tf.em.stacking import (
+    NEEDED,
     ONE_WIDTH,
     WIDER,
     WIDTHS,
@@ -41,6 +43,7 @@ from virl_tf.em.stacking import (
     in_widths,
     mean_density,
     mean_is_no_better,
+    share_of_background,
     shares_of_widths,
     stacked,
 )
@@ -396,6 +399,14 @@ def test_the_background_is_judged_by_rows_beside_their_own_densities(monkeypatch
     grow(x, 0)
     ((_, unseen, log_q),) = seen
     np.testing.assert_array_equal(unseen[:, 0], log_q)
+
+
+@pytest.mark.parametrize(("gain", "share"), [(NEEDED - 1e-3, 0.0), (NEEDED + 1e-3, BACKGROUND)])
+def test_a_background_has_to_gain_what_is_needed_beside_what_it_leaves(gain, share):
+    z, _ = blobs(60)
+    wide = log_density(z, background_gaussian(z, BACKGROUND))
+    log_q = wide - np.log(np.exp(gain) - (1.0 - BACKGROUND))
+    assert share_of_background(z, z, log_q) == share
 
 
 def test_with_a_background_mixtures_grow_anew_beside_it(monkeypatch):
