@@ -5,6 +5,7 @@ needs no TensorFlow (`conftest`).
 import contextlib
 import gc
 import importlib
+import inspect
 import io
 import os
 import shutil
@@ -320,6 +321,26 @@ def browser():
             pytest.skip(f"no Chromium to be had here: {error.message.splitlines()[0]}")
         yield started
         started.close()
+
+
+@pytest.fixture
+def seeds_drawn(monkeypatch):
+    """The seeds of TensorFlow's draws, in their order, but for draws within a graph."""
+    seeds = []
+
+    def recorded(draw):
+        signature = inspect.signature(draw)
+
+        def call(*arguments, **named):
+            seed = signature.bind(*arguments, **named).arguments["seed"]
+            seeds.append(tuple(np.asarray(seed).tolist()))
+            return draw(*arguments, **named)
+
+        return call
+
+    for name in ("stateless_uniform", "stateless_normal", "stateless_categorical"):
+        monkeypatch.setattr(tf.random, name, recorded(getattr(tf.random, name)))
+    return seeds
 
 
 @pytest.fixture

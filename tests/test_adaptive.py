@@ -184,6 +184,16 @@ def test_what_stays_keeps_its_step_size_score_and_draws():
     np.testing.assert_array_equal(found.batches.drawn, [[True] * 2] * 4 + [[False] * 2] * 3)
 
 
+def test_whatever_a_search_draws_has_a_seed_of_its_own(seeds_drawn):
+    pieces = small_pieces()
+    state, scale = pieces.begin(isotropic(np.eye(2)[[0, 1, 0, 1]], np.ones(4), np.ones(4)))
+    for r in range(2):
+        state = pieces.exchange(tf.constant(r), pieces.step(tf.constant(r), state), scale)
+    # The start's draws and spare components, a component and noise each; then of each round the
+    # step's draws, and those that tell what goes, where something comes, and how wide it is.
+    assert len(set(seeds_drawn)) == len(seeds_drawn) == 2 * 2 + 2 * 4
+
+
 def test_every_step_has_rows_of_its_own_in_the_store():
     pieces = small_pieces()
     state, _ = pieces.begin(isotropic(np.eye(2)[[0, 1, 0, 1]], np.ones(4), np.ones(4)))

@@ -159,6 +159,11 @@ def test_draws_are_of_the_density(density):
         assert x.std() == pytest.approx(error * np.sqrt(n), rel=0.1)
 
 
+def test_what_a_draw_is_of_and_its_noise_have_seeds_of_their_own(density, seeds_drawn):
+    density.sample(np.zeros((7, 2)), SEED)
+    assert len(set(seeds_drawn)) == len(seeds_drawn) >= 2
+
+
 def test_draws_depend_on_the_seed_alone(density):
     c = rng.standard_normal((60, 2))
     x = density.sample(c, SEED)

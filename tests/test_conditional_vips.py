@@ -107,6 +107,32 @@ def test_where_contexts_say_nothing_it_is_the_unconditional_step():
     np.testing.assert_allclose(kl, step.kl, atol=1e-9)
 
 
+def test_a_row_has_the_divergence_of_the_expert_that_went_farthest(monkeypatch):
+    move, found = conditional._moved, []
+    monkeypatch.setattr(
+        conditional, "_moved", lambda *given: found.append(move(*given)) or found[0]
+    )
+    options = step_options(10.0, 0.05, 1e-6)
+    c = tf.constant(contexts())
+    _, row = conditional_step(policy(), lambda rows: -(rows[:, -1] ** 2), c, SEED, options, 60)
+    ((_, kl),) = found
+    assert float(row.component_kl) == np.max(kl) > 1.1 * np.min(kl)
+
+
+def test_the_least_width_of_contexts_has_their_units():
+    scale = np.array([1000.0, 0.01])
+    old, c = policy(), contexts()
+    new = old._replace(
+        gate_slopes=old.gate_slopes / scale,
+        gate_curvatures=old.gate_curvatures / np.outer(scale, scale),
+    )
+    one, other = (
+        conditional._acting(given, tf.constant(rows), rows.var(axis=0))
+        for given, rows in ((old, c), (new, c * scale))
+    )
+    np.testing.assert_allclose(other.trils, scale[:, None] * one.trils, rtol=1e-9)
+
+
 def test_of_very_many_contexts_each_step_sees_others(monkeypatch):
     seen = []
 
@@ -121,6 +147,13 @@ def test_of_very_many_contexts_each_step_sees_others(monkeypatch):
     assert {len(rows) for rows in seen} == {10}
     assert len({tuple(rows) for rows in seen}) == 60
     assert set(np.concatenate(seen)) == set(c[:, 0])
+
+
+def test_contexts_draws_and_noise_of_each_step_have_seeds_of_their_own(monkeypatch, seeds_drawn):
+    monkeypatch.setattr(conditional, "MOST_CONTEXTS", 10)
+    c, sizes = tf.constant(contexts(40)), {"num_steps": 2, "num_samples": 30}
+    conditional_steps(policy(), lambda rows: -(rows[:, -1] ** 2), c, SEED, FREE, **sizes)
+    assert len(set(seeds_drawn)) == len(seeds_drawn) == 2 * 3
 
 
 def test_the_elbo_is_the_mean_over_what_the_policy_draws():

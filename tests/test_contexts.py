@@ -3,7 +3,7 @@
 import functools
 from dataclasses import replace
 
-from virl_tf import InputError, export, fit, fit_policy, irl, load
+from virl_tf import InputError, export, fit, fit_policy, irl, load, pooling
 from virl_tf.conditional import ConditionalMixture, conditioned, empty_conditional
 from virl_tf.contexts import DRAWS, Places, drawn, split_places
 from virl_tf.demonstrations import Data, DataOptions, prepare
@@ -19,7 +19,11 @@ from virl_tf.numerics import DENSITY
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward
-from virl_tf.policy_start import reward_start, standard_conditional_start
+from virl_tf.policy_start import (
+    conditional_start,
+    reward_start,
+    standard_conditional_start,
+)
 from virl_tf.pooling import _exponent, log_likelihoods
 from virl_tf.problem import make_problem
 from virl_tf.reward import CumulativeReward
@@ -36,6 +40,7 @@ import tensorflow as tf
 
 from tests import tiny
 from tests.shared import make_mixture, make_network, make_reward
+from tests.tiny_runs import RecordingImprove
 
 SEED = [3, 4]
 C, D = 1, 2
@@ -148,10 +153,21 @@ def test_a_context_without_a_draw_inside_has_no_say_in_the_exponent():
     assert of_all == of_others
 
 
+def test_a_function_of_the_context_does_not_get_into_the_pools_weights(monkeypatch):
+    monkeypatch.setattr(pooling, "improve", RecordingImproveOf(RecordingImprove()))
+    monkeypatch.setattr(pooling, "_exponent", lambda *_: 0.3)
+    found, start, hparams = state(loop={"mixture_average": True})
+    shifted = network_of_contexts().times(3.0)
+    rewards = start.reward, start.reward.add(shifted)
+    one, other = (
+        pooling.pool(start._replace(reward=reward), found, hparams)[1] for reward in rewards
+    )
+    assert np.std(shifted.logits(found.features(found.held_out))) > 1.0
+    assert one.effective_sample_size == pytest.approx(other.effective_sample_size, rel=1e-4)
+
+
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_a_step_of_each_method(method, monkeypatch):
-    from tests.tiny_runs import RecordingImprove
-
     class Fitter:
         def fit(self, train, held_out, previous, seed, iteration):
             self.train = train
@@ -469,6 +485,16 @@ def test_the_error_of_an_elbo_is_of_draws_within_their_contexts():
     """Between contexts the target may differ by any f(c), which is nothing about the policy."""
     found, further = (quick(lambda r, k=k: plain_target(r) + k * r[:, 0]) for k in (0.0, 100.0))
     assert 0.0 < further.elbo_error == pytest.approx(found.elbo_error, rel=0.01)
+
+
+def test_a_function_of_the_context_does_not_get_into_a_policys_start():
+    _, start, _ = state()
+    rewards = start.reward, start.reward.add(network_of_contexts().times(3.0))
+    contexts = tf.constant(CONTEXTS)
+    one, other = (
+        conditional_start(reward, contexts, 2, 0).log_prob(ROWS).numpy() for reward in rewards
+    )
+    np.testing.assert_allclose(one, other, atol=0.05)
 
 
 def test_a_policy_for_all_contexts_finds_the_truth():

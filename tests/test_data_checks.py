@@ -290,6 +290,14 @@ def test_the_documentation_has_the_shares_from_which_copies_are_told():
     assert len(examine(np.concatenate([x, x[:53]]))) == 1  # 5.03 %
 
 
+def test_a_zero_with_another_sign_is_a_copy():
+    x = data(100)
+    x[np.arange(6), np.arange(6) % 3] = 0.0
+    copies = np.where(x[:6] == 0.0, -0.0, x[:6])
+    (line,) = examine(np.concatenate([x, copies]))
+    assert "6% of the rows repeat another one" in line
+
+
 def test_copies_are_fewer_than_three_times_those_of_chance():
     """Of columns that hang together chance gives more of them than shuffled ones have."""
     z = np.random.default_rng(0).standard_normal((1500, 2))

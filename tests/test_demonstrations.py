@@ -202,6 +202,12 @@ def test_rows_of_a_group_of_more_than_half_are_spread_over_the_folds(sizes):
         assert sum(small in groups[part] for part in parts) == 1
 
 
+def test_a_group_of_half_of_the_rows_is_in_one_fold():
+    groups = np.repeat([0, 1, 2, 3], [30, 10, 10, 10])
+    parts = folds(60, 4, 0, groups)
+    assert sorted(len(part) for part in parts) == [10, 10, 10, 30]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -261,6 +267,12 @@ def test_contexts_of_few_values_keep_them():
     np.testing.assert_array_equal(rows[:, :1], c)
     assert len(np.unique(rows[:, 1])) == 200
     assert rows[:, 1].min() >= 3.0
+
+
+def test_nothing_is_held_out_where_only_a_handful_of_rows_could_be():
+    groups = np.repeat(np.arange(3), [45, 3, 2])
+    for seed in range(4):
+        assert len(prepared(normal(50), seed, groups=groups, held_out=0.2).test) == 0
 
 
 def test_a_score_never_rests_on_a_handful_of_rows():

@@ -65,6 +65,11 @@ def test_draws_have_a_row_each(density, n):
     assert np.isfinite(x).all()
 
 
+def test_what_a_draw_is_of_and_its_noise_have_seeds_of_their_own(density, seeds_drawn):
+    density.sample(7, SEED)
+    assert len(set(seeds_drawn)) == len(seeds_drawn) >= 2
+
+
 def test_draws_depend_on_the_seed_alone(density):
     x = density.sample(50, SEED)
     np.testing.assert_array_equal(x, density.sample(50, tf.constant(SEED)))

@@ -5,6 +5,8 @@ from virl_tf.discriminator.fit import (
     Classes,
     DiscriminatorFitter,
     LogitData,
+    _loss_and_accuracy,
+    borrowed_fitter,
     chance_loss,
     weighted_cross_entropy,
 )
@@ -224,6 +226,24 @@ def test_another_fitter_gives_the_same_fit(fitter):
     assert same(one, other)
 
 
+def test_a_fitter_is_lent_to_one_at_a_time_and_for_its_own_hyperparameters(monkeypatch):
+    monkeypatch.setattr(discriminator_fit, "_IDLE", {})
+    own = tiny.hparams()
+    others = [
+        (3, own),
+        (2, tiny.hparams(training={"num_epochs": 9})),
+        (2, tiny.hparams(network={"layer_size": 16})),
+    ]
+    with borrowed_fitter(2, own) as first, borrowed_fitter(2, own) as second:
+        assert first is not second
+    for given in others:
+        with borrowed_fitter(*given) as other:
+            assert other not in (first, second)
+            assert other.hparams == given[1].training
+    with borrowed_fitter(2, own) as again:
+        assert again in (first, second)
+
+
 def test_compiled_epoch_is_traced_once(fitter):
     before = fitter.num_traces
     for t, seed in enumerate([0, 3, 2**40]):
@@ -401,6 +421,14 @@ def test_the_held_out_loss_is_that_of_the_averaged_weights():
     logits = [network.logits(each.z).numpy() for each in held_out]
     expected = reference.weighted_cross_entropy(*logits, np.asarray(held_out.negatives.weights))
     assert info.validation_loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_accuracy_is_the_weighted_share_of_right_answers():
+    expert, sample = tf.constant([1.0, -1.0, 2.0, 0.0]), tf.constant([-1.0, 0.0, 3.0])
+    weights = tf.constant([0.5, 1.0, 2.0])
+    _, accuracy = _loss_and_accuracy(expert, sample, weights)
+    right = 2.0 / 4.0 + (0.5 + 1.0) / 3.0  # each class by its own number
+    assert float(accuracy) == pytest.approx(right / (1.0 + (0.5 + 1.0 + 2.0) / 3.0))
 
 
 @pytest.mark.parametrize("offset", [0.0, 2.0])

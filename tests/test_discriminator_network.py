@@ -218,6 +218,12 @@ def test_dropped_units_are_a_bernoulli_process(rate, fused):
         assert abs(events.mean() - probability) < 5.0 * deviation
 
 
+def test_the_first_and_the_last_unit_are_dropped_as_often_as_others():
+    mask = tf.function(lambda seed: _bernoulli_mask(4, 0.5, seed), autograph=False)
+    masks = np.stack([mask(tf.constant([i, 7])).numpy() for i in range(400)])
+    np.testing.assert_allclose((masks == 0.0).mean(axis=0), 0.5, atol=0.1)  # 4 standard errors
+
+
 def test_a_tiny_rate_drops_hardly_anything():
     mask = _bernoulli_mask(256_000, 1e-10, [3, 7]).numpy()
     np.testing.assert_array_equal(mask, np.ones(256_000))

@@ -1,18 +1,22 @@
 """How many Gaussians, and of which covariances."""
 
-from virl_tf.em import choice
+from types import SimpleNamespace
+
+from virl_tf.em import choice, density
 from virl_tf.em.by_bic import bic_mixture
 from virl_tf.em.choice import choose_mixture
-from virl_tf.em.density import describe_density
+from virl_tf.em.density import conditional_fits, density_fit, describe_density
 from virl_tf.em.em import (
     FULL,
     Covariances,
     are_few,
     em_mixture,
+    em_start,
     left_by_two_means,
     standardised,
 )
 from virl_tf.em.growth import grow
+from virl_tf.mixture import moments
 
 import numpy as np
 import pytest
@@ -103,8 +107,8 @@ def test_a_group_of_most_rows_leaves_enough_to_train_on(rows):
     assert choose_mixture(clusters(rows, 2, modes=1), 0, groups).components <= 2
 
 
-@pytest.mark.parametrize("n", [60, 600])
-def test_rows_of_one_group_are_all_held_out_or_none(monkeypatch, n):
+@pytest.mark.parametrize(("n", "components"), [(60, None), (60, 3), (600, None)])
+def test_rows_of_one_group_are_all_held_out_or_none(monkeypatch, n, components):
     groups = np.random.default_rng(1).permutation(np.repeat(np.arange(n // 6), 6))
     x = np.column_stack([groups, np.random.default_rng(2).standard_normal(n)])
     found = []
@@ -118,12 +122,32 @@ def test_rows_of_one_group_are_all_held_out_or_none(monkeypatch, n):
 
     monkeypatch.setattr(choice, "_cross_validated", of_few)
     monkeypatch.setattr(choice, "_by_held_out_rows", of_many)
-    choose_mixture(x, 0, groups)
+    choose_mixture(x, 0, groups, components)
     assert len(found) == (len(choice.COVARIANCES) * choice.FOLDS if n == 60 else 1)
     for rows, held_out in found:
         out, others = (set(part[:, 0]) for part in (rows[held_out], np.delete(rows, held_out, 0)))
         assert not out & others
         assert len(out) == n // 30
+
+
+@pytest.mark.parametrize(
+    ("describe", "rows"),
+    [(density_fit, 60), (density_fit, 300), (conditional_fits, 60), (conditional_fits, 900)],
+)
+def test_whatever_holds_out_rows_is_told_their_groups(monkeypatch, describe, rows):
+    told = []
+
+    def found(x, seed, groups=None):
+        told.append(groups)
+        growth = SimpleNamespace(mixture=moments)
+        return SimpleNamespace(mixture=moments, on=lambda x: growth)
+
+    monkeypatch.setattr(density, "mean_of_starts", found)
+    monkeypatch.setattr(density, "grow", found)
+    groups = np.repeat(np.arange(rows // 6), 6)
+    describe(clusters(rows, 2), 0, groups)
+    assert len(told) == 1
+    assert told[0] is groups
 
 
 @pytest.mark.slow
@@ -133,6 +157,13 @@ def test_copies_do_not_choose_spikes():
     alone = choose_mixture(copies, 0)
     grouped = choose_mixture(copies, 0, groups=np.repeat(np.arange(60), 5))
     assert grouped.components <= 3 < alone.components
+
+
+@pytest.mark.parametrize(("rows", "ridge"), [(10, 1e-3), (9, 1e-2)])
+def test_a_start_on_fewer_than_five_rows_for_each_number_of_a_mean_has_a_larger_ridge(rows, ridge):
+    x = 3.0 * np.random.default_rng(0).standard_normal((rows, 1))
+    found = em_start(x, 1, 0).covariances
+    np.testing.assert_allclose(found, [[[(1.0 + ridge) * x.var()]]], rtol=1e-6)
 
 
 def test_tied_covariances_are_one_for_all():

@@ -26,6 +26,7 @@ from virl_tf.em.shrunk import (
     from_clusters,
     from_labels,
     log_densities,
+    log_density,
     log_joint,
     maximise,
     of_further_rows,
@@ -34,6 +35,7 @@ from virl_tf.em.shrunk import (
     without_empty,
 )
 from virl_tf.em.stacking import (
+    NEEDED,
     ONE_WIDTH,
     WIDER,
     WIDTHS,
@@ -41,6 +43,7 @@ from virl_tf.em.stacking import (
     in_widths,
     mean_density,
     mean_is_no_better,
+    share_of_background,
     shares_of_widths,
     stacked,
 )
@@ -253,6 +256,17 @@ def test_components_that_em_has_emptied_are_gone():
     assert found.weights.sum() == pytest.approx(1.0)
 
 
+def test_a_background_keeps_its_share_where_a_component_is_gone():
+    z, _ = blobs(60)
+    wide = background_gaussian(z, 0.1)
+    three = beside(maximise(z, from_clusters(z, 3, 0), 1.0), wide)
+    weights = np.append(three.weights, 1e-9)
+    both = [np.concatenate([array, array[:1]]) for array in three[1:3]]
+    found = without_empty(Gaussians(weights, *both, wide), 60)
+    np.testing.assert_allclose(found.weights, three.weights, rtol=1e-6)
+    assert found.all.weights.sum() == pytest.approx(1.0)
+
+
 def test_growth_ends_where_a_split_empties_a_component_and_gains_next_to_nothing(monkeypatch):
     """Otherwise the next round splits the same rows again, for ever: seen on 6,900 paths."""
     z, _ = blobs(90)
@@ -385,6 +399,29 @@ def test_the_background_is_judged_by_rows_beside_their_own_densities(monkeypatch
     grow(x, 0)
     ((_, unseen, log_q),) = seen
     np.testing.assert_array_equal(unseen[:, 0], log_q)
+
+
+@pytest.mark.parametrize(("gain", "share"), [(NEEDED - 1e-3, 0.0), (NEEDED + 1e-3, BACKGROUND)])
+def test_a_background_has_to_gain_what_is_needed_beside_what_it_leaves(gain, share):
+    z, _ = blobs(60)
+    wide = log_density(z, background_gaussian(z, BACKGROUND))
+    log_q = wide - np.log(np.exp(gain) - (1.0 - BACKGROUND))
+    assert share_of_background(z, z, log_q) == share
+
+
+def test_with_a_background_mixtures_grow_anew_beside_it(monkeypatch):
+    given = []
+
+    def record(z, parts, more, seed, background=None):
+        given.append(background)
+        return [Grown(0.0, 1.0, from_clusters(z, 1, 0))]
+
+    monkeypatch.setattr("virl_tf.em.growth.grown_on", record)
+    monkeypatch.setattr("virl_tf.em.growth.share_of_background", lambda *_: 0.02)
+    grow(blobs(200)[0], 0)
+    nothing, background = given
+    assert nothing is None
+    np.testing.assert_array_equal(background.weights, [0.02])
 
 
 def test_a_background_has_its_share_of_the_density():

@@ -79,6 +79,15 @@ def test_a_held_out_bandwidth_that_is_known_is_not_sought_again(monkeypatch):
     np.testing.assert_allclose(density_widths(x, 2.0 * bandwidth, 5), 2.0 * sought, rtol=1e-6)
 
 
+def test_a_bandwidth_is_sought_with_groups_held_out_together():
+    """Else copies of a row ask for waves as short as what tells them apart."""
+    rows = np.random.default_rng(0).standard_normal((100, 2))
+    noise = 1e-3 * np.random.default_rng(1).standard_normal((300, 2))
+    copies = np.repeat(rows, 3, axis=0) + noise
+    widths = density_widths(copies, None, 0, np.repeat(np.arange(100), 3))
+    assert widths.min() > 0.5 > 0.1 > density_widths(copies, None, 0).max()
+
+
 def test_frequencies_depend_on_the_seed():
     one, again, other = (draw_frequencies(np.ones(2), HPARAMS, seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, again)
@@ -119,6 +128,16 @@ def test_they_run_through_one_or_two_columns_and_differ():
     again, other = (chosen(normal(), normal(seed=1), seed=seed) for seed in (0, 1))
     np.testing.assert_array_equal(again, found)
     assert not np.isin(other[other != 0.0], found).any()
+
+
+def test_they_are_as_long_as_the_columns_that_they_run_through_are_many_and_wide():
+    """Of equal samples, so that none is likelier to be chosen."""
+    widths, z = np.array([1.0, 4.0]), tf.zeros([2, 2])
+    found = widths[:, None] * choose_frequencies(z, z, widths, 400, 0)
+    through_both = (found != 0.0).all(axis=0)
+    for columns, lengths in ((1, found[:, ~through_both]), (2, found[:, through_both])):
+        variances = [np.mean(column[column != 0.0] ** 2) for column in lengths]
+        np.testing.assert_allclose(variances, 1.0 / columns**2, rtol=0.4)
 
 
 def test_what_is_not_chance_is_told_from_what_is():

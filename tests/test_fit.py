@@ -9,7 +9,7 @@ from virl_tf.domain import Domain
 from virl_tf.irl import Info
 from virl_tf.mixture import Mixture
 from virl_tf.reward import CumulativeValues
-from virl_tf.score import NORMALISER_DRAWS, _mean, normaliser_error, score
+from virl_tf.score import NORMALISER_DRAWS, _mean, log_inside, normaliser_error, score
 from virl_tf.summary import reward_in_words, score_warnings, training_warnings
 
 import numpy as np
@@ -209,6 +209,27 @@ def test_the_score_is_that_of_held_out_rows(fitted):
     assert score.over_em["policy"]["mean"] == pytest.approx(difference)
 
 
+def test_em_and_kernels_have_not_seen_the_rows_that_they_are_scored_on(tmp_path, monkeypatch):
+    module, seen = import_module("virl_tf.summary"), {}
+    em_mixture, score_of = module.em_mixture, module.score
+
+    def record_em(x, *rest):
+        seen["EM"] = x
+        return em_mixture(x, *rest)
+
+    def record_score(test, reward, policy, kde, *rest):
+        seen["KDE"], seen["test"] = kde.points.numpy(), test
+        return score_of(test, reward, policy, kde, *rest)
+
+    monkeypatch.setattr(module, "em_mixture", record_em)
+    monkeypatch.setattr(module, "score", record_score)
+    tiny_fit("eim", hparams=ONE_ITERATION, directory=tmp_path / "run")
+    with np.load(tmp_path / "run" / "demonstrations.npz") as arrays:
+        train, test = (np.sort(arrays[name], axis=0) for name in ("train", "test"))
+    for name, rows in {"EM": train, "KDE": train, "test": test}.items():
+        np.testing.assert_array_equal(np.sort(seen[name], axis=0), rows)
+
+
 def test_bounds_count_for_all_densities():
     """A reward that is EM inside of bounds is no better than EM."""
     em = make_mixture(3)
@@ -221,6 +242,23 @@ def test_bounds_count_for_all_densities():
     found = score(test, reward, em, em, em, seed=0)
     assert abs(found.over_em["recovered reward"]["mean"]) < 0.05
     assert found.over_em["policy"] == {"mean": 0.0, "standard_error": 0.0}
+
+
+def test_a_density_without_a_draw_inside_of_the_bounds_is_not_infinitely_likely():
+    far = tf.fill([2], tf.constant(1e3, tf.float64))
+    domain = Domain(far, far + 1.0, 0.0 * far)
+    reward = make_reward([], base=make_mixture(1))._replace(domain=domain)
+    found = log_inside(make_mixture(1), reward, NORMALISER_DRAWS, 0)
+    np.testing.assert_array_equal(found, [-np.log(NORMALISER_DRAWS)])
+
+
+def test_the_normaliser_is_sought_where_kernels_are_and_the_policy_is_not():
+    one = make_mixture(1)
+    other = one._replace(means=one.means + 50.0)
+    both = Mixture(*(tf.concat(pair, axis=0) for pair in zip(one, other, strict=True)))
+    both = both._replace(log_weights=both.log_weights - np.log(2.0))
+    found = score(both.sample(40, 0).numpy(), make_reward([], base=both), one, both, one, seed=0)
+    assert found.log_normaliser == pytest.approx(0.0, abs=0.05)
 
 
 @pytest.mark.parametrize("sizes", [pytest.param((360, 40), marks=pytest.mark.slow), (80, 5, 15)])

@@ -627,9 +627,9 @@ def test_files_of_a_run_that_was_killed_before_its_pictures_are_completed(call, 
     assert style.read(out, "grid.npz")["axes"].shape == (2, own_demonstrations.RESOLUTION)
 
 
-@pytest.mark.parametrize(("value", "warned"), [(-0.9, 0), (10.9, 0), (-1.1, 1), (11.1, 1)])
-def test_a_context_a_tenth_outside_is_no_guess(value, warned):
-    columns = [{"name": "goal", "min": 0.0, "max": 10.0}]
+@pytest.mark.parametrize(("value", "warned"), [(99.1, 0), (110.9, 0), (98.9, 1), (111.1, 1)])
+def test_a_context_a_tenth_of_their_span_outside_is_no_guess(value, warned):
+    columns = [{"name": "goal", "min": 100.0, "max": 110.0}]
     assert len(far_away(np.array([value]), columns)) == warned
 
 

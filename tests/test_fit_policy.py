@@ -7,7 +7,7 @@ from virl_tf.contexts import Places
 from virl_tf.domain import Domain
 from virl_tf.hparams import search_hparams
 from virl_tf.mixture import Mixture, gaussian
-from virl_tf.policy_elbo import measured
+from virl_tf.policy_elbo import Measured, measured
 from virl_tf.policy_schedule import AFTER_SEARCH, FIXED
 from virl_tf.policy_start import constrained_start, spread_start, standard_conditional_start
 from virl_tf.policy_steps import Steps
@@ -232,6 +232,12 @@ def test_a_recovered_reward_is_a_target(reward, on_reward):
     spread = spread_start(reward, 3, 0)
     from_spread = quick(reward, num_components=3, num_steps=1, initial_policy=spread)
     assert on_reward.history.elbo.iloc[0] > from_spread.history.elbo.iloc[0] + 0.1
+
+
+def test_components_spread_over_demonstrations_have_their_share_of_the_volume(reward):
+    spread = spread_start(reward, 5, 0)
+    volumes = np.linalg.det(spread.scale_trils)
+    np.testing.assert_allclose(5.0 * volumes, np.prod(reward.features.scale), rtol=1e-9)
 
 
 @pytest.mark.usefixtures("on_reward")
@@ -544,6 +550,15 @@ def test_a_policy_below_its_start_is_not_returned(two_modes):
     assert abs(fitted.elbo) < 1e-9
 
 
+def test_a_policy_that_seems_hardly_below_its_start_is_returned(monkeypatch, recwarn):
+    found = iter([Measured(1.0, 0.1, 1.0), Measured(1.1, 0.1, 1.0)])  # the policy, its start
+    monkeypatch.setattr(fit_policy_module, "measured", lambda *_: next(found))
+    start = gaussian(np.zeros(2), np.eye(2))
+    fitted = quick(initial_policy=start)
+    assert (fitted.elbo, fitted.warnings, len(recwarn)) == (1.0, (), 0)
+    assert not np.array_equal(fitted.policy.means, start.means)
+
+
 def test_the_elbo_has_an_error_and_the_result_says_so():
     fitted = quick(normal, 2, 1, search=False, num_steps=3)
     assert fitted.rising is False
@@ -692,6 +707,18 @@ def test_few_draws_inside_leave_the_start_as_it_is(ways):
     assert constrained_start(ways.mixture, target, 4, seed=0) is None
 
 
+def test_a_component_without_a_draw_inside_keeps_a_weight(ways, monkeypatch):
+    def one_of_two_elsewhere(mixture, num_components):
+        one = gaussian(np.zeros(2), np.eye(2))
+        both = (tf.repeat(array, 2, axis=0) for array in one)
+        return Mixture(*both)._replace(means=tf.constant([[0.0, 0.0], [90.0, 0.0]], tf.float64))
+
+    monkeypatch.setattr("virl_tf.policy_start.resized", one_of_two_elsewhere)
+    weights = np.exp(constrained_start(ways.mixture, ways.log_prob, 2, seed=0).log_weights)
+    assert 0.0 < weights[1] < 1e-3
+    assert weights.sum() == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("dim", [6, 11])
 def test_a_narrow_constraint_has_no_spikes_for_a_start(dim):
     """Of 200 draws inside: copies of them would have one on each."""
@@ -779,6 +806,13 @@ def test_a_constraint_starts_from_shares_at_temperature_one(ways):
 def test_bad_temperatures_are_refused(temperature):
     with pytest.raises(InputError, match="temperature must be a finite number > 0"):
         quick(temperature=temperature)
+
+
+@pytest.mark.parametrize(("rise", "rising"), [(0.009, False), (0.011, True)])
+def test_a_rise_that_is_not_worth_more_steps_is_none(rise, rising):
+    elbo = np.repeat([0.0, 1.0, 1.0 + rise], policy_watch.LATEST)
+    assert policy_watch.rises(elbo) is rising
+    assert not policy_watch.rises(elbo[-policy_watch.LATEST :])
 
 
 def test_a_policy_at_its_best_rises_no_more():

@@ -1,4 +1,5 @@
 from virl_tf import InputError
+from virl_tf.mixture import gaussian
 from virl_tf.tasks import RandomGaussians, slice_sampling
 
 import numpy as np
@@ -197,3 +198,18 @@ def test_bad_arguments_are_refused_by_name(arguments):
     name = next(iter(arguments))
     with pytest.raises(InputError, match=name):
         RandomGaussians(**{"num_modes": 3, **arguments})
+
+
+def test_a_chain_makes_as_many_transitions_as_are_asked_for(monkeypatch):
+    """The last of which is the draw."""
+    made = []
+
+    def count(num_results, state, *, num_burnin_steps, **_):
+        made.append(num_results + num_burnin_steps)
+        return state[None]
+
+    monkeypatch.setattr(slice_sampling.tfp.mcmc, "sample_chain", count)
+    monkeypatch.setattr(slice_sampling, "_BLOCK", 3)
+    prior = gaussian(np.zeros(1), np.eye(1))
+    assert slice_sampling._draw_block(prior.log_prob, prior, [1, 2], 7).shape == (3, 1)
+    assert made == [7]

@@ -5,7 +5,7 @@ from virl_tf.demonstrations import Data
 from virl_tf.discriminator.fit import DiscriminatorFitter
 from virl_tf.methods import EIM, METHODS, PAPER_METHODS, VIRL
 from virl_tf.mixture import resized
-from virl_tf.numerics import compiled
+from virl_tf.numerics import compiled, split_seed
 from virl_tf.observers import ProgressBar
 from virl_tf.persistence.checkpoint import load_state, save_state
 from virl_tf.problem import make_problem
@@ -200,9 +200,17 @@ def test_iterations_draw_different_negatives(recorded):
     assert (two - one)[:of_policy].std() > 0.1
 
 
-def test_info_reports_the_policys_last_step(recorded):
+@pytest.mark.usefixtures("recorded")
+def test_the_policys_steps_have_a_seed_of_their_own_in_each_iteration(improve):
+    draws = [tuple(split_seed(0, t, "negatives").tolist()) for t in (0, 1)]
+    assert len({*improve.seeds, *draws}) == 4
+
+
+def test_info_reports_the_policys_last_step_and_the_most_that_any_of_them_rejected(recorded):
     infos = recorded[6]
     assert [info.elbo for info in infos] == [1.0, 2.0]
+    assert [info.component_kl for info in infos] == [1.0, 2.0]
+    assert [info.rejected_samples for info in infos] == [1.0, 2.0]
     assert all(info.sample_seconds >= 0.0 and info.training_seconds >= 0.0 for info in infos)
     assert [info.mixture_exponent for info in infos] == [0.0, 0.0]
 

@@ -1,6 +1,6 @@
 from virl_tf.conditional import conditioned
-from virl_tf.em.by_bic import bic_mixture
-from virl_tf.em.em import em_mixture
+from virl_tf.em.by_bic import _split, bic_mixture
+from virl_tf.em.em import em_mixture, fit_em
 from virl_tf.mixture import (
     BACKGROUND,
     Mixture,
@@ -456,6 +456,30 @@ def test_bic_finds_the_number_of_components(unit):
     found = np.asarray(mixture.means)[np.argsort(np.asarray(mixture.means) @ [1.0, 2.0])]
     np.testing.assert_allclose(found, unit * centres, atol=0.2 * unit)
     np.testing.assert_allclose(np.exp(mixture.log_weights), 1.0 / 3.0, atol=0.05)
+
+
+@pytest.mark.parametrize(("rows", "starts"), [(149, [1]), (150, [1, 10])])
+def test_bic_starts_from_several_components_too_where_rows_are_enough(monkeypatch, rows, starts):
+    """Where two Gaussians are no better than one, though many are."""
+    counts = []
+
+    def grown(z, count, seed):
+        counts.append(count)
+        return fit_em(z, 3 if count > 1 else 1, seed)
+
+    monkeypatch.setattr("virl_tf.em.by_bic._grown", grown)
+    rng = np.random.default_rng(0)
+    x = 8.0 * rng.integers(0, 3, (rows, 1)) + rng.standard_normal((rows, 2))
+    assert bic_mixture(x, 0).num_components == (3 if len(starts) > 1 else 1)
+    assert counts == starts
+
+
+def test_em_starts_with_the_weight_of_a_component_shared_by_its_halves():
+    rng = np.random.default_rng(0)
+    x = np.repeat([0.0, 20.0, 28.0], [300, 100, 200])[:, None] + rng.standard_normal((600, 1))
+    start = _split(x, fit_em(x, 2, 0), 0)
+    found = start["weights_init"][np.argsort(start["means_init"][:, 0])]
+    np.testing.assert_allclose(found, [1 / 2, 1 / 6, 1 / 3], atol=0.01)
 
 
 @pytest.mark.parametrize("rows", [2, 5])

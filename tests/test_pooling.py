@@ -229,6 +229,13 @@ def test_its_draws_are_its_own():
     assert len(set(seeds)) == len(seeds) == 4
 
 
+def test_the_seed_of_its_policys_steps_is_that_of_no_other_draws(improve):
+    problem, state, hparams = iterated()
+    pooling.pool(state, problem, hparams)
+    draws = [tuple(split_seed(problem.seed, t, "pooling").tolist()) for t in range(3)]
+    assert len({*improve.seeds, *draws}) == 3 + len(draws)
+
+
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_what_is_due(method):
     with_mixture, state, _ = start(method, loop=POOLED)

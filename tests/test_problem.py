@@ -68,6 +68,15 @@ def test_frequencies_are_chosen_where_the_prior_is_a_mixture():
     assert plain.features.frequencies.shape == (2, 0)
 
 
+def test_the_prior_is_compared_with_training_rows_in_each_of_their_contexts():
+    rows = np.arange(21.0).reshape(7, 3)
+    where = problem_module._where_compared(Data(rows, num_contexts=1))
+    contexts, counts = np.unique(where.rows, return_counts=True)
+    np.testing.assert_array_equal(contexts, rows[:, 0])
+    assert counts.sum() == problem_module.COMPARED_DRAWS
+    assert np.ptp(counts) <= 1
+
+
 def test_frequencies_come_from_the_held_out_bandwidth_that_the_estimate_has():
     network = {"num_frequencies": 5}
     sought = problem_of(network=network)  # beside an estimate of another bandwidth
@@ -212,6 +221,19 @@ def test_whatever_is_chosen_by_held_out_rows_is_told_their_groups(monkeypatch):
     options = tiny.hparams(loop={"mixture_average": True}, network={"num_frequencies": 4})
     make_problem(Data(X, groups), options, 0)
     assert sorted(told) == ["density_fit", "density_widths", "fit_kde"]
+
+
+def test_what_smooths_the_mixture_is_told_which_rows_it_has_not_seen(monkeypatch):
+    describe, given = problem_module.describe_rows, []
+    monkeypatch.setattr(
+        problem_module, "describe_rows", lambda *rows: given.append(rows) or describe(*rows)
+    )
+    options = tiny.hparams(loop={"mixture_average": True})
+    problem = make_problem(Data(X, num_contexts=1), options, 0)
+    ((_, train, held_out, num_contexts),) = given
+    np.testing.assert_array_equal(train, problem.train)
+    np.testing.assert_array_equal(held_out, problem.held_out)
+    assert num_contexts == 1
 
 
 # --- the mixture for pooling ----------------------------------------------------------------------

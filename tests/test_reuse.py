@@ -82,6 +82,19 @@ def test_what_a_component_has_not_drawn_weighs_nothing():
     assert (weights[:, 4:] == 0.0).all()
 
 
+def test_what_a_component_was_before_it_drew_is_no_part_of_the_mean():
+    start = make_mixture(1)
+    policies = [moved(start, 0.2), moved(start, -0.1)]
+    batches = no_batches(start, 3, 4)
+    for i, policy in enumerate(policies):
+        batches = with_latest(batches, drawn(policy, 4, i), policy)
+    evaluated, _, weights = weighed(batches)
+    x = evaluated.points[:, :8]
+    before, now = (np.exp(policy.log_prob(x)[0]) for policy in policies)
+    expected = now / (before + now)
+    np.testing.assert_allclose(weights[0, :8], 12.0 * expected / expected.sum(), rtol=1e-9)
+
+
 def test_the_oldest_batch_goes():
     policies = [moved(make_mixture(2), 0.1 * i) for i in range(4)]
     batches = no_batches(policies[0], 2, 4)
@@ -102,6 +115,21 @@ def test_weighed_means_are_those_of_the_component_now():
     assert (np.abs(mean - policies[-1].means[0]) < 5.0 * error).all()
     unweighed = np.abs(x.mean(axis=0) - policies[-1].means[0])
     assert (unweighed > 20.0 * error).all()
+
+
+def test_gains_are_means_over_what_components_are_now():
+    policy = make_mixture(2)
+    batches = no_batches(policy, 3, 4)
+    for i, before in enumerate([moved(policy, 0.6), moved(policy, 0.3)]):
+        latest = drawn(before, 4, i)
+        values = tf.reshape(gaussian(tf.reshape(latest.points, [-1, 2])), [2, 4])
+        batches = with_latest(batches, latest._replace(values=values), before)
+    _, _, seen = vips_step(policy, gaussian, SEED, OPTIONS, 4, batches=batches)
+    evaluated, _, weights = weighed(seen.batches)
+    x = tf.reshape(evaluated.points, [-1, 2])
+    ratios = np.reshape(gaussian(x) - policy.log_prob(x), weights.shape)
+    np.testing.assert_allclose(seen.gains, np.mean(weights * ratios, axis=1), rtol=1e-9)
+    assert (np.abs(seen.gains - ratios.mean(axis=1)) > 0.1).all()
 
 
 @pytest.mark.parametrize("dim", [2, 11])  # normal equations, conjugate gradients

@@ -123,6 +123,17 @@ def test_gradients_are_used_where_they_say_all(log_prob, expected):
     assert slopes_say_all(log_prob, points(100, 2)) is expected
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_what_is_infinitely_low_between_points_has_a_jump():
+    x = tf.constant([[-1.0, 0.0], [1.0, 0.0]], tf.float64)
+
+    def divided(x):
+        return tf.where(tf.abs(x[:, 0]) < 0.3, tf.constant(-np.inf, tf.float64), wavy(x))
+
+    assert slopes_say_all(wavy, x)
+    assert not slopes_say_all(divided, x)
+
+
 def test_a_single_point_is_enough_to_ask():
     assert slopes_say_all(wavy, points(1, 2))
 

@@ -278,6 +278,18 @@ def test_held_out_samples_have_no_say_in_their_prediction(fold):
     np.testing.assert_allclose(weights @ changed, weights @ y)
 
 
+@pytest.mark.parametrize("steps", [11, 13])
+def test_each_sample_is_held_out_once_but_for_the_ends(monkeypatch, steps):
+    used, project = [], bases.projection
+    monkeypatch.setattr(
+        bases, "projection", lambda curves, rows: used.append(rows) or project(curves, rows)
+    )
+    bases.held_out_error(waves(4, steps), bases.movement_primitive(steps, 3, ()))
+    assert len(used) == bases.FOLDS
+    times_left_out = bases.FOLDS - np.bincount(np.concatenate(used))
+    np.testing.assert_array_equal(times_left_out, [0, *[1] * (steps - 2), 0])
+
+
 # --- waypoints and components ---------------------------------------------------------------------
 
 

@@ -90,6 +90,19 @@ def test_inactive_bound_gives_the_exact_optimum(dim):
     np.testing.assert_allclose(covariance, np.linalg.inv(a), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["mild", "indefinite"])
+def test_a_bound_that_is_hardly_active_is_reached(kind):
+    """With an eta that is hardly above the least that is allowed."""
+    a, b = component_problem(2, kind)
+    least = max(0.0, -np.linalg.eigvalsh(a)[0])
+    precision = (a + (least + 1e-6) * np.eye(2)) / (1.0 + least + 1e-6)
+    mean = np.linalg.solve(precision, b) / (1.0 + least + 1e-6)
+    bound = reference.gaussian_kl(mean, np.linalg.inv(precision))
+    _, _, kl, eta = step(a, b, bound)
+    assert eta - least == pytest.approx(1e-6, rel=1e-3)
+    assert kl == pytest.approx(bound, rel=1e-6)
+
+
 def test_a_component_at_its_optimum_stays():
     mean, covariance, kl, eta = step(np.eye(3), np.zeros(3), 1e-6)
     np.testing.assert_allclose(mean, np.zeros(3), atol=1e-12)

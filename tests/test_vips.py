@@ -82,6 +82,16 @@ def test_step_reports_the_mixture_it_started_from():
     assert float(info.rejected) == 0.0
 
 
+def test_a_row_has_the_divergence_of_the_component_that_went_farthest(monkeypatch):
+    move, found = vips._move_components, []
+    monkeypatch.setattr(
+        vips, "_move_components", lambda *given: found.append(move(*given)) or found[0]
+    )
+    _, info = step(make_mixture(3), wavy, bounds=(10.0, 0.02))
+    (steps,) = found
+    assert float(info.component_kl) == np.max(steps.kl) > 1.1 * np.min(steps.kl)
+
+
 def test_scale_trils_stay_lower_triangular_with_positive_diagonals():
     new, _ = step(make_mixture(3), wavy, bounds=(1.0, 1.0))
     trils = new.scale_trils.numpy()

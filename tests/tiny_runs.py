@@ -96,13 +96,16 @@ class RecordingFitter:
 
 
 class RecordingImprove:
-    """In the place of VIPS: moves the means by 0.1 and remembers its targets."""
+    """In the place of VIPS: moves the means by 0.1 and remembers its targets and seeds."""
 
     def __init__(self):
         self.targets = []
+        self.seeds = []
 
     def __call__(self, policy, target, seed, hparams, contexts=None):
         self.targets.append(target)
+        self.seeds.append(tuple(np.asarray(seed).tolist()))
         last = [0.0, float(len(self.targets))]
         history = VipsHistory(*(tf.constant(last, tf.float64) for _ in VipsHistory._fields))
+        history = history._replace(rejected=history.rejected[::-1])
         return policy._replace(means=policy.means + 0.1), history

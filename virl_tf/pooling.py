@@ -89,7 +89,6 @@ def _exponent(state: State, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor) -
     lack = held_out[likeliest] - held_out
     standard_errors = lack.std(axis=1) / np.sqrt(held_out.shape[1])
     as_good = (means[likeliest] - means <= standard_errors) & (EXPONENTS <= 0.5)
-    as_good[: likeliest + 1] = False
     return float(max([EXPONENTS[likeliest], *EXPONENTS[as_good]]))
 
 
