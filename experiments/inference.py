@@ -13,9 +13,9 @@ from virl_tf.fit_policy import PolicyResult, fit_policy
 from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.policy_file import save_policy
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.policy_schedule import AFTER_SEARCH, FIXED, KEPT_SHARES
+from virl_tf.policy_fit.schedule import AFTER_SEARCH, FIXED, KEPT_SHARES
+from virl_tf.policy_fit.targets import NowhereInsideError, Support
 from virl_tf.reward import Reward
-from virl_tf.targets import NowhereInsideError, Support
 from virl_tf.validation import InputError, as_option, check_choice, check_positive
 
 import numpy as np

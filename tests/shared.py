@@ -13,7 +13,7 @@ import sqlite3
 import sys
 from pathlib import Path
 
-from virl_tf import policy_schedule, problem
+from virl_tf import problem
 from virl_tf.discriminator import fit as discriminator_fit
 from virl_tf.em import choice, density, few_rows
 from virl_tf.em.shrunk import SHARED
@@ -23,6 +23,7 @@ from virl_tf.irl import State
 from virl_tf.mixture import Mixture, empty_mixture
 from virl_tf.network_stack import FrozenNetwork, empty_stack
 from virl_tf.numerics import DENSITY, NETWORK, compiled
+from virl_tf.policy_fit import schedule as policy_schedule
 from virl_tf.reward import Reward
 from virl_tf.tasks import slice_sampling
 from virl_tf.vips import conditional, vips

@@ -19,7 +19,7 @@ from virl_tf.numerics import DENSITY
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward
-from virl_tf.policy_start import (
+from virl_tf.policy_fit.start import (
     conditional_start,
     reward_start,
     standard_conditional_start,

@@ -2,18 +2,20 @@ import os
 import signal
 import sys
 
-from virl_tf import InputError, fit_policy, policy_schedule, policy_watch
+from virl_tf import InputError, fit_policy
 from virl_tf.contexts import Places
 from virl_tf.domain import Domain
 from virl_tf.hparams import search_hparams
 from virl_tf.mixture import Mixture, gaussian
-from virl_tf.policy_elbo import Measured, measured
-from virl_tf.policy_schedule import AFTER_SEARCH, FIXED
-from virl_tf.policy_start import constrained_start, spread_start, standard_conditional_start
-from virl_tf.policy_steps import Steps
-from virl_tf.policy_watch import Watch
+from virl_tf.policy_fit import schedule as policy_schedule
+from virl_tf.policy_fit import watch as policy_watch
+from virl_tf.policy_fit.elbo import Measured, measured
+from virl_tf.policy_fit.schedule import AFTER_SEARCH, FIXED
+from virl_tf.policy_fit.start import constrained_start, spread_start, standard_conditional_start
+from virl_tf.policy_fit.steps import Steps
+from virl_tf.policy_fit.targets import within
+from virl_tf.policy_fit.watch import Watch
 from virl_tf.reward import Reward
-from virl_tf.targets import within
 from virl_tf.vips.vips import VipsHistory, target_rows_at_once
 
 import numpy as np
@@ -713,7 +715,7 @@ def test_a_component_without_a_draw_inside_keeps_a_weight(ways, monkeypatch):
         both = (tf.repeat(array, 2, axis=0) for array in one)
         return Mixture(*both)._replace(means=tf.constant([[0.0, 0.0], [90.0, 0.0]], tf.float64))
 
-    monkeypatch.setattr("virl_tf.policy_start.resized", one_of_two_elsewhere)
+    monkeypatch.setattr("virl_tf.policy_fit.start.resized", one_of_two_elsewhere)
     weights = np.exp(constrained_start(ways.mixture, ways.log_prob, 2, seed=0).log_weights)
     assert 0.0 < weights[1] < 1e-3
     assert weights.sum() == pytest.approx(1.0)
@@ -735,7 +737,7 @@ def test_a_narrow_constraint_has_no_spikes_for_a_start(dim):
 
 @pytest.mark.usefixtures("short_search")
 def test_where_hardly_a_draw_is_inside_there_is_a_search(ways, monkeypatch):
-    monkeypatch.setattr("virl_tf.policy_start.FEWEST_EFFECTIVE", 1e9)
+    monkeypatch.setattr("virl_tf.policy_fit.start.FEWEST_EFFECTIVE", 1e9)
     seen = []
     fitted = fit_policy(ways, 2, 4, support=beyond, callback=lambda done, _: seen.append(done))
     assert len(fitted.history) >= 3 * 5 + 30  # of a search and the steps after it

@@ -70,12 +70,8 @@ FLOORS = [
     [
         "observers",
         "event_files",
-        "targets",
-        "policy_elbo",
-        "policy_start",
-        "policy_watch",
-        "policy_schedule",
-        "policy_steps",
+        *("policy_fit", "policy_fit.targets", "policy_fit.elbo", "policy_fit.start"),
+        *("policy_fit.watch", "policy_fit.schedule", "policy_fit.steps"),
         "picture",
     ],
     [

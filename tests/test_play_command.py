@@ -8,7 +8,7 @@ from virl_tf.conditional import conditioned
 from virl_tf.contexts import Places, drawn
 from virl_tf.domain import make_domain
 from virl_tf.numerics import numpy_seed
-from virl_tf.policy_start import standard_conditional_start
+from virl_tf.policy_fit.start import standard_conditional_start
 from virl_tf.reward import evaluate
 from virl_tf.tasks.obstacle_field import ObstacleField
 from virl_tf.trajectories.episodes import check_episodes

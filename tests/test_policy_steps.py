@@ -7,9 +7,9 @@ from virl_tf.hparams import search_hparams
 from virl_tf.mixture import Mixture, without_light
 from virl_tf.numerics import split_seed
 from virl_tf.observers import StepBar
-from virl_tf.policy_elbo import DRAWS, Measured, measured
-from virl_tf.policy_steps import LEAST_WEIGHT, STEPS_AFTER_SPLIT, Steps
-from virl_tf.policy_watch import Watch
+from virl_tf.policy_fit.elbo import DRAWS, Measured, measured
+from virl_tf.policy_fit.steps import LEAST_WEIGHT, STEPS_AFTER_SPLIT, Steps
+from virl_tf.policy_fit.watch import Watch
 from virl_tf.vips.adaptive import budget_of
 from virl_tf.vips.vips import default_samples, step_options
 
@@ -72,7 +72,7 @@ def test_where_none_is_light_the_mixture_is_returned():
 
 
 def test_a_policy_with_light_components_is_better_after_splits(monkeypatch):
-    monkeypatch.setattr("virl_tf.policy_steps.STEPS_AFTER_SPLIT", 20)
+    monkeypatch.setattr("virl_tf.policy_fit.steps.STEPS_AFTER_SPLIT", 20)
     policy, steps = on_the_ring(12, light=1e-9), steps_on(ring)
     watch = Watch(policy, None, 50)
     found, evaluations = steps._split(policy, 3, watch)

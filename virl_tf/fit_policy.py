@@ -14,18 +14,18 @@ from virl_tf.contexts import Where, drawn, places
 from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.observers import StepBar
-from virl_tf.policy_elbo import DRAWS, measured
-from virl_tf.policy_schedule import KEPT_SHARES, schedule_of, step_hparams
-from virl_tf.policy_start import (
+from virl_tf.policy_fit.elbo import DRAWS, measured
+from virl_tf.policy_fit.schedule import KEPT_SHARES, schedule_of, step_hparams
+from virl_tf.policy_fit.start import (
     conditional_start,
     constrained_start,
     reward_start,
     standard_conditional_start,
 )
-from virl_tf.policy_steps import Steps
-from virl_tf.policy_watch import Callback, Watch, rises
+from virl_tf.policy_fit.steps import Steps
+from virl_tf.policy_fit.targets import Support, checked_target, tempered
+from virl_tf.policy_fit.watch import Callback, Watch, rises
 from virl_tf.reward import Reward
-from virl_tf.targets import Support, checked_target, tempered
 from virl_tf.validation import (
     InputError,
     check_contexts,

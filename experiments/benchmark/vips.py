@@ -16,7 +16,7 @@ from virl_tf.metrics import covered_modes
 from virl_tf.mixture import Mixture, kmeans_start, standard_normal_start
 from virl_tf.numerics import DENSITY, compiled, numpy_seed, specs_of, split_seed
 from virl_tf.persistence.files import save_arrays
-from virl_tf.policy_schedule import AFTER_SEARCH, step_hparams
+from virl_tf.policy_fit.schedule import AFTER_SEARCH, step_hparams
 from virl_tf.tasks import GridWalker, PlanarRobot, RandomGaussians
 from virl_tf.validation import InputError
 from virl_tf.vips.adaptive import KL_BOUND, budget_of

@@ -9,9 +9,9 @@ from virl_tf.contexts import drawn, places
 from virl_tf.fit import Evaluate, Result
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
-from virl_tf.policy_start import spread_start
+from virl_tf.policy_fit.start import spread_start
+from virl_tf.policy_fit.targets import Support
 from virl_tf.reward import Reward, log_prob_of
-from virl_tf.targets import Support
 from virl_tf.tasks import Task
 
 import numpy as np

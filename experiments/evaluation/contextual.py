@@ -15,7 +15,7 @@ from virl_tf.fusion import Fusion
 from virl_tf.irl import State
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.policy_start import conditional_start
+from virl_tf.policy_fit.start import conditional_start
 from virl_tf.reward import Reward, evaluate
 
 import numpy as np

@@ -9,8 +9,8 @@ import tensorflow as tf
 from virl_tf.conditional import Policy, is_broken
 from virl_tf.mixture import Mixture, without_light
 from virl_tf.numerics import DENSITY, compiled, specs_of, split_seed
-from virl_tf.policy_elbo import DRAWS, Measured, measured
-from virl_tf.policy_watch import Watch
+from virl_tf.policy_fit.elbo import DRAWS, Measured, measured
+from virl_tf.policy_fit.watch import Watch
 from virl_tf.shapes import Array, Float64
 from virl_tf.vips.adaptive import KL_BOUND, Budget, Search
 from virl_tf.vips.conditional import conditional_steps

@@ -1,0 +1,1 @@
+"""The parts of `fit_policy`: target, start, schedule, steps, what watches them, and the ELBO."""
