@@ -67,12 +67,10 @@ FLOORS = [
     ],
     ["methods"],
     ["negatives", "stopping", "irl", "pooling", "score", "summary"],
+    ["observers", "event_files", "picture"],
     [
-        "observers",
-        "event_files",
         *("policy_fit", "policy_fit.targets", "policy_fit.elbo", "policy_fit.start"),
         *("policy_fit.watch", "policy_fit.schedule", "policy_fit.steps"),
-        "picture",
     ],
     [
         *("persistence", "persistence.files", "persistence.hdf5", "persistence.configuration"),
