@@ -182,6 +182,20 @@ def test_groups_that_share_a_row_hang_together():
     assert row_groups(x[:2], ["a", "b"]) is None
 
 
+def test_where_all_start_alike_labels_alone_are_groups_and_it_is_told():
+    """Else the steps of all episodes would be one group, and none could be held out."""
+    episodes = normal(600)
+    episodes[::30] = 0.0  # the first step of each
+    labels = np.repeat(np.arange(20), 30)
+    found = prepared(episodes, groups=labels)
+    assert (len(np.unique(found.train.groups)), len(found.test)) == (18, 60)
+    assert any("labels alone say what is held out together" in line for line in found.warnings)
+    episodes[60::30] = normal(18, seed=1)  # but for the first two
+    found = prepared(episodes, groups=labels)
+    assert len(np.unique(np.append(found.train.groups, found.test_groups))) == 19
+    assert not found.warnings
+
+
 @pytest.mark.parametrize("groups", [None, np.repeat(np.arange(20), 5)])
 def test_every_row_is_in_one_fold(groups):
     parts = folds(100, 5, 0, groups)

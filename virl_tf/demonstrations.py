@@ -105,7 +105,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
 
     x, recorded = (np.asarray(domain.wrap(rows)) for rows in (x, recorded))
     told_apart = _told_apart(x, recorded, num_contexts)
-    groups = row_groups(told_apart, labels)
+    groups, linked = _groups(told_apart, labels)
     _check_groups(groups)
     held_out = _held_out(len(x), share, seed, groups)
     train = Data(x, groups, domain, num_contexts).take(~held_out)
@@ -115,7 +115,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
         train=train,
         test=x[held_out],
         test_groups=None if groups is None else groups[held_out],
-        warnings=suspicious,
+        warnings=suspicious + linked,
         repeated=len(x) - len(np.unique(told_apart, axis=0)),
         identity=identity,
     )
@@ -225,6 +225,24 @@ def _mirrored(x: Float64[Array, "N D"], domain: Domain) -> Float64[Array, "N D"]
     lower, upper, period = (np.asarray(part) for part in domain)
     inside = np.where(x < lower, 2.0 * lower - x, np.where(x > upper, 2.0 * upper - x, x))
     return np.where(period > 0.0, x, inside)
+
+
+def _groups(x: np.ndarray, labels: np.ndarray | None) -> tuple[np.ndarray | None, list[str]]:
+    """`row_groups`, and what to say of them: labels alone, where rows that are equal, such as where
+    all episodes start, would make one group of most labels.
+    """
+    groups = row_groups(x, labels)
+    if labels is None or groups is None:
+        return groups, []
+    of_labels = np.unique(labels, return_inverse=True)[1]
+    if not _largest_share(of_labels) <= 0.5 < _largest_share(groups):
+        return groups, []
+    text = "rows that are equal link most groups, so labels alone say what is held out together"
+    return of_labels, [f"{text}: what is held out has copies in training, and seems likelier."]
+
+
+def _largest_share(groups: np.ndarray) -> float:
+    return float(np.bincount(groups).max() / len(groups))
 
 
 def _check_groups(groups: np.ndarray | None) -> None:

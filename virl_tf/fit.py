@@ -186,7 +186,7 @@ def fit(
         held_out: share of the demonstrations that only the score sees; 0: none. Once they are
             scored, an EM mixture that the reward starts from is fitted to them, too.
         groups: [N] labels, e.g. of people: demonstrations of one label are held out together, from
-            score and training alike. Equal rows are a group anyway.
+            score and training alike. Equal rows are a group, too, unless that links most groups.
         periodic: columns (names or numbers) that are angles in radians, or {column: whole turn}.
         support: bounds (lower, upper) of the columns: a number for all, [D] numbers, {column:
             number} or None each. The reward is -inf outside.
