@@ -87,12 +87,8 @@ def projection(curves: Curves, used: Int64[Array, " U"]) -> Float64[Array, "B T"
     # Of three steps the inner one is held out, and with it all that a curve says: its weight is 0.
     ridge = RIDGE * np.trace(gram) / max(len(free), 1) or RIDGE
     weights = np.linalg.solve(gram + ridge * np.eye(len(free)), basis.T)
-    found = np.zeros((size, count))
-    if not curves.pinned:
-        missing = 1.0 - weights.sum(axis=1, keepdims=True)
-        found[:, used] = weights + missing / len(used)
-        return found
     steps = np.arange(count)[list(curves.pinned.values())]
+    found = np.zeros((size, count))
     found[pinned, steps] = 1.0
     found[np.ix_(free, used)] = weights
     # What pinned curves say of the other steps is taken from these.
