@@ -19,7 +19,7 @@ from experiments.evaluation.trajectories import (
     reward_draws,
     write_trajectories,
 )
-from experiments.figures.trajectories import draw_trajectories
+from experiments.figures.trajectories import COLOURS, component_colours, draw_trajectories
 from tests import arm
 from tests.shared import contents, make_mixture
 from tests.test_fit_command import TINY
@@ -141,6 +141,16 @@ def test_joints_over_time(tmp_path):
         np.testing.assert_allclose(found["trajectories"][:, 0], 0.0, atol=1e-9)
         np.testing.assert_allclose(found["reward_effective"], 20_000, rtol=1e-6)
         np.testing.assert_allclose(found["weights"], np.exp(policy.log_weights))
+
+
+def test_no_two_components_of_a_picture_have_the_same_bright_colour():
+    weights = np.random.default_rng(0).dirichlet(np.ones(25))
+    colours = component_colours(weights)
+    heaviest = np.argsort(-weights)[: len(COLOURS)]
+    np.testing.assert_array_equal(colours[heaviest], COLOURS)
+    others = np.delete(colours, heaviest, axis=0)
+    assert (others == others[0]).all()
+    assert not (colours[heaviest] == others[0]).all(axis=1).any()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from experiments.figures.style import Look, explain, not_drawn, open_frame, read
 MOST_COLUMNS = 7
 MOST_LINES = 100  # of a panel
 LABELLED = 0.005  # least weight of a component with a label
-COLOURS = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
+TAB10 = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
+# Of the heaviest components, and of all that are lighter; tab10's own grey is not among them.
+COLOURS, LIGHTER = [colour for colour in TAB10 if len(set(colour)) > 1], (0.6, 0.6, 0.6)
 Lines = list[tuple[np.ndarray, Any, Look]]  # paths [N, T, D], a colour for all or each, the look
 
 
@@ -54,12 +56,10 @@ def _draw_paths(folder: Path, found: dict[str, np.ndarray], situation: str) -> N
 def _panels(found: dict[str, np.ndarray]) -> dict[str, Lines]:
     """Title -> what is drawn."""
     weights = found["weights"]
-    order = np.argsort(-weights)
-    ranks = np.argsort(order)
-    colours = np.array([COLOURS[rank % len(COLOURS)] for rank in ranks])
+    colours = component_colours(weights)
     draws = found["trajectories"][:MOST_LINES]
     own = colours[found["components"][:MOST_LINES]]
-    heavier = [o for o in order if weights[o] >= LABELLED]
+    heavier = [o for o in np.argsort(-weights) if weights[o] >= LABELLED]
     thin: Look = {"linewidths": 0.6, "alpha": 0.5}
     heavy: Look = {"linewidths": 0.5 + 4.0 * np.sqrt(weights[heavier])}
     demonstrations, reward = found["demonstrations"], found["reward_draws"][:MOST_LINES]
@@ -71,6 +71,12 @@ def _panels(found: dict[str, np.ndarray]) -> dict[str, Lines]:
         "draws of the policy": [(draws, own, thin)],
         "mean paths and weights": [(found["means"][heavier], colours[heavier], heavy)],
     }
+
+
+def component_colours(weights: np.ndarray) -> np.ndarray:
+    """[K, 3]: one for each of the heaviest, and grey for the others."""
+    ranks = np.argsort(np.argsort(-weights))
+    return np.array([*COLOURS, LIGHTER])[np.minimum(ranks, len(COLOURS))]
 
 
 def add_paths(
@@ -97,9 +103,11 @@ def _label(grid: np.ndarray, found: dict[str, np.ndarray]) -> None:
 
 def _legend(axes: Axes, weights: np.ndarray) -> None:
     """The weights of the heaviest components, as many as there are colours."""
-    heaviest = np.sort(weights)[::-1][: len(COLOURS)]
-    for weight, colour in zip(heaviest[heaviest >= LABELLED], COLOURS, strict=False):
+    heavier = np.sort(weights[weights >= LABELLED])[::-1]
+    for weight, colour in zip(heavier, COLOURS, strict=False):
         axes.plot([], [], color=colour, label=f"{weight:.2f}")
+    if len(heavier) > len(COLOURS):
+        axes.plot([], [], color=LIGHTER, label="lighter")
     outside: Look = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
     axes.legend(frameon=False, fontsize=7, handlelength=1.0, **outside)
 
@@ -107,10 +115,10 @@ def _legend(axes: Axes, weights: np.ndarray) -> None:
 def _draw_along(folder: Path, found: dict[str, np.ndarray]) -> None:
     """A line for each of the heaviest components."""
     weights = found["weights"]
-    order = np.argsort(-weights)[: len(found["losses"])]
+    order, colours = np.argsort(-weights)[: len(found["losses"])], component_colours(weights)
     figure, axes = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
-    for rank, (o, losses) in enumerate(zip(order, found["losses"], strict=True)):
-        colour, width = COLOURS[rank % len(COLOURS)], 0.5 + 4.0 * np.sqrt(weights[o])
+    for o, losses in zip(order, found["losses"], strict=True):
+        colour, width = colours[o], 0.5 + 4.0 * np.sqrt(weights[o])
         finite = np.where(np.isfinite(losses), losses, np.nan)
         label = f"weight {weights[o]:.2f}"
         axes.plot(found["pushes"], finite, color=colour, linewidth=width, label=label)
