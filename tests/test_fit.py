@@ -9,7 +9,7 @@ from virl_tf.domain import Domain
 from virl_tf.irl import Info
 from virl_tf.mixture import Mixture
 from virl_tf.reward import CumulativeValues
-from virl_tf.score import NORMALISER_DRAWS, _mean, log_inside, normaliser_error, score
+from virl_tf.score import NORMALISER_DRAWS, log_inside, mean_and_error, normaliser_error, score
 from virl_tf.summary import reward_in_words, score_warnings, training_warnings
 
 import numpy as np
@@ -388,7 +388,7 @@ def test_what_makes_a_result_worth_less_is_said():
 
 
 def test_a_difference_on_one_row_has_no_standard_error():
-    one, two = _mean(np.array([1.5, np.nan])), _mean(np.array([1.0, 3.0]))
+    one, two = (mean_and_error(np.array(values)) for values in ([1.5, np.nan], [1.0, 3.0]))
     assert (one["mean"], two["mean"], two["standard_error"]) == (1.5, 2.0, 1.0)
     assert np.isnan(one["standard_error"])
 

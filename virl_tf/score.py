@@ -128,8 +128,8 @@ def score(
     least = np.log(CHANCE / len(test))  # by all rows together
     return Score(
         rows=len(test),
-        log_likelihood={name: _mean(value, groups) for name, value in values.items()},
-        over_em={name: _mean(difference, groups) for name, difference in over_em.items()},
+        log_likelihood={name: mean_and_error(value, groups) for name, value in values.items()},
+        over_em={name: mean_and_error(difference, groups) for name, difference in over_em.items()},
         log_volume=float(np.log(reward.features.scale[size:]).sum()),
         log_normaliser=float(np.mean(log_z)),
         effective_share=share,
@@ -181,8 +181,10 @@ def _of_each(values: tf.Tensor, where: Where) -> tf.Tensor:
     return tf.transpose(tf.reshape(values, [number, -1]))
 
 
-def _mean(values: np.ndarray, groups: Int64[Array, " N"] | None = None) -> dict[str, float]:
-    """Of rows whose normaliser is known."""
+def mean_and_error(
+    values: np.ndarray, groups: Int64[Array, " N"] | None = None
+) -> dict[str, float]:
+    """Of values [N] of rows: those whose normaliser is known, which are not nan."""
     known = ~np.isnan(values)
     mean = float(values[known].mean()) if known.any() else float("nan")
     error = standard_error(values[known], None if groups is None else groups[known])

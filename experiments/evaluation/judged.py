@@ -23,8 +23,8 @@ from virl_tf.score import (
     NORMALISER_DRAWS,
     log_inside,
     log_normaliser,
+    mean_and_error,
     normaliser_error,
-    standard_error,
 )
 from virl_tf.splitting import folds
 from virl_tf.validation import InputError, told
@@ -194,13 +194,14 @@ class Measure(NamedTuple):
         of_rows, of_reward = (self._log_prob(d) for d in (density, reward))
         if density is not reward:
             of_rows = of_rows - log_inside(density, reward.reward, self._where, self.seed)
-        mean, error = self._mean(of_rows)
+        mean, error = mean_and_error(of_rows, self.groups).values()
         found = {"density": name, "rows": len(self.test)}
         found |= {"log_likelihood": mean, "standard_error": error}
         if density is reward:
             found["effective_share"] = getattr(density, "effective_share", np.nan)
         else:
-            found["reward_ahead"], found["ahead_error"] = self._mean(of_reward - of_rows)
+            ahead = mean_and_error(of_reward - of_rows, self.groups)
+            found["reward_ahead"], found["ahead_error"] = ahead.values()
         kept_back = self.as_seen(self.test)
         return {**found, **outcome_of(self.outcome, self.draws(name, density), kept_back)}
 
@@ -213,22 +214,16 @@ class Measure(NamedTuple):
     def _log_prob(self, density: Density) -> np.ndarray:
         return np.asarray(density.log_prob(tf.constant(self.test, DENSITY)))
 
-    def _mean(self, values: np.ndarray) -> tuple[float, float]:
-        """Of values [M], and its standard error."""
-        if self.groups is None:
-            return float(values.mean()), float(values.std() / np.sqrt(len(values)))
-        return float(values.mean()), standard_error(values, self.groups)
-
 
 def outcome_of(outcome: Outcome | None, x: np.ndarray, kept_back: np.ndarray) -> dict[str, float]:
-    """What the user's function says of draws; nothing if there is none.
+    """What the user's function says of draws; nothing if there is none. It may change what it gets.
 
     Raises:
         InputError: it says something else than names and numbers, or has the name of a column.
     """
     if outcome is None:
         return {}
-    return numbers_by_name("--outcome: the function", outcome(x, kept_back), COLUMNS)
+    return numbers_by_name("--outcome: the function", outcome(x.copy(), kept_back.copy()), COLUMNS)
 
 
 def numbers_by_name(what: str, found: Any, taken: Collection[str]) -> dict[str, float]:
@@ -257,31 +252,36 @@ def numbers_by_name(what: str, found: Any, taken: Collection[str]) -> dict[str, 
 # --- over all splits ------------------------------------------------------------------------------
 
 
-def over_splits(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def over_splits(table: pd.DataFrame, keep_back: float) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Means and standard errors of each density, in the order of the table.
 
-    Of one split the errors are those over its rows, where there are any.
+    Splits that keep back such a share of the same rows tell less than as many of others (Nadeau and
+    Bengio 2003). Of one split the errors are those over its rows, where there are any.
     """
     numbers = table.drop(columns=["split", "rows"]).groupby("density", sort=False)
-    means, errors = numbers.mean(), numbers.sem(ddof=1)
+    alike = np.sqrt(1.0 + table["split"].nunique() * keep_back / (1.0 - keep_back))
+    means, errors = numbers.mean(), alike * numbers.sem(ddof=1)
     for name, of_rows in (("log_likelihood", "standard_error"), ("reward_ahead", "ahead_error")):
         errors[name] = errors[name].fillna(means[of_rows])
     return means, errors
 
 
-def verdict(table: pd.DataFrame, in_contexts: bool = False) -> str:
+def verdict(table: pd.DataFrame, keep_back: float, in_contexts: bool = False) -> str:
     """The reward against the likeliest reference, in one line.
 
-    `in_contexts`: the reward has a normaliser for each row, whose errors are in those of the rows.
+    Args:
+        keep_back: share of the rows that is kept back in each split.
+        in_contexts: the reward has a normaliser for each row, whose errors are in those of the
+            rows.
     """
-    means, errors = over_splits(table)
+    means, errors = over_splits(table, keep_back)
     best = means["log_likelihood"].drop(index=[n for n in means.index if _is_own(n)]).idxmax()
     of_best = table[table["density"] == best]["reward_ahead"]
     mean, splits = means.loc[best, "reward_ahead"], len(of_best)
-    # Splits share rows, and few of them may agree by chance: so the larger one counts.
+    # Few splits may agree by chance: so the larger one counts. There are no more rows than all.
     of_normaliser = 0.0 if in_contexts else normaliser_error(means["effective_share"][REWARD])
     of_rows = np.hypot(means.loc[best, "ahead_error"], of_normaliser)
-    error = max(errors.loc[best, "reward_ahead"], of_rows / np.sqrt(splits))
+    error = max(errors.loc[best, "reward_ahead"], of_rows / np.sqrt(min(splits, 1.0 / keep_back)))
     place = "ahead of" if mean > 0.0 else "behind"
     if not abs(mean) > CLEAR * error:
         place = "not distinguishable from"

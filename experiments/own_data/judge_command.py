@@ -352,7 +352,8 @@ def _finished(out: Path) -> pd.DataFrame:
 
 def _print_table(table: pd.DataFrame, task: Judge) -> None:
     """Means over splits with standard errors, and the verdict."""
-    means, errors = over_splits(table)
+    keep_back = task.request.keep_back
+    means, errors = over_splits(table, keep_back)
     splits, names = table["split"].nunique(), table["density"].unique()
     title = f"kept-back rows, nats each: mean of {splits} split(s) ± standard error"
     columns = ("log_likelihood", "reward_ahead")
@@ -366,7 +367,7 @@ def _print_table(table: pd.DataFrame, task: Judge) -> None:
         task.console.print(numbers_table(title, outcomes, names, cells))
     share = 100.0 * means["effective_share"].max()
     task.console.out(f"effective share of the reward's draws: {share:.1f} %")
-    said = verdict(table, bool(task.rows.contexts))
+    said = verdict(table, keep_back, bool(task.rows.contexts))
     task.console.out(said)
     files = f"{task.out / 'judge.csv'}; picture: {task.out / 'judge.png'}"
     task.console.out(f"numbers: {files}")
