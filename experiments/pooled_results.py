@@ -16,7 +16,7 @@ from virl_tf.yaml_files import read_yaml
 import pandas as pd
 
 from experiments.early_checks import results_file
-from experiments.records import ABLATION, Stage, find_records, read_record
+from experiments.records import ABLATION, FOLDER, Stage, find_records, read_record
 from experiments.result_files import RUN, columns_of, read_table, reading, table_of, value_at
 from experiments.tasks import describe, names
 
@@ -110,8 +110,8 @@ def read_results(
     if not pool:
         presets = [set(map(str, one["preset"])) for one in frames]
         check_poolable("presets", dict(zip(paths, presets, strict=True)))
-        check_poolable("settings", {where: {one.given} for where, one in made.items()})
         _check_settings({where: one.config for where, one in made.items()})
+        check_poolable("settings", {where: {one.given} for where, one in made.items()})
         check_numerics({where: one.versions for where, one in made.items()})
     tasks = sorted(frame["task"].unique())
     if task is not None and tasks != [task]:
@@ -169,10 +169,14 @@ def _read_table(path: Path, task: str, made: dict[Path, _Made]) -> pd.DataFrame:
     if file.is_dir():
         records = [read_record(found) for found in find_records(file)]
         _refuse_ablations(file, any(ABLATION in record.files for record in records))
+        sweep = (file.parent if file.name == FOLDER else file) / "config.yaml"
+        # Beside another one's table, which has no configurations of runs.
+        of_sweep = _given_of_sweep(sweep) if sweep.is_file() else None
         for record in records:
             stage = record.stages["."]
             made_by = numerics(stage.versions, stage.config.get("preset"))
-            made[record.path] = _Made(made_by, _given_of_unit(stage), stage.config)
+            given = of_sweep or _given_of_unit(stage)
+            made[record.path] = _Made(made_by, given, stage.config)
         return table_of(records)
     frame = read_table(file)
     _refuse_ablations(file, "ablation" in frame)

@@ -418,6 +418,22 @@ def test_records_of_other_hyperparameters_are_pooled_only_when_told_to(call, out
     assert call("figure", "2b", out, further, "--out", out)[0] == 2
 
 
+def test_records_beside_a_table_are_pooled_only_where_settings_are_equal(out, tmp_path):
+    further, table = put_further(out, ["loop.num_iterations=2"]), tmp_path / "table"
+    table.mkdir()
+    read_results(out).to_csv(table / "results.csv", index=False)
+    made_by, same = versions(), {"sweep": "gaussians", "preset": "smoke"}
+    for overrides, folders in (([], [table]), (["loop.num_iterations=2"], [further])):
+        for folder in folders:
+            config = {"config": {**same, "overrides": overrides}, "versions": made_by}
+            (folder / "config.yaml").write_text(to_yaml(config))
+    for place in (further, further / "records"):
+        with pytest.raises(InputError, match=r"different settings .*loop\.num_iterations=2"):
+            read_results([table, place])
+    (table / "config.yaml").write_text((further / "config.yaml").read_text())
+    assert len(read_results([table, further])) == 2 * len(read_results(out))
+
+
 def test_records_of_other_rows_are_pooled_only_when_told_to(out):
     further = put_further(out, methods=["eim"], rows=300)
     for path in (out / "records").glob("*-eim-*"):
