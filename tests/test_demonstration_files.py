@@ -129,6 +129,36 @@ def test_names_keep_what_is_a_comment_elsewhere(tmp_path):
     np.testing.assert_array_equal(found.x, [[1, 2], [3, 5], [4, 4], [9, 1]])
 
 
+def test_labels_that_end_in_a_number_are_whole(tmp_path):
+    text = "a,b,who\n1,2,me #1\n3,5,me #2 # tired\n4,4,me #1\n#8,8,x\n9,7,me #2\n"
+    found = load_demonstrations(written(tmp_path / "x.csv", text), group="who")
+    assert list(found.groups) == ["me #1", "me #2", "me #1", "me #2"]
+    path = written(tmp_path / "y.csv", "a,b\n1,2 #1 bad\n3,5\n4,4\n9,7\n")
+    with pytest.raises(InputError, match=r"text in row 0, for example '2 #1 bad'"):
+        load_demonstrations(path)
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_labels_that_look_like_numbers_are_text(tmp_path, index):
+    labels = ["1.1", "1.10", "007", "7", " 7"]
+    frame = pd.DataFrame({"a": np.arange(5.0), "trial": labels, "b": [1.0, 0.0, 2.0, 5.0, 3.0]})
+    path = written(tmp_path / "x.csv", frame.to_csv(index=index))
+    found = load_demonstrations(path, group="trial")
+    assert list(found.groups) == ["1.1", "1.10", "007", "7", "7"]
+    np.testing.assert_array_equal(found.x, frame[["a", "b"]])
+    # As a context it is a number, and equal ones are one group.
+    found = load_demonstrations(path, group="trial", contexts=["trial"])
+    assert list(found.groups) == [1.1, 1.1, 7.0, 7.0, 7.0]
+
+
+def test_labels_may_be_the_index_of_a_parquet_file(tmp_path):
+    frame = pd.DataFrame(X, columns=["a", "b"]).assign(who=np.arange(30) // 3).set_index("who")
+    found = load_demonstrations(written(tmp_path / "x.parquet", frame), group="who")
+    assert found.columns == ["a", "b"]
+    assert list(found.groups) == list(np.arange(30) // 3)
+    assert load_demonstrations(tmp_path / "x.parquet").groups is None
+
+
 def test_a_context_may_say_which_rows_are_held_out_together(tmp_path):
     path = written(tmp_path / "x.csv", "goal,a\n1,2\n1,5\n4,4\n4,1\n")
     found = load_demonstrations(path, group="goal", contexts=["goal"])
@@ -158,6 +188,11 @@ def test_the_option_that_an_error_names_leaves_out_names_with_commas(tmp_path):
     value = shlex.split(as_option(['"b", too', "a", "who, by name"]))[0]
     assert parse_names(value) == ['"b", too', "a", "who, by name"]
     assert parse_numbers("--lower", '"speed, m/s"=1.5,a=2') == {"speed, m/s": 1.5, "a": 2.0}
+    assert parse_numbers("--lower", "v=x=1.5") == {"v=x": 1.5}
+    assert parse_numbers("--periodic", "a,b=360", 6.0) == {"a": 6.0, "b": 360.0}
+    for text in ("5", "a", "=", "a="):
+        with pytest.raises(InputError, match=f"takes COLUMN=NUMBER,..., got '{text}'"):
+            parse_numbers("--lower", text)
 
 
 def test_numbers_in_names_are_no_comments(tmp_path):

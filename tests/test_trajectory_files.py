@@ -188,6 +188,8 @@ def test_lerobots_tables(tmp_path, parts):
     check_ragged(found, ("observation.state.0", "observation.state.1"))
     np.testing.assert_allclose(found.times[2], np.arange(4) / 30.0)
     assert len(load(tmp_path / "data", columns=["action"]).columns) == 3
+    with_task = load(tmp_path / "data", contexts=["task_index"], exclude=["index"])
+    assert with_task.columns == ("observation.state.0", "observation.state.1", "task_index")
 
     about = tmp_path / "meta" / "episodes" / "chunk-000"
     about.mkdir(parents=True)
@@ -199,6 +201,23 @@ def test_lerobots_tables(tmp_path, parts):
     shutil.rmtree(tmp_path / "data" / "chunk-000")
     with pytest.raises(InputError, match=r"data holds no \.parquet files; were they downloaded"):
         load(tmp_path)
+
+
+def test_episodes_whose_labels_look_like_numbers_are_told_apart(tmp_path):
+    frame = table()
+    labels = [f"1.{i + 1}" for i in range(len(RAGGED))]  # of which 1.1 and 1.10 are one number
+    frame["episode"] = np.repeat(labels, LENGTHS)
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    for options in ({}, {"episode": "episode"}):
+        found = load(tmp_path / "x.csv", **options)
+        check_ragged(found)
+        assert list(found.names) == labels
+
+
+def test_files_whose_names_have_other_digits_are_read(tmp_path):
+    for i, x in enumerate(RAGGED):
+        pd.DataFrame(x, columns=["x", "y"]).to_csv(tmp_path / f"walk{i}\u00b2.csv", index=False)
+    check_ragged(load(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["objects", "mappings", "dict spaces"])

@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,10 +29,8 @@ from experiments.screen import warn
 _WRONG_DESCRIPTION = LookupError, TypeError, AttributeError
 MOST_NAMED = 5  # rows that an error names
 MOST_PACKED = 100  # bytes that one of a .parquet file may unpack to, above MAX_UNPACKED_BYTES
-# Not within a name, such as "joint#1", or in quotes; in a line of names nor "joint #1".
-_COMMENT, _COMMENT_OF_NAMES = (
-    re.compile(rf'("[^"]*")|(?:^|\s+)#{but}.*$') for but in ("", r"(?!\d)")
-)
+# Not in quotes, nor within a name or a label, such as "joint#1" or "joint #1".
+_COMMENT = re.compile(r'("[^"]*")|(?:^\s*#|\s+#(?!\d)).*$')
 _TOLD = set[tuple[Path, str]]()  # folders, and names in them of which a warning has told
 _NO_NAMES = ("NA", "N/A", "n/a", "<NA>", "NULL", "null", "None", "True", "False", "true", "false")
 
@@ -88,7 +86,9 @@ def load_demonstrations(
     if array is not None and kind != ".npz":
         raise InputError(f"--array is for .npz files, not for {path}.")
     if kind in (".csv", ".parquet"):
-        frame = read_table(path)
+        # A number that is a context is one, however it is written.
+        labels = [] if group is None or group in contexts else [group]
+        frame = with_index(read_table(path, labels), {group, *contexts})
     else:
         x = load_array(path) if kind == ".npy" else _read_npz(path, array)
         check_two_axes(x, f"{path}: ")
@@ -120,24 +120,34 @@ def _read_npz(path: Path, array: str | None) -> np.ndarray:
     return arrays[check_choice(f"array in {path}", array, arrays)]
 
 
-def read_table(path: Path) -> pd.DataFrame:
+def read_table(path: Path, labels: Sequence[str] = ()) -> pd.DataFrame:
     """A .csv file with or without a line of names, or a .parquet file, with names that are text.
+
+    The first of the columns `labels` that a .csv file has is text: 1.1 and 1.10 are two labels.
 
     Raises:
         InputError: it cannot be read, also where pyarrow is missing.
     """
-    return _read_csv(path) if path.suffix.lower() == ".csv" else _read_parquet(path)
+    return _read_csv(path, labels) if path.suffix.lower() == ".csv" else _read_parquet(path)
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def with_index(frame: pd.DataFrame, wanted: Collection[str | None]) -> pd.DataFrame:
+    """A table with those `wanted` as columns: of a .parquet file that pandas wrote they may be its
+    index.
+    """
+    index = [name for name in frame.index.names if name is not None]
+    found = [name for name in index if name in wanted and name not in frame]
+    return frame.reset_index(level=found) if found else frame
+
+
+def _read_csv(path: Path, labels: Sequence[str]) -> pd.DataFrame:
     try:
         comment, first, place = _first_lines(path)
         if not first:
             raise InputError(f"{path} is not a .csv file of numbers: it holds no line of them.")
         separator = _separator(first)
-        cells = _cells(_uncommented(first, _COMMENT_OF_NAMES), separator)
-        data = _cells(_uncommented(first), separator)
-        named = not _is_data(data) or _are_pandas_own(data, path, separator, place)
+        cells = _cells(_uncommented(first), separator)
+        named = not _is_data(cells) or _are_pandas_own(cells, path, separator, place)
         frame = _rows_below(path, separator, place + named)
         if frame is None:
             frame = pd.DataFrame(columns=range(len(cells)))
@@ -157,7 +167,12 @@ def _read_csv(path: Path) -> pd.DataFrame:
         names = _cells(comment, separator)  # np.savetxt puts a "#" before the line of names
         names = names if len(names) == width else [f"x{i}" for i in range(width)]
     _check_names(names, path)
-    return frame.set_axis(names, axis=1)
+    found = frame.set_axis(names, axis=1)
+    texts = _rows_below(path, separator, place + named, dtype=str) if {*labels} & {*names} else None
+    if texts is not None:
+        label = next(name for name in labels if name in names)
+        found[label] = texts[frame.columns[names.index(label)]].str.strip()
+    return found
 
 
 def _rows_below(path: Path, separator: str, place: int, **options: Any) -> pd.DataFrame | None:
@@ -258,8 +273,8 @@ def _without_comments(path: Path) -> Path | io.StringIO:
         return io.StringIO("".join(f"{_uncommented(line.rstrip())}\n" for line in file))
 
 
-def _uncommented(line: str, comment: re.Pattern[str] = _COMMENT) -> str:
-    return comment.sub(r"\1", line)
+def _uncommented(line: str) -> str:
+    return _COMMENT.sub(r"\1", line)
 
 
 def _separator(line: str) -> str:
@@ -398,7 +413,7 @@ def held_instead(column: pd.Series) -> str:
     if pd.api.types.is_string_dtype(dtype) or pd.api.types.is_object_dtype(dtype):
         text = column.notna() & pd.to_numeric(column, errors="coerce").isna()
         if not text.any():
-            return "text"
+            return "text" if isinstance(column.iloc[0], str) else "objects, not real numbers"
         return f"text in {_rows(text.to_numpy())}, for example {str(column[text].iloc[0])!r:.40}"
     return f"{dtype}, not real numbers"
 

@@ -253,11 +253,12 @@ def parse_numbers(
         return None
     found: dict[str, float] = {}
     for part in parse_names(text) or []:
-        name, separator, number = part.partition("=")
-        if name.strip() in found:
-            raise InputError(f"{option} gives {name.strip()!r} twice.")
+        name, separator, number = part.rpartition("=")
+        name, number = (name.strip(), number) if separator else (part.strip(), "")
+        if name in found:
+            raise InputError(f"{option} gives {name!r} twice.")
         try:
-            found[name.strip()] = float(number) if separator or default is None else default
+            found[name] = float(number) if separator or default is None else default
         except ValueError as error:
             raise InputError(f"{option} takes COLUMN=NUMBER,..., got {part!r}.") from error
     return found

@@ -24,6 +24,7 @@ from experiments.own_data.demonstration_files import (
     chosen_columns,
     held_instead,
     read_table,
+    with_index,
 )
 from experiments.own_data.hdf5_episodes import read_hdf5
 from experiments.screen import warn
@@ -110,7 +111,8 @@ def load_episodes(file: TrajectoryFile) -> Episodes:
             return _of_named(*read_hdf5(file.path, parse_names(file.array)), file)
         if kind == ".npy":
             return _of_array(map_array(file.path), file)
-        return _of_table(_of_columns(read_table(file.path), file), file)
+        labels = EPISODE_COLUMNS if file.episode is None else [file.episode]
+        return _of_table(_table(file.path, file, labels), file)
     except InputError as error:
         if str(file.path) in str(error):
             raise
@@ -269,7 +271,8 @@ def _of_folder(file: TrajectoryFile) -> Episodes:
     paths = tables or sorted(folder.glob("*.csv"), key=_natural)
     if not paths:
         raise InputError(f"{folder} holds no .parquet files; were they downloaded?")
-    frames = [_of_columns(read_table(path), file) for path in paths]
+    labels = [] if file.episode is None else [file.episode]
+    frames = [_table(path, file, labels) for path in paths]
     columns = [list(frame.columns) for frame in frames]
     for found, path in zip(columns, paths, strict=True):
         if found != columns[0]:
@@ -285,13 +288,10 @@ def _of_folder(file: TrajectoryFile) -> Episodes:
     return _split(whole, rows, [path.name for path in paths], file)
 
 
-def _of_columns(frame: pd.DataFrame, file: TrajectoryFile) -> pd.DataFrame:
-    """A table with its episodes and times as columns: of a .parquet file that pandas wrote they may
-    be its index.
-    """
-    wanted = {*EPISODE_COLUMNS, *TIME_COLUMNS, file.episode, file.time} - {None}
-    found = [name for name in frame.index.names if name in wanted and name not in frame]
-    return frame.reset_index(level=found) if found else frame
+def _table(path: Path, file: TrajectoryFile, labels: Sequence[str]) -> pd.DataFrame:
+    """With its episodes, times and contexts as columns; `labels` as of `read_table`."""
+    wanted = {*EPISODE_COLUMNS, *TIME_COLUMNS, file.episode, file.time, *file.contexts}
+    return with_index(read_table(path, labels), wanted)
 
 
 def _of_table(frame: pd.DataFrame, file: TrajectoryFile) -> Episodes:
@@ -323,6 +323,8 @@ def _split(
         episode: [rows], number of each row's episode.
         names: of the episodes.
     """
+    if not len(frame):
+        raise InputError("it holds no rows.")
     order = np.argsort(episode, kind="stable")
     ends = np.cumsum(np.bincount(episode, minlength=len(names)))[:-1]
     times, named = None, [*(file.columns or ()), *file.exclude, *file.contexts]
@@ -400,7 +402,8 @@ def _episodes(names: Sequence[str]) -> str:
 def _values(frame: pd.DataFrame, file: TrajectoryFile) -> pd.DataFrame:
     """The columns that a trajectory is made of, of those of lists whole ones or NAME.0, ..."""
     if file.columns is None and "frame_index" in frame:
-        frame = frame.drop(columns=[name for name in LEROBOT if name in frame])
+        asked = {*file.contexts, *file.exclude}
+        frame = frame.drop(columns=[n for n in LEROBOT if n in frame and n not in asked])
         file = file._replace(columns=[name for name in LEROBOT_VALUES if name in frame][:1] or None)
     # Other lists may hold no numbers, so whole columns are left out first.
     wholes = [_whole(name, frame) for name in file.all_columns or ()]
@@ -461,4 +464,4 @@ def _spread(frame: pd.DataFrame) -> pd.DataFrame:
 def _natural(path: Path | str) -> list[Any]:
     """Sorts walk_10 behind walk_9."""
     parts = re.split(r"(\d+)", str(path))
-    return [(int(part), "") if part.isdigit() else (0, part) for part in parts]
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
