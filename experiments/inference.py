@@ -99,19 +99,24 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
 
     Raises:
         InputError: a run that is not finished, runs on different tasks, or an `out` of something
-            else.
+            else, or one that another process is working on.
     """
     console = screen(quiet=quiet)
     plan = _planned(runs, request, out, console)
-    RunFolder.open(out, plan.config, preset=_preset_of(runs))
+    folder = RunFolder.open(out, plan.config, preset=_preset_of(runs))
     if (out / "summary.json").is_file():
         console.out(f"{out}: finished before; nothing to do.")
-        _print_how_to_read(out, console)
-        return
+    else:
+        with folder.locked(), _nothing_left_by_errors(out):
+            console.out(_what_is_fitted(runs, request))
+            _infer(plan, runs, out, console)
+    _print_how_to_read(out, console)
 
+
+def _infer(plan: Plan, runs: list[Path], out: Path, console: Console) -> None:
+    """The fit, and all that is made of it."""
     start = time.process_time()
-    console.out(_what_is_fitted(runs, request))
-    with console.status("fitting"), _nothing_left_by_errors(out):
+    with console.status("fitting"):
         fitted, evaluations = _fit(plan)
     seconds = time.process_time() - start
     save_policy(out / "policy.npz", fitted.policy)
@@ -130,7 +135,6 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
     _print_found(found, console)
     for text in doubts:
         warn(text, console.quiet)
-    _print_how_to_read(out, console)
 
 
 def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Console) -> Plan:
@@ -189,7 +193,7 @@ def _nothing_left_by_errors(out: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if [path.name for path in out.iterdir()] == ["config.yaml"]:
+        if {path.name for path in out.iterdir()} == {"config.yaml", ".lock"}:
             (out / "config.yaml").unlink()
         raise
 

@@ -68,7 +68,7 @@ def load_function(option: str, text: str, default: str, kind: str) -> NamedFunct
             module = _executed(path) if is_file else importlib.import_module(place)
         file = getattr(module, "__file__", None)
         digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
-    except Exception as error:  # the user's program may raise anything
+    except (Exception, SystemExit) as error:  # the user's program may raise anything
         what = str(error) if isinstance(error, (ImportError, OSError, SyntaxError)) else repr(error)
         raise InputError(f"{option} {text} cannot be read: {what}.") from error
     function = getattr(module, name, None)
@@ -122,7 +122,7 @@ def _guarded(
                 return function(*arguments)
         except InputError:
             raise
-        except Exception as error:  # the user's program may raise anything
+        except (Exception, SystemExit) as error:  # the user's program may raise anything
             frames = traceback.extract_tb(error.__traceback__)
             lines = [frame.lineno for frame in frames if frame.filename == file]
             where = f" in line {lines[-1]}" if lines else ""

@@ -252,6 +252,7 @@ def test_a_damaged_table_is_refused(call, finished):
         (["--outcome", "DIR/wrong.py:taken"], "other names than the table's own; got 'rows'"),
         (["--outcome", "DIR/wrong.py:nothing"], "got {}"),
         (["--seed", "-1"], "--seed must be"),
+        (["--seed", f"{2**63 - 1}"], "--seed of the last split must be"),
     ],
 )
 def test_wrong_input_is_one_line_before_any_work(call, tmp_path, options, message):

@@ -18,6 +18,7 @@ from experiments.user_functions import load_outcome, load_support, load_world
         ("raise ValueError('mine')", "cannot be read: ValueError.'mine'.."),
         ("import no_such_module", "cannot be read: No module named 'no_such_module'"),
         ("def support(x", "cannot be read: .*never closed"),
+        ("import sys; sys.exit(0)", r"cannot be read: SystemExit\(0\)"),
         ("x = 1", "has no function 'support'"),
     ],
 )

@@ -23,7 +23,7 @@ from virl_tf.persistence.policy_file import save_policy
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.splitting import random_rows
 from virl_tf.summary import FEW_EFFECTIVE
-from virl_tf.validation import InputError, check_integer
+from virl_tf.validation import InputError, check_integer, check_seed
 
 import numpy as np
 import pandas as pd
@@ -127,6 +127,7 @@ def judge(
             fit.
     """
     console, encoding = screen(), None
+    check_seed(fitted.seed + request.splits - 1, "--seed of the last split")
     if isinstance(read, Demonstrations):
         rows = read
     else:

@@ -304,7 +304,7 @@ class RunFolder:
 
     def _tidy_if_unlocked(self, of_runs: bool) -> None:
         """Of what is not locked later: a finished run, whose pictures and summaries are made after
-        that; a folder of inference, or of runs, whose workers may be writing elsewhere.
+        that; a folder of runs, whose workers may be writing elsewhere.
         """
         if self.finished:
             with contextlib.suppress(InputError), self.locked():  # it may be read-only
