@@ -286,6 +286,7 @@ def test_arrays_are_checked():
         conditional._replace(gate_offsets=np.full(3, np.nan)),
         conditional._replace(scale_trils=-np.asarray(conditional.scale_trils)),
         conditional._replace(offsets=np.zeros((3, 2))),
+        empty_conditional(3, 2),
     ]
     for arrays in broken:
         with pytest.raises(InputError, match="file: expected finite float64 gate_offsets"):

@@ -271,6 +271,14 @@ def test_continuous_columns_keep_their_bytes():
     np.testing.assert_array_equal(dither(data().round(3), 0), data().round(3))
 
 
+def test_contexts_far_from_zero_are_told_earlier():
+    """Experts' shares are made of their squares."""
+    x = np.random.default_rng(0).standard_normal((300, 2)) + 5e5
+    (line,) = examine(x, num_contexts=1)
+    assert line.startswith("column 'x0': varies by less than 1e-05 of its size")
+    assert examine(x - 4.9e5, num_contexts=1) == []
+
+
 def test_a_value_that_many_contexts_have_is_no_spike():
     x = np.random.default_rng(0).standard_normal((300, 2))
     x[::10, 0] = 0.5

@@ -112,6 +112,11 @@ def test_a_missing_label_is_refused(kind, missing):
         prepared(normal(60), groups=labels)
 
 
+def test_labels_of_several_lengths_are_refused():
+    with pytest.raises(InputError, match=r"groups must hold a label per demonstration, \[60\]; "):
+        prepared(normal(60), groups=[[1]] * 59 + [[1, 2]])
+
+
 @pytest.mark.parametrize("coding", ["utf-8", "latin-1"])
 @pytest.mark.parametrize("kind", [np.array, lambda labels: np.array(labels, object), list])
 def test_labels_of_bytes_are_texts_of_any_language(coding, kind):

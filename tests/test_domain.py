@@ -102,6 +102,8 @@ def test_angles_are_one_column_or_any_number_of_them(periodic):
         ({"periodic": [2]}, "no column 2: there are 2"),
         ({"periodic": np.int64(2)}, "no column 2: there are 2"),
         ({"periodic": 0.5}, "column"),
+        ({"periodic": [[0, 1]]}, "a column is a name or a number, got"),
+        ({"periodic": np.array([[0, 1]])}, "a column is a name or a number, got"),
         ({"periodic": [0, "heading"]}, "'heading' is given twice"),
         ({"periodic": {"heading": 0.0}}, "the period of column 'heading' must be a finite number"),
         ({"periodic": {"heading": "turn"}}, "the period of column 'heading'"),

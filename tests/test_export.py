@@ -5,6 +5,7 @@ learners of others ask for them.
 import copy
 import subprocess
 import sys
+import types
 
 import virl_tf
 from virl_tf.domain import make_domain
@@ -278,6 +279,15 @@ def test_without_gymnasium_any_environment_is_wrapped(density, monkeypatch):
     again = copy.deepcopy(wrapped)
     assert wrapped.step(10.0)[1] == pytest.approx(float(density([10.0, 10.0])))
     assert again.place == 0.0
+
+
+def test_with_gymnasium_an_environment_that_is_none_of_its_own_is_wrapped(density, monkeypatch):
+    """Its `Wrapper` takes no other."""
+    fake = types.SimpleNamespace(Env=type("Env", (), {}), Wrapper=None)
+    monkeypatch.setitem(sys.modules, "gymnasium", fake)
+    wrapped = gymnasium_wrapper(Line(), density, last_and_effort)
+    wrapped.reset()
+    assert wrapped.step(10.0)[1] == pytest.approx(float(density([10.0, 10.0])))
 
 
 def test_what_cannot_be_wrapped_is_refused(line, density):

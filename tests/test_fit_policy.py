@@ -8,6 +8,7 @@ from virl_tf.domain import Domain
 from virl_tf.hparams import search_hparams
 from virl_tf.mixture import Mixture, gaussian
 from virl_tf.policy_fit import schedule as policy_schedule
+from virl_tf.policy_fit import steps as policy_steps
 from virl_tf.policy_fit import watch as policy_watch
 from virl_tf.policy_fit.elbo import Measured, measured
 from virl_tf.policy_fit.schedule import AFTER_SEARCH, FIXED
@@ -697,6 +698,36 @@ def test_a_search_and_a_start_of_ones_own_count(ways, own, rounds, planned, monk
     ((_, start, budget, num_steps, _),) = planned
     assert (budget.rounds, num_steps) == (rounds, 2)
     assert np.array_equal(start.means, OWN_START.means) == ("initial_policy" in own)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_start_whose_own_draws_miss_a_constraint_is_one_inside(ways, seed, planned):
+    """One in a hundred draws is inside, of which one component has 50."""
+    far = np.quantile(ways.mixture.sample(100_000, 1)[:, 0], 0.99)
+    with pytest.raises(Stop):
+        fit_policy(ways, 2, 1, support=lambda x: x[:, 0] > far, seed=seed)
+    ((_, start, budget, *_),) = planned
+    assert budget is None
+    assert start.means[0, 0] > far - 0.2
+
+
+def test_a_constraint_that_holds_nowhere_is_refused(ways):
+    with pytest.raises(InputError, match="support is true at none of"):
+        fit_policy(ways, 2, 1, support=lambda x: x[:, 0] > 1e6)
+
+
+def test_steps_after_splits_and_the_last_ones_have_draws_of_their_own(monkeypatch):
+    numbers = []
+
+    def each(self, policy, own, watch):
+        numbers.extend(own)
+        return iter([policy])
+
+    monkeypatch.setattr(Steps, "_each", each)
+    monkeypatch.setattr(Steps, "_elbo", lambda *_: Measured(0.0, 0.0, 1.0, 0.0, 0.0))
+    monkeypatch.setattr(policy_steps, "without_light", lambda policy, _: policy._replace())
+    quick(num_components=2, search={**SHORTEST, "split_rounds": 2}, num_steps=60)
+    assert len(set(numbers)) == len(numbers) == 60 + 2 * 40
 
 
 def test_few_draws_inside_leave_the_start_as_it_is(ways):

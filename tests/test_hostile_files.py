@@ -258,6 +258,16 @@ def test_a_header_beyond_the_files_content_is_refused(tmp_path, shape, descr):
             read(tmp_path / name)
 
 
+def test_a_shape_that_never_ends_is_refused_at_once(tmp_path):
+    """A pattern that can read digits in several ways tries all of them."""
+    for digits in ("1" * 60, "1," * 60, "1 " * 60):
+        text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({digits}x), }}\n".encode()
+        size = len(text).to_bytes(2, "little")
+        (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\1\0" + size + text + bytes(64))
+        with pytest.raises(InputError, match=r"x\.npy is damaged or not an \.npy file"):
+            load_array(tmp_path / "x.npy")
+
+
 def test_a_file_of_scalars_is_refused(run, tmp_path):
     save_arrays(run / "policy.npz", dict.fromkeys(("log_weights", "means", "scale_trils"), 1.0))
     with pytest.raises(InputError, match=r"policy\.npz is not a policy"):
@@ -385,8 +395,8 @@ def test_yaml_aliases_are_refused(run, text):
 
 
 def test_a_large_yaml_file_is_refused(tmp_path):
-    (tmp_path / "mine.yaml").write_text("#" * (2**20 + 1), encoding="utf-8")
-    with pytest.raises(InputError, match=r"mine\.yaml: it is larger than 1048576 bytes"):
+    (tmp_path / "mine.yaml").write_text("#" * (2**18 + 1), encoding="utf-8")
+    with pytest.raises(InputError, match=r"mine\.yaml: it is larger than 262144 bytes"):
         read_yaml(tmp_path / "mine.yaml")
 
 

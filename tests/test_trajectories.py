@@ -175,6 +175,13 @@ def test_paths_go_through_start_and_goal():
     assert {"x0_start", "x1_goal"} < set(encoding.code_columns)
 
 
+def test_no_via_points_may_be_none():
+    assert fit_encoding(waves(), "promp", 4, via=None).dim == 8
+    for via in (5, [["start"]], ["middle"]):
+        with pytest.raises(InputError, match="via"):
+            fit_encoding(waves(), "promp", 4, via=via)
+
+
 def test_an_end_named_twice_is_one_end():
     once, twice = (fit_encoding(waves(), "promp", 4, via=["start"] * n) for n in (1, 2))
     np.testing.assert_array_equal(once.basis, twice.basis)

@@ -214,7 +214,8 @@ def check_conditional(what: str, arrays: Any) -> ConditionalMixture:
         found = ConditionalMixture(*(np.asarray(array) for array in arrays))
         k, d, c = found.gains.shape
         shapes = [array.shape for array in found] == list(field_shapes(k, d, c))
-        if shapes and all(a.dtype == np.float64 and np.isfinite(a).all() for a in found):
+        plain = all(a.dtype == np.float64 and np.isfinite(a).all() for a in found)
+        if shapes and plain and 0 not in (k, d, c):
             lower = (np.triu(found.scale_trils, 1) == 0.0).all()
             if lower and (np.diagonal(found.scale_trils, 0, 1, 2) > 0.0).all():
                 return ConditionalMixture(*(tf.constant(a, DENSITY) for a in found))

@@ -20,7 +20,7 @@ REPEATS = 1.5  # rows to each of them
 ATOM = 0.05  # share of the rows with one and the same value
 COPIES = 0.05  # share of the rows that repeat another
 DIGITS = 8  # significant ones, with which a column counts as rounded
-FLAT = 1e-7  # standard deviation over the largest number
+FLAT, FLAT_CONTEXT = 1e-7, 1e-5  # standard deviation over the largest number; of contexts
 UNEXPLAINED = 1e-3  # of a column's width that other columns do not explain
 TENTH_OF_NORMAL = 0.3  # what a tenth of normal values spans, in the median
 OUTLIERS = 0.01  # share of the rows that may be outliers
@@ -61,8 +61,8 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int
     own = columns[num_contexts:]
     _refuse_row_numbers(own)
     lines = [*_sorted(columns), *_coarse(own), *_atoms(own), *_logarithmic(columns)]
-    checks = (_copies, _flat, _dependent, _outliers)
-    return lines + [line for check in checks for line in check(columns)]
+    lines += [*_copies(columns), *_flat(own, FLAT), *_flat(columns[:num_contexts], FLAT_CONTEXT)]
+    return [*lines, *_dependent(columns), *_outliers(columns)]
 
 
 def examine_angles(
@@ -266,11 +266,12 @@ def _is_rounded(x: np.ndarray) -> bool:
     return bool(np.mean(np.abs(scaled - np.rint(scaled)) > 1e-4) < 0.01) if size.size else True
 
 
-def _flat(columns: list[Column]) -> list[str]:
-    found = _chosen(columns, [c.x.std() < FLAT * np.abs(c.x).max() for c in columns])
+def _flat(columns: list[Column], least: float) -> list[str]:
+    """Columns far from 0. In contexts squares of them are compared: experts' shares in each."""
+    found = _chosen(columns, [c.x.std() < least * np.abs(c.x).max() for c in columns])
     if not found:
         return []
-    text = f"varies by less than {FLAT:g} of its size, near the rounding of numbers"
+    text = f"varies by less than {least:g} of its size, near the rounding of numbers"
     return [f"{_columns(found)}: {text}; subtract its mean before it is stored, or {_drop(found)}."]
 
 

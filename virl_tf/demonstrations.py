@@ -17,6 +17,7 @@ from virl_tf.validation import (
     check_contexts,
     check_demonstrations,
     check_share,
+    reason,
 )
 
 LARGEST_SHARE = 0.1  # of the rows that so few may be: of less than a hundred all count
@@ -180,9 +181,13 @@ def _check_labels(labels: Any, n: int) -> np.ndarray | None:
     """The groups' labels [N] as text, which any labels can be."""
     if labels is None:
         return None
-    found = np.asarray(labels)
+    wanted = f"groups must hold a label per demonstration, [{n}]"
+    try:
+        found = np.asarray(labels)
+    except ValueError as error:  # lists of several lengths
+        raise InputError(f"{wanted}; {reason(error)}.") from error
     if found.shape != (n,):
-        raise InputError(f"groups must hold a label per demonstration, [{n}]; got {found.shape}.")
+        raise InputError(f"{wanted}; got {found.shape}.")
     # As objects: of a missing label in a list of texts NumPy makes a text.
     missing = np.flatnonzero(pd.isna(np.asarray(labels, dtype=object)) | np.ma.getmask(labels))
     if len(missing):

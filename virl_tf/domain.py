@@ -1,6 +1,6 @@
 """Where demonstrations can lie: bounds of columns, and columns that are angles."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from virl_tf.numerics import DENSITY, as_tensor
 from virl_tf.shapes import Array, Bool, Float64
-from virl_tf.validation import InputError, check_choice, check_no_contexts, check_positive
+from virl_tf.validation import InputError, check_choice, check_no_contexts, check_positive, told
 
 
 class Domain(NamedTuple):
@@ -129,7 +129,11 @@ def _sequence(columns: Any) -> list[Any]:
     if columns is None:
         return []
     several = isinstance(columns, Iterable) and getattr(columns, "ndim", 1) > 0
-    return list(columns) if several and not isinstance(columns, str) else [columns]
+    found = list(columns) if several and not isinstance(columns, str) else [columns]
+    for column in found:
+        if not isinstance(column, Hashable):
+            raise InputError(f"a column is a name or a number, got {told(column)}.")
+    return found
 
 
 def _bounds(

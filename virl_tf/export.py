@@ -172,7 +172,7 @@ def gymnasium_wrapper(
         lowest: see `imitation_reward`.
 
     Returns:
-        A `gymnasium.Wrapper` where Gymnasium is installed, else an object with `reset` and `step`.
+        A `gymnasium.Wrapper` of a `gymnasium.Env`, else an object with `reset` and `step`.
 
     Raises:
         InputError: another `reward_of`, or trajectories without `features`.
@@ -182,7 +182,7 @@ def gymnasium_wrapper(
     if reward_of == "trajectory" and features is None:
         raise InputError("features are needed: trajectory [(observation, action), ...] -> [D].")
 
-    class RecoveredReward(_wrapper_class()):  # type: ignore[misc]
+    class RecoveredReward(_wrapper_class(environment)):  # type: ignore[misc]
         """What the recovered reward says of what happens in an environment."""
 
         def __init__(self, environment: Any):
@@ -243,13 +243,13 @@ def _kept(value: Any) -> Any:
     return tf.nest.map_structure(lambda x: x.copy() if isinstance(x, np.ndarray) else x, value)
 
 
-def _wrapper_class() -> type:
+def _wrapper_class(environment: Any) -> type:
     """Gymnasium's, or one that does as much for environments that are none of its own."""
     try:
         import gymnasium
     except ImportError:
         return _PlainWrapper
-    return gymnasium.Wrapper
+    return gymnasium.Wrapper if isinstance(environment, gymnasium.Env) else _PlainWrapper
 
 
 class _PlainWrapper:

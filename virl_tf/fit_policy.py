@@ -186,11 +186,15 @@ def fit_policy(
     hparams = step_hparams(schedule.steps, *own)
 
     start = _start(log_prob, dim, num_components, seed, initial_policy, c)
-    num_points = min(schedule.steps.samples(size) * num_components, target_rows_at_once(dim))
-    points = drawn(start, _where(c, num_points, seed), split_seed(seed, 0, "check"))
+    tried, num_points = start, schedule.steps.samples(size) * num_components
+    constrained = mixture if support is not None and schedule.steps is KEPT_SHARES else None
+    if constrained is not None:  # hardly any draw may be inside
+        tried, num_points = constrained, target_rows_at_once(dim)
+    where = _where(c, min(num_points, target_rows_at_once(dim)), seed)
+    points = drawn(tried, where, split_seed(seed, 0, "check"))
     target = checked_target(log_prob, support, points)
-    if mixture is not None and support is not None and schedule.steps is KEPT_SHARES:
-        inside = constrained_start(mixture, target, num_components, seed)
+    if constrained is not None:
+        inside = constrained_start(constrained, target, num_components, seed)
         start = inside or start
         if inside is None:  # then modes inside have to be looked for
             schedule = schedule_of(True, False, keep_shares)

@@ -1,6 +1,7 @@
 """YAML that is read strictly and executes nothing, and is written so that it is read back."""
 
 import re
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,16 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for i, key in enumerate(keys):
-            if key in keys[:i]:
+        seen = set[Hashable]()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                continue  # is refused below
+            if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} is given twice", node.start_mark
                 )
+            seen.add(key)
         return super().construct_mapping(node, deep)
 
 
@@ -55,7 +60,7 @@ def to_yaml(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
 
 
-_MAX_YAML_BYTES = 2**20  # bytes; ours have a few thousand, and parsing takes a second per megabyte
+_MAX_YAML_BYTES = 2**18  # ours have at most some ten thousand, and a megabyte takes 16 seconds
 
 
 def read_yaml(path: Path | str) -> Any:

@@ -267,7 +267,7 @@ _MOST_BESIDE_ZERO = 2**16  # elements of an axis of an array without elements
 _HEADER = {
     "descr": r"""['"]descr['"]\s*:\s*['"]([<>|=]?[A-Za-z?]\d{0,9}(?:\[\w+\])?)['"]""",
     "fortran_order": r"""['"]fortran_order['"]\s*:\s*(True|False)""",
-    "shape": r"""['"]shape['"]\s*:\s*\(((?:\s*\d{1,19}L?\s*,?)*)\s*\)""",
+    "shape": r"""['"]shape['"]\s*:\s*\(([\d\s,L]*)\)""",  # read in one way only, so at once
 }
 
 

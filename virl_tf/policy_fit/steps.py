@@ -44,12 +44,17 @@ class Steps:
         """
         policy, evaluations = start, num_steps * self.num_samples * start.num_components
         if budget is not None:
-            policy, of_search = self.search(start, budget, watch)
+            policy, of_search = self.search(start, budget, num_steps, watch)
             evaluations += of_search
         return self.improve(policy, num_steps, watch), evaluations
 
-    def search(self, start: Any, budget: Budget, watch: Watch) -> tuple[Mixture, int]:
-        """The K components that the search finds, and how many evaluations it takes."""
+    def search(
+        self, start: Any, budget: Budget, num_steps: int, watch: Watch
+    ) -> tuple[Mixture, int]:
+        """The K components that the search finds, and how many evaluations it takes.
+
+        `num_steps`: how many steps they make later, with draws of their own.
+        """
         seed = tf.constant(split_seed(self.seed, 0, "search"))
         search = Search(self.target, seed, self.options, budget, self.gradients)
         state, scale = self._compiled(search.begin, start)(start)
@@ -66,11 +71,13 @@ class Steps:
             if watch.stopped:
                 break
         watch.histories.append(VipsHistory(*(column[: i + 1] for column in state.history)))
-        policy, of_splits = self._split(search.result(state), budget.split_rounds, watch)
+        policy, of_splits = self._split(search.result(state), budget.split_rounds, num_steps, watch)
         watch.call(policy)
         return policy, budget.evaluations + of_splits
 
-    def _split(self, policy: Mixture, rounds: int, watch: Watch) -> tuple[Mixture, int]:
+    def _split(
+        self, policy: Mixture, rounds: int, num_steps: int, watch: Watch
+    ) -> tuple[Mixture, int]:
         """What a search has found after rounds in which light components give way to halves of the
         heaviest ones and all make some steps; and how many evaluations that took.
 
@@ -85,9 +92,10 @@ class Steps:
         steps, kept, before = self._larger(policy.dim), len(watch.histories), self._elbo(policy)
         found: Any = policy
         evaluations, after = 0, before
-        for r in range(rounds):
+        first = max(num_steps, STEPS_AFTER_SPLIT)
+        for i in range(first, first + rounds * STEPS_AFTER_SPLIT, STEPS_AFTER_SPLIT):
             watch.expect(STEPS_AFTER_SPLIT)
-            numbers = range((r + 1) * STEPS_AFTER_SPLIT, (r + 2) * STEPS_AFTER_SPLIT)
+            numbers = range(i, i + STEPS_AFTER_SPLIT)
             *_, found = steps._each(without_light(found, LEAST_WEIGHT), numbers, watch)
             evaluations += STEPS_AFTER_SPLIT * steps.num_samples * policy.num_components
             after = self._elbo(found)

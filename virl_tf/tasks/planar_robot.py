@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from virl_tf.contexts import checked
 from virl_tf.numerics import DENSITY, LOG_2PI, generator
-from virl_tf.validation import InputError, check_integer, check_positive, check_seed
+from virl_tf.validation import InputError, check_integer, check_positive, check_seed, reason
 
 GOALS = ((7.0, 0.0), (0.0, 7.0), (-7.0, 0.0), (0.0, -7.0))
 # Whole turns of the first joint: beyond them its prior N(0, 1) has 1e-20 of its mass.
@@ -59,7 +59,10 @@ class PlanarRobot:
                 length.
         """
         self.dim = check_integer("num_links", num_links, 2)
-        self.goals = np.asarray(goals, float)
+        try:
+            self.goals = np.asarray(goals, float)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"goals must be points [G, 2]; {reason(error)}.") from error
         pairs = self.goals.ndim == 2 and self.goals.shape[1] == 2
         if not pairs or not len(self.goals) or not np.isfinite(self.goals).all():
             raise InputError(f"goals must be points [G, 2], got shape {self.goals.shape}.")

@@ -1,8 +1,8 @@
 """What an encoding of trajectories may be asked for: known before TensorFlow is loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from virl_tf.validation import InputError, check_choice, check_integer, check_positive
+from virl_tf.validation import InputError, check_choice, check_integer, check_positive, told
 
 KINDS = ("promp", "waypoints", "components")
 PHASES = ("time", "length")
@@ -11,7 +11,11 @@ TOLERANCE = 0.05  # RMS error in standard deviations of all samples of a column:
 
 
 def check_options(
-    kind: str, size: int | None, via: str | Sequence[str], phase: str | None, tolerance: float
+    kind: str,
+    size: int | None,
+    via: str | Sequence[str] | None,
+    phase: str | None,
+    tolerance: float,
 ) -> list[str]:
     """The via-points; the others as `fit_encoding` takes them.
 
@@ -19,9 +23,10 @@ def check_options(
         InputError: an option that cannot be used, whatever the trajectories are.
     """
     check_choice("kind of encoding", kind, ("auto", *KINDS))
-    ends = [via] if isinstance(via, str) else list(dict.fromkeys(via))
-    for end in ends:
-        check_choice("via-point", end, ENDS)
+    given = [via] if isinstance(via, str) else via or []
+    if not isinstance(given, Iterable):
+        raise InputError(f"via must be of {', '.join(ENDS)}, got {told(via)}.")
+    ends = list(dict.fromkeys(check_choice("via-point", end, ENDS) for end in given))
     if ends and kind not in ("auto", "promp"):
         raise InputError(f"via is for movement primitives (promp), not for {kind}.")
     if phase is not None:
