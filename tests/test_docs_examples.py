@@ -456,10 +456,12 @@ def test_decisions_that_comments_name_are_there():
     pages = ("decisions.md", "decisions-policies.md", "decisions-contexts.md")
     entries = {(page, entry) for page in pages for entry in anchors(PAGES[f"docs/{page}"])}
     named = set()
-    for path in (ROOT / "hparams").glob("*.yaml"):
-        comments = re.sub(r"\n *# ", " ", path.read_text(encoding="utf-8"))
-        named |= set(re.findall(r"(decisions[\w-]*\.md): ([\w-]+)", comments))
-    assert len(named) > 10
+    code = [path for name in ("virl_tf", "experiments") for path in (ROOT / name).rglob("*.py")]
+    for path in [*(ROOT / "hparams").glob("*.yaml"), *code]:
+        comments = re.sub(r"\n *(# )?", " ", path.read_text(encoding="utf-8"))
+        found = re.findall(r"(decisions[\w-]*\.md)(?:[:,]| \() ?([\w-]+)", comments)
+        named |= set(found)
+    assert len(named) > 30
     assert named <= entries
 
 

@@ -203,7 +203,8 @@ def fit(
             needs a directory).
 
     Raises:
-        InputError: any of these cannot be used; before any compute.
+        InputError: any of these cannot be used (before any compute), `evaluate` returns no numbers
+            by name, or the policy breaks down.
 
     Warns:
         FitWarning: what is in `Result.warnings`.

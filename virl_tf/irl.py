@@ -95,7 +95,7 @@ def _initial_policy(problem: Problem, num_components: int, start: str) -> Policy
     """q~_0, by the name of its start: with contexts what that says of x given c.
 
     A k-means cluster of rows [c, x] tells little of how x depends on c, so EM goes on from there:
-    from k-means alone experts collapse on one another (docs/decisions-policies.md,
+    from k-means alone experts collapse on one another (docs/decisions-contexts.md,
     contexts-policy).
     """
     x, size = problem.demonstrations.numpy(), problem.num_contexts

@@ -28,7 +28,7 @@ class StepDefaults(NamedTuple):
 FIXED = StepDefaults(300)
 
 # In contexts a component's share is extrapolated to those in which it hardly acts: with the bound
-# of other weights a gate wanders, and now and then breaks (docs/decisions-policies.md:
+# of other weights a gate wanders, and now and then breaks (docs/decisions-contexts.md:
 # contexts-policy).
 CONDITIONAL = StepDefaults(300, weight_kl_bound=0.002, fewest_samples=FEWEST_DRAWS)
 

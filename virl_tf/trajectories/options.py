@@ -7,7 +7,8 @@ from virl_tf.validation import InputError, check_choice, check_integer, check_po
 KINDS = ("promp", "waypoints", "components")
 PHASES = ("time", "length")
 ENDS = {"start": 0, "goal": -1}
-TOLERANCE = 0.05  # RMS error in standard deviations of all samples of a column: decisions.md
+# RMS error in standard deviations of a column (docs/decisions-contexts.md, encoding).
+TOLERANCE = 0.05
 
 
 def check_options(
