@@ -94,7 +94,9 @@ QUIET_HELP = "Print nothing but warnings and errors."
 Quiet = Annotated[bool, Option("--quiet", help=QUIET_HELP, callback=_hide_output)]
 DRY_HELP = "Do nothing; print how much there is, how much is done, and how long the rest takes."
 DryRun = Annotated[bool, Option("--dry-run", help=DRY_HELP)]
-POOL_HELP = "Put results of different presets, versions or task sizes together all the same."
+POOL_HELP = (
+    "Put results of different presets, settings, versions or task sizes together all the same."
+)
 Pool = Annotated[bool, Option("--pool", help=POOL_HELP)]
 Components = Annotated[int, Option(help="Components of the policy.")]
 Modes = Annotated[int | None, Option(help=size_help("modes"))]

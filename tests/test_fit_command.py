@@ -24,6 +24,7 @@ from rich.console import Console
 from experiments.evaluation import own_demonstrations, situations
 from experiments.evaluation.base import UserSupport
 from experiments.figures import style
+from experiments.figures import demonstrations as pictures
 from experiments.figures.demonstrations import draw_demonstrations
 from experiments.inference import _closed
 from experiments.own_data import fit_command
@@ -631,6 +632,24 @@ def test_files_of_a_run_that_was_killed_before_its_pictures_are_completed(call, 
 def test_a_context_a_tenth_of_their_span_outside_is_no_guess(value, warned):
     columns = [{"name": "goal", "min": 100.0, "max": 110.0}]
     assert len(far_away(np.array([value]), columns)) == warned
+
+
+def test_a_curve_is_normalised_inside_of_the_users_support(tmp_path, monkeypatch):
+    x = clusters(200, 1)
+    middle = float(np.median(x))
+    policy = em_mixture(x, 2, 0)
+    support = lambda points: points[:, 0] > middle  # noqa: E731
+    arrays = own_demonstrations.grid_arrays(policy.log_prob, policy, x, support)
+    save_arrays(tmp_path / "demonstrations.npz", {"train": x, "test": x[:0]})
+    save_arrays(tmp_path / "grid.npz", arrays)
+    drawn = []
+    monkeypatch.setattr(pictures, "save", lambda figure, _: drawn.append(figure.axes[0]))
+    draw_demonstrations(tmp_path, ["speed"])
+    axis, density = drawn[0].lines[0].get_data()
+    assert (density[axis <= middle] == 0.0).all()
+    assert (0.5 * (density[1:] + density[:-1]) * np.diff(axis)).sum() == pytest.approx(1.0)
+    labels = [text.get_text() for text in drawn[0].get_legend().get_texts()]
+    assert labels[-2:] == ["new policy under --support", "outside of the support"]
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])

@@ -67,6 +67,15 @@ def test_spaces_behind_commas_are_no_part_of_a_name(file):
     )
 
 
+def test_an_estimate_below_zero_leaves_the_axis_as_it_is():
+    """As in more than two dimensions, where I-projections are of draws."""
+    ours = pd.DataFrame({"method": "virl", "components": 10, "modes": [5, 10], "stage": "training"})
+    ours = ours.assign(reported=[-0.002, 0.4], status="finished")
+    _, axes = plt.subplots()
+    finish(axes, ours, ("training",))
+    assert axes.get_ylim()[0] == pytest.approx(0.2)
+
+
 def test_points_far_below_ours_and_between_our_numbers_of_modes_are_within_the_axes(file):
     ours = pd.DataFrame(
         {"stage": ["training"], "method": ["virl"], "components": [10], "modes": [5]}

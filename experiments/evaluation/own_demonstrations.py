@@ -232,13 +232,20 @@ class OwnInference:
 
     @property
     def _what_is_scored(self) -> str:
-        kind = "held-out demonstrations" if len(self._test) else "demonstrations"
+        if not len(self._test):
+            kind, seen = "demonstrations", ""
+        else:
+            kind, pooled = (
+                "held-out demonstrations",
+                [float(r.mixture_exponent) for r in self._rewards],
+            )
+            seen = ", which the reward's EM mixture has seen since" if any(pooled) else ""
         if self._given is None:
-            return f"{len(self._points)} {kind}" if len(self._test) else f"all {kind}"
+            return f"{len(self._points)} {kind}{seen}" if len(self._test) else f"all {kind}"
         inside, number = int(self._inside.sum()), len(self._points)
         if not inside:
             return f"{number} {kind}, none of which is inside of the support,"
-        return f"{inside} {kind} inside of the support ({number - inside} left out)"
+        return f"{inside} {kind} inside of the support ({number - inside} left out){seen}"
 
     def finish(
         self,

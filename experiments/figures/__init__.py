@@ -79,7 +79,7 @@ def draw(
     Args:
         runs: folders of results, or records of runs; none: the committed ones.
         inference: where Figure 5 finds the inference policy, if not in the first run's folder.
-        pool: draw results of different presets, versions and task sizes together.
+        pool: draw results of different presets, settings, versions and task sizes together.
         published: a file of points read off the paper's figure.
 
     Raises:

@@ -34,16 +34,25 @@ def draw_demonstrations(folder: Path, columns: list[str], situation: str = "") -
 
 
 def _draw_curve(folder: Path, columns: list[str], situation: str) -> None:
-    """Histogram of the demonstrations, exp(reward) normalised on the grid, policy's density."""
+    """Histogram of the demonstrations, exp(reward) normalised on the grid, policy's density; inside
+    of the user's support, if there is one.
+    """
     grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"][:, 0]
-    axis, reward = grid["axes"][0], grid["reward"]
-    density = np.exp(reward - reward.max())
-    density /= np.sum(0.5 * (density[1:] + density[:-1]) * np.diff(axis))
+    axis = grid["axes"][0]
+    inside = grid.get("support", np.ones(len(axis), bool))
+    reward = np.where(inside, grid["reward"], -np.inf)
+    density = np.exp(reward - max(reward.max(), np.finfo(float).min))  # 0 where nothing is inside
+    density /= np.sum(0.5 * (density[1:] + density[:-1]) * np.diff(axis)) or 1.0
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
     bins = min(60, max(10, len(x) // 20))
     axes.hist(x, bins, density=True, color="0.85", label="demonstrations")
     axes.plot(axis, density, color="C0", label="exp(recovered reward), normalised")
-    axes.plot(axis, np.exp(grid["log_policy"]), color="C1", linestyle="--", label="policy")
+    policy = "policy" if inside.all() else "new policy under --support"
+    axes.plot(axis, np.exp(grid["log_policy"]), color="C1", linestyle="--", label=policy)
+    if not inside.all():
+        hatched: Look = {"facecolor": "none", "edgecolor": "0.8", "hatch": "///", "linewidth": 0}
+        hatched |= {"transform": axes.get_xaxis_transform(), "label": "outside of the support"}
+        axes.fill_between(axis, 0.0, 1.0, where=~inside, **hatched)
     axes.set_xlabel(shown(columns[0], 6.0))
     axes.set_ylabel("density")
     axes.legend(frameon=False, fontsize=8)

@@ -127,10 +127,11 @@ def finish(
     sizes = set(results["modes"])
     if published is not None:
         values, sizes = pd.concat([values, published["value"]]), sizes | set(published["modes"])
-    if np.isfinite(values).any():  # a sweep that is under way may have no curve yet
+    positive = values[np.isfinite(values) & (values > 0.0)]  # estimates from draws may be below 0
+    if len(positive):  # a sweep that is under way may have no curve yet
         axes.set_yscale("log")
         # A reference may be exact (0 with a component for every mode) and squeeze the curves.
-        axes.set_ylim(bottom=0.5 * values.min())
+        axes.set_ylim(bottom=0.5 * positive.min())
     axes.set_xlabel("target components m")
     axes.set_ylabel("I-projection KL(q || p)")
     axes.set_xticks(sorted(sizes))

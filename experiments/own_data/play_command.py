@@ -179,7 +179,8 @@ def _players(game: Game, result: virl_tf.Result) -> dict[str, Callable[[World], 
     found: dict[str, Callable[[World], np.ndarray]] = {
         REPLAYED: lambda world: replay(world, game.episodes, game.samples)
     }
-    data = _prepared(game, game.fitted.held_out).train  # what the reward has seen, and no more
+    # What the reward's networks have seen; its EM mixture goes on to all rows in the end.
+    data = _prepared(game, game.fitted.held_out).train
     made = movers(result, data, game.request.candidates, game.fitted.seed)
     return found | {name: player(make) for name, make in made.items()}
 

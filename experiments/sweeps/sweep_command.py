@@ -62,7 +62,7 @@ def open_folder(units: Sequence[Unit], config: Mapping[str, Any], out: Path) -> 
 def preview(request: SweepRequest | AblationRequest, workers: Workers, out: Path) -> None:
     """Say how many units there are, how many are finished, and how long the rest will take.
 
-    Nothing is done or written.
+    Nothing is done or written; what kills have left behind is removed.
 
     Raises:
         InputError: as `sweep` or `ablate`.

@@ -128,7 +128,7 @@ def _row(unit: RunUnit, record: Record) -> dict[str, Any]:
 
 
 def _half_way(unit: RunUnit, record: Record) -> float:
-    """The best value when pruning begins; infinite if the run ended before."""
+    """The best value when pruning begins; infinite if it was not finite by then."""
     history = pd.read_csv(io.BytesIO(record.files["metrics.csv"]))
     until = history[describe(unit.spec.task).objective][: half_way(unit.spec.hparams) + 1]
     return float(until.min()) if np.isfinite(until).all() else math.inf
