@@ -23,8 +23,8 @@ from rich.console import Console
 
 from experiments.evaluation import own_demonstrations, situations
 from experiments.evaluation.base import UserSupport
-from experiments.figures import style
 from experiments.figures import demonstrations as pictures
+from experiments.figures import style
 from experiments.figures.demonstrations import draw_demonstrations
 from experiments.inference import _closed
 from experiments.own_data import fit_command
