@@ -12,6 +12,7 @@ from virl_tf.em.growth import (
     Grown,
     go_on,
     grow,
+    grow_once,
     halves,
     of_unseen,
     rows_looked_at,
@@ -74,6 +75,21 @@ def blobs(n, seed=0):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 3, n)
     return CENTRES[labels] + rng.standard_normal((n, 2)), labels
+
+
+def test_copies_of_a_row_are_held_out_together(monkeypatch):
+    seen = []
+
+    def grown(train, test, *_):
+        seen.append((train, test))
+        return Grown(0.0, 1.0, from_clusters(train, 1, 0))
+
+    monkeypatch.setattr("virl_tf.em.growth._grow", grown)
+    x = RNG.standard_normal((500, 2))
+    grow_once(x[RNG.integers(0, 500, 500)], 0)
+    ((train, test),) = seen
+    assert len(train) + len(test) == 500
+    assert not np.isin(test[:, 0], train[:, 0]).any()
 
 
 def reference_step(z, start, nu):

@@ -664,7 +664,7 @@ def beyond(x):
 
 
 def test_what_a_constraint_leaves_open_keeps_its_share(ways):
-    fitted = fit_policy(ways, 2, 4, support=beyond)
+    fitted = fit_policy(ways, 2, 8, support=beyond)
     draws = fitted.policy.sample(4000, 0)
     assert np.mean(beyond(draws)) > 0.9
     nearest = np.linalg.norm(draws[:, None] - WAYS, axis=2).argmin(axis=1)
@@ -829,7 +829,7 @@ def test_a_search_or_a_fixed_set_that_is_asked_for_moves_the_weights(apart, own)
 
 
 def test_a_constraint_starts_from_shares_at_temperature_one(ways):
-    fitted = fit_policy(ways, 2, 4, support=beyond, temperature=0.5, num_steps=5)
+    fitted = fit_policy(ways, 2, 8, support=beyond, temperature=0.5, num_steps=5)
     draws = fitted.policy.sample(4000, 0)
     nearest = np.linalg.norm(draws[:, None] - WAYS, axis=2).argmin(axis=1)
     np.testing.assert_allclose(np.bincount(nearest) / 4000, [0.4, 0.3, 0.2, 0.1], atol=0.05)
