@@ -28,7 +28,7 @@ from experiments.tasks import experiment_of
 
 LABELS = {
     "kde": "KDE, the run's bandwidth",
-    "kde_silverman": "KDE, Silverman's bandwidth",
+    "kde_silverman": "KDE, Silverman's factor as a length",
     "kde_held_out": "KDE, held-out bandwidth",
     "em_policy": "EM, components of the policy",
     "em_bic": "EM, components by BIC",
