@@ -111,7 +111,9 @@ def read_results(
         presets = [set(map(str, one["preset"])) for one in frames]
         check_poolable("presets", dict(zip(paths, presets, strict=True)))
         _check_settings({where: one.config for where, one in made.items()})
-        check_poolable("settings", {where: {one.given} for where, one in made.items()})
+        with_table = any(not one.config for one in made.values())
+        given = {p: {one.of_sweep if with_table else one.of_unit} for p, one in made.items()}
+        check_poolable("settings", given)
         check_numerics({where: one.versions for where, one in made.items()})
     tasks = sorted(frame["task"].unique())
     if task is not None and tasks != [task]:
@@ -122,11 +124,12 @@ def read_results(
 
 class _Made(NamedTuple):
     """How a table, or the run of a record, was made: the versions, as `numerics` has them; what was
-    given beside the preset; the configuration, {} where there is only a table.
+    given to the sweep, and to the run, beside the preset; the run's configuration, {} of a table.
     """
 
     versions: dict[str, str]
-    given: str
+    of_sweep: str
+    of_unit: str = ""
     config: Mapping[str, Any] = {}
 
 
@@ -170,13 +173,12 @@ def _read_table(path: Path, task: str, made: dict[Path, _Made]) -> pd.DataFrame:
         records = [read_record(found) for found in find_records(file)]
         _refuse_ablations(file, any(ABLATION in record.files for record in records))
         sweep = (file.parent if file.name == FOLDER else file) / "config.yaml"
-        # Beside another one's table, which has no configurations of runs.
-        of_sweep = _given_of_sweep(sweep) if sweep.is_file() else None
         for record in records:
             stage = record.stages["."]
             made_by = numerics(stage.versions, stage.config.get("preset"))
-            given = of_sweep or _given_of_unit(stage)
-            made[record.path] = _Made(made_by, given, stage.config)
+            of_unit = _given_of_unit(stage)
+            of_sweep = _given_of_sweep(sweep) if sweep.is_file() else of_unit
+            made[record.path] = _Made(made_by, of_sweep, of_unit, stage.config)
         return table_of(records)
     frame = read_table(file)
     _refuse_ablations(file, "ablation" in frame)

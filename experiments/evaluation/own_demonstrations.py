@@ -232,14 +232,11 @@ class OwnInference:
 
     @property
     def _what_is_scored(self) -> str:
-        if not len(self._test):
-            kind, seen = "demonstrations", ""
-        else:
-            kind, pooled = (
-                "held-out demonstrations",
-                [float(r.mixture_exponent) for r in self._rewards],
-            )
-            seen = ", which the reward's EM mixture has seen since" if any(pooled) else ""
+        kind, seen = "demonstrations", ""
+        if len(self._test):
+            kind = "held-out demonstrations"
+            if any(float(reward.mixture_exponent) for reward in self._rewards):
+                seen = ", which the reward's EM mixture has seen since"
         if self._given is None:
             return f"{len(self._points)} {kind}{seen}" if len(self._test) else f"all {kind}"
         inside, number = int(self._inside.sum()), len(self._points)
