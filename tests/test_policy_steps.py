@@ -75,7 +75,7 @@ def test_a_policy_with_light_components_is_better_after_splits(monkeypatch):
     monkeypatch.setattr("virl_tf.policy_fit.steps.STEPS_AFTER_SPLIT", 20)
     policy, steps = on_the_ring(12, light=1e-9), steps_on(ring)
     watch = Watch(policy, None, 50)
-    found, evaluations = steps._split(policy, 3, watch)
+    found, evaluations = steps._split(policy, 3, 30, watch)
     before, after = (measured(one, ring, DRAWS, 0) for one in (policy, found))
     assert after.elbo > before.elbo + 1.0
     assert np.exp(found.log_weights).min() > LEAST_WEIGHT / 12 / 3
@@ -87,7 +87,7 @@ def test_a_policy_with_light_components_is_better_after_splits(monkeypatch):
 def test_light_components_that_are_modes_stay():
     watch = Watch(EXACT, None, 50)
     watch.histories = ["of the search"]
-    found, evaluations = steps_on(EXACT.log_prob)._split(EXACT, 3, watch)
+    found, evaluations = steps_on(EXACT.log_prob)._split(EXACT, 3, 30, watch)
     assert found is EXACT
     assert watch.histories == ["of the search"]
     # One round was enough to see it.
@@ -98,7 +98,7 @@ def test_light_components_that_are_modes_stay():
 def test_nothing_is_split_where_nothing_is_light_or_no_round_is_asked_for(rounds):
     policy = on_the_ring(12, light=1e-9) if rounds == 0 else on_the_ring(4, light=1.0)
     watch = Watch(policy, None, 50)
-    found, evaluations = steps_on(ring)._split(policy, rounds, watch)
+    found, evaluations = steps_on(ring)._split(policy, rounds, 30, watch)
     assert found is policy
     assert evaluations == 0
     assert watch.histories == []
@@ -106,7 +106,7 @@ def test_nothing_is_split_where_nothing_is_light_or_no_round_is_asked_for(rounds
 
 def test_a_policy_that_broke_down_is_left_as_it_is():
     broken = EXACT._replace(means=EXACT.means * np.nan)
-    assert steps_on(ring)._split(broken, 3, Watch(EXACT, None, 50)) == (broken, 0)
+    assert steps_on(ring)._split(broken, 3, 30, Watch(EXACT, None, 50)) == (broken, 0)
 
 
 def test_evaluations_of_splits_are_counted(monkeypatch):
