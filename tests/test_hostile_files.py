@@ -12,7 +12,7 @@ import zipfile
 
 from virl_tf import load
 from virl_tf.hparams import load_hparams
-from virl_tf.persistence.checkpoint import load_state, save_state
+from virl_tf.persistence.checkpoint import load_state
 from virl_tf.persistence.encoding_file import load_encoding
 from virl_tf.persistence.files import load_array, load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
@@ -22,7 +22,6 @@ from virl_tf.validation import MAX_UNPACKED_BYTES, InputError
 from virl_tf.yaml_files import read_yaml
 
 import h5py
-import keras
 import numpy as np
 import pytest
 
@@ -124,17 +123,6 @@ def test_pickles_are_not_opened(run, canary, kind, name):
         read(path)
 
 
-def test_a_lambda_layer_is_not_built(tmp_path, canary, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    layer = keras.layers.Lambda(
-        lambda x: [__import__("os").makedirs("canary", exist_ok=True), x][1]
-    )
-    keras.Sequential([keras.Input((2,)), layer]).save(tmp_path / "reward.keras")
-    canary.rmdir()  # building it here ran it
-    with pytest.raises(InputError, match="is not a reward saved by virl_tf"):
-        load_reward(tmp_path / "reward.keras")
-
-
 def keras_object(module, name, /, **config):
     return {"module": module, "class_name": name, "config": config, "registered_name": name}
 
@@ -194,7 +182,7 @@ def test_python_tags_in_yaml_are_refused(run, canary, tag):
         lambda path: RunFolder.open(path, {"method": "virl"}),
         lambda path: load_hparams(path / "config.yaml"),
     ):
-        with pytest.raises(InputError, match=r"config\.yaml is not valid YAML"):
+        with pytest.raises(InputError, match=r"config\.yaml is not valid YAML: could not det"):
             read(run)
 
 
@@ -466,12 +454,6 @@ def test_a_file_in_the_place_of_a_checkpoint_falls_back_or_is_named(run, other):
 def test_a_checkpoint_in_the_place_of_hyperparameters(run):
     with pytest.raises(InputError, match="cannot read"):
         load_hparams(run / "checkpoints" / "state-00003.npz")
-
-
-def test_a_state_of_strings_or_of_another_run_is_refused(tmp_path):
-    save_state(tmp_path / "state.npz", make_state(num_components=5))
-    with pytest.raises(InputError, match="belongs to a run with other shapes"):
-        load_state(tmp_path / "state.npz", make_state())
 
 
 @pytest.mark.parametrize("table", ["metrics.csv", "timings.csv"])

@@ -355,25 +355,16 @@ def test_null_where_it_is_allowed(tmp_path):
         ("[network]", ["expected sections", "['network']"]),
         ("network", ["expected sections", "'network'"]),
         ("network: {num_layers: true}", ["network.num_layers = True", "int, [2, 4]"]),
-        ("network: {num_layers: 2.0}", ["network.num_layers = 2.0", "int, [2, 4]"]),
-        ("network: {num_layers: '3'}", ["network.num_layers = '3'", "int"]),
-        ("network: {num_layers: null}", ["network.num_layers = None", "int"]),
-        ("network: {num_layers: [3]}", ["network.num_layers = [3]", "int"]),
         (
             "network: {layer_size: 100}",
             ["network.layer_size = 100", "one of 8, 16, 32, 64, 128, 256"],
         ),
         ("network: {batch_norm: 1}", ["network.batch_norm = 1", "bool", "one of False, True"]),
-        ("network: {batch_norm: 'yes'}", ["network.batch_norm = 'yes'", "bool"]),
         (
             "training: {learning_rate: fast}",
             ["training.learning_rate = 'fast'", "float, [5e-05, 0.001]"],
         ),
-        ("training: {learning_rate: '1e-3'}", ["training.learning_rate = '1e-3'", "float"]),
-        ("training: {learning_rate: true}", ["training.learning_rate = True", "float"]),
         ("training: {learning_rate: .nan}", ["training.learning_rate = nan"]),
-        ("policy: {kl_bound: .inf}", ["policy.kl_bound = inf", "> 0"]),
-        ("policy: {kl_bound: -.inf}", ["policy.kl_bound = -inf", "> 0"]),
         ("policy: {kl_bound: .nan}", ["policy.kl_bound = nan", "> 0"]),
         ("policy: {kl_bound: 0}", ["policy.kl_bound = 0", "> 0"]),
         ("policy: {ridge: 0.0}", ["policy.ridge = 0.0", "(0, 1]"]),
@@ -393,9 +384,6 @@ def test_null_where_it_is_allowed(tmp_path):
             "kde: {bandwidth: heldout}",
             ["kde.bandwidth = 'heldout'", "float/str", "silverman or held_out"],
         ),
-        ("kde: {bandwidth: true}", ["kde.bandwidth = True", "float/str"]),
-        ("kde: {bandwidth: null}", ["kde.bandwidth = None"]),
-        ("loop: {num_iterations: true}", ["loop.num_iterations = True", "int, [1, 10000]"]),
         ("loop: {num_iterations: 10001}", ["loop.num_iterations = 10001", "[1, 10000]"]),
         (
             "loop: {prior: none}",
@@ -458,24 +446,6 @@ def test_values_that_yaml_cannot_build_are_input_errors_too(tmp_path, text):
 def test_an_empty_value_is_not_an_empty_file(tmp_path, text):
     with pytest.raises(InputError, match=r"mine\.yaml: expected sections"):
         load_hparams(write(tmp_path, text))
-
-
-@pytest.mark.parametrize(
-    "tag",
-    [
-        "!!python/object/apply:pathlib.Path.touch",
-        "!!python/object/new:os.mkdir",
-        "!!python/name:os.system",
-    ],
-)
-def test_python_tags_are_refused_and_not_executed(tmp_path, tag):
-    marker = tmp_path / "executed"
-    with pytest.raises(
-        InputError,
-        match=r"mine\.yaml is not valid YAML: could not determine a constructor for the tag",
-    ):
-        load_hparams(write(tmp_path, f"network: {tag} ['{marker}']"))
-    assert not marker.exists()
 
 
 def test_missing_file(tmp_path):

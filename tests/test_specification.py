@@ -89,11 +89,6 @@ def test_modes_and_steps_are_those_of_the_target(task, size, modes, steps):
             "--modes is for .* and waving_experts; the size of a grid_walker target is --steps",
         ),
         (
-            "path_planning",
-            {"modes": 20},
-            "--modes is for .* and waving_experts; the size of a path_planning target is --steps",
-        ),
-        (
             "gaussians",
             {"steps": 5},
             "--steps is for grid_walker, .* and path_planning; .* target is --modes",
@@ -102,11 +97,6 @@ def test_modes_and_steps_are_those_of_the_target(task, size, modes, steps):
             "grid_walker",
             {"task_seed": 0},
             "--task-seed is for .* and waving_experts; grid_walker has one target only",
-        ),
-        (
-            "path_planning",
-            {"task_seed": 3},
-            "--task-seed is for .* and waving_experts; path_planning has one target only",
         ),
     ],
 )
@@ -142,16 +132,6 @@ def test_an_unknown_task_names_the_nearest():
 
 
 # --- hyperparameters ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("task", "preset"),
-    [("gaussians", "quick"), ("grid_walker", "quick"), ("path_planning", "quick")],
-)
-def test_the_default_preset_is_the_tasks(task, preset):
-    spec = RunRequest(task=task).specification()
-    assert spec.preset == preset
-    assert spec == RunRequest(task=task, preset=preset).specification()
 
 
 @pytest.mark.parametrize("method", TABLE_3)

@@ -102,7 +102,26 @@ def test_demonstrations_are_a_function_of_their_seed(task, demonstrations):
     assert not np.isin(task.demonstrations(10, seed=1), demonstrations).any()
 
 
-@pytest.mark.parametrize("arguments", [(0, 0), (-1, 0), (2.5, 0), (10, -1), (10, "0")], ids=str)
-def test_bad_numbers_are_refused(task, arguments):
-    with pytest.raises(InputError):
-        task.demonstrations(*arguments)
+FUNCTIONS = ("log_prob", "reward", "modes_of", "waypoints", "contains", "collides")
+
+
+@pytest.mark.parametrize("shape", ["number", "one less", "rows of one more"])
+def test_points_of_another_dimension_are_refused_with_their_shape(task, shape):
+    dim = task.dim
+    wrong = {"number": (), "one less": (dim - 1,), "rows of one more": (3, dim + 1)}[shape]
+    refusal = rf"x must .*\[\.\.\., {dim}\]"
+    for function in (getattr(task, name) for name in FUNCTIONS if hasattr(task, name)):
+        with pytest.raises(InputError, match=refusal) as error:
+            function(np.zeros(wrong))
+        assert str(wrong) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("n", "seed", "name"),
+    [(0, 0, "n"), (-1, 0, "n"), (2.5, 0, "n"), ("2", 0, "n"), (10, -1, "seed"), (10, "0", "seed")],
+)
+def test_bad_numbers_of_draws_and_bad_seeds_are_refused_by_name(task, n, seed, name):
+    draws = (task.demonstrations, getattr(task, "exact_samples", task.demonstrations))
+    for draw in draws:
+        with pytest.raises(InputError, match=f"^{name} must be"):
+            draw(n, seed)
