@@ -129,3 +129,15 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
         rows.append([*key, *measured, *group[extra].astype(float).mean()])
     names = ["stage", "method", "components", "modes", "mean", "low", "high", "seeds", "diverged"]
     return pd.DataFrame(rows, columns=[*names, *extra])
+
+
+def normalised_rewards(
+    at_modes: np.ndarray, at_random: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rewards at modes and at random points scaled together to [0, 1]; a constant to 0.
+
+    For Figure 7 and its numbers.
+    """
+    together = np.concatenate([at_modes, at_random])
+    low, width = together.min(), np.ptp(together) or 1.0
+    return (at_modes - low) / width, (at_random - low) / width

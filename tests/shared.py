@@ -26,7 +26,7 @@ from virl_tf.numerics import DENSITY, NETWORK, compiled
 from virl_tf.policy_fit import schedule as policy_schedule
 from virl_tf.reward import Reward
 from virl_tf.tasks import slice_sampling
-from virl_tf.vips import conditional, vips
+from virl_tf.vips import improve
 
 import matplotlib
 import numpy as np
@@ -212,10 +212,9 @@ def light_runs(request):
         xla = request.node.get_closest_marker("xla")
         patch.setattr(discriminator_fit, "_IDLE", {} if xla else PLAIN_FITTERS)
         if xla:
-            vips._compiled_improve.cache_clear()
+            improve._compiled_steps.cache_clear()
         else:
-            patch.setattr(vips, "compiled", plain_graph)
-            patch.setattr(conditional, "compiled", plain_graph)
+            patch.setattr(improve, "compiled", plain_graph)
             patch.setattr(discriminator_fit, "pays_to_fuse", lambda network: False)
             tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         patch.setattr(situations, "FRAMES", 4)
@@ -226,7 +225,7 @@ def light_runs(request):
         yield
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
         if xla:
-            vips._compiled_improve.cache_clear()
+            improve._compiled_steps.cache_clear()
 
 
 draw_block = slice_sampling._draw_block
@@ -250,7 +249,7 @@ def quick_runs():
         patch.setattr(specification, "read_preset", lambda preset: {**whole(preset), **few})
         patch.setattr(slice_sampling, "_draw_block", short_chains)
         patch.setitem(compiled.__kwdefaults__, "jit_compile", False)
-        patch.setattr(vips, "compiled", plain_graph)
+        patch.setattr(improve, "compiled", plain_graph)
         patch.setattr(discriminator_fit, "pays_to_fuse", lambda network: False)
         yield
 

@@ -62,11 +62,12 @@ FLOORS = [
             "vips.trust_region",
             "vips.vips",
             "vips.conditional",
+            "vips.improve",
             "vips.adaptive",
         ),
     ],
     ["methods"],
-    ["negatives", "stopping", "irl", "pooling", "score", "summary"],
+    ["negatives", "irl", "pooling", "score", "summary"],
     ["observers", "event_files", "picture"],
     [
         *("policy_fit", "policy_fit.targets", "policy_fit.elbo", "policy_fit.start"),
@@ -97,7 +98,7 @@ EXPERIMENT_FLOORS = [
     ],
     [
         *("references", "claims", "flow"),
-        *("evaluation", "evaluation.base", "evaluation.contrast", "evaluation.distances"),
+        *("evaluation", "evaluation.base", "evaluation.distances"),
         "evaluation.situations",
         *("benchmark", "benchmark.timing", "benchmark.vips", "benchmark.parts"),
         *("benchmark.few_evaluations", "benchmark.settings"),

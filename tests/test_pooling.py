@@ -249,7 +249,7 @@ def test_what_is_due(method):
 
 @pytest.fixture
 def real_improve(monkeypatch):
-    from virl_tf.vips.conditional import improve
+    from virl_tf.vips.improve import improve
 
     monkeypatch.setattr(irl, "improve", improve)
     monkeypatch.setattr(pooling, "improve", improve)

@@ -2,9 +2,10 @@ from virl_tf import fit_policy
 from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.hparams import default_hparams, own_data_hparams
 from virl_tf.mixture import standard_normal_start
+from virl_tf.vips.improve import improve
 from virl_tf.vips.slopes import slopes_say_all, values_and_slopes
 from virl_tf.vips.surrogate import fit_quadratic, fit_slopes
-from virl_tf.vips.vips import improve, step_options, takes_gradients, vips_step
+from virl_tf.vips.vips import step_options, takes_gradients, vips_step
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 from virl_tf.discriminator.fit import FitInfo
-from virl_tf.stopping import found_nothing
+from virl_tf.irl import found_nothing
 
 import numpy as np
 import pytest

@@ -1,11 +1,11 @@
 from virl_tf.mixture import Mixture, gaussian
 from virl_tf.numerics import DENSITY, split_seed
+from virl_tf.vips import improve as line_4
 from virl_tf.vips import vips
+from virl_tf.vips.improve import improve
 from virl_tf.vips.vips import (
     VipsHistory,
     default_samples,
-    improve,
-    samples_per_component,
     step_options,
     vips_step,
     vips_steps,
@@ -343,10 +343,10 @@ def test_a_policy_without_any_finite_value_stays():
 
 @pytest.fixture
 def without_xla(monkeypatch):
-    vips._compiled_improve.cache_clear()
-    monkeypatch.setattr(vips, "compiled", plain_graph)
+    line_4._compiled_steps.cache_clear()
+    monkeypatch.setattr(line_4, "compiled", plain_graph)
     yield
-    vips._compiled_improve.cache_clear()
+    line_4._compiled_steps.cache_clear()
 
 
 @pytest.mark.usefixtures("without_xla")
@@ -355,18 +355,18 @@ def test_improve_is_traced_once_while_the_reward_grows():
     policy = make_mixture(3)
     rewards = [make_reward([make_network(seed=i) for i in range(count)]) for count in range(4)]
     improve(policy, rewards[0], SEED, settings)
-    before = vips._compiled_improve.cache_info().misses
+    before = line_4._compiled_steps.cache_info().misses
     results = [
         improve(policy, reward, split_seed(t, 0, "improve"), settings)[0]
         for t, reward in enumerate(rewards)
     ]
-    assert vips._compiled_improve.cache_info().misses == before
+    assert line_4._compiled_steps.cache_info().misses == before
     assert not np.array_equal(results[2].means, results[3].means)
 
 
 def test_improve_runs_the_steps_the_hparams_ask_for(monkeypatch):
-    monkeypatch.setattr(vips, "compiled", lambda function, *_, **__: function)
-    monkeypatch.setattr(vips, "_compiled_improve", vips._compiled_improve.__wrapped__)
+    monkeypatch.setattr(line_4, "compiled", lambda function, *_, **__: function)
+    monkeypatch.setattr(line_4, "_compiled_steps", line_4._compiled_steps.__wrapped__)
     own = {"kl_bound": 0.2, "weight_kl_bound": 0.01, "ridge": 0.01, "update_steps": 2}
     settings = tiny.hparams(policy=own).policy
     policy, reward = make_mixture(3), make_reward([make_network(seed=i) for i in range(2)])
@@ -382,11 +382,6 @@ def test_improve_runs_the_steps_the_hparams_ask_for(monkeypatch):
 @pytest.mark.parametrize(("dim", "expected"), [(1, 50), (2, 50), (5, 63), (10, 198)])
 def test_default_number_of_samples(dim, expected):
     assert default_samples(dim) == expected
-    assert (
-        samples_per_component(tiny.hparams(policy={"samples_per_component": None}).policy, dim)
-        == expected
-    )
-    assert samples_per_component(tiny.hparams().policy, dim) == 12
 
 
 def test_some_steps_and_then_others_are_the_same_as_all_at_once():

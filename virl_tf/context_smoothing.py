@@ -57,13 +57,13 @@ class Smoothing(NamedTuple):
         gains = (cross + shares * (self.gains @ v)) @ np.linalg.inv(of_c + shares * v)
 
         # E[(x - A c - b) (x - A c - b)^T] = S_xx - A S_cx - S_xc A^T + A S_cc A^T
-        explained = gains @ _transposed(cross)
-        residual = covariances[:, size:, size:] - explained - _transposed(explained)
-        residual = residual + gains @ of_c @ _transposed(gains)
+        explained = gains @ cross.mT
+        residual = covariances[:, size:, size:] - explained - explained.mT
+        residual = residual + gains @ of_c @ gains.mT
         of_c = of_c + self.width * v
         cross = gains @ of_c
-        of_x = residual + cross @ _transposed(gains)
-        smoothed = np.block([[of_c, _transposed(cross)], [cross, of_x]])
+        of_x = residual + cross @ gains.mT
+        smoothed = np.block([[of_c, cross.mT], [cross, of_x]])
         return joint._replace(scale_trils=tf.constant(np.linalg.cholesky(smoothed), DENSITY))
 
 
@@ -129,7 +129,3 @@ def describe_rows(
 def _log_likelihoods(joint: Mixture, rows: np.ndarray, num_contexts: int) -> Float64[Array, " M"]:
     """Of rows [M, C + D] given their contexts."""
     return conditioned(joint, num_contexts).log_prob(rows).numpy()
-
-
-def _transposed(matrices: np.ndarray) -> np.ndarray:
-    return np.swapaxes(matrices, -1, -2)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from virl_tf.numerics import if_paths, real_tensor
+from virl_tf.numerics import generator_of, if_paths, real_tensor
 from virl_tf.shapes import Array, Bool, Float64
 from virl_tf.validation import InputError
 
@@ -51,7 +51,7 @@ def places(contexts: Float64[Array, "N C"] | None, n: int, seed: Any) -> Where:
     """For about n draws: n without contexts, else n / S of the contexts, S draws each."""
     if contexts is None:
         return n
-    return Places(_some(contexts, max(2, n // DRAWS), _generator(seed)), DRAWS)
+    return Places(_some(contexts, max(2, n // DRAWS), generator_of(seed)), DRAWS)
 
 
 def split_places(
@@ -61,14 +61,10 @@ def split_places(
     those of training ones: a network that met held-out contexts without what was done there would
     seem worse than it is.
     """
-    number, rng = max(2, n // DRAWS), _generator(seed)
+    number, rng = max(2, n // DRAWS), generator_of(seed)
     of_held_out = max(1, int(share * number))
     parts = [_some(held_out, of_held_out, rng), _some(train, number - of_held_out, rng)]
     return Places(tf.concat(parts, axis=0), DRAWS, of_held_out)
-
-
-def _generator(seed: Any) -> np.random.Generator:
-    return np.random.default_rng(np.asarray(seed).astype(np.uint32))
 
 
 def _some(contexts: tf.Tensor, number: int, rng: np.random.Generator) -> tf.Tensor:

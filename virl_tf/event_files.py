@@ -83,7 +83,7 @@ class EventFiles:
             if isinstance(state.policy, Mixture):  # experts have no weights of their own
                 self._write_components(state.policy, step)
             if self._values is not None:
-                _write_image("reward", heat_map(self._values(state.reward).numpy()), step)
+                _write_reward_image(heat_map(self._values(state.reward).numpy()), step)
         self._writer.flush()
         self._policy = state.policy
 
@@ -134,11 +134,11 @@ def _write_scalar(name: str, value: float, step: int) -> None:
     )
 
 
-def _write_image(name: str, image: np.ndarray, step: int) -> None:
+def _write_reward_image(image: np.ndarray, step: int) -> None:
     """A view of TensorBoard takes [width, height, PNG] as strings."""
     png = tf.io.encode_png(image).numpy()
     content = tf.constant([str(image.shape[1]).encode(), str(image.shape[0]).encode(), png])
-    tf.summary.write(name, content, step, _metadata("images", "DATA_CLASS_BLOB_SEQUENCE"))
+    tf.summary.write("reward", content, step, _metadata("images", "DATA_CLASS_BLOB_SEQUENCE"))
 
 
 def drop_steps(path: Path, first: int) -> None:

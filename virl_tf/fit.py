@@ -38,7 +38,7 @@ from virl_tf.validation import (
     reason,
     told,
 )
-from virl_tf.vips.conditional import check_surrogate
+from virl_tf.vips.improve import check_surrogate
 from virl_tf.yaml_files import to_yaml
 
 Evaluate = Callable[[State], Mapping[str, float]]

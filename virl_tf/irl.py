@@ -21,9 +21,13 @@ from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.problem import Problem
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool, Int64
-from virl_tf.stopping import IN_A_ROW, found_nothing
-from virl_tf.vips.conditional import improve
+from virl_tf.vips.improve import improve
 from virl_tf.vips.vips import VipsHistory
+
+IN_A_ROW = 2
+"""phi_t that find nothing, one after the other, after which a run is over: one verdict is that of
+one draw of negatives and a tenth of the demonstrations (docs/decisions.md, min-gain).
+"""
 
 
 class State(NamedTuple):
@@ -68,18 +72,12 @@ class Info(NamedTuple):
 def init(problem: Problem, method: Method, num_components: int, hparams: Hparams) -> State:
     """q~_0, and q*_0 as the reward without any network."""
     policy = _initial_policy(problem, num_components, hparams.policy.start)
-    prior, scale, of_mixture = policy, 1.0, 0.0
-    capacity = 1
-    if method.base == "reward":
-        prior = policy if hparams.loop.prior == "initial_policy" else problem.prior
-        scale = float(hparams.loop.prior != "flat")
-        if problem.from_mixture and problem.mixture.num_components:
-            scale, of_mixture = 0.0, 1.0  # in the place where it is pooled: evaluated once
-        capacity = hparams.loop.num_iterations
+    base, exponent, of_mixture = _first_base(problem, method, policy, hparams.loop.prior)
+    capacity = hparams.loop.num_iterations if method.base == "reward" else 1
     network = hparams.network
     reward = Reward(
-        base=prior,
-        base_exponent=tf.constant(scale, DENSITY),
+        base=base,
+        base_exponent=tf.constant(exponent, DENSITY),
         networks=empty_stack(
             capacity, problem.features.num_inputs, network.num_layers, network.layer_size
         ),
@@ -89,6 +87,18 @@ def init(problem: Problem, method: Method, num_components: int, hparams: Hparams
         domain=problem.domain,
     )
     return State(0, policy, reward, ())
+
+
+def _first_base(
+    problem: Problem, method: Method, policy: Policy, prior: str
+) -> tuple[Any, float, float]:
+    """q_0 or q*_0 as a base, its exponent, and that of the EM mixture which the reward carries."""
+    if method.base == "policy":
+        return policy, 1.0, 0.0
+    base = policy if prior == "initial_policy" else problem.prior
+    if problem.from_mixture and problem.mixture.num_components:
+        return base, 0.0, 1.0  # in the place where it is pooled: evaluated once
+    return base, float(prior != "flat"), 0.0
 
 
 def _initial_policy(problem: Problem, num_components: int, start: str) -> Policy:
@@ -160,6 +170,17 @@ def _proposal(state: State, problem: Problem, method: Method, hparams: Hparams) 
     at_modes = hparams.policy.start == "mixture" and not problem.from_mixture
     first = state.t == 0 and method.base == "reward" and at_modes
     return Fusion(state.reward.base if first else state.policy, problem.estimate)
+
+
+def found_nothing(fit: FitInfo, min_gain: float | None) -> bool:
+    """Whether phi_t tells held-out points apart no better than the best constant does.
+
+    At convergence phi_T = 0 everywhere (below Eq. 2). A loss that is nan says so, too.
+
+    Args:
+        min_gain: `loop.min_gain`, in nats of held-out cross-entropy; None: never.
+    """
+    return min_gain is not None and not fit.chance_loss - fit.validation_loss > min_gain
 
 
 def make_info(

@@ -83,7 +83,12 @@ def split_seed(seed: int, iteration: int, purpose: str) -> np.ndarray:
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
     """NumPy's generator of one purpose, outside of iterations."""
-    return np.random.default_rng(split_seed(seed, 0, purpose).astype(np.uint32))
+    return generator_of(split_seed(seed, 0, purpose))
+
+
+def generator_of(seed: Any) -> np.random.Generator:
+    """NumPy's generator of a stateless TF seed, int32 [2]."""
+    return np.random.default_rng(np.asarray(seed).astype(np.uint32))
 
 
 def numpy_seed(seed: int, iteration: int, purpose: str) -> int:

@@ -18,7 +18,7 @@ from virl_tf.negatives import Negatives
 from virl_tf.numerics import split_seed
 from virl_tf.problem import Problem
 from virl_tf.reward import Reward, evaluate
-from virl_tf.vips.conditional import improve
+from virl_tf.vips.improve import improve
 
 EXPONENTS = np.linspace(0.0, 1.0, 21)
 NOT_TRAINED = FitInfo(np.nan, np.nan, np.nan, np.nan, best_epoch=-1, epochs=0)

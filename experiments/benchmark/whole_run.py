@@ -16,7 +16,7 @@ from virl_tf.hparams import default_hparams, known, rows_per_batch
 from virl_tf.metrics import grid_around
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import RandomGaussians
-from virl_tf.vips.vips import samples_per_component
+from virl_tf.vips.vips import default_samples
 
 import numpy as np
 import pandas as pd
@@ -180,7 +180,8 @@ def counted_gflop(spec: Specification, history: pd.DataFrame) -> dict[str, float
     row = forward_gflop(network.num_layers, network.layer_size, dim, 1)
     epoch = (spec.num_train - held[0]) // batch * step + sum(held) * row
     cumulative = spec.method == "virl"
-    draws = samples_per_component(spec.hparams.policy, dim) * spec.components
+    drawn = spec.hparams.policy.samples_per_component or default_samples(dim)
+    draws = drawn * spec.components
     grid = len(grid_around(np.eye(2)).points)
     networks = iterations + 1 if cumulative else np.ones_like(iterations)  # in the policy's target
     return {

@@ -13,7 +13,7 @@ from virl_tf.density import Density
 from virl_tf.fit import Evaluate, Result
 from virl_tf.fusion import Fusion
 from virl_tf.irl import State
-from virl_tf.numerics import DENSITY, numpy_seed, split_seed
+from virl_tf.numerics import DENSITY, generator_of, numpy_seed, split_seed
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.policy_fit.start import conditional_start
 from virl_tf.reward import Reward, evaluate
@@ -83,8 +83,7 @@ class Situations:
 
     def sample(self, c: Any, seed: Any = None) -> tf.Tensor:
         """A draw for each context: c [N, C] -> [N, D]. `seed`: int32 [2]."""
-        words = np.asarray(seed).astype(np.uint32)
-        own_seed = int(np.random.default_rng(words).integers(2**31))
+        own_seed = int(generator_of(seed).integers(2**31))
         return tf.convert_to_tensor(self._truth.sample(np.asarray(c), own_seed), DENSITY)
 
 

@@ -198,7 +198,7 @@ class Measure(NamedTuple):
         found = {"density": name, "rows": len(self.test)}
         found |= {"log_likelihood": mean, "standard_error": error}
         if density is reward:
-            found["effective_share"] = getattr(density, "effective_share", np.nan)
+            found["effective_share"] = reward.effective_share
         else:
             ahead = mean_and_error(of_reward - of_rows, self.groups)
             found["reward_ahead"], found["ahead_error"] = ahead.values()

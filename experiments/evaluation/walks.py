@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.evaluation.base import average_reward, new_start, status_of
-from experiments.evaluation.contrast import normalised_rewards
+from experiments.result_statistics import normalised_rewards
 
 LogDensity = Callable[[Any], Any] | Reward
 SAMPLES = 20_000  # of a policy, for its distance and its modes: 60 of them make a covered mode

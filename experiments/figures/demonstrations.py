@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from experiments.figures.style import (
+    DEPTH,
     Look,
     crosses,
     ellipses,
@@ -101,9 +102,9 @@ def _draw_corner(folder: Path, columns: list[str], situation: str) -> None:
     """
     grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"]
     draws, rewards = grid["policy_samples"], grid["policy_rewards"]
-    depth = np.maximum(rewards - rewards.max(), -12.0)
+    depth = np.maximum(rewards - rewards.max(), -DEPTH)
     some = x[np.random.default_rng(0).permutation(len(x))[: len(draws)]]
-    coloured: Look = {"c": depth, "vmin": -12.0, "vmax": 0.0}
+    coloured: Look = {"c": depth, "vmin": -DEPTH, "vmax": 0.0}
     count = min(len(columns), MOST_COLUMNS)
     size = (1.0 + 1.9 * count, 1.9 * count)
     figure, panels = plt.subplots(count, count, figsize=size, layout="constrained", squeeze=False)

@@ -11,10 +11,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from experiments.evaluation.contrast import normalised_rewards
 from experiments.figures import own, quoted, walks
 from experiments.figures.style import COLOURS, LABELS, explain, open_frame, read, save
 from experiments.pooled_results import check_poolable, check_same_preset
+from experiments.result_statistics import normalised_rewards
 from experiments.tasks import descriptions
 
 COMPONENTS = 10

@@ -89,7 +89,7 @@ def _forgotten(study: optuna.Study) -> list[FrozenTrial]:
 
 def best_trial(study: optuna.Study) -> FrozenTrial | None:
     """The complete trial with the lowest value, or None."""
-    return best_of(trials_of(study, TrialState.COMPLETE))
+    return best_of(trials_of(study))
 
 
 def best_of(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:

@@ -127,6 +127,10 @@ class _Arrays(dict[str, np.ndarray]):
         raise InputError(f"{self.path} {held}: it is another file than its name says.")
 
 
+def _damaged(path: Path, kind: str, error: Exception) -> DamagedFileError:
+    return DamagedFileError(f"{path} is damaged or not an {kind}: {reason(error)}.")
+
+
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read an .npz file; asking the result for an array that the file has not is an InputError.
 
@@ -141,9 +145,7 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
                 raise ValueError(f"it holds {name[:40]!r}")
             arrays[name.removesuffix(".npy")] = _read_array(io.BytesIO(content), len(content))
         except ValueError as error:
-            raise DamagedFileError(
-                f"{path} is damaged or not an .npz file of plain arrays: {reason(error)}."
-            ) from error
+            raise _damaged(path, ".npz file of plain arrays", error) from error
     return _Arrays(path, arrays)
 
 
@@ -167,9 +169,7 @@ def map_arrays(path: Path) -> dict[str, np.ndarray]:
     except InputError:
         raise
     except _DAMAGED as error:
-        raise DamagedFileError(
-            f"{path} is damaged or not an .npz file of plain arrays: {reason(error)}."
-        ) from error
+        raise _damaged(path, ".npz file of plain arrays", error) from error
     return _Arrays(path, arrays)
 
 
@@ -199,9 +199,7 @@ def map_array(path: Path) -> np.ndarray:
         with path.open("rb") as file:
             return _map(path, file, path.stat().st_size)
     except (OSError, ValueError) as error:
-        raise DamagedFileError(
-            f"{path} is damaged or not an .npy file of a plain array: {reason(error)}."
-        ) from error
+        raise _damaged(path, ".npy file of a plain array", error) from error
 
 
 def _map(path: Path, file: io.BufferedIOBase, end: int) -> np.ndarray:
@@ -235,9 +233,7 @@ def load_array(path: Path) -> np.ndarray:
     except FileNotFoundError as error:
         raise InputError(f"no file {path}.") from error
     except (OSError, ValueError) as error:
-        raise DamagedFileError(
-            f"{path} is damaged or not an .npy file of a plain array: {reason(error)}."
-        ) from error
+        raise _damaged(path, ".npy file of a plain array", error) from error
 
 
 def read_members(path: Path) -> dict[str, bytes]:

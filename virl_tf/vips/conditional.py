@@ -37,18 +37,14 @@ draws makes d_o a quadratic in c, so that log pi~ + d_o / (1 + eta) is one again
 within the family, whatever the signs of the curvatures. With C = 0 it is that of the weights.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from virl_tf.conditional import ConditionalMixture, Policy
-from virl_tf.hparams import PolicyHparams
+from virl_tf.conditional import ConditionalMixture
 from virl_tf.mixture import log_normalisers, quadratics
-from virl_tf.numerics import DENSITY, cholesky, compiled, repeat, specs_of
-from virl_tf.reward import Reward
+from virl_tf.numerics import DENSITY, cholesky, repeat
 from virl_tf.shapes import Array, Bool, Float64, Int32
-from virl_tf.validation import InputError
 from virl_tf.vips import vips
 from virl_tf.vips.surrogate import fit_quadratic
 from virl_tf.vips.trust_region import gate_eta, update_components
@@ -281,56 +277,3 @@ def conditional_steps(
 
     policy = ConditionalMixture(*(tf.convert_to_tensor(array, DENSITY) for array in policy))
     return repeat(num_steps, step, (policy, vips.empty_history(num_steps)))
-
-
-@functools.cache
-def _compiled_improve(
-    policy: ConditionalMixture, target: Reward, contexts: Any, num_steps: int, num_samples: int
-) -> Any:
-    """The compiled steps for arguments of these specs."""
-
-    def steps(
-        policy: ConditionalMixture,
-        target: Reward,
-        contexts: tf.Tensor,
-        seed: tf.Tensor,
-        options: StepOptions,
-    ) -> tuple[ConditionalMixture, VipsHistory]:
-        sizes: dict[str, Any] = {"num_steps": num_steps, "num_samples": num_samples}
-        return conditional_steps(policy, target.log_prob, contexts, seed, options, **sizes)
-
-    seed_spec = tf.TensorSpec([2], tf.int32)
-    options_spec = StepOptions(*[tf.TensorSpec([], DENSITY)] * 3)
-    return compiled(steps, policy, target, contexts, seed_spec, options_spec)
-
-
-def check_surrogate(hparams: PolicyHparams) -> None:
-    """Raises InputError if it is of gradients, which steps with contexts do not follow."""
-    if hparams.surrogate == "gradients":
-        raise InputError("policy.surrogate: gradients is not for contexts; allowed: values, auto.")
-
-
-def improve(
-    policy: Policy,
-    target: Reward,
-    seed: Int32[Array, "2"],
-    hparams: PolicyHparams,
-    contexts: Float64[Array, "N C"] | None = None,
-) -> tuple[Policy, VipsHistory]:
-    """`hparams.update_steps` steps of `policy` towards a reward, with contexts or without.
-
-    Compiled once per run, however many networks the reward has.
-
-    Raises:
-        InputError: see `check_surrogate`.
-    """
-    if not isinstance(policy, ConditionalMixture):
-        return vips.improve(policy, target, seed, hparams)
-    check_surrogate(hparams)
-    fewest = max(FEWEST_DRAWS, vips.default_samples(policy.num_contexts + policy.dim))
-    num_samples = hparams.samples_per_component or fewest
-    contexts = tf.convert_to_tensor(contexts, DENSITY)
-    specs = specs_of(policy), specs_of(target), specs_of(contexts)
-    steps = _compiled_improve(*specs, hparams.update_steps, num_samples)
-    options = vips.step_options(hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
-    return steps(policy, target, contexts, tf.constant(seed), options)

@@ -22,16 +22,15 @@ same draws serve both. With log p* = log q_t + phi_t, (1) is what the paper's Eq
 the sign changed: hence EIM's M-step is a step of VIPS.
 """
 
-import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from virl_tf.conditional import Policy
 from virl_tf.hparams import PolicyHparams
 from virl_tf.mixture import Mixture, log_normalisers
-from virl_tf.numerics import DENSITY, compiled, in_blocks, repeat, specs_of
+from virl_tf.numerics import DENSITY, in_blocks, repeat
 from virl_tf.reward import Reward
 from virl_tf.shapes import Array, Bool, Float64, Int32
 from virl_tf.vips.reuse import Batches, Evaluated, weighed, with_latest
@@ -90,11 +89,6 @@ def default_samples(dim: int, per_coefficient: int = 3, gradients: bool = False)
     if gradients:
         return max(12, per_coefficient * (dim + 1))
     return max(50, per_coefficient * num_coefficients(dim))
-
-
-def samples_per_component(hparams: PolicyHparams, dim: int, gradients: bool = False) -> int:
-    """The number `hparams` asks for."""
-    return hparams.samples_per_component or default_samples(dim, gradients=gradients)
 
 
 # Up to so many dimensions `surrogate: auto` takes values: a component needs at most 84 of them.
@@ -273,11 +267,8 @@ def target_rows_at_once(dim: int) -> int:
 
 def density_at(policy: Policy, x: Float64[Array, "N D"]) -> Float64[Array, " N"]:
     """Log q~(x), in blocks where these are many components and points."""
-    return in_blocks(policy.log_prob, x, _density_rows_at_once(policy))
-
-
-def _density_rows_at_once(policy: Policy) -> int:
-    return max(1, MIXTURE_NUMBERS // (policy.num_components * policy.dim))
+    rows = max(1, MIXTURE_NUMBERS // (policy.num_components * policy.dim))
+    return in_blocks(policy.log_prob, x, rows)
 
 
 def draw_from_each(
@@ -346,40 +337,3 @@ def floored(
 def rejected_share(values: Float64[Array, "K S"]) -> Float64[Array, ""]:
     """Of draws where the target is not finite."""
     return tf.reduce_mean(tf.cast(~tf.math.is_finite(values), DENSITY))
-
-
-@functools.cache
-def _compiled_improve(
-    policy: Mixture, target: Reward, num_steps: int, num_samples: int, gradients: bool
-) -> Any:
-    """The compiled steps for a policy and a reward of these specs.
-
-    By XLA: a step is hundreds of small operations, and fused they take a quarter of the time, which
-    pays for the compilation from the eighth iteration on. Not with gradients, whose steps are large
-    products (docs/decisions-policies.md, xla).
-    """
-
-    def steps(
-        policy: Mixture, target: Reward, seed: tf.Tensor, options: StepOptions
-    ) -> tuple[Mixture, VipsHistory]:
-        sizes: dict[str, Any] = {"num_steps": num_steps, "num_samples": num_samples}
-        return vips_steps(policy, target.log_prob, seed, options, **sizes, gradients=gradients)
-
-    seed_spec = tf.TensorSpec([2], tf.int32)
-    options_spec = StepOptions(*[tf.TensorSpec([], DENSITY)] * 3)
-    return compiled(steps, policy, target, seed_spec, options_spec, jit_compile=not gradients)
-
-
-def improve(
-    policy: Mixture, target: Reward, seed: Int32[Array, "2"], hparams: PolicyHparams
-) -> tuple[Mixture, VipsHistory]:
-    """`hparams.update_steps` steps of `policy` towards a reward.
-
-    Compiled once per run, however many networks the reward has.
-    """
-    gradients = takes_gradients(hparams, target)
-    num_samples = samples_per_component(hparams, policy.dim, gradients)
-    sizes = (hparams.update_steps, num_samples, gradients)
-    steps = _compiled_improve(specs_of(policy), specs_of(target), *sizes)
-    options = step_options(hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
-    return steps(policy, target, tf.constant(seed), options)
