@@ -186,20 +186,25 @@ def _spread(values: pd.Series) -> float:
 
 
 def _graceful(results: pd.DataFrame) -> Finding:
-    """Does V-IRL's distance grow less with m than the baselines'? Not where it loses runs."""
+    """Does V-IRL's distance grow less with m than the baselines'?
+
+    Of the medians over seeds: a run that diverged at few modes would tilt a line through all runs
+    downwards. A lost one is worse than any other.
+    """
     slopes = {}
     for name, curve in {"V-IRL": VIRL, "G-EIM": GEIM, "EIM": EIM}.items():
         chosen = select(results, curve)
         if chosen["modes"].nunique() < 3 or len(chosen) < FEWEST:
             need = _few(len(chosen), f"runs of {name}") + " at 3 numbers of modes"
             return Finding(f"{counted(len(chosen), 'run')} of {name}", TOO_FEW, need)
-        whole = np.isfinite(chosen["reported"]).all()
-        fit = np.polyfit(chosen["modes"], chosen["reported"], 1) if whole else [np.inf]
-        slopes[name] = 10.0 * float(fit[0])
+        medians = chosen["reported"].fillna(np.inf).groupby(chosen["modes"]).median()
+        whole = np.isfinite(medians).all()
+        slope = np.polyfit(medians.index, medians, 1)[0] if whole else np.inf
+        slopes[name] = 10.0 * float(slope)
     shown = ", ".join(f"{name} {slope:+.3f}" for name, slope in slopes.items())
     least = np.isfinite(slopes["V-IRL"]) and slopes["V-IRL"] == min(slopes.values())
     verdict = HOLDS if least else FAILS
-    return Finding(f"growth of the I-projection per 10 modes: {shown}", verdict)
+    return Finding(f"growth of the median I-projection per 10 modes: {shown}", verdict)
 
 
 _PAIRED = "sign-flip test on pairs of the same target and seed, one-sided, level 0.05"
@@ -216,7 +221,7 @@ GAUSSIANS = (
     ),
     Claim(
         "... scales gracefully with the number of modes ...",
-        "least-squares slope of the I-projection in m",
+        "least-squares slope, in m, of the median I-projection over seeds",
         (_graceful,),
     ),
     Claim(

@@ -503,6 +503,15 @@ def test_where_the_paper_says_nothing_that_is_said_before_a_sweep_is_asked_for(t
         print_claims("hall", tmp_path)
 
 
+def test_a_run_that_diverged_at_few_modes_tilts_no_line():
+    frame = spreads(np.full(10, 0.01), np.full(10, 0.01), 10, 5)
+    frame["reported"] += np.where(frame["method"] == "virl", 3.0, 1.0) * frame["modes"] / 50.0
+    assert GAUSSIANS[1].check(frame).verdict == FAILS
+    few = (frame["method"] == "virl") & (frame["seed"] == 1) & (frame["modes"] == 0)
+    frame.loc[few, "reported"] = 100.0
+    assert GAUSSIANS[1].check(frame).verdict == FAILS
+
+
 def test_where_every_method_loses_runs_none_scales_gracefully():
     small = np.full(10, 0.1)
     frame = spreads(small, 3.0 * small, 10, 5)

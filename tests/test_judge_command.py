@@ -700,3 +700,14 @@ def test_an_angle_a_whole_turn_further_on_is_a_copy():
     told_apart = {tuple(row) for row in split.data.rows}
     assert len(split.test) == 24
     assert told_apart.isdisjoint(map(tuple, split.test))
+
+
+def test_splits_that_keep_back_the_same_rows_are_warned_of(capsys):
+    same, other = np.zeros((20, 2)), np.ones((20, 2))
+    splits = [SimpleNamespace(test=rows) for rows in (same, other, same.copy())]
+    judge_command._warn_of_the_same_rows(splits[:2])
+    assert capsys.readouterr().err == ""
+    judge_command._warn_of_the_same_rows(splits)
+    assert "of 3 splits only 2 keep back different rows" in " ".join(
+        capsys.readouterr().err.split()
+    )

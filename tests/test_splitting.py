@@ -53,11 +53,18 @@ def test_of_groups_that_are_all_too_large_the_smallest_is_held_out():
     np.testing.assert_array_equal(held_out, np.flatnonzero(groups == 2))
 
 
+def test_which_of_a_few_people_is_held_out_depends_on_the_seed():
+    for sizes in ([30] * 4, [400, 380, 410, 390]):
+        groups, n = np.repeat(np.arange(4), sizes), sum(sizes)
+        kept = [set(groups[random_rows(n, n // 5, seed, groups)]) for seed in range(30)]
+        assert set.union(*kept) == set(range(4))
+
+
 def test_groups_of_too_few_rows_to_tell_anything_are_not_held_out_alone():
-    groups = np.repeat(np.arange(6), [100, 90, 100, 100, 100, 2])
+    groups = np.repeat(np.arange(6), [100, 70, 100, 100, 100, 2])
     for seed in range(8):
-        assert set(groups[random_rows(492, 49, seed, groups)]) == {1}
-    held_out, _ = held_out_rows(492, 0.1, groups)
+        assert set(groups[random_rows(472, 47, seed, groups)]) == {1}
+    held_out, _ = held_out_rows(472, 0.1, groups)
     assert set(groups[held_out]) == {1}
 
 

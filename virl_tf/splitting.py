@@ -8,6 +8,7 @@ import tensorflow as tf
 from virl_tf.shapes import Array, Bool, Int64
 
 FEWEST_HELD_OUT = 10  # rows, for a score to tell anything
+ALIKE = 1.25  # times the smallest group that is held out alone: groups that may be in its place
 
 
 def held_out_rows(
@@ -32,7 +33,9 @@ def held_out_rows(
 def fitting(order: np.ndarray, sizes: np.ndarray, count: int, others: int) -> list[int]:
     """Groups, one after the other in this order, but those with which they were more than `count`
     rows: so a large group is never held out for small ones, but where these are too few to tell
-    anything, and the smallest that is not has at most half of all rows. The smallest, if none fits.
+    anything, and the smallest that is not has at most half of all rows: then the first of those
+    that are `ALIKE` to that one, so that another order is another choice. The smallest, if none
+    fits.
 
     `others`: so many groups are left, if there are more.
     """
@@ -44,7 +47,8 @@ def fitting(order: np.ndarray, sizes: np.ndarray, count: int, others: int) -> li
     least = min(FEWEST_HELD_OUT, count) / 2
     enough = (sizes >= least) & (sizes <= sizes.sum() / 2) & (len(sizes) > others)
     if count - left < least and enough.any():
-        return [int(np.where(enough, sizes, sizes.max() + 1).argmin())]
+        alike = enough & (sizes <= ALIKE * sizes[enough].min())
+        return [next(int(group) for group in order if alike[group])]
     return chosen or [int(np.argmin(sizes))]
 
 

@@ -136,6 +136,7 @@ def judge(
     rows = _dithered(_contexts_first(rows), fitted)
     task = Judge(fitted, request, rows, encoding, out, progress, console)
     splits = [_split(task, number) for number in range(request.splits)]
+    _warn_of_the_same_rows(splits)
     _measure(task, splits[0]).kept_back()  # whether the user's function can be used
     folder = RunFolder.open(out, _identity(task))
     console.out(_size_line(task, splits[0]))
@@ -207,6 +208,17 @@ def _split(task: Judge, number: int) -> Split:
 
     kept_groups = None if groups is None else groups[kept]
     return Split(number, seed, fitted, data, wrap(rows.x[kept]), kept_groups, wrap)
+
+
+def _warn_of_the_same_rows(splits: list[Split]) -> None:
+    """Fits to the same rows differ by their seeds alone, and so little that they seem sure."""
+    different = len({split.test.tobytes() for split in splits})
+    if different < len(splits):
+        warn(
+            f"of {len(splits)} splits only {different} keep back different rows, because a group "
+            "has more rows than --keep-back: their agreement tells little of other groups. Give a "
+            "larger share, or fewer --splits."
+        )
 
 
 def _measure(task: Judge, split: Split) -> Measure:
