@@ -254,6 +254,14 @@ def test_what_is_better_on_fresh_seeds_is_stored_beside_other_columns(
         assert provenance["virl_10c"]["compared_with"]["virl_tf"] == VERSION
 
 
+def test_what_a_study_had_set_is_stored_with_what_it_found():
+    spec = SimpleNamespace(assignments=("loop.num_iterations=20", "network.num_layers=2"))
+    overrides = {"found": {"network": {"num_layers": 3}}}
+    column = SimpleNamespace(spec=spec, overrides=overrides, candidates=("published", "found"))
+    stored = comparing._with_assignments(column)
+    assert stored == {"loop": {"num_iterations": 20}, "network": {"num_layers": 3}}
+
+
 LOST = np.nan
 
 
@@ -297,7 +305,7 @@ def test_a_run_that_failed_is_lost_and_not_left_out(studies, runs, tmp_path, mon
     )
     with pytest.raises(InputError, match="2 of 6 failed"):
         compare(found, "100,101,102", Workers(None, 1), True, out)
-    assert path.exists() == (failed == "published")
+    assert not path.exists()  # those that failed are done again first
     values = pd.read_csv(out / "values.csv")
     chosen = values[(values["candidate"] == failed) & (values["seed"] > 100)]
     assert list(chosen["status"]) == ["failed"] * 2

@@ -432,6 +432,19 @@ def test_a_study_whose_trials_kill_their_workers_is_given_up(monkeypatch, sqlite
     assert published_trial(study).params == published_parameters(SPECIFICATION)
 
 
+def test_a_worker_that_compiled_too_much_leaves_before_it_starts_a_trial(
+    monkeypatch, sqlite, tmp_path
+):
+    def leave(status):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("virl_tf.numerics.free_memory_maps", lambda: 100)
+    monkeypatch.setattr("os._exit", leave)
+    with pytest.raises(KeyboardInterrupt):
+        work(SPECIFICATION, sqlite, 2, tmp_path, 0)
+    assert states(opened(sqlite)) == {"WAITING": 1}  # the published column's
+
+
 def test_a_worker_in_the_place_of_one_that_died_goes_on_counting_failures(
     monkeypatch, sqlite, tmp_path
 ):

@@ -98,7 +98,7 @@ def execute_unit(unit: Unit, out: Path) -> str | None:
     """
     try:
         if not is_finished(unit, out):
-            _leave_if_full()
+            leave_if_full()
             folder = out / RUNS / unit.name
             _check_begun(unit, folder)
             unit.execute(folder)
@@ -192,8 +192,8 @@ def _other_configuration(stages: Mapping[str, Mapping[str, Any]], record: Record
     return texts
 
 
-def _leave_if_full() -> None:
-    """End this worker where it could not compile a unit's programs; its nanny starts a new one."""
+def leave_if_full() -> None:
+    """End this worker where it could not compile a run's programs; its nanny starts a new one."""
     compiler = sys.modules.get("virl_tf.numerics")  # without it nothing has been compiled
     if compiler is not None and compiler.free_memory_maps() < 8 * compiler.MAPS_OF_A_PROGRAM:
         os._exit(0)

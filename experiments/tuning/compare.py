@@ -19,7 +19,13 @@ import pandas as pd
 from experiments.result_files import FAILED, further_values, to_markdown
 from experiments.result_statistics import bounded, differences, lost, sign_flip_test, with_interval
 from experiments.screen import screen
-from experiments.specification import column_name, parse_seeds, published_column, tuned_file
+from experiments.specification import (
+    column_name,
+    parse_assignment,
+    parse_seeds,
+    published_column,
+    tuned_file,
+)
 from experiments.sweeps.sweep import Workers, execute_sweep, records_of
 from experiments.sweeps.sweep_command import check_all_worked, print_left
 from experiments.sweeps.units import RunUnit
@@ -100,7 +106,7 @@ def compare(
     ]
     values = pd.DataFrame(rows)
     report = write_report(columns, values, out)
-    if write:
+    if write and not failures:  # a run that failed is done again, and may decide otherwise
         better = [column for column in columns if _found_is_better(column, values)]
         names = ", ".join(column.name for column in better)
         said = "what was found is better for no column on these seeds: nothing is stored"
@@ -336,6 +342,16 @@ def _found_is_better(column: Column, values: pd.DataFrame) -> bool:
     return len(d) > 0 and not np.isposinf(d).any() and bool(bounded(d).mean() < 0.0)
 
 
+def _with_assignments(column: Column) -> dict[str, dict[str, Any]]:
+    """What was found, and what was set for the study besides: the runs compared had both."""
+    sections = [parse_assignment(text) for text in column.spec.assignments]
+    values: dict[str, dict[str, Any]] = {}
+    for section in (*sections, column.overrides[column.candidates[-1]]):
+        for name, keys in section.items():
+            values[name] = {**values.get(name, {}), **keys}
+    return values
+
+
 def write_tuned(task: str, columns: Sequence[Column]) -> Path:
     """hparams/tuned/<table>.yaml: the best values of each column, and where they come from.
 
@@ -346,7 +362,7 @@ def write_tuned(task: str, columns: Sequence[Column]) -> Path:
     if path.is_file():
         content = read_yaml(path)
     for column in columns:
-        content["columns"][column.name] = column.overrides[column.candidates[-1]]
+        content["columns"][column.name] = _with_assignments(column)
         content["provenance"][column.name] = {
             "study": column.study.study_name,
             "trials": count(column.study, *ENDED),

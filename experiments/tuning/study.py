@@ -27,6 +27,7 @@ from optuna.trial import FrozenTrial, TrialState
 from experiments.pooled_results import other_than_now
 from experiments.result_files import DIVERGED, value_at
 from experiments.specification import published_column
+from experiments.sweeps.sweep import leave_if_full
 from experiments.tasks import describe
 from experiments.tuning.space import searched, suggest, to_parameters
 from experiments.tuning.specification import StudySpecification
@@ -285,6 +286,7 @@ def work(
         enqueue_forgotten(study)
         if _is_hopeless(_failures_in_a_row(study, before)):
             return
+        leave_if_full()  # Dask starts this again in a new process
         if count(study, *ENDED, TrialState.RUNNING) < num_trials:
             study.sampler = make_sampler(spec, worker, count(study))
             try:
