@@ -819,6 +819,22 @@ def test_from_a_start_of_ones_own_they_do_so_on_any_log_density(apart, cold):
     np.testing.assert_allclose(inside.policy.log_weights, cold.policy.log_weights, atol=1e-3)
 
 
+def test_a_reward_without_a_mixture_is_fitted_at_temperature_one_first(monkeypatch):
+    module = sys.modules["virl_tf.fit_policy"]
+    whole, calls = module.fit_policy, []
+
+    def first(*given, **options):
+        calls.append(options)
+        return whole(*given, **options, initial_policy=four_modes(), search=False, num_steps=1)
+
+    monkeypatch.setattr(module, "fit_policy", first)
+    lone = make_reward([], base=four_modes())
+    fitted = whole(lone, 2, 4, temperature=0.25, seed=3, support=lambda x: x[:, 0] < 99.0)
+    np.testing.assert_allclose(np.exp(fitted.policy.log_weights), [0.4, 0.3, 0.2, 0.1], atol=0.02)
+    assert fitted.policy.covariances.numpy().max() < 0.005  # nearer to the modes than 0.01
+    assert [options["seed"] for options in calls] == [3]
+
+
 @pytest.mark.parametrize(
     "own", [{"search": False}, {"search": {"num_rounds": 2, "steps_per_round": 4}}]
 )

@@ -116,9 +116,9 @@ def fit_policy(
             expectation over them by `virl_tf.vips.conditional`: a fixed set of components, by
             values.
         temperature: the policy is fitted to exp(log_prob / temperature), below 1 nearer to what is
-            likeliest. Then, on a reward (with `support` on one that carries an EM mixture) or from
-            an `initial_policy`, without `search` and contexts, no weight changes: the likeliest
-            mode would take all.
+            likeliest. Then, on a reward or from an `initial_policy`, without `search` and contexts,
+            no weight changes: the likeliest mode would take all. Of a reward that carries no EM
+            mixture the weights are those of a fit at temperature 1, which comes first.
         seed: of the start and of all samples.
         search: add, prune and split components before the steps (`virl_tf.vips.adaptive`), which
             finds modes that a fixed set misses, but none far outside of the start's draws: there
@@ -179,6 +179,9 @@ def fit_policy(
     check_integer("callback_every", callback_every, 1)
     c = None if contexts is None else _checked_contexts(contexts, search, gradients)
     size = dim if c is None else c.shape[1] + dim
+    if temperature < 1.0 and search is None and _tells_no_shares(log_prob, initial_policy, c):
+        first: dict[str, Any] = {"seed": seed, "support": support, "progress": progress}
+        initial_policy = fit_policy(log_prob, dim, num_components, **first).policy
     mixture = _mixture_of(log_prob) if initial_policy is None else None
     keep_shares = _keeps_shares(log_prob, initial_policy, support, temperature)
     schedule = schedule_of(search, c is not None, keep_shares)
@@ -247,6 +250,12 @@ def _mixture_of(log_prob: Any) -> Mixture | None:
     """The EM mixture of a reward that has one: its components are at the modes."""
     mixture = log_prob.mixture if isinstance(log_prob, Reward) else None
     return mixture if isinstance(mixture, Mixture) and mixture.num_components else None
+
+
+def _tells_no_shares(log_prob: Any, initial_policy: Any, contexts: tf.Tensor | None) -> bool:
+    """Whether there is a reward alone, which says how likely its modes are, not where they are."""
+    alone = initial_policy is None and contexts is None
+    return alone and isinstance(log_prob, Reward) and _mixture_of(log_prob) is None
 
 
 def _keeps_shares(log_prob: Any, initial_policy: Any, support: Any, temperature: float) -> bool:
