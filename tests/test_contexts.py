@@ -24,10 +24,10 @@ from virl_tf.policy_fit.start import (
     reward_start,
     standard_conditional_start,
 )
-from virl_tf.pooling import _exponent, log_likelihoods
+from virl_tf.pooling import _exponent, _scored, log_likelihoods, pool
 from virl_tf.problem import make_problem
 from virl_tf.reward import CumulativeReward
-from virl_tf.score import log_normaliser
+from virl_tf.score import log_normaliser, score
 from virl_tf.tasks.experts import RandomExperts
 from virl_tf.vips.conditional import conditional_steps
 from virl_tf.vips.vips import step_options
@@ -317,6 +317,25 @@ def test_the_normalisers_by_few_draws_are_not_too_small_on_average():
     where = Places(tf.constant(np.tile(CONTEXTS, (8, 1))), 50)
     log_z, _ = log_normaliser(start.reward, proposal, where, 0)
     assert abs(log_z.mean()) < 3.5 * log_z.std() / np.sqrt(len(log_z))
+
+
+def test_of_many_held_out_contexts_some_are_scored(monkeypatch):
+    found, start, _ = state(loop={"prior": "mixture"})
+    monkeypatch.setattr("virl_tf.score.MOST_IN_CONTEXTS", 7)
+    densities = start.policy, found.estimate, found.prior
+    scored = score(ROWS, start.reward, *densities, 0, np.arange(N))
+    assert scored.rows == 7
+    assert np.isfinite(scored.log_likelihood["KDE"]["standard_error"])
+
+
+def test_of_many_held_out_contexts_some_decide_the_exponent(monkeypatch):
+    found, start, hparams = state(loop={"mixture_average": True})
+    monkeypatch.setattr("virl_tf.pooling.DRAWS", hparams.loop.num_negatives // 4)
+    scored = _scored(found, hparams.loop.num_negatives)
+    assert len(scored) == 4 < len(found.held_out)
+    assert set(map(tuple, scored.numpy())) <= set(map(tuple, found.held_out.numpy()))
+    assert pool(start, found, hparams)[0].pooled
+    assert len(_scored(problem()._replace(num_contexts=0), 2)) == len(found.held_out)
 
 
 # --- what users get wrong -------------------------------------------------------------------------

@@ -267,6 +267,23 @@ def test_the_noise_is_the_seeds_and_each_columns_own():
     assert abs(np.corrcoef(first.T)[0, 1]) < 0.2
 
 
+def test_a_value_between_others_is_spread_no_further_than_half_way_to_them():
+    x = np.append(RNG.integers(1, 6, 1000), [3.02] * 3)[:, None].astype(float)
+    noise = (dither(x, 0) - x)[:, 0]
+    assert np.abs(noise[x[:, 0] == 1.0]).max() > 0.4  # not by the smallest gap
+    assert noise[x[:, 0] == 3.0].max() <= 0.01 + 1e-9
+    far = np.append(RNG.integers(0, 3, 1000), [100.0] * 10)[:, None].astype(float)
+    assert np.abs(dither(far, 0) - far).max() <= 0.5
+
+
+def test_copies_of_a_few_rows_are_not_spread_apart():
+    few = np.column_stack([data(60, 2), RNG.integers(0, 2, 60)])
+    x = np.tile(few, (3, 1))
+    spread = dither(x, 0)
+    np.testing.assert_array_equal(spread[:, :2], x[:, :2])
+    assert len(np.unique(spread[:, 2])) == len(x)
+
+
 def test_continuous_columns_keep_their_bytes():
     np.testing.assert_array_equal(dither(data().round(3), 0), data().round(3))
 

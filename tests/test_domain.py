@@ -20,9 +20,10 @@ def angles(centre, n=200, seed=0):
 
 def test_without_bounds_and_angles_nothing_changes():
     x = angles(0.0)
+    for none in ({}, {"periodic": []}, {"periodic": {}}, {"support": (None, None)}):
+        assert make_domain(x, NAMES, **none) is EVERYWHERE
     domain = make_domain(x, NAMES)
     assert domain.everywhere
-    assert domain is EVERYWHERE
     assert domain.wrap(x) is x
     values = tf.constant(x[:, 0])
     np.testing.assert_array_equal(domain.bounded(x, values), values)
@@ -49,6 +50,10 @@ def test_points_of_any_kind_are_wrapped():
         wrapped = domain.wrap(given)
         assert wrapped.dtype == tf.float64
         np.testing.assert_allclose(wrapped, x, atol=1e-6)
+    with pytest.raises(
+        InputError, match=r"x must have shape \[\.\.\., 2\], got \(5, 1\); with contexts"
+    ):
+        domain.wrap(x[:, :1])
 
 
 def test_the_gradient_passes_through_angles_and_other_columns():

@@ -29,6 +29,22 @@ def clusters(n, dim, modes=3, seed=0, width=0.3):
     return centres[rng.integers(0, modes, n)] + width * rng.standard_normal((n, dim))
 
 
+@pytest.mark.parametrize("components", [None, 2])
+def test_many_rows_in_many_dimensions_are_cross_validated_by_some(monkeypatch, components):
+    seen = []
+
+    def by_some(x, seed, groups, components=None):
+        seen.append(len(x))
+        return choice.MixtureChoice(2, FULL, "", {})
+
+    monkeypatch.setattr(choice, "_by_cross_validation", by_some)
+    monkeypatch.setattr(choice, "MOST_ROWS", 50)
+    x = clusters(70, 3)
+    assert are_few(*x.shape)
+    choose_mixture(x, seed=0, components=components)
+    assert seen == [50]
+
+
 @pytest.mark.parametrize("modes", [1, 3])
 @pytest.mark.parametrize("rows", [60, 900])
 def test_as_many_components_as_clusters_are_chosen(modes, rows):

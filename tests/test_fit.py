@@ -7,7 +7,7 @@ import virl_tf
 from virl_tf import FitWarning, InputError, fit, irl, load
 from virl_tf.domain import Domain
 from virl_tf.irl import Info
-from virl_tf.mixture import Mixture
+from virl_tf.mixture import Mixture, gaussian
 from virl_tf.reward import CumulativeValues
 from virl_tf.score import NORMALISER_DRAWS, log_inside, mean_and_error, normaliser_error, score
 from virl_tf.summary import reward_in_words, score_warnings, training_warnings
@@ -253,6 +253,17 @@ def test_the_normaliser_is_sought_where_kernels_are_and_the_policy_is_not():
     both = Mixture(*(tf.concat(pair, axis=0) for pair in zip(one, other, strict=True)))
     both = both._replace(log_weights=both.log_weights - np.log(2.0))
     found = score(both.sample(40, 0).numpy(), make_reward([], base=both), one, both, one, seed=0)
+    assert found.log_normaliser == pytest.approx(0.0, abs=0.05)
+
+
+def test_the_normaliser_is_sought_where_a_rewards_mixture_is_and_kernels_are_not():
+    """In many dimensions kernels reach nothing; no effective share tells."""
+    one = gaussian(np.zeros(20), 0.01 * np.eye(20))
+    other = one._replace(means=one.means + 50.0)
+    both = Mixture(*(tf.concat(pair, axis=0) for pair in zip(one, other, strict=True)))
+    both = both._replace(log_weights=both.log_weights - np.log(2.0))
+    reward = make_reward([], dim=20, base=both, mixture=both)
+    found = score(both.sample(40, 0).numpy(), reward, one, one, one, seed=0)
     assert found.log_normaliser == pytest.approx(0.0, abs=0.05)
 
 

@@ -372,6 +372,16 @@ def test_gradients_of_a_target_without_any_are_refused(search):
         quick(lambda x: normal(tf.stop_gradient(x)), gradients=True, search=search)
 
 
+def test_values_without_a_slope_are_refused():
+    """Of the logarithm that a tf.where leaves out the slope is NaN, and components would stay."""
+
+    def trapped(x):
+        return normal(x) + tf.where(x[:, 0] > 0.0, 0.0 * tf.math.log(x[:, 0]), 0.0)
+
+    with pytest.raises(InputError, match="no finite gradient at some draws of the start"):
+        quick(trapped, gradients=True)
+
+
 def test_float32_is_refused_with_a_cure():
     with pytest.raises(InputError, match=r"log_prob\(tf.cast\(x, tf.float32\)\)"):
         quick(FLOAT32.log_prob)

@@ -540,6 +540,13 @@ def test_a_density_is_the_same_at_many_points_and_at_a_few_at_once(monkeypatch, 
     np.testing.assert_allclose(mixture.log_prob(x), whole, rtol=1e-12)
 
 
+def test_draws_are_the_same_many_and_a_few_at_once(monkeypatch):
+    mixture = make_mixture(3, 2)
+    whole = mixture.sample(20, seed=1)
+    monkeypatch.setattr("virl_tf.mixture.NUMBERS_AT_ONCE", 7 * 2 * 2)
+    np.testing.assert_array_equal(mixture.sample(20, seed=1), whole)
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_many_components_have_the_density_of_few(monkeypatch, offset):
     """Up to rounding, which grows with (spread of the means / smallest width) squared."""

@@ -184,14 +184,15 @@ def test_nothing_is_added_beyond_the_room(networks):
 @pytest.mark.parametrize("base_exponent", [0.0, 0.5])
 def test_of_a_policy(networks, points, base_exponent):
     policy = make_mixture(4, seed=7)
-    of_policy = make_reward(networks, base_exponent=base_exponent).of_policy(policy)
+    pooled = {"mixture": make_mixture(2), "mixture_exponent": 0.3}
+    of_policy = make_reward(networks, base_exponent=base_exponent, **pooled).of_policy(policy)
     np.testing.assert_allclose(of_policy(points), policy.log_prob(tf.constant(points)), rtol=1e-12)
     both = of_policy.add(networks[1])
     np.testing.assert_allclose(both(points), expected(both, points, networks[1:2]), **TOLERANCE)
 
 
 def test_without_base(reward, networks, points):
-    nothing = reward.without_base()
+    nothing = reward._replace(mixture_exponent=tf.constant(0.3, tf.float64)).without_base()
     np.testing.assert_array_equal(nothing(points), np.zeros(50))
     one = nothing.add(networks[2])
     np.testing.assert_allclose(one(points), expected(one, points, networks[2:], 0.0), **TOLERANCE)

@@ -393,8 +393,11 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
         folder.locked(),
     ):
         pass
+    with pytest.raises(InputError, match="another process is working on the run in"):
+        RunFolder.check(folder.path, folder.config)  # before any compute
     other.kill()  # a lock goes with its process, however it ends
     other.wait()
+    RunFolder.check(folder.path, folder.config)
     with folder.locked():
         pass
 

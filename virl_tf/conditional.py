@@ -22,6 +22,7 @@ from virl_tf.mixture import (
     Mixture,
     log_gaussians,
     log_normalisers,
+    of_chosen,
     of_rows,
     quadratics,
     rows_at_once,
@@ -164,10 +165,8 @@ class ConditionalMixture(NamedTuple):
         shares = tf.random.stateless_uniform([number, 1], seeds[0], dtype=DENSITY)
         ids = by_blocks(self._acting, tf.concat([c, shares], axis=1), self.rows_at_once)
         z = tf.random.stateless_normal([number, self.dim], seeds[1], dtype=DENSITY)
-        gains, offsets, trils = (
-            tf.gather(part, ids) for part in (self.gains, self.offsets, self.scale_trils)
-        )
-        return tf.linalg.matvec(gains, c) + offsets + tf.linalg.matvec(trils, z)
+        means = of_chosen(self.gains, ids, c) + tf.gather(self.offsets, ids)
+        return means + of_chosen(self.scale_trils, ids, z)
 
     def _acting(self, rows: Float64[Array, "N C+1"]) -> Int32[Array, " N"]:
         """The expert at a share of the gate, of rows [c, share]."""

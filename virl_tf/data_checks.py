@@ -128,6 +128,7 @@ def dither(x: np.ndarray, seed: int) -> np.ndarray:
     """Spread columns of few distinct values: uniform noise as wide as their resolution.
 
     What was recorded as k may have been anything from k - 1/2 to k + 1/2, and has a density then.
+    No further than half-way to the next value, nor half of what values are apart in the median.
 
     Args:
         x: demonstrations [N, D], float64.
@@ -137,12 +138,25 @@ def dither(x: np.ndarray, seed: int) -> np.ndarray:
         [N, D]; other columns, and x itself, keep their bytes.
     """
     spread = x.copy()
-    for i, numbers in enumerate(x.T):
-        column = _column(str(i), numbers)
-        if _is_coarse(column):
-            noise = np.random.default_rng([seed, i]).uniform(-0.5, 0.5, len(numbers))
-            spread[:, i] += noise * np.diff(column.values).min()
+    columns = _by_column(x, [str(i) for i in range(x.shape[1])])
+    for column in _coarse_ones(columns):
+        i = int(column.name)
+        noise = np.random.default_rng([seed, i]).uniform(-0.5, 0.5, len(x))
+        gaps = np.diff(column.values)
+        gaps = np.minimum(gaps, np.median(gaps))
+        value = np.searchsorted(column.values, column.x, side="right") - 1
+        below, above = np.append(gaps[0], gaps)[value], np.append(gaps, gaps[-1])[value]
+        spread[:, i] += noise * np.where(noise < 0.0, below, above)
     return spread
+
+
+def _coarse_ones(columns: list[Column]) -> list[Column]:
+    """Not those with another value in each of a few copied rows."""
+    coarse = [column for column in columns if _is_coarse(column)]
+    if coarse and len(columns) > 1:
+        different = len(np.unique(np.column_stack([column.x for column in columns]), axis=0))
+        coarse = [column for column in coarse if len(column.values) < different]
+    return coarse
 
 
 def _by_column(x: np.ndarray, names: Sequence[str]) -> list[Column]:
@@ -188,10 +202,7 @@ def _sorted(columns: list[Column]) -> list[str]:
 
 
 def _coarse(columns: list[Column]) -> list[str]:
-    coarse = [column for column in columns if _is_coarse(column)]
-    if coarse and len(columns) > 1:  # not those with another value in each of a few copied rows
-        different = len(np.unique(np.column_stack([column.x for column in columns]), axis=0))
-        coarse = [column for column in coarse if len(column.values) < different]
+    coarse = _coarse_ones(columns)
     if not coarse:
         return []
     names = [column.name for column in coarse]

@@ -31,11 +31,19 @@ class Domain(NamedTuple):
 
     def wrap(self, x: Any) -> Any:
         """Angles as those of the turn inside the box: [..., D] -> [..., D], float64; without a box
-        x itself.
+        x itself. Of a reward with contexts the box is that of rows [c, x].
+
+        Raises InputError for another last axis.
         """
         if self.everywhere:
             return x
         x = tf.cast(as_tensor(x), DENSITY)
+        width = self.lower.shape[0]
+        if x.shape[-1:] != [width]:
+            raise InputError(
+                f"x must have shape [..., {width}], got {tuple(x.shape)}; with contexts give rows "
+                "np.hstack([c, x])."
+            )
         is_angle = self.period > 0.0
         # Not used where it is no angle; a gradient must not divide by 0 there either.
         turn = tf.where(is_angle, self.period, tf.ones_like(self.period))
@@ -111,6 +119,8 @@ def make_domain(
         period[i] = check_positive(f"the period of column {names[i]!r}", turn)
         lower[i] = _cut(x[:, i], period[i])
         upper[i] = lower[i] + period[i]
+    if np.isinf([lower, upper]).all():
+        return EVERYWHERE
     return Domain(*(tf.constant(array, DENSITY) for array in (lower, upper, period)))
 
 

@@ -351,6 +351,8 @@ def run(
         if folder is not None:
             template = first._replace(network=tuple(fitter.model.get_weights()))
             state = first = folder.latest_state(template) or first
+        # What a checkpoint's networks see, on whatever machine it was made.
+        problem = problem._replace(features=first.reward.features)
 
         rows = []
         with _watching(folder, data.rows, first, hparams, progress, tensorboard) as watchers:

@@ -35,7 +35,7 @@ from virl_tf.validation import (
     check_seed,
 )
 from virl_tf.vips.adaptive import budget_of
-from virl_tf.vips.slopes import slopes_say_all
+from virl_tf.vips.slopes import check_slopes, slopes_say_all
 from virl_tf.vips.vips import Target, step_options, target_rows_at_once
 
 NOT_COMPILED = "log_prob could not be compiled by XLA; pass jit_compile=False. XLA said"
@@ -203,6 +203,8 @@ def fit_policy(
             schedule = schedule_of(True, False, keep_shares)
             hparams = step_hparams(schedule.steps, *own)
     target = tempered(target, temperature)
+    if gradients:
+        check_slopes(target, points)
     if gradients is None:
         unbounded = support is None and _has_no_bounds(log_prob)
         gradients = schedule.by_gradients and unbounded and slopes_say_all(target, points)
@@ -282,6 +284,11 @@ def _checked_contexts(contexts: Any, search: Any, gradients: bool | None) -> tf.
     except TypeError:
         kind = type(contexts).__name__
         raise InputError(f"contexts must be an array [M, C], got {kind}.") from None
+    if number == 1:
+        raise InputError(
+            "contexts are a single one, which a policy cannot answer to; fit to "
+            "reward.condition(c), without contexts."
+        )
     if len(getattr(contexts, "shape", (number, 1))) == 1:
         raise InputError(
             f"contexts must be an array [M, C], got shape ({number},): contexts of one column are "

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from virl_tf.numerics import DENSITY, LOG_2PI, by_blocks, if_paths, real_tensor, sampling_seed
-from virl_tf.shapes import Array, Bool, Float64, Int64
+from virl_tf.shapes import Array, Bool, Float64, Int32, Int64
 from virl_tf.validation import InputError, check_integer
 
 tfd = tfp.distributions
@@ -129,12 +129,25 @@ class Mixture(NamedTuple):
         seeds = tf.random.split(sampling_seed(seed), 2)
         ids = tf.random.stateless_categorical(self.log_weights[None], n, seeds[0], dtype=tf.int32)
         z = tf.random.stateless_normal([n, self.dim], seeds[1], dtype=DENSITY)
-        scale_trils = tf.gather(self.scale_trils, ids[0])
-        return tf.gather(self.means, ids[0]) + tf.linalg.matvec(scale_trils, z), ids[0]
+        shifts = of_chosen(self.scale_trils, ids[0], z)
+        return tf.gather(self.means, ids[0]) + shifts, ids[0]
 
     def entropy(self, n: int, seed: Any) -> tf.Tensor:
         """Monte Carlo estimate of H(q~) from n draws: []."""
         return -tf.reduce_mean(self.log_prob(self.sample(n, seed)))
+
+
+def of_chosen(
+    matrices: Float64[Array, "K D C"], ids: Int32[Array, " N"], vectors: Float64[Array, "N C"]
+) -> Float64[Array, "N D"]:
+    """The products of vectors and the matrices of these numbers, a block of them at once."""
+    numbers = int(matrices.shape[1] * matrices.shape[2])
+
+    def of_some(rows: tf.Tensor) -> tf.Tensor:
+        chosen = tf.gather(matrices, tf.gather(ids, rows))
+        return tf.linalg.matvec(chosen, tf.gather(vectors, rows))
+
+    return by_blocks(of_some, tf.range(tf.shape(ids)[0]), max(1, NUMBERS_AT_ONCE // numbers))
 
 
 def log_gaussians(
@@ -173,7 +186,8 @@ def of_rows(log_density: Any, x: Any, width: int, at_once: int, what: str = "") 
 def rows_at_once(k: int | None, dim: int) -> int:
     """So many that what is computed of each for K components is `NUMBERS_AT_ONCE`."""
     k = max(1, k or 1)  # None: unknown in a graph
-    return max(1, NUMBERS_AT_ONCE // (k if k >= MANY_COMPONENTS else k * dim))
+    squares = 3 * (dim + 1) * (dim + 2) // 2  # of `quadratics`
+    return max(1, NUMBERS_AT_ONCE // (max(k, squares) if k >= MANY_COMPONENTS else k * dim))
 
 
 def quadratics(

@@ -9,6 +9,8 @@ import tensorflow as tf
 from virl_tf.numerics import DENSITY, NETWORK, from_network, to_network
 from virl_tf.shapes import Array, Float32, Int32
 
+ACTIVATIONS = 2**27  # numbers of two layers, half a GiB, that points get at once
+
 
 class FrozenNetwork(NamedTuple):
     """One ReLU network [N, inputs] -> [N] without batch norm or dropout, float32.
@@ -66,6 +68,11 @@ class NetworkStack(NamedTuple):
             return tf.tensor_scatter_nd_update(stacked, self.count[None, None], new[None])
 
         return NetworkStack(tf.nest.map_structure(put, self.networks, network), self.count + 1)
+
+    @property
+    def rows_at_once(self) -> int:
+        """So many that two layers of them are `ACTIVATIONS`."""
+        return max(1, ACTIVATIONS // (2 * int(self.networks.input_kernel.shape[-1])))
 
     def emptied(self) -> "NetworkStack":
         """The same room with none in use."""

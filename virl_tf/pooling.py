@@ -18,6 +18,7 @@ from virl_tf.negatives import Negatives
 from virl_tf.numerics import split_seed
 from virl_tf.problem import Problem
 from virl_tf.reward import Reward, evaluate
+from virl_tf.shapes import Array, Float64
 from virl_tf.vips.improve import improve
 
 EXPONENTS = np.linspace(0.0, 1.0, 21)
@@ -33,13 +34,15 @@ def pool(state: State, problem: Problem, hparams: Hparams) -> tuple[State, Info]
     """The last stage of a run: the pooled reward, and the policy improved on it."""
     seed, t, clock = problem.seed, state.t, Clock()
     proposal = Fusion(state.policy, problem.estimate)
-    where = _where(problem, known(hparams.loop.num_negatives))
+    num_draws = known(hparams.loop.num_negatives)
+    scored = problem._replace(held_out=_scored(problem, num_draws))
+    where = _where(scored, num_draws)
     x = drawn(proposal, where, split_seed(seed, t, "pooling"))
     log_mu = proposal.log_prob(x)
-    exponent = _exponent(state, problem, x, log_mu)
+    exponent = _exponent(state, scored, x, log_mu)
     reward = of_all_rows(state.reward.pooled(exponent), problem)
-    num_draws = None if isinstance(where, int) else where.num_draws
-    weighted = Negatives(x, normalise(evaluate(reward, x) - log_mu, num_draws))
+    in_each = None if isinstance(where, int) else where.num_draws
+    weighted = Negatives(x, normalise(evaluate(reward, x) - log_mu, in_each))
     sample_seconds = clock.lap()
 
     policy_seed = split_seed(seed, t, "policy")
@@ -65,6 +68,14 @@ def _where(problem: Problem, n: int) -> Where:
         return n
     contexts = problem.held_out[:, : problem.num_contexts]
     return Places(contexts, max(DRAWS, 2 * (n // (2 * len(contexts)))))
+
+
+def _scored(problem: Problem, n: int) -> Float64[Array, "M D"]:
+    """The held-out rows that decide; with contexts no more than n draws are enough for."""
+    rows, most = problem.held_out, max(2, n // DRAWS)
+    if problem.num_contexts == 0 or len(rows) <= most:
+        return rows
+    return tf.gather(rows, np.linspace(0, len(rows), most, endpoint=False).astype(int))
 
 
 def _exponent(state: State, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor) -> float:

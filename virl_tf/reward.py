@@ -160,12 +160,15 @@ class Reward(NamedTuple):
     def of_policy(self, policy: Policy) -> "Reward":
         """The log density of a `policy` in the place of this reward: no networks."""
         one = tf.constant(1.0, DENSITY)
-        return self._replace(base=policy, base_exponent=one, networks=self.networks.emptied())
+        return self._without_terms()._replace(base=policy, base_exponent=one)
 
     def without_base(self) -> "Reward":
         """A sum of networks alone, none yet."""
-        zero = tf.constant(0.0, DENSITY)
-        return self._replace(base_exponent=zero, networks=self.networks.emptied())
+        return self._without_terms()
+
+    def _without_terms(self) -> "Reward":
+        zero, none = tf.constant(0.0, DENSITY), self.networks.emptied()
+        return self._replace(base_exponent=zero, mixture_exponent=zero, networks=none)
 
     def pooled(self, exponent: float) -> "Reward":
         """The geometric mean (1 - exponent) R(x) + exponent log mixture(x)."""
@@ -250,7 +253,8 @@ def evaluate(reward: Reward, x: tf.Tensor) -> tf.Tensor:
     """R(x), compiled once per shape of reward, whatever the numbers of networks and of points:
     float64 [N, D] -> [N].
     """
-    most = min(reward.base.rows_at_once, reward.mixture.rows_at_once)
+    parts = reward.base, reward.mixture, reward.networks
+    most = min(part.rows_at_once for part in parts)
     return by_blocks(log_prob_of(reward), x, most)
 
 

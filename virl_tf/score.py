@@ -20,6 +20,7 @@ from virl_tf.validation import InputError
 REWARD = "recovered reward"
 NORMALISER_DRAWS = 20_000
 DRAWS_IN_CONTEXT = 200  # for the normaliser of each held-out row's context
+MOST_IN_CONTEXTS = 2000  # held-out rows, each with a normaliser of its own
 CLEAR = 2.0  # standard errors by which a difference counts
 CHANCE = 1e-3  # that a density which is the truth counts as one that misses a row
 
@@ -30,7 +31,7 @@ class Score(NamedTuple):
     Where the reward has bounds the other densities are those inside of them, too.
 
     Attributes:
-        rows: how many were held out.
+        rows: how many were held out; with contexts at most `MOST_IN_CONTEXTS` of them.
         log_likelihood: density -> {"mean", "standard_error"}, the latter by how groups of rows
             differ where rows are of groups, and nan of a single one.
         over_em: the same of the paired differences to EM, of rows alone.
@@ -38,7 +39,7 @@ class Score(NamedTuple):
         log_normaliser: of exp(R), by importance sampling; with contexts the mean of theirs.
         effective_share: of its draws.
         num_contexts: C; from 1 on all densities are those given the row's context, and the reward's
-            normaliser is estimated for each with draws of policy and EM.
+            normaliser is estimated for each with draws of the policy and an EM mixture.
         missed: density -> how many rows it misses that EM does not. Were it the truth, a density
             ratio above a would have a probability below 1 / a (Markov); a mode that is missed also
             has a standard error too large for its mean.
@@ -117,9 +118,14 @@ def score(
 
     `groups`: whose rows these are (`virl_tf.demonstrations.Data`).
     """
-    points, size = tf.constant(test, DENSITY), reward.num_contexts
+    size = reward.num_contexts
+    if size and len(test) > MOST_IN_CONTEXTS:
+        rows = np.linspace(0, len(test), MOST_IN_CONTEXTS, endpoint=False).astype(int)
+        test, groups = test[rows], None if groups is None else groups[rows]
+    points = tf.constant(test, DENSITY)
     where: Where = Places(points[:, :size], DRAWS_IN_CONTEXT) if size else NORMALISER_DRAWS
-    log_z, share = log_normaliser(reward, Fusion(policy, em if size else kde), where, seed)
+    proposal = Fusion(policy, _beside_policy(reward, em, kde))
+    log_z, share = log_normaliser(reward, proposal, where, seed)
     values = {REWARD: evaluate(reward, points).numpy() - log_z}
     for name, density in {"policy": policy, "KDE": kde, "EM": em}.items():
         inside = log_inside(density, reward, where, seed)
@@ -131,12 +137,21 @@ def score(
         log_likelihood={name: mean_and_error(value, groups) for name, value in values.items()},
         over_em={name: mean_and_error(difference, groups) for name, difference in over_em.items()},
         log_volume=float(np.log(reward.features.scale[size:]).sum()),
-        log_normaliser=float(np.mean(log_z)),
+        log_normaliser=mean_and_error(log_z)["mean"],
         effective_share=share,
         num_contexts=size,
         missed={name: int(np.sum(difference < least)) for name, difference in over_em.items()},
         em_components=em.num_components,
     )
+
+
+def _beside_policy(reward: Reward, em: Policy, kde: Density) -> Density:
+    """What reaches all of exp(R) where the policy does not: the EM mixture that the reward carries,
+    for in many dimensions kernels reach nothing, and no weight tells.
+    """
+    if reward.mixture.num_components:
+        return reward.mixture
+    return em if reward.num_contexts else kde
 
 
 def log_normaliser(
@@ -171,7 +186,7 @@ def log_inside(density: Density, reward: Reward, where: Where, seed: int) -> Any
     if reward.domain.everywhere:
         return 0.0
     x = drawn(density, where, split_seed(seed, 0, "inside"))
-    inside = np.isfinite(_of_each(evaluate(reward, x), where).numpy())
+    inside = _of_each(reward.domain.contains(x), where).numpy()
     return np.log(np.maximum(inside.sum(axis=1), 1) / inside.shape[1])
 
 

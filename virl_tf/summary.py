@@ -54,6 +54,7 @@ def summarise(
     gaussian_prior = (
         method.base == "reward" and not from_mixture and reward.base.num_components == 1
     )
+    kernels_drawn = method.fusion and problem.estimate is problem.kernels
     exponent = float(history["mixture_exponent"].iloc[-1])
     size = {"final": float(last["effective_sample_size"]), "of": int(last["num_negatives"])}
     return {
@@ -78,7 +79,7 @@ def summarise(
         "warnings": [
             *prepared.warnings,
             *_of_rows(prepared),
-            *training_warnings(trained, gaussian_prior, exponent),
+            *training_warnings(trained, gaussian_prior, exponent, kernels_drawn),
             *score_warnings(found),
         ],
     }
@@ -127,7 +128,10 @@ def _of_rows(prepared: Prepared) -> list[str]:
 
 
 def training_warnings(
-    trained: pd.DataFrame, gaussian_prior: bool, exponent: float = 0.0
+    trained: pd.DataFrame,
+    gaussian_prior: bool,
+    exponent: float = 0.0,
+    kernels_drawn: bool = True,
 ) -> list[str]:
     """Of the iterations' rows.
 
@@ -136,17 +140,21 @@ def training_warnings(
     Args:
         gaussian_prior: whether one Gaussian, wide where modes are apart, is q*_0.
         exponent: of the EM mixture that the reward was averaged with.
+        kernels_drawn: whether half of the negatives were draws of kernels.
     """
     found = []
     few = ~(trained["effective_sample_size"] >= FEW_EFFECTIVE * trained["num_negatives"])
     if few.iloc[-1]:
         last = trained.iloc[-1]
-        cure = "loop.prior" if gaussian_prior and few.iloc[0] else "kde.estimator"
+        cures = ["fewer columns, or more demonstrations"]
+        if gaussian_prior and few.iloc[0]:
+            cures.insert(0, _setting("loop.prior", "mixture"))
+        elif kernels_drawn:
+            cures.insert(0, _setting("kde.estimator", "mixture"))
         found.append(
             f"only {last['effective_sample_size']:.0f} of {int(last['num_negatives'])} "
             f"importance weights were effective in the last iteration ({int(last['t'])}): the "
-            f"negatives miss where the reward is high. Try {_setting(cure, 'mixture')}, "
-            "or fewer columns."
+            f"negatives miss where the reward is high. Try {', or '.join(cures)}."
         )
     untrained = trained["t"][(trained["best_epoch"] < 0) & (trained["dropped"] == 0)]
     if len(untrained):

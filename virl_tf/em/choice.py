@@ -57,17 +57,19 @@ def choose_mixture(
     the paired differences. EM is quick, and what it needs is a fair size for a policy that is to
     cover the same modes.
     """
+    few = are_few(*x.shape)
+    if not few or len(x) > MOST_ROWS:
+        rng = np.random.default_rng(numpy_seed(seed, 0, "number of components"))
+        rows = rng.permutation(len(x))[:MOST_ROWS]
+        x = x[rows]
+        groups = None if groups is None else np.asarray(groups)[rows]
     if components is not None:
         covariances = FULL
-        if are_few(*x.shape):
+        if few:
             covariances = _by_cross_validation(x, seed, groups, components).covariances
         return MixtureChoice(components, covariances, GIVEN, {})
-    if are_few(*x.shape):
+    if few:
         return _by_cross_validation(x, seed, groups)
-    rng = np.random.default_rng(numpy_seed(seed, 0, "number of components"))
-    rows = rng.permutation(len(x))[:MOST_ROWS]
-    x = x[rows]
-    groups = None if groups is None else np.asarray(groups)[rows]
     held_out = np.arange(len(x) // 5)
     if groups is not None:
         held_out = folds(len(x), FOLDS, seed, groups)[0]

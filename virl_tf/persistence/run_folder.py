@@ -150,6 +150,7 @@ class RunFolder:
             there = folder.config if (folder.path / "config.yaml").is_file() else {}
             folder._check_same({k: there.get(k) if v is None else v for k, v in known.items()})
             folder._check_numerics()
+            folder._check_free()
 
     @property
     def _is_used(self) -> bool:
@@ -288,15 +289,24 @@ class RunFolder:
             file = (self.path / ".lock").open("a")
         with file:
             if fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError as error:
-                    raise InputError(
-                        f"another process is working on the run in {self.path}; "
-                        "wait for it or stop it."
-                    ) from error
+                self._lock(file, fcntl.LOCK_EX)
                 self._remove_partial()
             yield
+
+    def _check_free(self) -> None:
+        """InputError if another process works on what is not finished: now, not after compute."""
+        lock = self.path / ".lock"
+        if fcntl is not None and lock.is_file() and not self.finished:
+            with lock.open() as file:
+                self._lock(file, fcntl.LOCK_SH)
+
+    def _lock(self, file: Any, kind: int) -> None:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"another process is working on the run in {self.path}; wait for it or stop it."
+            ) from error
 
     def _remove_partial(self) -> None:
         # Commands write here without the lock too, but none for a minute.

@@ -56,6 +56,16 @@ def slopes_say_all(function: Callable[[tf.Tensor], tf.Tensor], x: Float64[Array,
         return len(x) < 2 or not _jumps(function, x)
 
 
+def check_slopes(function: Callable[[tf.Tensor], tf.Tensor], x: Float64[Array, "N D"]) -> None:
+    """Raises InputError for values at x without a slope: components would stay where they are."""
+    values, slopes = values_and_slopes(function, x, len(x))
+    if (np.isfinite(values) & ~np.isfinite(slopes).all(axis=1)).any():
+        raise InputError(
+            "log_prob has no finite gradient at some draws of the start where it has a value (a "
+            "tf.where beside a logarithm or a root?); leave out gradients=True."
+        )
+
+
 def _jumps(function: Callable[[tf.Tensor], tf.Tensor], x: Float64[Array, "N D"]) -> bool:
     """Whether a step stays as it is when the interval with the largest one is halved again and
     again.
