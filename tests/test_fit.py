@@ -428,6 +428,12 @@ def test_the_cure_of_few_effective_weights_fits_their_cause(worst, gaussian):
     assert f"Try --set {cure}=mixture (in Python {in_python}), or fewer columns" in text
 
 
+def test_a_cure_that_is_there_already_is_not_advised():
+    trained = trained_rows(effective_sample_size=[500.0, 9.0])
+    (text,) = training_warnings(trained, False, kernels_drawn=False)
+    assert text.endswith("Try fewer columns, or more demonstrations.")
+
+
 def test_bad_weights_that_recovered_are_no_reason_to_doubt():
     assert training_warnings(trained_rows(effective_sample_size=[2.0, 900.0]), True) == []
 

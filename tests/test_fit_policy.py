@@ -373,10 +373,10 @@ def test_gradients_of_a_target_without_any_are_refused(search):
 
 
 def test_values_without_a_slope_are_refused():
-    """Of the root that a tf.where leaves out the slope is NaN, and components would stay."""
+    """Of what overflows where a tf.where leaves it out the slope is NaN: components would stay."""
 
     def trapped(x):
-        return normal(x) + tf.where(x[:, 0] > 0.0, tf.sqrt(x[:, 0]), 0.0)
+        return normal(x) + tf.where(x[:, 0] > 0.0, tf.exp(-1e4 * x[:, 0]), 0.0)
 
     with pytest.raises(InputError, match="no finite gradient at some draws of the start"):
         quick(trapped, gradients=True)

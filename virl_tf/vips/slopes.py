@@ -62,7 +62,7 @@ def check_slopes(function: Callable[[tf.Tensor], tf.Tensor], x: Float64[Array, "
     if (np.isfinite(values) & ~np.isfinite(slopes).all(axis=1)).any():
         raise InputError(
             "log_prob has no finite gradient at some draws of the start where it has a value (a "
-            "tf.where beside a root or a division?); leave out gradients=True."
+            "tf.where beside what overflows?); leave out gradients=True."
         )
 
 
