@@ -51,7 +51,8 @@ class PathPlanning(GridWalker):
 
         Args:
             num_steps: d, even, 2 to 10.
-            spacing, variance, burn_in: the walker's.
+            spacing, variance: the walker's.
+            burn_in: the walker's, not used: demonstrations are exact draws.
             goal_variance: of the Gaussian on the height of the end point.
 
         Raises:
