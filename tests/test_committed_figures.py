@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from experiments import figures, inference
+from experiments.evaluation import densities
 from experiments.figures import FIGURES, RESULTS, _results, draw, infer_command, own
 from experiments.inference import InferenceRequest
 
@@ -180,6 +181,7 @@ def test_an_inference_that_ended_early_is_begun_again_with_other_options(
         raise ended
 
     monkeypatch.setattr(inference, "_fit", fit)
+    monkeypatch.setattr(densities, "_demonstrations", lambda task, run: np.ones((50, 2)))
     for components in (5, 6):
         with pytest.raises(ended):
             inference.infer(

@@ -1,7 +1,7 @@
 """The planar robot against obvious NumPy and against itself."""
 
 from virl_tf import InputError
-from virl_tf.tasks import PlanarRobot
+from virl_tf.tasks import PlanarRobot, planar_robot
 
 import numpy as np
 import pytest
@@ -50,8 +50,9 @@ def test_links_have_length_one(robot):
     np.testing.assert_allclose(np.linalg.norm(np.diff(joints, axis=1), axis=2), 1.0, atol=1e-12)
 
 
-def test_a_goal_that_is_named_twice_counts_once():
+def test_a_goal_that_is_named_twice_counts_once(monkeypatch):
     """As of goals near each other the nearest does; the proposal goes to both."""
+    monkeypatch.setattr(planar_robot, "_PROPOSED", 30_000)  # enough for three links
     robots = [
         PlanarRobot(3, goals=[[1.8, 0.6]] * n, prior_std=0.6, likelihood_std=0.3) for n in (1, 2)
     ]
