@@ -1,5 +1,6 @@
 from virl_tf import problem as problem_module
 from virl_tf.demonstrations import Data
+from virl_tf.domain import make_domain
 from virl_tf.em.density import describe_density
 from virl_tf.hparams import own_data_hparams
 from virl_tf.importance import effective_sample_size
@@ -10,6 +11,7 @@ from virl_tf.problem import make_problem
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests import tiny
 from tests.tiny_runs import GRID, X, mixture_log_prob, moments_log_prob
@@ -66,6 +68,14 @@ def test_frequencies_are_chosen_where_the_prior_is_a_mixture():
     np.testing.assert_array_equal(both.features.frequencies[:, :5], random.features.frequencies)
     plain = problem_of(loop=loop)
     assert plain.features.frequencies.shape == (2, 0)
+
+
+@pytest.mark.parametrize(("upper", "number"), [(np.inf, 100), (25.0, 25), (2.0, 100)])
+def test_the_prior_is_compared_inside_of_the_bounds(upper, number):
+    """Unless hardly any of its draws is there."""
+    draws = tf.constant(np.arange(100.0)[:, None] + 0.5)
+    domain = make_domain(draws[:1], ["x"], support=(None, upper))
+    assert len(problem_module.inside(draws, domain)) == number
 
 
 def test_the_prior_is_compared_with_training_rows_in_each_of_their_contexts():

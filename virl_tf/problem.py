@@ -140,7 +140,7 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
     features = make_features(x, draw_frequencies(widths, hparams.network, seed))
     if from_mixture:
         where = _where_compared(train)
-        draws = drawn(of_mixture, where, split_seed(seed, 0, "compared"))
+        draws = inside(drawn(of_mixture, where, split_seed(seed, 0, "compared")), data.domain)
         features = _with_chosen(features, train.rows, draws, widths, seed)
 
     average = hparams.loop.mixture_average
@@ -178,6 +178,16 @@ def _where_compared(train: Data) -> Where:
         return COMPARED_DRAWS
     contexts = np.resize(train.rows[:, :size], (COMPARED_DRAWS, size))  # again and again
     return Places(tf.constant(contexts, DENSITY), num_draws=1)
+
+
+def inside(draws: tf.Tensor, domain: Domain) -> tf.Tensor:
+    """Those where q*_0 is not cut off, unless hardly any is: frequencies are not to tell of bounds,
+    which are known (half-normal columns: 0.05 nats of likelihood, exponential ones 0.1).
+    """
+    if domain.everywhere:
+        return draws
+    kept = tf.boolean_mask(draws, domain.contains(draws))
+    return kept if len(kept) > len(draws) // 20 else draws
 
 
 def _with_chosen(
