@@ -74,7 +74,7 @@ def test_frequencies_are_chosen_where_the_prior_is_a_mixture():
 def test_the_prior_is_compared_inside_of_the_bounds(upper, number):
     """Unless hardly any of its draws is there."""
     draws = tf.constant(np.arange(100.0)[:, None] + 0.5)
-    domain = make_domain(draws[:1], ["x"], support=(None, upper))
+    domain = make_domain(draws.numpy()[:1], ["x"], support=(None, upper))
     assert len(problem_module.inside(draws, domain)) == number
 
 
