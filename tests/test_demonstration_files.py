@@ -129,10 +129,14 @@ def test_names_keep_what_is_a_comment_elsewhere(tmp_path):
     np.testing.assert_array_equal(found.x, [[1, 2], [3, 5], [4, 4], [9, 1]])
 
 
-def test_labels_that_end_in_a_number_are_whole(tmp_path):
-    text = "a,b,who\n1,2,me #1\n3,5,me #2 # tired\n4,4,me #1\n#8,8,x\n9,7,me #2\n"
+@pytest.mark.parametrize(("one", "two"), [("me #1", "me #2"), ("walk 1 #A", "walk 1 #B")])
+def test_labels_with_a_sign_before_what_tells_them_apart_are_whole(tmp_path, one, two):
+    text = f"a,b,who\n1,2,{one}\n3,5,{two} # tired\n4,4,{one} #\n#8,8,x\n9,7,{two}\n"
     found = load_demonstrations(written(tmp_path / "x.csv", text), group="who")
-    assert list(found.groups) == ["me #1", "me #2", "me #1", "me #2"]
+    assert list(found.groups) == [one, two, one, two]
+
+
+def test_a_sign_behind_a_number_that_begins_no_comment_is_told(tmp_path):
     path = written(tmp_path / "y.csv", "a,b\n1,2 #1 bad\n3,5\n4,4\n9,7\n")
     with pytest.raises(InputError, match=r"text in row 0, for example '2 #1 bad'"):
         load_demonstrations(path)

@@ -29,8 +29,8 @@ from experiments.screen import warn
 _WRONG_DESCRIPTION = LookupError, TypeError, AttributeError
 MOST_NAMED = 5  # rows that an error names
 MOST_PACKED = 100  # bytes that one of a .parquet file may unpack to, above MAX_UNPACKED_BYTES
-# Not in quotes, nor within a name or a label, such as "joint#1" or "joint #1".
-_COMMENT = re.compile(r'("[^"]*")|(?:^\s*#|\s+#(?!\d)).*$')
+# Not in quotes, nor within a name or a label, such as "joint#1", "joint #1" or "walk 1 #A".
+_COMMENT = re.compile(r'("[^"]*")|(?:^\s*#|\s+#+(?:\s|$)).*$')
 _TOLD = set[tuple[Path, str]]()  # folders, and names in them of which a warning has told
 _NO_NAMES = ("NA", "N/A", "n/a", "<NA>", "NULL", "null", "None", "True", "False", "true", "false")
 
