@@ -155,6 +155,16 @@ def test_labels_that_look_like_numbers_are_text(tmp_path, index):
     assert list(found.groups) == [1.1, 1.1, 7.0, 7.0, 7.0]
 
 
+def test_labels_that_mean_missing_elsewhere_are_text(tmp_path):
+    labels = ["None", "NA", "null", "nan", "None"]
+    rows = [f"{i},{label},{i * i}" for i, label in enumerate(labels)]
+    path = written(tmp_path / "x.csv", "\n".join(["a,condition,b", *rows]))
+    assert list(load_demonstrations(path, group="condition").groups) == labels
+    written(path, "\n".join(["a,condition,b", *rows, "7,,8", "8, ,9"]))
+    with pytest.raises(InputError, match=r"column 'condition' has no label in rows 5, 6\."):
+        load_demonstrations(path, group="condition")
+
+
 def test_labels_may_be_the_index_of_a_parquet_file(tmp_path):
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(who=np.arange(30) // 3).set_index("who")
     found = load_demonstrations(written(tmp_path / "x.parquet", frame), group="who")

@@ -168,9 +168,11 @@ def _read_csv(path: Path, labels: Sequence[str]) -> pd.DataFrame:
         names = names if len(names) == width else [f"x{i}" for i in range(width)]
     _check_names(names, path)
     found = frame.set_axis(names, axis=1)
-    texts = _rows_below(path, separator, place + named, dtype=str) if {*labels} & {*names} else None
+    label = next((name for name in labels if name in names), "")
+    # "NA" or "None" is a label as any other; only an empty cell is none.
+    as_text: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]}
+    texts = _rows_below(path, separator, place + named, **as_text) if label else None
     if texts is not None:
-        label = next(name for name in labels if name in names)
         found[label] = texts[frame.columns[names.index(label)]].str.strip()
     return found
 
