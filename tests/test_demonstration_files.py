@@ -275,6 +275,8 @@ def test_an_index_that_pandas_wrote_is_left_out(tmp_path):
     found = load_demonstrations(written(tmp_path / "x.csv", frame.to_csv()))
     assert found.columns == ["a", "b"]
     np.testing.assert_allclose(found.x, X)
+    later = frame.set_axis(frame.index + 50).to_csv()
+    assert load_demonstrations(written(tmp_path / "z.csv", later)).columns == ["a", "b"]
     shuffled = frame.set_axis(frame.index[::-1]).to_csv()  # which tells something
     assert load_demonstrations(written(tmp_path / "y.csv", shuffled)).columns[1:] == ["a", "b"]
 

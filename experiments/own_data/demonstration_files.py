@@ -232,8 +232,9 @@ def _with_names(
         raise InputError(f"{path}: {len(names)} names stand above {width} columns.")
     if unnamed or len(names) < width:
         number = pd.to_numeric(frame.iloc[:, 0], errors="coerce").to_numpy()
-        counts = len(frame) > 0 and any((number == np.arange(len(frame)) + i).all() for i in (0, 1))
-        if counts:
+        # From 0 or 1 on, or in a part of a table, such as an episode's file, from any row on.
+        from_a_row = len(frame) > 0 and number[0] >= 0 and float(number[0]).is_integer()
+        if from_a_row and (np.diff(number) == 1).all():
             return frame.iloc[:, 1:], names[1:] if unnamed else names
         if not unnamed:
             raise InputError(
