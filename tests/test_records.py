@@ -434,6 +434,29 @@ def test_records_beside_a_table_are_pooled_only_where_settings_are_equal(out, tm
     assert len(read_results([table, further])) == 2 * len(read_results(out))
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rows": 500}, "rows=500"),
+        ({"task_seed": 0}, "task_seed=0"),
+        ({"assignments": ["network.dropout=0.5"]}, "other hyperparameters"),
+        ({}, ""),
+    ],
+)
+def test_records_beside_a_table_are_compared_by_their_runs_where_no_file_tells_of_their_sweep(
+    out, tmp_path, given, said
+):
+    further, table = put_further(out, **given), tmp_path / "table"
+    table.mkdir()
+    read_results(out).to_csv(table / "results.csv", index=False)
+    if said:
+        message = rf"different settings \(.*table.*: none; .*: {said}\)\. Give those of one, or"
+        with pytest.raises(InputError, match=message):
+            read_results([table, further])
+    number = len(read_results([table, further], pool=bool(said)))
+    assert number == 2 * len(read_results(out))
+
+
 def test_records_of_other_rows_are_pooled_only_when_told_to(out):
     further = put_further(out, methods=["eim"], rows=300)
     for path in (out / "records").glob("*-eim-*"):
