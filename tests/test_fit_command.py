@@ -550,6 +550,25 @@ def test_a_new_policy_and_figure_5_of_fits(call, finished, tmp_path):
     assert "finished before; nothing to do" in shown
 
 
+def test_figure_5_shows_an_inference_on_fits_of_other_seeds(call, finished, tmp_path):
+    """Whose first one held out what lies outside of its grid, and another was trained on."""
+    first = shutil.copytree(finished[0], tmp_path / "first")
+    with np.load(first / "demonstrations.npz") as arrays:
+        rows = np.concatenate([arrays["train"], arrays["test"]])
+    rows = rows[rows[:, 0].argsort()]
+    save_arrays(first / "demonstrations.npz", {"train": rows[:-20], "test": rows[-20:]})
+    (first / "grid.npz").unlink()
+    both, new = [first, finished[0]], tmp_path / "new"
+    status, _, error = call("infer", *both, *SEARCH, "--out", new)
+    assert status == 0, error
+    axes = (style.read(folder, "grid.npz")["axes"] for folder in (new, first, finished[0]))
+    of_new, of_first, of_other = axes
+    np.testing.assert_array_equal(of_new, of_first)
+    assert not np.array_equal(of_first, of_other)
+    status, _, error = call("figure", "5", *both, "--inference", new, "--out", tmp_path)
+    assert status == 0, error
+
+
 def test_a_support_true_nowhere_is_refused_and_too_few_components_are_warned_of(
     call, finished, tmp_path
 ):

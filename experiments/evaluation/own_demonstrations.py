@@ -261,9 +261,10 @@ class OwnInference:
         if isinstance(policy, ConditionalMixture):
             _draw_situations(out, self._average, policy, self._train, self._columns)
         else:
-            around = self._train
+            # As the first run's own grid, with which Figure 5 shows it.
+            around = load_arrays(self._run.path / "demonstrations.npz")["train"]
             if self._context is not None:
-                around = np.concatenate([around, _most_of(policy)])
+                around = np.concatenate([self._train, _most_of(policy)])
             arrays = grid_arrays(self.log_prob, policy, around, self._given)
             save_arrays(out / "grid.npz", arrays)
             if of_trajectories(out):
