@@ -104,6 +104,25 @@ def test_rounding_keeps_what_is_no_number(value):
     np.testing.assert_allclose(found, value, rtol=2.0**-12)
 
 
+def test_points_far_from_0_are_kept_as_they_are(run, tmp_path):
+    """As UTM's or GPS's, of which few bits leave few values; near 0 they are rounded as ever."""
+    near = {name: load_arrays(run / f"{name}.npz") for name in ("grid", "demonstrations")}
+    moved = np.array([0.0, 5.3e6])
+    axes = np.linspace(moved, moved + 1.0, 100).T
+    save_arrays(run / "grid.npz", {**near["grid"], "axes": axes})
+    train = near["demonstrations"]["train"] + moved
+    save_arrays(run / "demonstrations.npz", {"train": train, "test": train})
+    write_record(run, tmp_path / "a.zip")
+    unpack(read_record(tmp_path / "a.zip"), tmp_path / "again")
+    found = load_arrays(tmp_path / "again" / "grid.npz")
+    np.testing.assert_array_equal(found["axes"], axes[:, ::2])
+    assert found["reward"].dtype == np.float32
+    found = load_arrays(tmp_path / "again" / "demonstrations.npz")
+    np.testing.assert_array_equal(found["train"], train[:KEPT_ROWS])
+    write_record(tmp_path / "again", tmp_path / "b.zip")
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+
+
 def test_the_record_of_a_record_is_the_same_file(run, tmp_path):
     first, second = tmp_path / "first.zip", tmp_path / "second.zip"
     write_record(run, first)
