@@ -245,9 +245,18 @@ def read_record(path: Path) -> Record:
         stages = {name: _with_seconds(name, seconds, of) for name, of in content["stages"].items()}
         _check_names(stages, members)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        again = "delete it, and the command that made it makes it again"
-        raise InputError(f"{path} is not a record ({reason(error)}); {again}.") from error
+        cure = "give a run's folder or its record"
+        if FOLDER in path.absolute().parts[:-1] or "record.json" in _names_in(path):
+            cure = "delete it, and the command that made it makes it again"
+        raise InputError(f"{path} is not a record ({reason(error)}); {cure}.") from error
     return Record(path, stages, members)
+
+
+def _names_in(path: Path) -> list[str]:
+    """Of an archive's members; [] of another file."""
+    with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+    return []
 
 
 def _with_seconds(name: str, seconds: Mapping[str, Any], content: Mapping[str, Any]) -> Stage:

@@ -254,13 +254,31 @@ MANGLED = {
 
 @pytest.mark.parametrize("mangle", MANGLED.values(), ids=MANGLED)
 def test_a_mangled_record_is_refused_by_its_name(mangle, run, tmp_path):
-    path = tmp_path / "mangled.zip"
+    path = tmp_path / "records" / "mangled.zip"
     write_record(run, path)
     read_record(path)
     mangle(path)
     with pytest.raises(InputError, match=r"mangled\.zip is not a record .*; delete it, and"):
         read_record(path)
     with pytest.raises(InputError, match=r"mangled\.zip is not a record"):
+        draw("2a", [path], None, tmp_path / "figures")
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("record.json", "delete it, and the command that made it makes it again"),
+        ("config.json", "give a run's folder or its record"),  # as in a reward.keras
+        (None, "give a run's folder or its record"),
+    ],
+)
+def test_what_is_no_record_at_all_is_not_to_be_deleted(tmp_path, name, cure):
+    path = tmp_path / "reward.keras"
+    path.write_text("text")
+    if name is not None:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(name, "{}")
+    with pytest.raises(InputError, match=rf"reward\.keras is not a record \(.*\); {cure}\.$"):
         draw("2a", [path], None, tmp_path / "figures")
 
 
