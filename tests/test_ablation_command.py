@@ -11,6 +11,7 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import GridWalker
 from virl_tf.validation import InputError
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -385,6 +386,7 @@ def test_ablations_in_folders_of_one_name_have_columns_of_their_own(tmp_path, mo
     monkeypatch.setattr(figure_ablations, "save", lambda figure, path: shown.append(figure))
     (tmp_path / "figures").mkdir()
     draw("ablations", folders, None, tmp_path / "figures")
+    plt.close(shown[0])
     titles = [axes.get_title() for axes in shown[0].axes if axes.get_title()]
     assert titles == ["one/grid walker", "other/grid walker"]
     head, _, best, *_ = (tmp_path / "figures" / "ablations.md").read_text().splitlines()

@@ -14,6 +14,7 @@ from virl_tf.mixture import standard_normal_start
 from virl_tf.persistence.files import save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -679,7 +680,7 @@ def test_a_curve_is_normalised_inside_of_the_users_support(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("dim", [2, 3])
 @pytest.mark.parametrize("least", [2.0, 1e9])
-@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.filterwarnings("error:invalid value:RuntimeWarning")
 def test_colours_are_nats_below_what_is_highest_inside_of_the_users_support(
     tmp_path, monkeypatch, dim, least
 ):
@@ -692,16 +693,18 @@ def test_colours_are_nats_below_what_is_highest_inside_of_the_users_support(
     save_arrays(tmp_path / "grid.npz", arrays)
     save_policy(tmp_path / "policy.npz", policy)
     drawn = []
-    monkeypatch.setattr(pictures, "save", lambda figure, _: drawn.append(figure.axes))
+    monkeypatch.setattr(pictures, "save", lambda figure, _: drawn.append(figure))
     draw_demonstrations(tmp_path, ["speed", "distance", "angle"][:dim])
+    plt.close(drawn[0])
+    panels = drawn[0].axes
     inside = np.asarray(arrays["support"])
     if dim == 2:
-        nats = np.asarray(drawn[0][0].collections[0].get_array())
+        nats = np.asarray(panels[0].collections[0].get_array())
         nats = nats.reshape(own_demonstrations.RESOLUTION, -1).T.ravel()
         assert (nats[~inside] == -style.DEPTH).all()
         nats = nats[inside]
     else:
-        grey, coloured = drawn[0][1].collections
+        grey, coloured = panels[1].collections
         assert len(grey.get_offsets()) == (~inside).sum() > 0
         nats = np.asarray(coloured.get_array())
     assert len(nats) == inside.sum()
