@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from virl_tf.hparams import default_hparams
+from virl_tf.hparams import default_hparams, read_preset
 from virl_tf.methods import METHODS
 from virl_tf.persistence.configuration import differences as config_differences
 from virl_tf.persistence.configuration import numerics, versions
@@ -18,6 +18,7 @@ import pandas as pd
 from experiments.early_checks import results_file
 from experiments.records import ABLATION, FOLDER, Stage, find_records, read_record
 from experiments.result_files import RUN, columns_of, read_table, reading, table_of, value_at
+from experiments.specification import RunRequest
 from experiments.tasks import describe, names
 
 
@@ -110,9 +111,10 @@ def read_results(
     if not pool:
         presets = [set(map(str, one["preset"])) for one in frames]
         check_poolable("presets", dict(zip(paths, presets, strict=True)))
-        _check_settings({where: one.config for where, one in made.items()})
-        with_table = any(not one.config for one in made.values())
-        given = {p: {one.of_sweep if with_table else one.of_unit} for p, one in made.items()}
+        stages = {where: one.stage for where, one in made.items() if one.stage is not None}
+        _check_settings({where: stage.config for where, stage in stages.items()})
+        beside_table = len(stages) < len(made)
+        given = {where: {_given(where, one, beside_table)} for where, one in made.items()}
         check_poolable("settings", given)
         check_numerics({where: one.versions for where, one in made.items()})
     tasks = sorted(frame["task"].unique())
@@ -124,13 +126,12 @@ def read_results(
 
 class _Made(NamedTuple):
     """How a table, or the run of a record, was made: the versions, as `numerics` has them; what was
-    given to the sweep, and to the run, beside the preset; the run's configuration, {} of a table.
+    given to the sweep beside the preset, "" where no file tells; the record's run.
     """
 
     versions: dict[str, str]
     of_sweep: str
-    of_unit: str = ""
-    config: Mapping[str, Any] = {}
+    stage: Stage | None = None
 
 
 def _check_settings(configs: Mapping[Path, Mapping[str, Any]]) -> None:
@@ -176,9 +177,8 @@ def _read_table(path: Path, task: str, made: dict[Path, _Made]) -> pd.DataFrame:
         for record in records:
             stage = record.stages["."]
             made_by = numerics(stage.versions, stage.config.get("preset"))
-            of_unit = _given_of_unit(stage)
-            of_sweep = _given_of_sweep(sweep) if sweep.is_file() else of_unit
-            made[record.path] = _Made(made_by, of_sweep, of_unit, stage.config)
+            of_sweep = _given_of_sweep(sweep) if sweep.is_file() else ""
+            made[record.path] = _Made(made_by, of_sweep, stage)
         return table_of(records)
     frame = read_table(file)
     _refuse_ablations(file, "ablation" in frame)
@@ -199,13 +199,54 @@ def _refuse_ablations(place: Path, are: bool) -> None:
         raise InputError(f"{place} is of `ablate`; figure ablations is drawn from its folder.")
 
 
-def _given_of_unit(stage: Stage) -> str:
-    summary = stage.summary
-    description = describe(summary["task"])
-    size = summary.get(description.size_option, summary["modes"])
-    dim = summary.get("dim", value_at(stage.config, "references.dim"))
-    usual = not description.largest_dim or dim in (None, description.default_dim(size))
-    return "none" if usual else f"dim={dim}"
+def _given(where: Path, made: _Made, beside_table: bool) -> str:
+    """What was given beside the preset; to a run, of which `_check_settings` compares the rest, its
+    dimension alone, but beside a table, whose runs have no configurations there, all of it.
+    """
+    if made.stage is None or (beside_table and made.of_sweep):
+        return made.of_sweep
+    with reading(where):
+        dim = _given_dim(made.stage)
+        given = [] if dim is None else [f"dim={dim}"]
+        given += _given_besides(made.stage, dim) if beside_table else []
+    return ", ".join(given) or "none"
+
+
+def _size(summary: Mapping[str, Any]) -> int:
+    return summary.get(describe(summary["task"]).size_option, summary["modes"])
+
+
+def _given_dim(stage: Stage) -> int | None:
+    """None: the size's own."""
+    description = describe(stage.summary["task"])
+    dim = stage.summary.get("dim", value_at(stage.config, "references.dim"))
+    usual = description.default_dim(_size(stage.summary))
+    return None if not description.largest_dim or dim == usual else dim
+
+
+def _given_besides(stage: Stage, dim: int | None) -> list[str]:
+    """In what a run, or references, differ from those of this task, size, seed and preset."""
+    description, config = describe(stage.summary["task"]), stage.config
+    target = config.get("references", config)
+    method, components = config.get("method", "virl"), config.get("components", 1)
+    usual = RunRequest(
+        description.name,
+        method,
+        components,
+        **description.sized(_size(stage.summary)),
+        dim=dim,
+        rows=target.get("num_train"),
+        seed=target["seed"],
+        preset=config["preset"],
+    ).specification()
+    given = []
+    if usual.num_train != read_preset(usual.preset)["demonstrations"]["train"]:
+        given.append(f"rows={usual.num_train}")
+    if target.get("task_seed", usual.task_seed) != usual.task_seed:
+        given.append(f"task_seed={target['task_seed']}")
+    if "hparams" in config and _hparams_of(config) != usual.hparams.to_dict():
+        given.append("other hyperparameters")
+    return given
 
 
 def _given_of_sweep(file: Path) -> str:

@@ -51,6 +51,9 @@ KEPT_RESOLUTION = 50  # of a grid's 100 points along an axis
 # Of a number's 53: four digits, more than a picture shows. The records of a whole sweep of the
 # Gaussians take a third of the space that whole float32 numbers take.
 KEPT_BITS = 12
+# Times a column's range: where its numbers are larger, such as UTM's, few bits leave few values.
+FAR = 8.0
+PLACES = ("train", "axes")  # arrays of points [N, D], and of grids' coordinates [D, R]
 
 
 class Stage(NamedTuple):
@@ -161,13 +164,21 @@ def _coarser(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """An .npz file of the arrays; those of numbers as float32 of `KEPT_BITS`."""
+    """An .npz file of the arrays; those of numbers as float32 of `KEPT_BITS`, but for points far
+    from 0.
+    """
     short: dict[str, Any] = {}
     for name, array in arrays.items():
-        short[name] = _rounded(array) if array.dtype.kind == "f" else array
+        whole = name in PLACES and _is_far(array if name == "train" else array.T)
+        short[name] = array if whole or array.dtype.kind != "f" else _rounded(array)
     file = io.BytesIO()
     pack_arrays(file, short)
     return file.getvalue()
+
+
+def _is_far(x: np.ndarray) -> bool:
+    """Whether a column of x [N, D] is `FAR` from 0."""
+    return len(x) > 0 and bool((np.abs(x).max(axis=0) > FAR * np.ptp(x, axis=0)).any())
 
 
 def _rounded(array: np.ndarray) -> np.ndarray:
@@ -234,9 +245,18 @@ def read_record(path: Path) -> Record:
         stages = {name: _with_seconds(name, seconds, of) for name, of in content["stages"].items()}
         _check_names(stages, members)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        again = "delete it, and the command that made it makes it again"
-        raise InputError(f"{path} is not a record ({reason(error)}); {again}.") from error
+        cure = "give a run's folder or its record"
+        if FOLDER in path.absolute().parts[:-1] or "record.json" in _names_in(path):
+            cure = "delete it, and the command that made it makes it again"
+        raise InputError(f"{path} is not a record ({reason(error)}); {cure}.") from error
     return Record(path, stages, members)
+
+
+def _names_in(path: Path) -> list[str]:
+    """Of an archive's members; [] of another file."""
+    with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+    return []
 
 
 def _with_seconds(name: str, seconds: Mapping[str, Any], content: Mapping[str, Any]) -> Stage:

@@ -263,6 +263,9 @@ def _user_file(path: Path, task: str, method: str, components: int) -> tuple[dic
         return {} if overrides is None else overrides, str(path)
     tuned = tuned_file(task)
     if not tuned.is_file():
+        if not describe(task).compared:  # `compare` would refuse the task, too
+            text = f"nothing is tuned for {task}; give a file of hyperparameters, or --set."
+            raise InputError(f"--hparams tuned: {text}")
         raise InputError(f"no {tuned}; make it with: python -m experiments compare {task} --write")
     columns = read_yaml(tuned)["columns"]
     column = column_name(task, method, components)

@@ -11,6 +11,7 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.tasks import GridWalker
 from virl_tf.validation import InputError
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -372,6 +373,27 @@ def test_figure_and_table_of_the_ablations_of_several_tasks(tmp_path):
         *empty,
         *("0.3", "", ""),
     ]
+
+
+def test_ablations_in_folders_of_one_name_have_columns_of_their_own(tmp_path, monkeypatch):
+    folders = []
+    for i, name in enumerate(("one", "other")):
+        (tmp_path / name).mkdir()
+        values = {"best": [0.1 + i, 0.1 + i]}
+        place = tmp_path / name / "grid_walker"
+        folders.append(ablations(place, "grid_walker", "inference_search", "kl", values))
+    shown = []
+    monkeypatch.setattr(figure_ablations, "save", lambda figure, path: shown.append(figure))
+    (tmp_path / "figures").mkdir()
+    draw("ablations", folders, None, tmp_path / "figures")
+    plt.close(shown[0])
+    titles = [axes.get_title() for axes in shown[0].axes if axes.get_title()]
+    assert titles == ["one/grid walker", "other/grid walker"]
+    head, _, best, *_ = (tmp_path / "figures" / "ablations.md").read_text().splitlines()
+    columns = [cell.split(":")[0].strip() for cell in head.strip("|").split("|")[1:]]
+    assert list(dict.fromkeys(columns)) == titles
+    assert "| 0.1 |" in best
+    assert "| 1.1 |" in best
 
 
 @pytest.mark.parametrize("table", TABLES)

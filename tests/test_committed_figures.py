@@ -15,6 +15,7 @@ from experiments import figures, inference
 from experiments.evaluation import densities
 from experiments.figures import FIGURES, RESULTS, _results, draw, infer_command, own
 from experiments.inference import InferenceRequest
+from experiments.records import write_record
 
 PRETRAINED = RESULTS / "pretrained" / "gaussians_m50"
 
@@ -68,11 +69,16 @@ def test_without_a_checkout_folders_are_asked_for(monkeypatch, tmp_path):
 def test_a_folder_that_lacks_a_file_is_told_its_own_cure_and_nothing_is_left(tmp_path):
     walker = RESULTS / "figures" / "walker"
     unfinished = put_run(tmp_path / "run", task="gaussians")
-    (unfinished / "grid.npz").unlink()
+    deep = put_run(tmp_path / "deep", task="gaussians", dim=5)
+    for folder in (unfinished, deep):
+        (folder / "grid.npz").unlink()
+    write_record(deep, tmp_path / "deep.zip")
     for run, cure in (
         (RESULTS / "sweeps" / "gaussians", r"a sweep's; give the record of a run, such as .*zip"),
         (unfinished, "not finished; the command that began it"),
         (next(walker.glob("*.zip")), "make them with: python -m experiments run gaussians"),
+        (deep, "figure 5 is of runs in two dimensions, not in 5"),
+        (tmp_path / "deep.zip", "figure 5 is of runs in two dimensions, not in 5"),
     ):
         with pytest.raises(InputError, match=cure):
             draw("5", [run], None, tmp_path / "out")

@@ -129,10 +129,14 @@ def test_names_keep_what_is_a_comment_elsewhere(tmp_path):
     np.testing.assert_array_equal(found.x, [[1, 2], [3, 5], [4, 4], [9, 1]])
 
 
-def test_labels_that_end_in_a_number_are_whole(tmp_path):
-    text = "a,b,who\n1,2,me #1\n3,5,me #2 # tired\n4,4,me #1\n#8,8,x\n9,7,me #2\n"
+@pytest.mark.parametrize(("one", "two"), [("me #1", "me #2"), ("walk 1 #A", "walk 1 #B")])
+def test_labels_with_a_sign_before_what_tells_them_apart_are_whole(tmp_path, one, two):
+    text = f"a,b,who\n1,2,{one}\n3,5,{two} # tired\n4,4,{one} #\n#8,8,x\n9,7,{two}\n"
     found = load_demonstrations(written(tmp_path / "x.csv", text), group="who")
-    assert list(found.groups) == ["me #1", "me #2", "me #1", "me #2"]
+    assert list(found.groups) == [one, two, one, two]
+
+
+def test_a_sign_behind_a_number_that_begins_no_comment_is_told(tmp_path):
     path = written(tmp_path / "y.csv", "a,b\n1,2 #1 bad\n3,5\n4,4\n9,7\n")
     with pytest.raises(InputError, match=r"text in row 0, for example '2 #1 bad'"):
         load_demonstrations(path)
@@ -149,6 +153,16 @@ def test_labels_that_look_like_numbers_are_text(tmp_path, index):
     # As a context it is a number, and equal ones are one group.
     found = load_demonstrations(path, group="trial", contexts=["trial"])
     assert list(found.groups) == [1.1, 1.1, 7.0, 7.0, 7.0]
+
+
+def test_labels_that_mean_missing_elsewhere_are_text(tmp_path):
+    labels = ["None", "NA", "null", "nan", "None"]
+    rows = [f"{i},{label},{i * i}" for i, label in enumerate(labels)]
+    path = written(tmp_path / "x.csv", "\n".join(["a,condition,b", *rows]))
+    assert list(load_demonstrations(path, group="condition").groups) == labels
+    written(path, "\n".join(["a,condition,b", *rows, "7,,8", "8, ,9"]))
+    with pytest.raises(InputError, match=r"column 'condition' has no label in rows 5, 6\."):
+        load_demonstrations(path, group="condition")
 
 
 def test_labels_may_be_the_index_of_a_parquet_file(tmp_path):
@@ -261,6 +275,8 @@ def test_an_index_that_pandas_wrote_is_left_out(tmp_path):
     found = load_demonstrations(written(tmp_path / "x.csv", frame.to_csv()))
     assert found.columns == ["a", "b"]
     np.testing.assert_allclose(found.x, X)
+    later = frame.set_axis(frame.index + 50).to_csv()
+    assert load_demonstrations(written(tmp_path / "z.csv", later)).columns == ["a", "b"]
     shuffled = frame.set_axis(frame.index[::-1]).to_csv()  # which tells something
     assert load_demonstrations(written(tmp_path / "y.csv", shuffled)).columns[1:] == ["a", "b"]
 

@@ -14,6 +14,7 @@ from virl_tf.mixture import standard_normal_start
 from virl_tf.persistence.files import save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -244,9 +245,15 @@ def test_policies_for_all_contexts_and_for_one(in_contexts, call, tmp_path):
     _, run, _ = in_contexts
     folder = tmp_path
     few = ["infer", run, "--components", "3", "--steps", "2", "--samples", "40"]
-    status, shown, error = call(*few, "--out", folder / "all")
+    (folder / "slow.py").write_text("def support(rows):\n    return rows[:, 1] < 6.0\n")
+    inside = ["--support", folder / "slow.py"]
+    status, shown, error = call(*few, *inside, "--out", folder / "all")
     assert status == 0, error
     assert "held-out demonstrations" in shown
+    with np.load(folder / "all" / "situations.npz") as found:
+        speed = np.repeat(found["axes"][0], situations.RESOLUTION)
+        for rewards in found["rewards"]:
+            np.testing.assert_array_equal(np.isfinite(rewards), speed < 6.0)
     policy = load_policy(folder / "all" / "policy.npz")
     assert (policy.num_components, policy.num_contexts, policy.dim) == (3, 1, 2)
     assert (folder / "all" / "situations.png").is_file()
@@ -550,6 +557,25 @@ def test_a_new_policy_and_figure_5_of_fits(call, finished, tmp_path):
     assert "finished before; nothing to do" in shown
 
 
+def test_figure_5_shows_an_inference_on_fits_of_other_seeds(call, finished, tmp_path):
+    """Whose first one held out what lies outside of its grid, and another was trained on."""
+    first = shutil.copytree(finished[0], tmp_path / "first")
+    with np.load(first / "demonstrations.npz") as arrays:
+        rows = np.concatenate([arrays["train"], arrays["test"]])
+    rows = rows[rows[:, 0].argsort()]
+    save_arrays(first / "demonstrations.npz", {"train": rows[:-20], "test": rows[-20:]})
+    (first / "grid.npz").unlink()
+    both, new = [first, finished[0]], tmp_path / "new"
+    status, _, error = call("infer", *both, *SEARCH, "--out", new)
+    assert status == 0, error
+    axes = (style.read(folder, "grid.npz")["axes"] for folder in (new, first, finished[0]))
+    of_new, of_first, of_other = axes
+    np.testing.assert_array_equal(of_new, of_first)
+    assert not np.array_equal(of_first, of_other)
+    status, _, error = call("figure", "5", *both, "--inference", new, "--out", tmp_path)
+    assert status == 0, error
+
+
 def test_a_support_true_nowhere_is_refused_and_too_few_components_are_warned_of(
     call, finished, tmp_path
 ):
@@ -650,6 +676,39 @@ def test_a_curve_is_normalised_inside_of_the_users_support(tmp_path, monkeypatch
     assert (0.5 * (density[1:] + density[:-1]) * np.diff(axis)).sum() == pytest.approx(1.0)
     labels = [text.get_text() for text in drawn[0].get_legend().get_texts()]
     assert labels[-2:] == ["new policy under --support", "outside of the support"]
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+@pytest.mark.parametrize("least", [2.0, 1e9])
+@pytest.mark.filterwarnings("error:invalid value:RuntimeWarning")
+def test_colours_are_nats_below_what_is_highest_inside_of_the_users_support(
+    tmp_path, monkeypatch, dim, least
+):
+    """Of which the highest mode, at 0, is outside, or all."""
+    x = clusters(600, dim)
+    policy, support = em_mixture(x, 3, 0), lambda points: points[:, 0] > least
+    reward = lambda points: policy.log_prob(points) - 30.0 * points[:, 0]  # noqa: E731
+    arrays = own_demonstrations.grid_arrays(reward, policy, x, support)
+    save_arrays(tmp_path / "demonstrations.npz", {"train": x, "test": x[:0]})
+    save_arrays(tmp_path / "grid.npz", arrays)
+    save_policy(tmp_path / "policy.npz", policy)
+    drawn = []
+    monkeypatch.setattr(pictures, "save", lambda figure, _: drawn.append(figure))
+    draw_demonstrations(tmp_path, ["speed", "distance", "angle"][:dim])
+    plt.close(drawn[0])
+    panels = drawn[0].axes
+    inside = np.asarray(arrays["support"])
+    if dim == 2:
+        nats = np.asarray(panels[0].collections[0].get_array())
+        nats = nats.reshape(own_demonstrations.RESOLUTION, -1).T.ravel()
+        assert (nats[~inside] == -style.DEPTH).all()
+        nats = nats[inside]
+    else:
+        grey, coloured = panels[1].collections
+        assert len(grey.get_offsets()) == (~inside).sum() > 0
+        nats = np.asarray(coloured.get_array())
+    assert len(nats) == inside.sum()
+    assert (nats == 0.0).sum() == inside.any()
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])

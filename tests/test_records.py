@@ -104,6 +104,25 @@ def test_rounding_keeps_what_is_no_number(value):
     np.testing.assert_allclose(found, value, rtol=2.0**-12)
 
 
+def test_points_far_from_0_are_kept_as_they_are(run, tmp_path):
+    """As UTM's or GPS's, of which few bits leave few values; near 0 they are rounded as ever."""
+    near = {name: load_arrays(run / f"{name}.npz") for name in ("grid", "demonstrations")}
+    moved = np.array([0.0, 5.3e6])
+    axes = np.linspace(moved, moved + 1.0, 100).T
+    save_arrays(run / "grid.npz", {**near["grid"], "axes": axes})
+    train = near["demonstrations"]["train"] + moved
+    save_arrays(run / "demonstrations.npz", {"train": train, "test": train})
+    write_record(run, tmp_path / "a.zip")
+    unpack(read_record(tmp_path / "a.zip"), tmp_path / "again")
+    found = load_arrays(tmp_path / "again" / "grid.npz")
+    np.testing.assert_array_equal(found["axes"], axes[:, ::2])
+    assert found["reward"].dtype == np.float32
+    found = load_arrays(tmp_path / "again" / "demonstrations.npz")
+    np.testing.assert_array_equal(found["train"], train[:KEPT_ROWS])
+    write_record(tmp_path / "again", tmp_path / "b.zip")
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+
+
 def test_the_record_of_a_record_is_the_same_file(run, tmp_path):
     first, second = tmp_path / "first.zip", tmp_path / "second.zip"
     write_record(run, first)
@@ -235,13 +254,31 @@ MANGLED = {
 
 @pytest.mark.parametrize("mangle", MANGLED.values(), ids=MANGLED)
 def test_a_mangled_record_is_refused_by_its_name(mangle, run, tmp_path):
-    path = tmp_path / "mangled.zip"
+    path = tmp_path / "records" / "mangled.zip"
     write_record(run, path)
     read_record(path)
     mangle(path)
     with pytest.raises(InputError, match=r"mangled\.zip is not a record .*; delete it, and"):
         read_record(path)
     with pytest.raises(InputError, match=r"mangled\.zip is not a record"):
+        draw("2a", [path], None, tmp_path / "figures")
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("record.json", "delete it, and the command that made it makes it again"),
+        ("config.json", "give a run's folder or its record"),  # as in a reward.keras
+        (None, "give a run's folder or its record"),
+    ],
+)
+def test_what_is_no_record_at_all_is_not_to_be_deleted(tmp_path, name, cure):
+    path = tmp_path / "reward.keras"
+    path.write_text("text")
+    if name is not None:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(name, "{}")
+    with pytest.raises(InputError, match=rf"reward\.keras is not a record \(.*\); {cure}\.$"):
         draw("2a", [path], None, tmp_path / "figures")
 
 
@@ -432,6 +469,29 @@ def test_records_beside_a_table_are_pooled_only_where_settings_are_equal(out, tm
             read_results([table, place])
     (table / "config.yaml").write_text((further / "config.yaml").read_text())
     assert len(read_results([table, further])) == 2 * len(read_results(out))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rows": 500}, "rows=500"),
+        ({"task_seed": 0}, "task_seed=0"),
+        ({"assignments": ["network.dropout=0.5"]}, "other hyperparameters"),
+        ({}, ""),
+    ],
+)
+def test_records_beside_a_table_are_compared_by_their_runs_where_no_file_tells_of_their_sweep(
+    out, tmp_path, given, said
+):
+    further, table = put_further(out, **given), tmp_path / "table"
+    table.mkdir()
+    read_results(out).to_csv(table / "results.csv", index=False)
+    if said:
+        message = rf"different settings \(.*table.*: none; .*: {said}\)\. Give those of one, or"
+        with pytest.raises(InputError, match=message):
+            read_results([table, further])
+    number = len(read_results([table, further], pool=bool(said)))
+    assert number == 2 * len(read_results(out))
 
 
 def test_records_of_other_rows_are_pooled_only_when_told_to(out):

@@ -3,6 +3,7 @@ another task's.
 """
 
 import itertools
+from pathlib import Path
 
 from virl_tf.hparams import default_hparams, published
 from virl_tf.methods import METHODS
@@ -11,6 +12,7 @@ from virl_tf.validation import InputError
 import numpy as np
 import pytest
 
+from experiments import specification
 from experiments.references import Demonstrated
 from experiments.specification import RunRequest
 from experiments.tasks import names
@@ -177,6 +179,21 @@ def test_presets_go_over_the_column_then_the_file_then_single_assignments(tmp_pa
         16,
         0.5,
     )  # the file, and the assignment over it
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("hall", "--hparams tuned: nothing is tuned for hall; give a file of hyperparameters"),
+        ("gaussians", r"no .*gaussians\.yaml; make it with: .* compare gaussians --write"),
+    ],
+)
+def test_what_was_not_tuned_is_made_by_compare_only_where_it_can_be(
+    task, message, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(specification, "DIRECTORY", tmp_path)
+    with pytest.raises(InputError, match=message):
+        RunRequest(task, hparams_file=Path("tuned")).specification()
 
 
 # --- names ----------------------------------------------------------------------------------------

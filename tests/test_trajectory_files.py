@@ -417,14 +417,35 @@ def test_bad_tables(tmp_path, change, options, message):
     assert "all.csv" in str(error.value)
 
 
+def write_each(frame, place):
+    """A file for each episode, with the index as it is."""
+    place.mkdir()
+    for name, episode in frame.groupby("episode"):
+        episode.drop(columns="episode").to_csv(place / f"{name}.csv")
+    return place
+
+
 def test_an_index_that_pandas_wrote_is_left_out(tmp_path):
     table().to_csv(tmp_path / "all.csv")
-    (tmp_path / "folder").mkdir()
-    for name, episode in table().groupby("episode"):
-        file = tmp_path / "folder" / f"{name}.csv"
-        episode.drop(columns="episode").reset_index(drop=True).to_csv(file)
-    for place in ("all.csv", "folder"):
-        assert load(tmp_path / place).columns == ("x", "y")
+    check_ragged(load(tmp_path / "all.csv"))
+    check_ragged(load(write_each(table(), tmp_path / "running")))
+    counted = table().set_axis(np.concatenate([np.arange(n) for n in LENGTHS]))
+    check_ragged(load(write_each(counted, tmp_path / "each its own")))
+
+
+def test_what_is_left_out_may_differ_from_file_to_file(tmp_path, capsys):
+    path = write_each(table().drop(index=LENGTHS[0] + 2), tmp_path / "chosen rows")
+    with pytest.raises(InputError, match=r"101\.csv has the columns column 0, x, y; .* has x, y"):
+        load(path)
+    assert "give --exclude 'column 0'" in capsys.readouterr().err
+    for options in ({"exclude": ["column 0"]}, {"columns": ["x", "y"]}):
+        found = load(path, **options)
+        assert found.columns == ("x", "y")
+        np.testing.assert_allclose(found.values[1], np.delete(RAGGED[1], 2, axis=0))
+    pd.DataFrame(RAGGED[3], columns=["x", "z"]).to_csv(path / "103.csv", index=False)
+    with pytest.raises(InputError, match=r"103\.csv has the columns x, z; .* has x, y"):
+        load(path, columns=["x", "y"])
+    assert load(path, columns=["x"]).columns == ("x",)
 
 
 @pytest.mark.parametrize(

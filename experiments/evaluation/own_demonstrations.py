@@ -101,15 +101,16 @@ def column_names(summary: Mapping[str, Any]) -> list[str]:
 def grid_arrays(
     reward: RewardFunction, policy: Mixture, x: np.ndarray, support: Support | None = None
 ) -> dict[str, Any]:
-    """In 1-D and 2-D reward, policy and support on a grid; else draws of the policy with their
-    rewards.
+    """In 1-D and 2-D reward, policy and support on a grid; else draws of the policy with rewards
+    and support.
     """
     if policy.dim > 2:
-        draws = policy.sample(min(2000, max(500, len(x))), split_seed(0, 0, "picture"))
-        return {"policy_samples": draws, "policy_rewards": reward(draws)}
-    axes, points = grid_over(x, RESOLUTION)
-    points = tf.constant(points, DENSITY)
-    arrays = {"axes": axes, "reward": reward(points), "log_policy": policy.log_prob(points)}
+        points = policy.sample(min(2000, max(500, len(x))), split_seed(0, 0, "picture"))
+        arrays = {"policy_samples": points, "policy_rewards": reward(points)}
+    else:
+        axes, points = grid_over(x, RESOLUTION)
+        points = tf.constant(points, DENSITY)
+        arrays = {"axes": axes, "reward": reward(points), "log_policy": policy.log_prob(points)}
     return arrays if support is None else {**arrays, "support": support(points)}
 
 
@@ -259,11 +260,12 @@ class OwnInference:
         if of_trajectories(self._run.path):
             save_encoding(out / "encoding.npz", load_encoding(self._run.path / "encoding.npz"))
         if isinstance(policy, ConditionalMixture):
-            _draw_situations(out, self._average, policy, self._train, self._columns)
+            _draw_situations(out, self._inside_of, policy, self._train, self._columns)
         else:
-            around = self._train
+            # As the first run's own grid, with which Figure 5 shows it.
+            around = load_arrays(self._run.path / "demonstrations.npz")["train"]
             if self._context is not None:
-                around = np.concatenate([around, _most_of(policy)])
+                around = np.concatenate([self._train, _most_of(policy)])
             arrays = grid_arrays(self.log_prob, policy, around, self._given)
             save_arrays(out / "grid.npz", arrays)
             if of_trajectories(out):

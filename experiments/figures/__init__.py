@@ -144,13 +144,16 @@ def _results(number: str, runs: Sequence[Path]) -> Iterator[list[Path]]:
         for folder, path in zip(folders, paths, strict=True):
             missing = [name for name in kind.files if not (folder / name).is_file()]
             if missing:
-                raise InputError(f"{path} has no {missing[0]}; {_cure(number, path)}")
+                raise InputError(f"{path} has no {missing[0]}; {_cure(number, path, folder)}")
         yield folders
 
 
-def _cure(number: str, path: Path) -> str:
-    """What to do about a folder, or a record, without a file that the figure needs."""
-    kind, run = FIGURES[number], RunFolder(path)
+def _cure(number: str, path: Path, folder: Path) -> str:
+    """What to do about a folder, or a record, without a file that the figure needs.
+
+    `folder`: itself, or where the record was unpacked.
+    """
+    kind, run = FIGURES[number], RunFolder(folder)
     if kind.of_runs and (records := sorted(path.glob(f"{FOLDER}/*{SUFFIX}"))):
         return f"it is a sweep's; give the record of a run, such as {quoted(records[0])}"
     config: dict[str, Any] = {}
@@ -160,7 +163,10 @@ def _cure(number: str, path: Path) -> str:
         if number == "5":
             return "figure 5 draws fits to points without contexts; with them see situations.png"
         return f"figure {number} is of the paper's tasks, not of your own demonstrations"
-    if kind.of_runs and config and not run.finished:
+    of_its_task = config.get("task") == kind.command.split()[-1]
+    if of_its_task and "grid.npz" in kind.files and config.get("dim", 2) != 2:
+        return f"figure {number} is of runs in two dimensions, not in {config['dim']}"
+    if kind.of_runs and config and path == folder and not run.finished:
         return "the run is not finished; the command that began it goes on with it"
     return f"make them with: python -m experiments {kind.command}"
 

@@ -17,6 +17,7 @@ from experiments.figures.style import (
     ellipses,
     explain,
     heat_map,
+    highest,
     not_drawn,
     open_frame,
     read,
@@ -42,7 +43,7 @@ def _draw_curve(folder: Path, columns: list[str], situation: str) -> None:
     axis = grid["axes"][0]
     inside = grid.get("support", np.ones(len(axis), bool))
     reward = np.where(inside, grid["reward"], -np.inf)
-    density = np.exp(reward - max(reward.max(), np.finfo(float).min))  # 0 where nothing is inside
+    density = np.exp(reward - highest(reward))  # 0 where nothing is inside
     density /= np.sum(0.5 * (density[1:] + density[:-1]) * np.diff(axis)) or 1.0
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
     bins = min(60, max(10, len(x) // 20))
@@ -63,12 +64,15 @@ def _draw_curve(folder: Path, columns: list[str], situation: str) -> None:
 
 
 def _draw_map(folder: Path, columns: list[str], situation: str) -> None:
-    """The reward with demonstrations on it, and the policy with its components."""
+    """The reward with demonstrations on it, and the policy with its components; in nats below what
+    is highest inside of the user's support.
+    """
     grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"]
     options: Look = {"layout": "constrained", "sharex": True, "sharey": True}
     figure, panels = plt.subplots(1, 2, figsize=(10.4, 4.4), **options)
     for axes, key in zip(panels, ("reward", "log_policy"), strict=True):
-        image = heat_map(axes, grid["axes"], grid[key])
+        inside = np.where(grid.get("support", True), grid[key], -np.inf)
+        image = heat_map(axes, grid["axes"], inside)
         axes.set_aspect("auto")  # the columns may have any units
         axes.xaxis.set_major_locator(plt.MaxNLocator(5))
         axes.yaxis.set_major_locator(plt.MaxNLocator(5))
@@ -96,13 +100,14 @@ def _shade(axes: Axes, grid_axes: np.ndarray, where: np.ndarray) -> None:
 
 
 def _draw_corner(folder: Path, columns: list[str], situation: str) -> None:
-    """Below the diagonal demonstrations, above it draws of the policy coloured by the reward.
-
-    On it histograms of both.
+    """Below the diagonal demonstrations, above it draws of the policy coloured by the reward, or
+    grey outside of the user's support. On it histograms of both.
     """
     grid, x = read(folder, "grid.npz"), read(folder, "demonstrations.npz")["train"]
     draws, rewards = grid["policy_samples"], grid["policy_rewards"]
-    depth = np.maximum(rewards - rewards.max(), -DEPTH)
+    inside = grid.get("support", np.ones(len(draws), bool))
+    rewards = rewards[inside]
+    depth = np.maximum(rewards - highest(rewards), -DEPTH)
     some = x[np.random.default_rng(0).permutation(len(x))[: len(draws)]]
     coloured: Look = {"c": depth, "vmin": -DEPTH, "vmax": 0.0}
     count = min(len(columns), MOST_COLUMNS)
@@ -120,13 +125,16 @@ def _draw_corner(folder: Path, columns: list[str], situation: str) -> None:
             if row > column:
                 axes.scatter(*some[:, pair].T, color="0.45", alpha=0.5, **DOTS)
             elif row < column:
-                image = axes.scatter(*draws[:, pair].T, **coloured, **DOTS)
+                axes.scatter(*draws[~inside][:, pair].T, color="0.8", **DOTS)
+                image = axes.scatter(*draws[inside][:, pair].T, **coloured, **DOTS)
             _label(axes, row, column, count, columns)
     handles = panels[0, 0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     scale = "reward of the policy's draws, nats below the highest"
     figure.colorbar(image, ax=panels, label=scale, shrink=0.6)
-    said = ["demonstrations (below the diagonal), policy (above)", not_drawn(len(columns) - count)]
+    above = "above" if inside.all() else "above; grey: outside of the support"
+    said = [f"demonstrations (below the diagonal), policy ({above})"]
+    said.append(not_drawn(len(columns) - count))
     text = "; ".join(filter(None, said)) + (f"\n{situation}" if situation else "")
     figure.suptitle(shown(text, size[0]), fontsize=9)
     save(figure, folder / "corner")

@@ -50,8 +50,7 @@ def draw_figure_ablations(folders: Sequence[Path], out: Path) -> None:
     options: Look = {"sharey": True, "squeeze": False, "layout": "constrained"}
     figure, grid = plt.subplots(4, len(folders), figsize=size, **options)
     columns: dict[str, list[str]] = {"ablation": [*names, *references]}
-    for folder, frame, axes_below in zip(folders, results, grid.T, strict=True):
-        title = folder.name.replace("_", " ")
+    for title, frame, axes_below in zip(_titles(folders), results, grid.T, strict=True):
         axes_below[0].set_title(title)
         panels = (*describe(frame["task"].iloc[0]).ablation_panels, AWAY, COST)
         for axes, panel in zip(axes_below, panels, strict=True):
@@ -67,6 +66,17 @@ def draw_figure_ablations(folders: Sequence[Path], out: Path) -> None:
     save(figure, out / "figure_ablations")
     write_text(out / "ablations.md", to_markdown(pd.DataFrame(columns)))
     screen().out(f"wrote {out / 'ablations.md'}")
+
+
+def _titles(folders: Sequence[Path]) -> list[str]:
+    """Their names, with as many parents as tell them apart."""
+    parts = [folder.absolute().parts for folder in folders]
+    titles: list[str] = []
+    for depth in range(1, max(map(len, parts)) + 1):
+        titles = ["/".join(part[-depth:]).replace("_", " ") for part in parts]
+        if len(set(titles)) == len(titles):
+            break
+    return titles
 
 
 def _draw_panel(

@@ -14,6 +14,7 @@ from experiments.figures.style import (
     Look,
     crosses,
     heat_map,
+    highest,
     open_frame,
     read,
     save,
@@ -106,8 +107,8 @@ def _draw_curves(axes: Axes, found: Found, p: int) -> None:
     axis = found["axes"][0]
     axes.hist(found["demonstrations"][p, :, 0], 15, density=True, color="0.85")
     for key, look in (("rewards", "C0-"), ("log_policy", "C1--")):
-        density = np.exp(found[key][p] - found[key][p].max())
-        axes.plot(axis, density / (density.sum() * (axis[1] - axis[0])), look)
+        density = np.exp(found[key][p] - highest(found[key][p]))
+        axes.plot(axis, density / (density.sum() * (axis[1] - axis[0]) or 1.0), look)
     open_frame(axes)
 
 

@@ -50,6 +50,11 @@ def read(run: Path, name: str) -> dict[str, np.ndarray]:
     return load_arrays(path)
 
 
+def highest(log_density: np.ndarray) -> float:
+    """Finite, also where none is, as of a support that is true nowhere."""
+    return log_density.max(initial=np.finfo(log_density.dtype).min)
+
+
 def heat_map(
     axes: Axes, grid_axes: np.ndarray, log_density: np.ndarray, *, contours: bool = False
 ) -> Any:
@@ -58,7 +63,8 @@ def heat_map(
     `contours`: with a line every 2 nats.
     """
     resolution = grid_axes.shape[1]
-    values = np.maximum(log_density - log_density.max(), -DEPTH).reshape(resolution, resolution).T
+    values = np.maximum(log_density - highest(log_density), -DEPTH)
+    values = values.reshape(resolution, resolution).T
     span: Look = {"vmin": -DEPTH, "vmax": 0.0}
     image = axes.pcolormesh(*grid_axes, values, shading="gouraud", rasterized=True, **span)
     if contours:

@@ -29,8 +29,8 @@ from experiments.screen import warn
 _WRONG_DESCRIPTION = LookupError, TypeError, AttributeError
 MOST_NAMED = 5  # rows that an error names
 MOST_PACKED = 100  # bytes that one of a .parquet file may unpack to, above MAX_UNPACKED_BYTES
-# Not in quotes, nor within a name or a label, such as "joint#1" or "joint #1".
-_COMMENT = re.compile(r'("[^"]*")|(?:^\s*#|\s+#(?!\d)).*$')
+# Not in quotes, nor within a name or a label, such as "joint#1", "joint #1" or "walk 1 #A".
+_COMMENT = re.compile(r'("[^"]*")|(?:^\s*#|\s+#+(?:\s|$)).*$')
 _TOLD = set[tuple[Path, str]]()  # folders, and names in them of which a warning has told
 _NO_NAMES = ("NA", "N/A", "n/a", "<NA>", "NULL", "null", "None", "True", "False", "true", "false")
 
@@ -168,9 +168,11 @@ def _read_csv(path: Path, labels: Sequence[str]) -> pd.DataFrame:
         names = names if len(names) == width else [f"x{i}" for i in range(width)]
     _check_names(names, path)
     found = frame.set_axis(names, axis=1)
-    texts = _rows_below(path, separator, place + named, dtype=str) if {*labels} & {*names} else None
+    label = next((name for name in labels if name in names), "")
+    # "NA" or "None" is a label as any other; only an empty cell is none.
+    as_text: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_values": [""]}
+    texts = _rows_below(path, separator, place + named, **as_text) if label else None
     if texts is not None:
-        label = next(name for name in labels if name in names)
         found[label] = texts[frame.columns[names.index(label)]].str.strip()
     return found
 
@@ -230,8 +232,9 @@ def _with_names(
         raise InputError(f"{path}: {len(names)} names stand above {width} columns.")
     if unnamed or len(names) < width:
         number = pd.to_numeric(frame.iloc[:, 0], errors="coerce").to_numpy()
-        counts = len(frame) > 0 and any((number == np.arange(len(frame)) + i).all() for i in (0, 1))
-        if counts:
+        # From 0 or 1 on, or in a part of a table, such as an episode's file, from any row on.
+        from_a_row = len(frame) > 0 and number[0] >= 0 and float(number[0]).is_integer()
+        if from_a_row and (np.diff(number) == 1).all():
             return frame.iloc[:, 1:], names[1:] if unnamed else names
         if not unnamed:
             raise InputError(

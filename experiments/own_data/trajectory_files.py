@@ -273,12 +273,12 @@ def _of_folder(file: TrajectoryFile) -> Episodes:
         raise InputError(f"{folder} holds no .parquet files; were they downloaded?")
     labels = [] if file.episode is None else [file.episode]
     frames = [_table(path, file, labels) for path in paths]
-    columns = [list(frame.columns) for frame in frames]
-    for found, path in zip(columns, paths, strict=True):
-        if found != columns[0]:
+    needed = [_needed(frame, file, of_episodes=not tables) for frame in frames]
+    for frame, found, path in zip(frames, needed, paths, strict=True):
+        if found != needed[0]:
             raise InputError(
-                f"{path} has the columns {', '.join(found)}; {paths[0]} has "
-                f"{', '.join(columns[0])}."
+                f"{path} has the columns {', '.join(frame.columns)}; {paths[0]} has "
+                f"{', '.join(frames[0].columns)}."
             )
     if tables or file.episode is not None:
         return _of_table(pd.concat(frames, ignore_index=True), file)
@@ -286,6 +286,18 @@ def _of_folder(file: TrajectoryFile) -> Episodes:
     filled = [frame for frame in frames if len(frame)]  # others would make numbers objects
     whole = pd.concat(filled or frames, ignore_index=True)
     return _split(whole, rows, [path.name for path in paths], file)
+
+
+def _needed(frame: pd.DataFrame, file: TrajectoryFile, of_episodes: bool) -> list[str]:
+    """The columns that all files of a folder must have, as they are used.
+
+    `of_episodes`: there is a file for each, so that only --episode names a column of them.
+    """
+    labels = {file.episode, file.time, *(() if of_episodes else EPISODE_COLUMNS)}
+    used = set(frame) - set(file.exclude)
+    if file.all_columns is not None:
+        used &= {*TIME_COLUMNS, *(_whole(name, frame) for name in file.all_columns)}
+    return [name for name in frame.columns if name in used or name in labels]
 
 
 def _table(path: Path, file: TrajectoryFile, labels: Sequence[str]) -> pd.DataFrame:
