@@ -138,7 +138,8 @@ KIND_HELP = "Of trajectories: promp, waypoints or components; auto: chosen."
 EncodingKind = Annotated[str, given("KIND", KIND_HELP)]
 SIZE_HELP = "Its basis functions, waypoints or components; default: chosen."
 EncodingSize = Annotated[int | None, Option(help=SIZE_HELP)]
-Via = Annotated[str | None, given("start,goal", "Where paths of promp go through exactly.")]
+VIA_HELP = "Where paths go through exactly; auto is promp then."
+Via = Annotated[str | None, given("start,goal", VIA_HELP)]
 PHASE_HELP = "What an encoding is over; default: time, or length for waypoints."
 Phase = Annotated[str | None, given("time|length", PHASE_HELP)]
 TOLERANCE_HELP = "Standard deviations of a column that an encoding may lose; default 0.05."
