@@ -214,7 +214,7 @@ def test_another_configuration_is_refused(call, finished, options, message):
     folder, out, _ = finished
     before = contents(out)
     status, _, error = call(*command(folder, *options, "--out", out))
-    assert (status, len(error.splitlines())) == (2, 1)
+    assert (status, len(error.splitlines())) == (2, 1), error
     assert message in error
     assert contents(out) == before
 

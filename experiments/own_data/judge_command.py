@@ -136,10 +136,10 @@ def judge(
     rows = _dithered(_contexts_first(rows), fitted)
     task = Judge(fitted, request, rows, encoding, out, progress, console)
     splits = [_split(task, number) for number in range(request.splits)]
-    _warn_of_the_same_rows(splits)
     _measure(task, splits[0]).kept_back()  # whether the user's function can be used
     folder = RunFolder.open(out, _identity(task))
     console.out(_size_line(task, splits[0]))
+    _warn_of_the_same_rows(splits)
     if not flow_is_installed():
         console.out(MISSING)
     with folder.locked():
@@ -215,9 +215,9 @@ def _warn_of_the_same_rows(splits: list[Split]) -> None:
     different = len({split.test.tobytes() for split in splits})
     if different < len(splits):
         warn(
-            f"of {len(splits)} splits only {different} keep back different rows, because a group "
-            "has more rows than --keep-back: their agreement tells little of other groups. Give a "
-            "larger share, or fewer --splits."
+            f"of {len(splits)} splits only {different} keep back different rows, because groups are "
+            "few, or larger than --keep-back: that splits agree tells little of other groups. Give "
+            "a larger share, or another --seed."
         )
 
 
