@@ -391,7 +391,7 @@ def infer_command(
         Option(
             "--search/--fixed",
             help="Add and prune components first, or keep one set of them, as in our runs of the "
-            "paper; default: search, but not for all contexts, below --temperature 1, nor with "
+            "paper; default: search, but not for all contexts, nor below --temperature 1 or with "
             "--support on one fit's reward that carries an EM mixture: a policy starts from its "
             "draws.",
         ),

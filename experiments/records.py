@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from virl_tf.persistence.files import (
+    DAMAGED,
     load_arrays,
     pack_arrays,
     plain,
@@ -254,7 +255,7 @@ def read_record(path: Path) -> Record:
 
 def _names_in(path: Path) -> list[str]:
     """Of an archive's members; [] of another file."""
-    with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+    with contextlib.suppress(*DAMAGED), zipfile.ZipFile(path) as archive:
         return archive.namelist()
     return []
 

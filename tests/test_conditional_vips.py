@@ -294,7 +294,7 @@ def contextual_reward():
     return make_reward([network], dim=C + D, base=conditional_base, mixture=empty)
 
 
-def test_improve_takes_policies_of_both_kinds(monkeypatch):
+def test_improve_takes_policies_of_both_kinds():
     few = {"policy": {"update_steps": 2, "samples_per_component": 40}}
     hparams, seed = default_hparams().override(few).policy, np.array([1, 2], np.int32)
     c = tf.constant(contexts())

@@ -274,6 +274,8 @@ def test_a_value_between_others_is_spread_no_further_than_half_way_to_them():
     assert noise[x[:, 0] == 3.0].max() <= 0.01 + 1e-9
     far = np.append(RNG.integers(0, 3, 1000), [100.0] * 10)[:, None].astype(float)
     assert np.abs(dither(far, 0) - far).max() <= 0.5
+    code = np.append(RNG.integers(0, 2, 1000), [99.0] * 10)[:, None].astype(float)
+    assert np.abs(dither(code, 0) - code).max() <= 0.5
 
 
 def test_copies_of_a_few_rows_are_not_spread_apart():

@@ -616,6 +616,29 @@ def test_an_interrupted_run_continues_to_the_same_bytes(fitted, tmp_path):
         assert (tmp_path / "run" / name).read_bytes() == (folder / name).read_bytes()
 
 
+def test_a_continued_run_has_the_features_of_its_checkpoint(tmp_path, monkeypatch):
+    """On another machine what is chosen by EM may be other features."""
+    module, seen = import_module("virl_tf.fit"), []
+    whole, step = module.make_problem, irl.step
+
+    def elsewhere(*given):
+        found = whole(*given)
+        shift = found.features.shift + 1e-3
+        return found._replace(features=found.features._replace(shift=shift))
+
+    def record(state, problem, *rest):
+        seen.append(tuple(problem.features.shift.numpy()))
+        return step(state, problem, *rest)
+
+    monkeypatch.setattr(irl, "step", record)
+    with pytest.raises(KeyboardInterrupt):
+        tiny_fit("virl", directory=tmp_path, evaluate=Stop(at=2))
+    monkeypatch.setattr(module, "make_problem", elsewhere)
+    tiny_fit("virl", directory=tmp_path, evaluate=Stop(at=None))
+    assert len(seen) > ITERATIONS - 1
+    assert len(set(seen)) == 1
+
+
 def test_cached_values_of_a_continued_run_have_the_same_bytes(tmp_path):
     def values(stop):
         cached = CumulativeValues(X)

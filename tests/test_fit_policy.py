@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import signal
 import sys
@@ -835,11 +836,18 @@ def test_a_reward_without_a_mixture_is_fitted_at_temperature_one_first(monkeypat
 
     def first(*given, **options):
         calls.append(options)
-        return whole(*given, **options, initial_policy=four_modes(), search=False, num_steps=1)
+        found = whole(*given, **options, initial_policy=four_modes(), search=False, num_steps=1)
+        return dataclasses.replace(found, warnings=("at temperature one",), evaluations=10**9)
 
     monkeypatch.setattr(module, "fit_policy", first)
     lone = make_reward([], base=four_modes())
-    fitted = whole(lone, 2, 4, temperature=0.25, seed=3, support=lambda x: x[:, 0] < 99.0)
+    with pytest.raises(InputError, match="kl_bound"):
+        whole(lone, 2, 4, temperature=0.25, kl_bound=-1.0)
+    assert calls == []
+    with pytest.warns(UserWarning, match="at temperature one"):
+        fitted = whole(lone, 2, 4, temperature=0.25, seed=3, support=lambda x: x[:, 0] < 99.0)
+    assert fitted.warnings == ("at temperature one",)
+    assert fitted.evaluations > 10**9
     np.testing.assert_allclose(np.exp(fitted.policy.log_weights), [0.4, 0.3, 0.2, 0.1], atol=0.02)
     assert fitted.policy.covariances.numpy().max() < 0.005  # nearer to the modes than 0.01
     assert [options["seed"] for options in calls] == [3]

@@ -260,8 +260,9 @@ def test_a_mangled_record_is_refused_by_its_name(mangle, run, tmp_path):
     mangle(path)
     with pytest.raises(InputError, match=r"mangled\.zip is not a record .*; delete it, and"):
         read_record(path)
+    elsewhere = shutil.copyfile(path, tmp_path / "mangled.zip")
     with pytest.raises(InputError, match=r"mangled\.zip is not a record"):
-        draw("2a", [path], None, tmp_path / "figures")
+        draw("2a", [elsewhere], None, tmp_path / "figures")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 from virl_tf import reward as reward_module
+from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.reward import DTYPES, CumulativeValues, from_named_arrays, named_arrays
 from virl_tf.validation import InputError
 
@@ -192,7 +193,8 @@ def test_of_a_policy(networks, points, base_exponent):
 
 
 def test_without_base(reward, networks, points):
-    nothing = reward._replace(mixture_exponent=tf.constant(0.3, tf.float64)).without_base()
+    pooled = {"mixture": make_mixture(2), "mixture_exponent": tf.constant(0.3, tf.float64)}
+    nothing = reward._replace(**pooled).without_base()
     np.testing.assert_array_equal(nothing(points), np.zeros(50))
     one = nothing.add(networks[2])
     np.testing.assert_allclose(one(points), expected(one, points, networks[2:], 0.0), **TOLERANCE)
@@ -375,8 +377,13 @@ def test_batch_jacobians_of_a_reward_and_of_its_gradient(reward):
         np.testing.assert_allclose(hessian[:, i], (ends[0] - ends[1]) / (2.0 * step), rtol=1e-4)
 
 
+BOX = Domain(*(tf.constant([v, v], tf.float64) for v in (0.0, 2.5, 0.0)))
+
+
+@pytest.mark.parametrize("domain", [EVERYWHERE, BOX])
 @pytest.mark.parametrize("shape", [None, [None, None], [2]])
-def test_graphs_of_unknown_shapes(reward, shape):
+def test_graphs_of_unknown_shapes(reward, shape, domain):
+    reward = reward._replace(domain=domain)
     function = tf.function(
         lambda x: reward(x), autograph=False, input_signature=[tf.TensorSpec(shape, tf.float64)]
     )

@@ -143,7 +143,7 @@ def dither(x: np.ndarray, seed: int) -> np.ndarray:
         i = int(column.name)
         noise = np.random.default_rng([seed, i]).uniform(-0.5, 0.5, len(x))
         gaps = np.diff(column.values)
-        gaps = np.minimum(gaps, np.median(gaps))
+        gaps = np.minimum(gaps, np.quantile(gaps, 0.5, method="lower"))
         value = np.searchsorted(column.values, column.x, side="right") - 1
         below, above = np.append(gaps[0], gaps)[value], np.append(gaps, gaps[-1])[value]
         spread[:, i] += noise * np.where(noise < 0.0, below, above)

@@ -39,7 +39,7 @@ class Domain(NamedTuple):
             return x
         x = tf.cast(as_tensor(x), DENSITY)
         width = self.lower.shape[0]
-        if x.shape[-1:] != [width]:
+        if x.shape.rank is not None and not x.shape[-1:].is_compatible_with([width]):
             raise InputError(
                 f"x must have shape [..., {width}], got {tuple(x.shape)}; with contexts give rows "
                 "np.hstack([c, x])."

@@ -351,8 +351,9 @@ def run(
         if folder is not None:
             template = first._replace(network=tuple(fitter.model.get_weights()))
             state = first = folder.latest_state(template) or first
-        # What a checkpoint's networks see, on whatever machine it was made.
-        problem = problem._replace(features=first.reward.features)
+        # What a checkpoint's reward is made of, on whatever machine it was begun.
+        reward = first.reward
+        problem = problem._replace(features=reward.features, mixture=reward.mixture)
 
         rows = []
         with _watching(folder, data.rows, first, hparams, progress, tensorboard) as watchers:

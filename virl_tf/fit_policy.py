@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -179,13 +179,17 @@ def fit_policy(
     check_integer("callback_every", callback_every, 1)
     c = None if contexts is None else _checked_contexts(contexts, search, gradients)
     size = dim if c is None else c.shape[1] + dim
+    own = (samples_per_component, kl_bound, weight_kl_bound, ridge)
+    before = None
     if temperature < 1.0 and search is None and _tells_no_shares(log_prob, initial_policy, c):
-        first: dict[str, Any] = {"seed": seed, "support": support, "progress": progress}
-        initial_policy = fit_policy(log_prob, dim, num_components, **first).policy
+        step_hparams(KEPT_SHARES, *own)  # refuses now what cannot be used
+        how = {"gradients": gradients, "ridge": ridge, "jit_compile": jit_compile}
+        given = {"seed": seed, "support": support, "progress": progress, **how}
+        before = _at_temperature_one(log_prob, dim, num_components, given)
+        initial_policy = before.policy
     mixture = _mixture_of(log_prob) if initial_policy is None else None
     keep_shares = _keeps_shares(log_prob, initial_policy, support, temperature)
     schedule = schedule_of(search, c is not None, keep_shares)
-    own = (samples_per_component, kl_bound, weight_kl_bound, ridge)
     hparams = step_hparams(schedule.steps, *own)
 
     start = _start(log_prob, dim, num_components, seed, initial_policy, c)
@@ -223,7 +227,8 @@ def fit_policy(
     with _xla_says_why(jit_compile), StepBar(total) if progress else nullcontext() as watch.bar:
         policy, evaluations = steps.run(start, budget, num_steps, watch)
     watch.end(policy, hparams.kl_bound)
-    return _result(policy, start, target, _where(c, DRAWS, seed), seed, watch, evaluations)
+    found = _result(policy, start, target, _where(c, DRAWS, seed), seed, watch, evaluations)
+    return found if before is None else _after(before, found)
 
 
 @contextmanager
@@ -391,6 +396,22 @@ def _result(
     history = watch.history
     rising = rises(history["elbo"].to_numpy())
     return PolicyResult(policy, history, lines, *found[:3], rising, evaluations)
+
+
+def _at_temperature_one(
+    log_prob: Target | Reward, dim: int, num_components: int, options: Mapping[str, Any]
+) -> PolicyResult:
+    with warnings.catch_warnings():  # those in the result are told by `_after`
+        warnings.simplefilter("ignore", UserWarning)
+        return fit_policy(log_prob, dim, num_components, **options)
+
+
+def _after(before: PolicyResult, found: PolicyResult) -> PolicyResult:
+    """The result of a fit that started from another one's."""
+    for line in before.warnings:
+        warnings.warn(line, stacklevel=3)
+    lines = *before.warnings, *found.warnings
+    return replace(found, warnings=lines, evaluations=before.evaluations + found.evaluations)
 
 
 def _undefined(share: float) -> str:

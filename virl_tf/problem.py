@@ -140,7 +140,9 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
     features = make_features(x, draw_frequencies(widths, hparams.network, seed))
     if from_mixture:
         where = _where_compared(train)
-        draws = inside(drawn(of_mixture, where, split_seed(seed, 0, "compared")), data.domain)
+        draws = drawn(of_mixture, where, split_seed(seed, 0, "compared"))
+        if not num_contexts:  # of which those near a bound would become rare
+            draws = inside(draws, data.domain)
         features = _with_chosen(features, train.rows, draws, widths, seed)
 
     average = hparams.loop.mixture_average

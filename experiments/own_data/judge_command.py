@@ -215,9 +215,9 @@ def _warn_of_the_same_rows(splits: list[Split]) -> None:
     different = len({split.test.tobytes() for split in splits})
     if different < len(splits):
         warn(
-            f"of {len(splits)} splits only {different} keep back different rows, because groups are "
-            "few, or larger than --keep-back: that splits agree tells little of other groups. Give "
-            "a larger share, or another --seed."
+            f"of {len(splits)} splits only {different} keep back different rows, as groups are few "
+            "or larger than --keep-back: that they agree tells little of other groups. Give a "
+            "larger share, or fewer --splits."
         )
 
 

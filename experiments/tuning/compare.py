@@ -106,7 +106,9 @@ def compare(
     ]
     values = pd.DataFrame(rows)
     report = write_report(columns, values, out)
-    if write and not failures:  # a run that failed is done again, and may decide otherwise
+    if write and failures:  # done again they may decide otherwise
+        console.out("nothing is stored until the runs that failed are done")
+    elif write:
         better = [column for column in columns if _found_is_better(column, values)]
         names = ", ".join(column.name for column in better)
         said = "what was found is better for no column on these seeds: nothing is stored"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # What zipfile raises for damaged files: RuntimeError where a header asks for a password or an
 # unknown compression, OverflowError and struct.error for impossible offsets and sizes.
-_DAMAGED = (
+DAMAGED = (
     *(OSError, ValueError, TypeError, EOFError, LookupError, AttributeError, RuntimeError),
     *(OverflowError, MemoryError, struct.error, zipfile.BadZipFile, zlib.error),
 )
@@ -168,7 +168,7 @@ def map_arrays(path: Path) -> dict[str, np.ndarray]:
             arrays = {m.filename.removesuffix(".npy"): _map_member(path, raw, m) for m in members}
     except InputError:
         raise
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise _damaged(path, ".npz file of plain arrays", error) from error
     return _Arrays(path, arrays)
 
@@ -252,7 +252,7 @@ def read_members(path: Path) -> dict[str, bytes]:
         raise
     except FileNotFoundError as error:
         raise InputError(f"no file {path}.") from error
-    except _DAMAGED as error:
+    except DAMAGED as error:
         text = f"{path} is damaged, or no zip file, as which .npz and .keras files are written"
         raise DamagedFileError(f"{text}: {reason(error)}.") from error
 
