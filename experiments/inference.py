@@ -161,6 +161,8 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
     inside = support is not None and len(runs) == 1 and rewards[0].mixture.num_components > 0
     if search is None and not inside and temperature >= 1.0:
         search = not for_all
+    if search is None and temperature < 1.0 and not for_all:
+        _check_shares(rewards, context)
     steps, samples = _steps_and_samples(request, search, for_all)
     inference = inference_of(runs, rewards, request.obstacles, context, support)
     config = {
@@ -176,6 +178,18 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
         **({} if temperature == 1.0 else {"temperature": temperature}),
     }
     return Plan(inference, rewards[0], context, support, search, temperature, config, tuple(far))
+
+
+def _check_shares(rewards: Sequence[Reward], context: np.ndarray | None) -> None:
+    """Raises InputError for an average of which nothing tells the shares of its modes, that stay
+    below temperature 1; of a single reward a fit at temperature 1 does.
+    """
+    first = rewards[0] if context is None else rewards[0].condition(context)
+    if len(rewards) > 1 and not first.mixture.num_components:
+        raise InputError(
+            "--temperature below 1 keeps the weights of an EM mixture, and the rewards of these "
+            "runs carry none; give one run, or --search, which changes weights."
+        )
 
 
 def _preset_of(runs: list[Path]) -> object:

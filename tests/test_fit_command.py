@@ -27,11 +27,11 @@ from experiments.evaluation.base import UserSupport
 from experiments.figures import demonstrations as pictures
 from experiments.figures import style
 from experiments.figures.demonstrations import draw_demonstrations
-from experiments.inference import _closed
+from experiments.inference import _check_shares, _closed
 from experiments.own_data import fit_command
 from experiments.own_data.fit_request import parse_numbers
 from tests import tiny
-from tests.shared import contents
+from tests.shared import contents, make_mixture, make_reward
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -631,6 +631,16 @@ def test_a_policy_nearer_to_what_is_likeliest(call, finished, tmp_path):
     assert status == 2
     assert "--temperature must be a finite number > 0" in error
     assert not (tmp_path / "cold").exists()
+
+
+def test_an_average_without_a_mixture_is_no_start_for_low_temperatures():
+    lone, told = make_reward([]), make_reward([], mixture=make_mixture(2))
+    _check_shares([told, told], None)
+    _check_shares([lone], None)
+    with pytest.raises(
+        virl_tf.InputError, match="the rewards of these runs carry none; give one run"
+    ):
+        _check_shares([lone, lone], None)
 
 
 def test_obstacles_are_of_tasks(call, finished, tmp_path):
