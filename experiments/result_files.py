@@ -233,8 +233,9 @@ def read_table(file: Path) -> pd.DataFrame:
     wrong = [name for name in numbers if not pd.api.types.is_numeric_dtype(numbers[name])]
     if wrong:
         raise InputError(f"{file} is damaged: its column {wrong[0]!r:.40} holds text.")
-    if "status" in frame and frame["status"].isna().any():  # a file that was cut off
-        row = int(frame["status"].isna().argmax()) + 1
+    told = frame[[name for name in ("task", "status") if name in frame]]
+    if told.isna().any(axis=None):  # a file that was cut off
+        row = int(told.isna().any(axis=1).argmax()) + 1
         raise InputError(f"{file} is damaged: row {row} of {len(frame)} is not whole.")
     return frame
 

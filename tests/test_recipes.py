@@ -159,8 +159,8 @@ def test_a_new_task_and_a_new_method(trained, methods):
     test_tasks.test_log_prob_is_higher_at_mode_centres_than_far_away(ring)
     test_tasks.test_demonstrations_are_points_of_the_density(ring, thirty)
     test_tasks.test_demonstrations_are_a_function_of_their_seed(ring, thirty)
-    for arguments in ((0, 0), (2.5, 0), (10, -1)):
-        test_tasks.test_bad_numbers_are_refused(ring, arguments)
+    for n, seed, name in ((0, 0, "n"), (2.5, 0, "n"), (10, -1, "seed")):
+        test_tasks.test_bad_numbers_of_draws_and_bad_seeds_are_refused_by_name(ring, n, seed, name)
     axis = np.linspace(-3.0, 3.0, 400)
     square = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     assert np.exp(ring.log_prob(square)).sum() * (axis[1] - axis[0]) ** 2 == pytest.approx(
