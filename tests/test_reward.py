@@ -377,6 +377,15 @@ def test_batch_jacobians_of_a_reward_and_of_its_gradient(reward):
         np.testing.assert_allclose(hessian[:, i], (ends[0] - ends[1]) / (2.0 * step), rtol=1e-4)
 
 
+def test_many_points_are_evaluated_a_few_at_once(monkeypatch, reward, points):
+    """A wide network's activations at millions of points were gigabytes."""
+    whole = reward_module.evaluate(reward, tf.constant(points))
+    monkeypatch.setattr("virl_tf.network_stack.ACTIVATIONS", 2 * 8 * 7)
+    assert reward.networks.rows_at_once == 7 < len(points)
+    found = reward_module.evaluate(reward, tf.constant(points))
+    np.testing.assert_allclose(found, whole, rtol=1e-6)
+
+
 BOX = Domain(*(tf.constant([v, v], tf.float64) for v in (0.0, 2.5, 0.0)))
 
 
