@@ -1,4 +1,6 @@
 import contextlib
+import os
+import shutil
 from dataclasses import replace
 from fractions import Fraction
 from importlib import import_module
@@ -614,6 +616,16 @@ def test_an_interrupted_run_continues_to_the_same_bytes(fitted, tmp_path):
     assert list(found.history.t) == list(range(num_rows(method)))
     for name in ("policy.npz", "metrics.csv"):
         assert (tmp_path / "run" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_what_a_kill_left_in_a_finished_folder_is_removed(fitted, tmp_path):
+    method, folder, _ = fitted
+    shutil.copytree(folder, tmp_path / "run")
+    left = tmp_path / "run" / ".reward.pdf-abcdefgh.partial"
+    left.write_bytes(b"half")
+    os.utime(left, (0, 0))
+    tiny_fit(method, directory=tmp_path / "run")
+    assert not left.exists()
 
 
 def test_a_continued_run_has_the_features_of_its_checkpoint(tmp_path, monkeypatch):

@@ -231,6 +231,7 @@ def fit(
     if directory is not None:
         RunFolder.check(directory, config)
         if RunFolder(directory).finished:
+            RunFolder(directory).tidy_if_unlocked()
             return _warned(_finished(directory, num_components, evaluate), directory)
     if values.kde.bandwidth != "held_out":
         kernel_estimate(data, values, seed)  # refuses one that is too narrow

@@ -109,7 +109,7 @@ class RunFolder:
                 folder._check_same(yaml.safe_load(text)["config"])
                 if not of_runs:
                     folder._check_numerics(preset)
-                folder._tidy_if_unlocked(of_runs)
+                folder.tidy_if_unlocked(of_runs)
             else:
                 folder.path.mkdir(parents=True, exist_ok=True)
                 write_text(folder.path / "config.yaml", text)
@@ -312,9 +312,10 @@ class RunFolder:
         # Commands write here without the lock too, but none for a minute.
         remove_partial(self.path, max(_STARTED, time.time() - 60.0))
 
-    def _tidy_if_unlocked(self, of_runs: bool) -> None:
-        """Of what is not locked later: a finished run, whose pictures and summaries are made after
-        that; a folder of runs, whose workers may be writing elsewhere.
+    def tidy_if_unlocked(self, of_runs: bool = False) -> None:
+        """Remove what kills have left where nothing is locked later: in a finished run, whose
+        pictures and summaries are made after that; in a folder of runs (`of_runs`), whose workers
+        may be writing elsewhere.
         """
         if self.finished:
             with contextlib.suppress(InputError), self.locked():  # it may be read-only
