@@ -110,7 +110,7 @@ def infer(runs: list[Path], request: InferenceRequest, out: Path, quiet: bool = 
         with folder.locked(), _nothing_left_by_errors(out):
             console.out(_what_is_fitted(runs, request))
             _infer(plan, runs, out, console)
-    _print_how_to_read(out, console)
+    console.out(f"read it from Python: virl_tf.load_policy({str(out)!r})")
 
 
 def _infer(plan: Plan, runs: list[Path], out: Path, console: Console) -> None:
@@ -263,11 +263,6 @@ def _print_found(found: Mapping[str, Any], console: Console) -> None:
         new, trained = (f"{100.0 * share:.1f} %" for share in found["outside_of_support"].values())
         text = f"{new} of the new policy's draws, {trained} of the training policy's"
         console.out(f"outside of the support: {text}")
-
-
-def _print_how_to_read(out: Path, console: Console) -> None:
-    line = f"read it from Python: virl_tf.load_policy({str(out)!r})"
-    console.out(line)
 
 
 def _steps_and_samples(

@@ -193,16 +193,6 @@ def test_bad_arguments_are_refused(tmp_path, arguments, message):
     assert not list(tmp_path.iterdir())
 
 
-def test_peers_that_are_not_installed_are_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gmmvi", None)
-    monkeypatch.setitem(sys.modules, "gmmvi.configs", None)
-    target = vips.Target(
-        "normal", 2, 1, gaussian(np.zeros(2), np.eye(2)).log_prob, np.ones(2), None, 0
-    )
-    with pytest.raises(InputError, match=r"virl_tf\[bench\]"):
-        vips.gmmvi(target, 0, "SAMTRON", 100)
-
-
 def test_every_part_that_may_be_asked_for_is_measured():
     assert {*command.TIMED, "run", "memory", "vips", "few", "peers"} == set(PARTS)
     assert set(whole_run.MANY) == set(settings.PRESETS)

@@ -170,7 +170,7 @@ class ConditionalMixture(NamedTuple):
 
     def _acting(self, rows: Float64[Array, "N C+1"]) -> Int32[Array, " N"]:
         """The expert at a share of the gate, of rows [c, share]."""
-        return at_share(tf.exp(self.log_gate(rows[:, :-1])), rows[:, -1:])
+        return at_share(tf.exp(self.log_gate(rows[:, :-1])), rows[:, -1:])[:, 0]
 
 
 Policy = Mixture | ConditionalMixture

@@ -66,7 +66,7 @@ def _choice(marginal: Kde, c: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
         x, share = block
         squares = tf.add_n([(x[:, i : i + 1] - points[:, i]) ** 2 for i in range(size)])
         least = tf.reduce_min(squares, axis=1, keepdims=True)
-        return at_share(tf.exp(0.5 * (least - squares)), share)
+        return at_share(tf.exp(0.5 * (least - squares)), share)[:, 0]
 
     signature = tf.TensorSpec([_BLOCK], tf.int32)
     chosen = tf.map_fn(

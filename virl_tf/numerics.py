@@ -152,13 +152,14 @@ def sampling_seed(seed: Any) -> tf.Tensor:
 
 
 def at_share(weights: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
-    """Of each row the entry where its weights [N, K] add up to a share [N, 1] in [0, 1): int32 [N].
+    """Of each row the entries where its weights [N, K] add up to shares [N, S] in [0, 1): int32
+    [N, S].
 
-    Of uniform shares it is a categorical draw; TensorFlow's own, of many rows, depend on the number
-    of threads.
+    Of uniform shares they are categorical draws; TensorFlow's own, of many rows, depend on the
+    number of threads.
     """
     totals = tf.cumsum(weights, axis=1)
-    found = tf.searchsorted(totals, shares * totals[:, -1:], side="right")[:, 0]
+    found = tf.searchsorted(totals, shares * totals[:, -1:], side="right")
     return tf.minimum(found, tf.shape(totals)[1] - 1)  # a product may be rounded up
 
 

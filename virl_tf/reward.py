@@ -160,13 +160,10 @@ class Reward(NamedTuple):
     def of_policy(self, policy: Policy) -> "Reward":
         """The log density of a `policy` in the place of this reward: no networks."""
         one = tf.constant(1.0, DENSITY)
-        return self._without_terms()._replace(base=policy, base_exponent=one)
+        return self.without_base()._replace(base=policy, base_exponent=one)
 
     def without_base(self) -> "Reward":
         """A sum of networks alone, none yet."""
-        return self._without_terms()
-
-    def _without_terms(self) -> "Reward":
         zero, none = tf.constant(0.0, DENSITY), self.networks.emptied()
         return self._replace(base_exponent=zero, mixture_exponent=zero, networks=none)
 

@@ -83,8 +83,7 @@ def far_share(
 def off_grid_share(reward: Reward, train: np.ndarray) -> float:
     """Share of the mass of exp(R), in 2-D, off the evaluation grid, by one three times as wide."""
     inner = grid_around(train).axes
-    outer = grid_around(train, resolution=300, margin=1.15).axes
-    points = np.stack(np.meshgrid(*outer, indexing="ij"), axis=-1).reshape(-1, 2)
+    points = grid_around(train, resolution=300, margin=1.15).points
     mass = np.exp(normalise_on_grid(evaluate(reward, points)))
     off_grid = ((points < inner[:, 0]) | (points > inner[:, -1])).any(axis=1)
     return float(mass[off_grid].sum())

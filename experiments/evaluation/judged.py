@@ -77,7 +77,7 @@ class NormalisedReward(NamedTuple):
         rows = drawn(self.proposal, Places(n, CANDIDATES), seeds[0])
         log_w = tf.reshape(evaluate(self.reward, rows) - self.proposal.log_prob(rows), [-1, len(n)])
         shares = tf.random.stateless_uniform([len(n), 1], seeds[1], dtype=DENSITY)
-        chosen = at_share(tf.nn.softmax(tf.transpose(log_w)), shares)
+        chosen = at_share(tf.nn.softmax(tf.transpose(log_w)), shares)[:, 0]
         x = tf.reshape(rows[:, n.shape[1] :], [CANDIDATES, len(n), -1])
         return tf.gather(tf.transpose(x, [1, 0, 2]), chosen, batch_dims=1)
 

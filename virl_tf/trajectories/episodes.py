@@ -158,10 +158,8 @@ def _as_values(trajectories: Any, names: Sequence[str] | None) -> np.ndarray | l
                 "trajectories must be real numbers [N, T, D] or a list of arrays [T_i, D], got "
                 f"{values.dtype} {list(values.shape)}{one}."
             )
-        found: np.ndarray | list[np.ndarray] = values
-    else:
-        found = [_as_array(values, i, names) for i, values in enumerate(trajectories)]
-    return found
+        return values
+    return [_as_array(values, i, names) for i, values in enumerate(trajectories)]
 
 
 def _unmasked(values: Any) -> Any:

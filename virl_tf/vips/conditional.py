@@ -43,7 +43,7 @@ import tensorflow as tf
 
 from virl_tf.conditional import ConditionalMixture
 from virl_tf.mixture import log_normalisers, quadratics
-from virl_tf.numerics import DENSITY, cholesky, repeat
+from virl_tf.numerics import DENSITY, at_share, cholesky, repeat
 from virl_tf.shapes import Array, Bool, Float64, Int32
 from virl_tf.vips import vips
 from virl_tf.vips.surrogate import fit_quadratic
@@ -162,11 +162,10 @@ def _draw(
     """S contexts of p(c|o) for each component, stratified, and a draw of the expert in each."""
     seeds = tf.random.split(seed, 2)
     k, d = policy.offsets.shape
-    totals = tf.cumsum(tf.transpose(tf.nn.softmax(acting.log_gate, axis=0)), axis=1)  # [K, M]
+    gates = tf.transpose(tf.nn.softmax(acting.log_gate, axis=0))  # [K, M]
     jitter = tf.random.stateless_uniform([k, num_samples], seeds[0], dtype=DENSITY)
     shares = (tf.range(num_samples, dtype=DENSITY) + jitter) / num_samples
-    ids = tf.searchsorted(totals, shares * totals[:, -1:], side="right")
-    ids = tf.minimum(ids, contexts.shape[0] - 1)
+    ids = at_share(gates, shares)
     c = tf.gather(contexts, ids)
     s = tf.einsum("kij,ksj->ksi", acting.inverses, c - acting.means[:, None])
     z = tf.random.stateless_normal([k, num_samples, d], seeds[1], dtype=DENSITY)
