@@ -331,7 +331,7 @@ def _not_distinguished(results: pd.DataFrame) -> Finding:
         return Finding(counted(len(values), "run"), TOO_FEW, need)
     low, high = bootstrap_interval(values)
     numbers = f"AUC unexplored against random {values.mean():.2f} [{low:.2f}, {high:.2f}]"
-    return Finding(numbers, HOLDS if low <= 0.5 else FAILS)
+    return Finding(numbers, HOLDS if low <= 0.5 <= high else FAILS)
 
 
 PREFERENCE = "AUC explored against unexplored"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from virl_tf.hparams import default_hparams, read_preset
@@ -80,7 +81,7 @@ def check_same_preset(runs: Sequence[Path]) -> None:
     configs = {run: RunFolder(run).config for run in runs}
     presets = {run: str(config.get("preset")) for run, config in configs.items()}
     check_poolable("presets", {run: {preset} for run, preset in presets.items()})
-    _check_settings({run: config for run, config in configs.items() if "task" in config})
+    _check_settings({run: {".": config} for run, config in configs.items() if "task" in config})
     check_numerics({run: numerics_in(run, preset) for run, preset in presets.items()})
 
 
@@ -111,11 +112,17 @@ def read_results(
     if not pool:
         presets = [set(map(str, one["preset"])) for one in frames]
         check_poolable("presets", dict(zip(paths, presets, strict=True)))
-        stages = {where: one.stage for where, one in made.items() if one.stage is not None}
-        _check_settings({where: stage.config for where, stage in stages.items()})
-        beside_table = len(stages) < len(made)
+        records = {where: one.stages for where, one in made.items() if one.stages}
+        _check_settings(
+            {
+                where: {name: stage.config for name, stage in stages.items()}
+                for where, stages in records.items()
+            }
+        )
+        beside_table = len(records) < len(made)
         given = {where: {_given(where, one, beside_table)} for where, one in made.items()}
         check_poolable("settings", given)
+        check_poolable("targets", _targets(records))
         check_numerics({where: one.versions for where, one in made.items()})
     tasks = sorted(frame["task"].unique())
     if task is not None and tasks != [task]:
@@ -126,20 +133,27 @@ def read_results(
 
 class _Made(NamedTuple):
     """How a table, or the run of a record, was made: the versions, as `numerics` has them; what was
-    given to the sweep beside the preset, "" where no file tells; the record's run.
+    given to the sweep beside the preset, "" where no file tells; the record's stages.
     """
 
     versions: dict[str, str]
     of_sweep: str
-    stage: Stage | None = None
+    stages: Mapping[str, Stage] = MappingProxyType({})
 
 
-def _check_settings(configs: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Raises InputError for runs of one task and preset on different numbers of demonstrations, or
-    of one method, too, with different hyperparameters. References have none.
+_OF_INFERENCE = ("components", "search", "steps", "samples", "blocked_share")
+
+
+def _check_settings(runs: Mapping[Path, Mapping[str, Mapping[str, Any]]]) -> None:
+    """Raises InputError for runs of one task and preset on different numbers of demonstrations; of
+    one method, too, with different hyperparameters; or of one size, too, from whose rewards
+    policies were inferred in different ways. References have none of these.
+
+    `runs`: {where: {stage: its configuration}}.
     """
     first: dict[Any, tuple[Path, Any]] = {}
-    for path, config in configs.items():
+    for path, stages in runs.items():
+        config = stages["."]
         if "hparams" not in config:
             continue
         with reading(path):
@@ -148,6 +162,13 @@ def _check_settings(configs: Mapping[Path, Mapping[str, Any]]) -> None:
             told = {
                 kind: {"num_train": config.get("num_train")},
                 column: {"hparams": _hparams_of(config)},
+                **{
+                    (*kind, config["modes"], name): {
+                        name: {key: stage.get(key) for key in _OF_INFERENCE}
+                    }
+                    for name, stage in stages.items()
+                    if name != "."
+                },
             }
             pairs = [(first.setdefault(key, (path, now)), now) for key, now in told.items()]
         for (where, there), now in pairs:
@@ -178,7 +199,7 @@ def _read_table(path: Path, task: str, made: dict[Path, _Made]) -> pd.DataFrame:
             stage = record.stages["."]
             made_by = numerics(stage.versions, stage.config.get("preset"))
             of_sweep = _given_of_sweep(sweep) if sweep.is_file() else ""
-            made[record.path] = _Made(made_by, of_sweep, stage)
+            made[record.path] = _Made(made_by, of_sweep, record.stages)
         return table_of(records)
     frame = read_table(file)
     _refuse_ablations(file, "ablation" in frame)
@@ -203,13 +224,32 @@ def _given(where: Path, made: _Made, beside_table: bool) -> str:
     """What was given beside the preset; to a run, of which `_check_settings` compares the rest, its
     dimension alone, but beside a table, whose runs have no configurations there, all of it.
     """
-    if made.stage is None or (beside_table and made.of_sweep):
+    if not made.stages or (beside_table and made.of_sweep):
         return made.of_sweep
     with reading(where):
-        dim = _given_dim(made.stage)
+        dim = _given_dim(made.stages["."])
         given = [] if dim is None else [f"dim={dim}"]
-        given += _given_besides(made.stage, dim) if beside_table else []
+        given += _given_besides(made.stages["."], dim) if beside_table else []
     return ", ".join(given) or "none"
+
+
+def _targets(records: Mapping[Path, Mapping[str, Stage]]) -> dict[Path, set[str]]:
+    """Of which seed a run's target is: its own, as in sweeps, or another; {} if all are of one.
+
+    Runs of one seed are pairs in tables that do not say it.
+    """
+    seeds = {}
+    for where, stages in records.items():
+        with reading(where):
+            target = stages["."].config
+            target = target.get("references", target)
+            seeds[where] = target["task_seed"], target["seed"]
+    if len({task_seed for task_seed, _ in seeds.values()}) < 2:
+        return {}
+    return {
+        where: {"own seeds" if task_seed == seed else f"task seed {task_seed}"}
+        for where, (task_seed, seed) in seeds.items()
+    }
 
 
 def _size(summary: Mapping[str, Any]) -> int:

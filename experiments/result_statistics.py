@@ -117,7 +117,7 @@ def with_lost(shown: str, number: int) -> str:
 def table(results: pd.DataFrame) -> pd.DataFrame:
     """Mean, 95 % bootstrap interval, number of seeds of `reported`, by curve and modes.
 
-    Of the task's further columns the means only.
+    Of the task's further columns the means only, nan where a run is lost to one.
     """
     rows = []
     extra = [name for name in results.columns if name not in COLUMNS]
@@ -126,7 +126,9 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
         low, high = bootstrap_interval(values)
         diverged = int((group["status"] == DIVERGED).sum())
         measured = (values.mean(), low, high, len(values), diverged)
-        rows.append([*key, *measured, *group[extra].astype(float).mean()])
+        means = group[extra].astype(float).mean()
+        means[[name for name in extra if without_value(group, name)]] = np.nan
+        rows.append([*key, *measured, *means])
     names = ["stage", "method", "components", "modes", "mean", "low", "high", "seeds", "diverged"]
     return pd.DataFrame(rows, columns=[*names, *extra])
 

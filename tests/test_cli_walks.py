@@ -380,11 +380,18 @@ def test_a_seed_given_twice_counts_once(call, swept, tmp_path):
 
 def test_one_seed_is_not_enough_for_any_claim_on_the_grid_walker(call, swept, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
-    for results in (swept, swept / "results.csv"):
-        status, shown, _ = call("claims", "grid_walker", results)
+    for results in ([swept, "--pool"], [swept / "results.csv"]):
+        status, shown, _ = call("claims", "grid_walker", *results)
         assert status == 0
         assert shown.count("not enough runs") == 6
         assert "does not hold" not in shown
+
+
+def test_policies_inferred_in_different_ways_are_pooled_on_request_alone(call, swept):
+    status, _, error = call("claims", "grid_walker", swept)
+    assert status == 2
+    assert "results of different settings" in error
+    assert "inference.steps: " in error
 
 
 def test_one_run_is_not_enough_for_any_claim_on_path_planning(

@@ -10,7 +10,6 @@ from virl_tf.persistence.configuration import versions
 from virl_tf.persistence.files import write_text, writing
 from virl_tf.validation import InputError, reason
 
-import numpy as np
 import pandas as pd
 
 from experiments.claims import FAILS, HOLDS, MOSTLY, TOO_FEW, Finding
@@ -29,6 +28,7 @@ from experiments.report.markup import (
     table,
 )
 from experiments.report.results import Results, mean_with_interval
+from experiments.result_statistics import lost
 from experiments.screen import counted, screen
 from experiments.sweeps.sweep import num_cores
 from experiments.tasks import describe, descriptions
@@ -219,18 +219,15 @@ def _study_values(path: Path) -> Markup:
     """Published against found hyperparameters on fresh seeds."""
     try:
         groups = pd.read_csv(path).groupby(["column", "candidate"])
-        rows = [
-            [column, candidate, mean_with_interval(group["value"], 4, _lost(group["value"]))]
-            for (column, candidate), group in groups
-        ]
+        rows = [[column, candidate, _value(group)] for (column, candidate), group in groups]
     except (LookupError, TypeError, ValueError) as error:
         made = "a comparison made by `python -m experiments compare`"
         raise InputError(f"{path} is not {made}: {error}.") from error
     return table(["column", "hyperparameters", "objective on fresh seeds (lower is better)"], rows)
 
 
-def _lost(values: pd.Series) -> int:
-    return int((~np.isfinite(values.astype(float))).sum())
+def _value(group: pd.DataFrame) -> str:
+    return mean_with_interval(group["value"], 4, int(lost(group, "value").sum()))
 
 
 def deviations() -> Markup:

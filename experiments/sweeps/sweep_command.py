@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from virl_tf.persistence.configuration import numerics, versions
+from virl_tf.persistence.configuration import differences, numerics, versions
 from virl_tf.persistence.files import write_text
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError
@@ -14,7 +14,7 @@ from virl_tf.yaml_files import to_yaml
 import pandas as pd
 
 from experiments.pooled_results import numerics_in
-from experiments.records import FOLDER, find_records
+from experiments.records import FOLDER, find_records, read_record
 from experiments.result_files import table_of, to_markdown
 from experiments.result_statistics import table
 from experiments.screen import counted, screen
@@ -48,15 +48,27 @@ def sweep(request: SweepRequest, workers: Workers, out: Path) -> None:
 
 
 def open_folder(units: Sequence[Unit], config: Mapping[str, Any], out: Path) -> None:
-    """The folder of units that `config` identifies; where it holds records alone, they have said
-    that they are theirs.
+    """The folder of units that `config` identifies, or of their records alone.
 
     Raises InputError as `records_of`, or for a folder of something else.
     """
     records_of(units, out)
     if not (out / "config.yaml").is_file() and find_records(out / FOLDER):
+        _check_theirs(config, out)
         write_text(out / "config.yaml", to_yaml({"config": config, "versions": versions()}))
     RunFolder.open(out, config, of_runs=True)
+
+
+def _check_theirs(config: Mapping[str, Any], out: Path) -> None:
+    """Raises InputError for records of another task or preset, which no unit would ask for."""
+    wanted = {"task": config.get("sweep", config.get("ablations"))}
+    wanted |= {key: config[key] for key in ("preset",) if key in config}
+    for file in find_records(out / FOLDER):
+        record = read_record(file)
+        said = {**record.stages["."].config, "task": record.summaries["."].get("task")}
+        if other := differences({key: said.get(key) for key in wanted}, wanted):
+            text = f"{out / FOLDER} holds records of something else ({file.name}: {other[0]})"
+            raise InputError(f"{text}. Give another --out.")
 
 
 def preview(request: SweepRequest | AblationRequest, workers: Workers, out: Path) -> None:
@@ -70,7 +82,9 @@ def preview(request: SweepRequest | AblationRequest, workers: Workers, out: Path
     units = request.units()
     if (out / "config.yaml").is_file():
         RunFolder.open(out, request.to_config(), of_runs=True)
-    elif not find_records(out / FOLDER):
+    elif find_records(out / FOLDER):
+        _check_theirs(request.to_config(), out)
+    else:
         RunFolder.check(out, request.to_config())
     print_left(f"{counted(len(units), 'unit')} in {out}", units, workers, out)
 

@@ -7,6 +7,7 @@ from experiments.tasks import describe
 from experiments.tasks.description import Grid, Panel, TaskDescription
 
 STEPS = 5
+LARGEST = 8  # of 512 equal modes none has the share of draws that covers it (SHARE_OF_A_MODE)
 # Of results.csv; `best`, `final` and `reported` are the policy's negative ELBO.
 WALK_COLUMNS = {
     "kl": ("kl",),
@@ -63,7 +64,7 @@ DESCRIPTION = TaskDescription(
     size_text="steps d of a walk",
     size_letter="d",
     default_size=STEPS,
-    largest_size=10,
+    largest_size=LARGEST,
     num_modes=lambda steps: 2**steps,
     default_dim=lambda steps: steps,
     same_target=("steps",),

@@ -5,6 +5,7 @@ from typing import Any
 
 from experiments.tasks import describe
 from experiments.tasks.description import Grid, Panel, TaskDescription
+from experiments.tasks.grid_walker import LARGEST
 
 
 def _target(config: Mapping[str, Any]) -> Any:
@@ -38,7 +39,7 @@ DESCRIPTION = TaskDescription(
     size_text="obstacles that a path passes",
     size_letter="n",
     default_size=5,
-    largest_size=10,
+    largest_size=LARGEST,
     num_modes=lambda steps: 2**steps,
     default_dim=lambda steps: steps,
     has_task_seed=True,

@@ -36,6 +36,7 @@ DESCRIPTION = replace(
     title="Path planning",
     target=_target,
     default_size=STEPS,
+    largest_size=10,
     size_refusal=lambda steps: "must be even, for the paths to meet again" if steps % 2 else "",
     num_modes=_num_paths,
     compared=(),

@@ -47,7 +47,7 @@ CANDIDATES = ("published", "found")
 UNBEATEN = "published was not beaten"
 SCORES = (
     "Objective on fresh seeds: mean, from 5 seeds on with its 95 % bootstrap interval; lower is "
-    "better"
+    "better; p: one-sided, that found is not lower"
 )
 IMPORTANCES = (
     "Importance of each hyperparameter in its study (fANOVA, normalised to add up to 1), mean and "
