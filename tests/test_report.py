@@ -391,9 +391,8 @@ def test_columns_of_one_value_stand_above_a_table_and_empty_ones_nowhere():
 def test_text_in_results_is_never_markup(results):
     folder = results / "study <script>alert(1)<"
     folder.mkdir()
-    pd.DataFrame(
-        {"column": ["<img src=x onerror=y>"], "candidate": ["a&b"], "value": [0.5]}
-    ).to_csv(folder / "values.csv")
+    told = {"column": ["<img src=x onerror=y>"], "candidate": "a&b", "value": 0.5, "status": "ok"}
+    pd.DataFrame(told).to_csv(folder / "values.csv")
     content = build(Results(results))
     assert "<script" not in content
     assert "<img src=x" not in content
@@ -440,7 +439,7 @@ def test_runs_of_a_study_are_no_results_of_its_task(results, table):
     """Their records are of many hyperparameters, of which `compare` and `rank-budgets` tell."""
     (results / "study" / "records").mkdir(parents=True)
     (results / "study" / "records" / "found-gaussians-virl-10c-m50-s100-paper.zip").touch()
-    rows = "column,candidate,value\nvirl_10c,found,0.125\n"
+    rows = "column,candidate,value,status\nvirl_10c,found,0.125,finished\n"
     (results / "study" / table).write_text(rows)
     found = Results(results)
     assert [part.folder.name for part in found.tables.values()] == ["gaussians"]
@@ -497,9 +496,11 @@ def test_lost_runs_are_said_beside_every_mean(results):
 def test_lost_runs_of_a_comparison_are_said(results):
     folder = results / "study"
     folder.mkdir()
-    values = {"column": "virl_1c", "candidate": "found", "value": [0.5, np.nan, np.nan]}
-    pd.DataFrame(values).to_csv(folder / "values.csv")
-    assert "0.5000, n = 1 (2 lost)" in Page(build(Results(results))).text
+    """Those that diverged with a finite value, too, as compare.md counts them."""
+    values = {"column": "virl_1c", "candidate": "found", "value": [0.5, np.nan, 0.5]}
+    told = values | {"status": ["finished", "failed", "diverged"]}
+    pd.DataFrame(told).to_csv(folder / "values.csv")
+    assert "0.5000, n = 2 (2 lost)" in Page(build(Results(results))).text
 
 
 def test_markup_escapes_everything_else():
