@@ -27,7 +27,7 @@ from virl_tf.policy_fit.start import (
 from virl_tf.pooling import _exponent, _scored, log_likelihoods, pool
 from virl_tf.problem import make_problem
 from virl_tf.reward import CumulativeReward
-from virl_tf.score import log_normaliser, score
+from virl_tf.score import _beside_policy, log_normaliser, score
 from virl_tf.tasks.experts import RandomExperts
 from virl_tf.vips.conditional import conditional_steps
 from virl_tf.vips.vips import step_options
@@ -317,6 +317,16 @@ def test_the_normalisers_by_few_draws_are_not_too_small_on_average():
     where = Places(tf.constant(np.tile(CONTEXTS, (8, 1))), 50)
     log_z, _ = log_normaliser(start.reward, proposal, where, 0)
     assert abs(log_z.mean()) < 3.5 * log_z.std() / np.sqrt(len(log_z))
+
+
+def test_a_q0_that_is_ems_mixture_is_drawn_from_where_the_policy_misses_modes():
+    """Kernels, or EM with the policy's few components, do not reach all of it."""
+    _, start, _ = state(loop={"prior": "mixture", "mixture_average": False})
+    reward = start.reward
+    assert reward.mixture.num_components == 0
+    assert _beside_policy(reward, start.policy, None) is reward.base
+    one = reward._replace(base_exponent=tf.constant(0.0, tf.float64))
+    assert _beside_policy(one, start.policy, None) is start.policy
 
 
 def test_of_many_held_out_contexts_some_are_scored(monkeypatch):

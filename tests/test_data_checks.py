@@ -96,6 +96,10 @@ WARNED = {
         np.concatenate([data(), [[0.0, 1e6, 0.0]]]),
         r"column 'x1': 1e\+06 in row 1000 is 1.1e\+06 standard deviations of the other rows away",
     ),
+    "three of a filler": (
+        beside(np.append(data()[3:, 0], [9.97e36] * 3)),
+        r"column 'x3': 9.97e\+36 in row \d+ is",
+    ),
     "one row of 40": (np.concatenate([data(39), [[-1e3, 0.0, 0.0]]]), "'x0': -1000 in row 39"),
 }
 

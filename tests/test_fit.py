@@ -7,12 +7,13 @@ from importlib import import_module
 
 import virl_tf
 from virl_tf import FitWarning, InputError, fit, irl, load
+from virl_tf.demonstrations import DataOptions, prepare
 from virl_tf.domain import Domain
 from virl_tf.irl import Info
 from virl_tf.mixture import Mixture, gaussian
 from virl_tf.reward import CumulativeValues
 from virl_tf.score import NORMALISER_DRAWS, log_inside, mean_and_error, normaliser_error, score
-from virl_tf.summary import reward_in_words, score_warnings, training_warnings
+from virl_tf.summary import _of_rows, reward_in_words, score_warnings, training_warnings
 
 import numpy as np
 import pandas as pd
@@ -505,17 +506,29 @@ def test_rewards_know_their_bounds_and_angles(method, tmp_path):
 # --- evaluation and resuming ----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("rows", [100, 3500])
+def test_few_rows_for_their_dimensions_are_told(rows):
+    """Of 300 dimensions EM looks at 444 rows, however many there are."""
+    prepared = prepare(np.random.default_rng(0).normal(size=(rows, 300)), DataOptions(), 0)
+    (line,) = _of_rows(prepared, by_em=True)
+    looked_at = "are few: reward" if rows == 100 else "looks at 444 of"
+    assert looked_at in line
+    assert "Describe a demonstration by fewer numbers" in line
+    assert len(_of_rows(prepared, by_em=False)) == (rows == 100)
+
+
 def test_what_evaluate_returns_is_in_the_history(tmp_path):
     seen = []
 
     def evaluate(state):
         seen.append(state.t)
-        return {"twice": 2.0 * state.t}
+        return {"twice": 2.0 * state.t, "late": state.t > 2 if state.t > 1 else np.nan}
 
     result = tiny_fit("eim", evaluate=evaluate, directory=tmp_path / "run")
     assert seen == [1, 2, 3, 4]
-    assert list(result.history.twice) == [2.0, 4.0, 6.0, 8.0]
-    assert list(load(tmp_path / "run").history.twice) == [2.0, 4.0, 6.0, 8.0]
+    for history in (result.history, load(tmp_path / "run").history):
+        assert list(history.twice) == [2.0, 4.0, 6.0, 8.0]
+        assert list(history.late[1:]) == [0.0, 1.0, 1.0]
 
 
 @pytest.fixture

@@ -899,6 +899,17 @@ def test_draws_outside_are_told():
     assert f"{1.0 - half.inside:.1%} of its draws outside" in repr(half)
 
 
+def test_each_reason_to_doubt_a_policy_is_told():
+    def slit(x):
+        value = tf.where(tf.abs(x[:, 0]) < 0.3, normal(x), tf.constant(-np.inf, tf.float64))
+        return tf.where(x[:, 1] > 1.0, tf.constant(np.nan, tf.float64), value)
+
+    with pytest.warns(UserWarning):
+        found = quick(slit, 2, 1, num_steps=1)
+    assert any("is NaN" in line for line in found.warnings)
+    assert any("draws are where log_prob is finite" in line for line in found.warnings)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_no_log_density_away_from_the_start_is_told(value):
     def far(x):  # the start is around 0

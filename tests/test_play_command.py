@@ -327,6 +327,7 @@ def test_a_replay_repeats_the_demonstrations_in_turn_from_each_start():
         ({"tolerance": -1.0}, "tolerance must be at least 0 nats, got -1.0"),
         ({"tolerance": "6"}, "tolerance must be at least 0 nats, got '6'"),
         ({"reward": make_reward([make_network(2)])}, "a reward with contexts"),
+        ({"proposal": make_mixture(dim=2)}, "proposal must sample in contexts"),
     ],
 )
 def test_what_refuses_all_candidates_is_refused(changed, message):

@@ -500,7 +500,7 @@ def test_lost_runs_of_a_comparison_are_said(results):
     values = {"column": "virl_1c", "candidate": "found", "value": [0.5, np.nan, 0.5]}
     told = values | {"status": ["finished", "failed", "diverged"]}
     pd.DataFrame(told).to_csv(folder / "values.csv")
-    assert "0.5000, n = 2 (2 lost)" in Page(build(Results(results))).text
+    assert "0.5000, n = 1 (2 lost)" in Page(build(Results(results))).text
 
 
 def test_markup_escapes_everything_else():

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from virl_tf.contexts import Places, checked, drawn
 from virl_tf.density import Density
+from virl_tf.mixture import Mixture
 from virl_tf.numerics import sampling_seed
 from virl_tf.reward import Reward, evaluate
 from virl_tf.validation import InputError, check_integer, told
@@ -41,6 +42,8 @@ class AmongBest(NamedTuple):
         check_integer("candidates", self.candidates, 1)
         if not (isinstance(self.tolerance, Real) and self.tolerance >= 0.0):
             raise InputError(f"tolerance must be at least 0 nats, got {told(self.tolerance)}.")
+        if isinstance(self.proposal, Mixture):
+            raise InputError("proposal must sample in contexts; a Mixture has none.")
         c = checked("c", c, self.reward.num_contexts)
         if c.shape.rank != 2:
             wanted = f"[N, {self.reward.num_contexts}], a context for each draw"

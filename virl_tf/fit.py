@@ -395,8 +395,8 @@ def _measured(evaluate: Evaluate | None, state: State) -> dict[str, Any]:
 
 def _plain_number(value: Any) -> int | float:
     """Whole numbers that a table's columns can hold stay whole."""
-    whole = isinstance(value, (int, np.integer)) and abs(value) < 2**63
-    return value if whole else float(value)
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return value if whole and abs(value) < 2**63 else float(value)
 
 
 def _stages(

@@ -385,12 +385,12 @@ def _result(
     if not lines and of_start.beats(found):
         lines = (_worse(found.elbo, of_start.elbo),)
         policy, found = start, of_start
-    if not lines and found.undefined > 0.0:
-        lines = (_undefined(found.undefined),)
-    if not lines and found.inside < FEW_INSIDE:
-        lines = (_outside(found.inside),)
-    if not lines and found.between > MOST_BETWEEN:
-        lines = (_differs(found.between),)
+    if found.undefined > 0.0:
+        lines += (_undefined(found.undefined),)
+    if found.inside < FEW_INSIDE:
+        lines += (_outside(found.inside),)
+    if found.between > MOST_BETWEEN:
+        lines += (_differs(found.between),)
     for line in lines:
         warnings.warn(line, stacklevel=3)
     history = watch.history

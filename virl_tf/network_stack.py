@@ -71,8 +71,8 @@ class NetworkStack(NamedTuple):
 
     @property
     def rows_at_once(self) -> int:
-        """So many that two layers of them are `ACTIVATIONS`."""
-        return max(1, ACTIVATIONS // (2 * int(self.networks.input_kernel.shape[-1])))
+        """So many that two layers of them, or their inputs twice, are `ACTIVATIONS`."""
+        return max(1, ACTIVATIONS // (2 * max(self.networks.input_kernel.shape[1:])))
 
     def emptied(self) -> "NetworkStack":
         """The same room with none in use."""

@@ -146,11 +146,13 @@ def score(
 
 
 def _beside_policy(reward: Reward, em: Policy, kde: Density) -> Density:
-    """What reaches all of exp(R) where the policy does not: the EM mixture that the reward carries,
-    for in many dimensions kernels reach nothing, and no weight tells.
+    """What reaches all of exp(R) where the policy does not: the EM mixture that the reward carries
+    or starts from, for in many dimensions kernels reach nothing, and no weight tells.
     """
     if reward.mixture.num_components:
         return reward.mixture
+    if float(reward.base_exponent) != 0.0 and reward.base.num_components > 1:
+        return reward.base
     return em if reward.num_contexts else kde
 
 

@@ -11,6 +11,7 @@ from virl_tf.demonstrations import Prepared
 from virl_tf.domain import Domain
 from virl_tf.em.choice import MixtureChoice
 from virl_tf.em.em import em_mixture
+from virl_tf.em.growth import rows_looked_at
 from virl_tf.methods import Method
 from virl_tf.mixture import Mixture, background, in_one_width
 from virl_tf.numerics import numpy_seed
@@ -78,7 +79,7 @@ def summarise(
         "effective_sample_size": size,
         "warnings": [
             *prepared.warnings,
-            *_of_rows(prepared),
+            *_of_rows(prepared, by_em=problem.joint.num_components > 0),
             *training_warnings(trained, gaussian_prior, exponent, kernels_drawn),
             *score_warnings(found),
         ],
@@ -116,15 +117,21 @@ def _columns(names: Sequence[str], x: np.ndarray, domain: Domain) -> list[dict[s
 # --- warnings: what is wrong, and what to do next -------------------------------------------------
 
 
-def _of_rows(prepared: Prepared) -> list[str]:
+def _of_rows(prepared: Prepared, by_em: bool) -> list[str]:
     n, d = prepared.train.rows.shape
+    looked_at = len(rows_looked_at(n, d))
     n += len(prepared.test)
-    if n >= 10 * (d + 1):
-        return []
-    return [
-        f"{n} demonstrations in {d} dimensions are few: reward and policy "
-        "mostly repeat them. Describe a demonstration by fewer numbers, or collect more."
-    ]
+    if n < 10 * (d + 1):
+        return [
+            f"{n} demonstrations in {d} dimensions are few: reward and policy "
+            "mostly repeat them. Describe a demonstration by fewer numbers, or collect more."
+        ]
+    if by_em and looked_at < 10 * (d + 1):
+        return [
+            f"EM, which a fit starts from, looks at {looked_at} of {n} demonstrations where they "
+            f"have {d} dimensions, and these are few. Describe a demonstration by fewer numbers."
+        ]
+    return []
 
 
 def training_warnings(

@@ -227,7 +227,8 @@ def _study_values(path: Path) -> Markup:
 
 
 def _value(group: pd.DataFrame) -> str:
-    return mean_with_interval(group["value"], 4, int(lost(group, "value").sum()))
+    are_lost = lost(group, "value")
+    return mean_with_interval(group["value"].mask(are_lost), 4, int(are_lost.sum()))
 
 
 def deviations() -> Markup:
