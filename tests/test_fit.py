@@ -506,15 +506,15 @@ def test_rewards_know_their_bounds_and_angles(method, tmp_path):
 # --- evaluation and resuming ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [100, 3500])
+@pytest.mark.parametrize("rows", [400, 3500])
 def test_few_rows_for_their_dimensions_are_told(rows):
     """Of 300 dimensions EM looks at 444 rows, however many there are."""
     prepared = prepare(np.random.default_rng(0).normal(size=(rows, 300)), DataOptions(), 0)
     (line,) = _of_rows(prepared, by_em=True)
-    looked_at = "are few: reward" if rows == 100 else "looks at 444 of"
+    looked_at = "are few: reward" if rows == 400 else "looks at 444 of"
     assert looked_at in line
     assert "Describe a demonstration by fewer numbers" in line
-    assert len(_of_rows(prepared, by_em=False)) == (rows == 100)
+    assert len(_of_rows(prepared, by_em=False)) == (rows == 400)
 
 
 def test_what_evaluate_returns_is_in_the_history(tmp_path):

@@ -904,7 +904,7 @@ def test_each_reason_to_doubt_a_policy_is_told():
         value = tf.where(tf.abs(x[:, 0]) < 0.3, normal(x), tf.constant(-np.inf, tf.float64))
         return tf.where(x[:, 1] > 1.0, tf.constant(np.nan, tf.float64), value)
 
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="is NaN"):
         found = quick(slit, 2, 1, num_steps=1)
     assert any("is NaN" in line for line in found.warnings)
     assert any("draws are where log_prob is finite" in line for line in found.warnings)
