@@ -127,7 +127,7 @@ def _infer(plan: Plan, runs: list[Path], out: Path, console: Console) -> None:
         found |= {"outside_of_support": _outside(plan, fitted.policy, RunFolder(runs[0]).policy())}
         closed = _closed(plan, fitted.policy, column_names(read_summary(runs[0])))
     doubts = [*fitted.warnings, *found.get("warnings", ()), *closed]
-    if "warnings" in found:
+    if doubts or "warnings" in found:
         found |= {"warnings": [*plan.warnings, *doubts]}
     summary = {**plan.config, **found, "evaluations": evaluations, "cpu_seconds": seconds}
     write_json(out / "summary.json", summary)

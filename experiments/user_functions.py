@@ -7,12 +7,15 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from virl_tf.persistence.files import plain, write_text
+from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.validation import InputError, reason
+from virl_tf.yaml_files import read_yaml, to_yaml
 
 
 class NamedFunction(NamedTuple):
@@ -131,3 +134,19 @@ def _guarded(
             raise InputError(f"{named}: {name} raised {what}{where}.") from error
 
     return called
+
+
+def take_corrected(out: Path, config: Mapping[str, Any], name: str, made: str) -> None:
+    """Where a user's function failed behind the fits, and its file `made` has nothing by it yet, it
+    may be another one: what was fitted is kept.
+
+    `config`: of the command, what identifies `out`; `name`: of the function in it.
+    """
+    folder = RunFolder(out)
+    if (out / made).is_file() or not (out / "config.yaml").is_file():
+        return
+    now = plain(config)
+    if folder.config != now and {**folder.config, name: now[name]} == now:
+        with folder.locked():
+            content = read_yaml(out / "config.yaml")
+            write_text(out / "config.yaml", to_yaml({**content, "config": now}))

@@ -381,6 +381,8 @@ def test_the_expected_time_in_words():
     assert "; none is committed for 1 run more" in sentence([*minutes, Expected(float("nan"))], 1)
     bound = "at most 3 min of CPU time, 3 min on 1 worker, by the committed runs of preset paper"
     assert sentence([minutes[0], Expected(120.0, bound=True)], 1) == bound
+    grows = "about 2 min of CPU time, by the committed runs of preset paper, of other sizes"
+    assert sentence([Expected(120.0, bound=True, other_size=True)], None) == grows
     few = "about 20 min of CPU time, 10 min on 16 workers, by the committed runs"
     assert sentence([Expected(600.0)] * 2, 16) == few  # and not a sixteenth
     unusual = sentence([Expected(60.0, unusual=True)], 1)

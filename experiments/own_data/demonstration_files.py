@@ -316,7 +316,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         raise
     except ImportError as error:
         raise InputError(
-            f"{path}: .parquet needs pyarrow, the extra `parquet`: pip install '.[parquet]'"
+            f"{path}: .parquet needs pyarrow, the extra `parquet`: pip install 'virl_tf[parquet]'"
         ) from error
     # pyarrow's own errors are these; the others come of pandas's description within the file.
     except (OSError, ValueError, RuntimeError, MemoryError, *_WRONG_DESCRIPTION) as error:

@@ -55,6 +55,7 @@ from experiments.own_data.fit_request import FitRequest, Trajectories
 from experiments.own_data.judge_request import JudgeRequest
 from experiments.result_files import append_rows, table_so_far
 from experiments.screen import numbers_table, screen, warn
+from experiments.user_functions import take_corrected
 
 LARGE = 1e4  # numbers whose powers of ten are shown
 SHARPER = 0.5  # temperature of a policy whose draws are measured beside the first one's
@@ -137,6 +138,7 @@ def judge(
     task = Judge(fitted, request, rows, encoding, out, progress, console)
     splits = [_split(task, number) for number in range(request.splits)]
     _measure(task, splits[0]).kept_back()  # whether the user's function can be used
+    take_corrected(out, _identity(task), "outcome", "judge.csv")
     folder = RunFolder.open(out, _identity(task))
     console.out(_size_line(task, splits[0]))
     _warn_of_the_same_rows(splits)

@@ -36,11 +36,13 @@ from experiments.own_data.fit_request import FitRequest
 from experiments.own_data.play_request import PlayRequest
 from experiments.result_files import append_rows, table_so_far
 from experiments.screen import numbers_table, screen, warn
+from experiments.user_functions import take_corrected
 
 COLUMNS = ["seed", "mover"]
 PICTURED = (CHOSEN, POLICY, EM_BIC)  # movers, by how their names begin
 SHOWN = 150  # paths of each picture
 LONGER = 1.5  # than the longest demonstration is what is given time
+UNEQUAL = 1.5  # of the longest steps to the shortest, from which times are asked about
 
 
 class Game(NamedTuple):
@@ -116,6 +118,8 @@ def play_file(
     tried = game.world()
     tried.move(tried.positions.copy())
     numbers_by_name("--world: outcome()", tried.outcome(), COLUMNS)
+    take_corrected(out, _identity(game), "world", "play.csv")
+    _warn_of_unequal_steps(episodes)
     folder = RunFolder.open(out, _identity(game))
     text = f"{len(rows.x)} moves of {len(episodes.values)} episodes, a new one every {moves.steps}"
     console.out(f"{text} samples; {out}")
@@ -139,6 +143,19 @@ def _check_moving(episodes: Episodes) -> None:
         shown = ", ".join(map(repr, names))
         text = f"no move in {shown}: the same throughout each episode"
         raise InputError(f"{text}; leave out what does not move (--exclude {as_option(names)}).")
+
+
+def _warn_of_unequal_steps(episodes: Episodes) -> None:
+    """A world moves all by a sample at once, whatever the times say."""
+    if episodes.times is None:
+        return
+    apart = np.concatenate([np.diff(times) for times in episodes.times])
+    low, high = np.quantile(apart, [0.05, 0.95])
+    if high > UNEQUAL * low:
+        warn(
+            f"--time: samples are {low:.3g} to {high:.3g} apart, and a move is so many samples, "
+            "whatever time they take. Resample the episodes in equal steps."
+        )
 
 
 def _identity(game: Game) -> dict[str, Any]:

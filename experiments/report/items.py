@@ -171,9 +171,11 @@ def walks(results: Table, **measures: tuple[str, ...]) -> Markup:
 
 # --- figures --------------------------------------------------------------------------------------
 
-GAUSSIAN_SWEEP = "python -m experiments sweep gaussians --preset paper --out sweeps/gaussians"
+GAUSSIAN_SWEEP = (
+    "python -m experiments sweep gaussians --preset paper --search --out sweeps/gaussians"
+)
 WALKER_SWEEP = (
-    "python -m experiments sweep grid_walker --preset paper --steps 5 --out sweeps/walker"
+    "python -m experiments sweep grid_walker --preset paper --search --steps 5 --out sweeps/walker"
 )
 WALKER_RUN = "sweeps/walker/records/grid_walker-{}-10c-d5-s0-paper.zip"
 
@@ -196,7 +198,7 @@ FIGURES = (
         """),
         "path_planning",
         (
-            "python -m experiments sweep path_planning --preset paper --seeds 0,1,2 "
+            "python -m experiments sweep path_planning --preset paper --search --seeds 0,1,2 "
             "--out sweeps/paths",
             "python -m experiments figure 1 "
             "sweeps/paths/records/path_planning-virl-10c-d6-s0-paper.zip",

@@ -44,7 +44,7 @@ class Results:
         self.folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
         found = [_read(folder) for folder in self.folders if _is_sweeps(folder)]
         if not found:
-            command = "python -m experiments sweep"
+            command = f"python -m experiments sweep TASK --out {path / 'TASK'}"
             text = "holds no results.csv in any of its folders"
             raise InputError(f"{path} {text}; make one with: {command}")
         self.every = found

@@ -44,11 +44,13 @@ class Expected(NamedTuple):
     Attributes:
         bound: they are those of the preset `paper`, which takes longer than the run's.
         unusual: the committed ones have other rows or dimensions.
+        other_size: ... or other numbers of components or modes.
     """
 
     seconds: float
     bound: bool = False
     unusual: bool = False
+    other_size: bool = False
 
 
 def expected_time(spec: Specification, stages: Sequence[str] = ("training",)) -> Expected:
@@ -64,20 +66,26 @@ def expected_time(spec: Specification, stages: Sequence[str] = ("training",)) ->
     same, usual = ((table[SIZES] == sizes).all(axis=1) for sizes in (own, [0, 0]))
     for preset in (spec.preset, UPPER):
         for chosen in (same, usual, ~usual):
-            seconds = sum(_seconds(table[chosen], spec, preset, stage) for stage in stages)
+            found = [_seconds(table[chosen], spec, preset, stage) for stage in stages]
+            seconds = sum(seconds for seconds, _ in found)
             if np.isfinite(seconds):
-                return Expected(seconds, preset != spec.preset, chosen is not same)
+                bound, other_size = preset != spec.preset, any(far > 0 for _, far in found)
+                return Expected(seconds, bound, chosen is not same, other_size)
     return Expected(float("nan"))
 
 
-def _seconds(rows: pd.DataFrame, spec: Specification, preset: str, stage: str) -> float:
+def _seconds(
+    rows: pd.DataFrame, spec: Specification, preset: str, stage: str
+) -> tuple[float, float]:
+    """Of the nearest numbers of components and modes, and how far away these are in all."""
     wanted = {"task": spec.task, "method": spec.method, "preset": preset, "stage": stage}
     for column, value in wanted.items():
         rows = rows[rows[column] == value]
+    away = 0.0
     for column, number in (("components", spec.components), ("modes", spec.modes)):
         distance = (rows[column].astype(float) - number).abs()
-        rows = rows[distance == distance.min()]
-    return float(rows["cpu_seconds"].mean())
+        rows, away = rows[distance == distance.min()], away + distance.min()
+    return float(rows["cpu_seconds"].mean()), away
 
 
 def times_of_units(units: Sequence[Unit]) -> list[Expected]:
@@ -92,10 +100,12 @@ def sentence(times: Sequence[Expected], workers: int | None) -> str:
     if not times:
         return "nothing left to run"
     if not known:
-        return "expected time unknown: no run of this task and method is committed"
+        return "expected time unknown: no run of this task, method and preset is committed"
     bound = any(time.bound for time in times)
-    about, by = ("at most", f" of preset {UPPER}") if bound else ("about", "")
-    total = sum(known)
+    other_size = any(time.other_size for time in times)  # times grow with it
+    about = "at most" if bound and not other_size else "about"
+    total, by = sum(known), f" of preset {UPPER}" if bound else ""
+    by += ", of other sizes" if other_size else ""
     by += ", with other --rows or --dim" if any(time.unusual for time in times) else ""
     text = f"{about} {_duration(total)} of CPU time{_on(workers, known)}, by the committed runs{by}"
     missing = len(times) - len(known)

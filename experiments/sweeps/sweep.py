@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from virl_tf.persistence.configuration import differences, numerics
+from virl_tf.persistence.configuration import differences, numerics, versions
 from virl_tf.persistence.files import plain, write_text
 from virl_tf.validation import InputError, check_integer, shortened
 
@@ -90,14 +90,17 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not any(text in record.getMessage() for text in old)
 
 
-def execute_unit(unit: Unit, out: Path) -> str | None:
+def execute_unit(unit: Unit, out: Path, asked_with: Mapping[str, str] | None = None) -> str | None:
     """Do one unit in a worker; an error is returned as text, so that it stops nothing else.
 
     Dask asks for it again when the worker that holds the result dies, so a finished unit is not
     done twice.
+
+    `asked_with`: the versions of who asks; None: this process does.
     """
     try:
         if not is_finished(unit, out):
+            _check_same_versions(unit, asked_with or {})
             leave_if_full()
             folder = out / RUNS / unit.name
             _check_begun(unit, folder)
@@ -106,6 +109,17 @@ def execute_unit(unit: Unit, out: Path) -> str | None:
     except Exception:  # whatever a run dies of is the report's business
         return traceback.format_exc()
     return None
+
+
+def _check_same_versions(unit: Unit, asked_with: Mapping[str, str]) -> None:
+    """Raises InputError in a worker whose record who asks for it would refuse."""
+    preset = unit.stages["."].get("preset")
+    texts = other_than_now(numerics(asked_with, preset), preset)
+    if texts:
+        raise InputError(
+            f"the worker has other versions ({shortened(texts)}: there of the command, now of the "
+            "worker); give both the same."
+        )
 
 
 def _check_begun(unit: Unit, folder: Path) -> None:
@@ -352,7 +366,8 @@ def _execute_open(
             # failure under the same name.
             key = f"{unit.name}-{uuid.uuid4().hex[:8]}"
             options = {"key": key, "pure": False, "priority": -i}
-            futures[submit(client, execute_unit, unit, out.absolute(), **options)] = unit
+            given = unit, out.absolute(), versions()
+            futures[submit(client, execute_unit, *given, **options)] = unit
         pending = set(futures)
         with Board(units, done, console) as board:
             while pending:

@@ -28,7 +28,6 @@ DESCRIPTION = replace(
     largest_size=LARGEST,
     num_modes=lambda steps: 2**steps,
     default_dim=lambda steps: 2 * steps,
-    smallest_dim=1,
     largest_dim=0,
     has_task_seed=False,
     same_target=("steps",),
