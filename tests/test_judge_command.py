@@ -270,13 +270,6 @@ def test_wrong_input_is_one_line_before_any_work(call, tmp_path, options, messag
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_without_rows_enough_is_refused(call, tmp_path):
-    rows_file(tmp_path, 30)
-    arguments = ["judge", tmp_path / "mine.csv", "--exclude", "person", "--out", tmp_path / "out"]
-    status, _, error = call(*arguments)
-    assert (status, "keeps 6 of 30 rows" in error) == (2, True)
-
-
 # --- trajectories ---------------------------------------------------------------------------------
 
 
