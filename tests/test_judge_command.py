@@ -45,10 +45,10 @@ REFERENCES = ["EM by BIC", "EM, 2", "EM tied, 2", "KDE"]
 REFERENCES += ["flow"] if flow.flow_is_installed() else []
 
 
-def rows_file(folder, n=80):
+def rows_file(folder):
     """Two clusters in 2-D, and a column that tells eight persons apart."""
-    frame = pd.DataFrame(tiny.demonstrations(n), columns=["speed", "distance"])
-    frame.assign(person=np.arange(n) // 10).to_csv(folder / "mine.csv", index=False)
+    frame = pd.DataFrame(tiny.demonstrations(80), columns=["speed", "distance"])
+    frame.assign(person=np.arange(80) // 10).to_csv(folder / "mine.csv", index=False)
     (folder / "outcome.py").write_text(OUTCOME)
     return folder / "mine.csv"
 
