@@ -32,15 +32,9 @@ from experiments.sweeps.sweep import RUNS, Workers
 from tests.shared import make_reward
 
 WORKER = Workers(None, 1)
-TINY = [
-    *(
-        "network.layer_size=8",
-        "network.num_layers=2",
-        "network.num_frequencies=4",
-        "training.num_epochs=2",
-    ),
-    *("loop.num_iterations=2", "loop.num_negatives=500", "policy.update_steps=2"),
-]
+TINY = ["network.layer_size=8", "network.num_layers=2", "network.num_frequencies=4"]
+TINY += ["training.num_epochs=2", "policy.update_steps=2"]
+TINY += ["loop.num_iterations=2", "loop.num_negatives=500"]
 
 
 def request(**changes):

@@ -174,12 +174,6 @@ def test_a_state_comes_back_exactly(tmp_path, t):
     np.testing.assert_array_equal(loaded.reward(x), state.reward(x))
 
 
-def test_the_same_state_gives_the_same_bytes(tmp_path):
-    for name in ("a.npz", "b.npz"):
-        save_state(tmp_path / name, make_state(2))
-    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-
-
 def test_a_state_has_more_arrays_than_one_digit_sorts(tmp_path):
     state = make_state(1, num_weights=30)
     save_state(tmp_path / "state.npz", state)

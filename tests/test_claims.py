@@ -378,16 +378,6 @@ def test_claims_are_printed_with_their_verdicts(task, tmp_path, capsys, monkeypa
         assert claim.sentence[:40] in shown
 
 
-CLAIMED = ("gaussians", "grid_walker", "path_planning")
-
-
-@pytest.mark.parametrize(("task", "other"), [(a, b) for a in CLAIMED for b in names() if a != b])
-def test_results_of_another_task_are_refused(task, other, tmp_path):
-    results(task=other).to_csv(tmp_path / "results.csv", index=False)
-    with pytest.raises(InputError, match=f"holds results of {other}, not of {task}"):
-        print_claims(task, tmp_path)
-
-
 def test_results_of_two_tasks_or_none_are_refused(tmp_path):
     frames = [results(task=task) for task in ("grid_walker", "path_planning")]
     pd.concat(frames).to_csv(tmp_path / "results.csv", index=False)

@@ -192,7 +192,6 @@ def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call
         (["run", "gaussians", "--seed", "-1"], "--seed must be"),
         (["run", "gaussians", "--task-seed", "-1"], "--task-seed must be"),
         (["run", "gaussians", "--set", "network.layer_sise=8"], "did you mean 'layer_size'"),
-        (["run", "gaussians", "--set", "network.layer_size=7"], "one of 8, 16, 32, 64, 128, 256"),
         (
             ["run", "gaussians", "--set", "training.learning_rate=5e-3"],
             "0.005 is not allowed",
@@ -200,7 +199,6 @@ def test_another_configuration_in_the_folder_is_refused_and_nothing_changes(call
         (["run", "gaussians", "--set", "network.l2=[1"], "is not valid YAML"),
         (["run", "gaussians", "--set", "layer_size"], "expected SECTION.KEY=VALUE"),
         (["run", "gaussians", "--out", "virl_tf"], "no config.yaml"),
-        (["run"], "Missing argument"),
     ],
 )
 def test_bad_input_is_one_clear_error_with_status_2(call, arguments, message, tmp_path):

@@ -1,6 +1,5 @@
 """What all commands have in common: early checks, sizes, presets, --version, --quiet, --dry-run."""
 
-import inspect
 import json
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from rich.text import Text
 
 from experiments import RESULTS, cli, early_checks
 from experiments.cli import app
-from experiments.figures import FIGURES
 from experiments.own_data.demonstration_files import load_demonstrations
 from experiments.records import write_record
 from experiments.specification import RunRequest
@@ -394,12 +392,6 @@ def test_committed_results_have_times_for_the_papers_tasks_by_default():
         request = SweepRequest(description.name, None, None, None, None, False, [])
         times = expected_time.times_of_units(request.units())
         assert all(np.isfinite(time.seconds) for time in times), description.name
-
-
-def test_numbers_in_the_help_are_those_of_the_figures():
-    source = inspect.getsource(sys.modules["experiments.cli"].figure_command)
-    for number in FIGURES:
-        assert number in source
 
 
 def test_help_shows_every_bracket():

@@ -32,7 +32,6 @@ from experiments.figures.situations import _draw
 from experiments.flow import fit_flow, flow_is_installed
 from experiments.result_files import columns_of
 from experiments.specification import RunRequest
-from experiments.sweeps.ablations import ablation_units
 from experiments.sweeps.units import SweepRequest, units_of
 from experiments.tasks import describe
 from tests import tiny
@@ -274,7 +273,6 @@ def test_dimension_and_rows_tell_sweeps_apart():
         (lambda: RunRequest("obstacles", steps=7).specification(), "from 1 to 6, got 7"),
         (lambda: RunRequest("obstacles", task_seed=1).specification(), "has one target only"),
         (lambda: units_of("experts", "best", [], search=True), "--search is not for experts"),
-        (lambda: ablation_units("experts", None, [0]), "infers with search, which experts cannot"),
     ],
 )
 def test_what_cannot_be(ask, text):

@@ -325,7 +325,6 @@ def _check_a_support_and_a_temperature(call, of_one, folder):
         (["mine.npy", "--group", "who"], "unknown column of"),
         (["mine.npy", "--contexts", "x7"], "unknown column of"),
         (["mine.npy", "--contexts", "x0,x0"], "--contexts names a column twice"),
-        (["mine.npy", "--contexts", "x0,x1"], "--contexts leaves no column of what is done"),
         (
             ["mine.npy", "--periodic", "x0=turn"],
             "--periodic takes COLUMN=NUMBER,..., got 'x0=turn'",
@@ -434,12 +433,6 @@ def test_the_last_discriminator_is_called_useless_only_where_it_is(
     shown = capsys.readouterr().out
     assert ("found nothing more" in shown) == (loss >= 1.3)
     assert ("EM mixture" in shown) == (exponent > 0.0)
-
-
-def test_equal_rows_are_on_one_side_of_the_split(finished):
-    with np.load(finished[0] / "demonstrations.npz") as arrays:
-        train, test = ({tuple(row) for row in arrays[name]} for name in ("train", "test"))
-    assert not train & test
 
 
 def test_bounds_angles_and_groups_reach_the_fit(call, tmp_path):

@@ -135,13 +135,6 @@ def test_the_normaliser_of_narrow_lines_is_their_limits(num_steps, variance):
     )
 
 
-def test_the_density_integrates_to_one():
-    axis, weights = half_axis(1000)
-    x = np.stack(np.meshgrid(axis, axis), axis=-1)
-    density = np.exp(GridWalker(2, spacing=0.7, variance=3e-3).log_prob(x).numpy())
-    assert weights @ density @ weights == pytest.approx(1.0, abs=1e-8)
-
-
 # --- density --------------------------------------------------------------------------------------
 
 
@@ -179,10 +172,7 @@ def test_the_reward_is_even_in_every_angle(task):
         np.testing.assert_allclose(task.reward(signs * x), task.reward(x), rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "angle", [3.1416, -3.1416, 4.0, -2.0 * np.pi, 100.0, 1e300, np.inf, -np.inf, np.nan]
-)
-@pytest.mark.parametrize("step", [0, 4])
+@pytest.mark.parametrize(("angle", "step"), [(3.1416, 0), (-3.1416, 4), (np.inf, 4), (np.nan, 0)])
 def test_outside_the_box_is_no_density(task, angle, step):
     x = task.mode_centers[:3].copy()
     x[1, step] = angle

@@ -47,17 +47,6 @@ def test_log_prob_is_the_references(d, bandwidth):
     )
 
 
-def test_log_prob_is_scipys_where_both_are_isotropic():
-    points = normal(200)
-    points = points - points.mean(axis=0)
-    points = (
-        points @ np.linalg.inv(np.linalg.cholesky(np.cov(points, rowvar=False))).T
-    )  # the sample covariance is I now
-    x = 2.0 * normal(50, seed=1)
-    found = make_kde(points, 0.3).log_prob(x)
-    np.testing.assert_allclose(found, gaussian_kde(points.T, bw_method=0.3).logpdf(x.T), rtol=1e-10)
-
-
 @pytest.mark.parametrize("block", [1, 36, 37, 38, 64])
 @pytest.mark.parametrize("num_queries", [1, 37, 100])
 def test_blocks_do_not_change_anything(monkeypatch, block, num_queries):
@@ -221,8 +210,3 @@ def test_kernels_that_cannot_be_compiled_any_more_are_an_error_and_not_a_crash(m
     make_kde(normal(23, seed=1), [0.2, 0.3]).log_prob(x)  # compiled before
     with pytest.raises(InputError, match="max_map_count"):
         make_kde(normal(29), [0.3, 0.3]).log_prob(x)
-
-
-def test_kernels_are_drawn_without_a_seed():
-    kde = make_kde(normal(20), [0.3, 0.3])
-    assert not np.array_equal(kde.sample(3), kde.sample(3))

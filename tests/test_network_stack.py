@@ -67,15 +67,6 @@ def test_append_puts_the_network_behind_those_in_use():
     )
 
 
-def test_append_leaves_the_old_stack_alone():
-    a, b = make_networks(2)
-    old = make_stack([a], 2)
-    before = old.sum_logits(POINTS).numpy()
-    old.append(b)
-    assert int(old.count) == 1
-    np.testing.assert_array_equal(old.sum_logits(POINTS), before)
-
-
 @pytest.mark.parametrize("capacity", [1, 3])
 def test_append_to_a_full_stack_raises(capacity):
     stack = make_stack(make_networks(capacity), capacity)

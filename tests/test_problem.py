@@ -48,12 +48,6 @@ def test_they_are_split_once_for_all_iterations(fraction, held):
     assert len(problem.held_out) == held
 
 
-def test_the_callers_array_is_left_alone():
-    x = X.copy()
-    problem_of(x)
-    np.testing.assert_array_equal(x, X)
-
-
 def test_features_standardise_all_demonstrations():
     features = problem_of(network={"num_frequencies": 5}).features
     np.testing.assert_allclose(features.shift, X.mean(axis=0), rtol=1e-12)

@@ -18,7 +18,7 @@ import warnings
 from collections import Counter
 
 from virl_tf import InputError, fit, fit_policy, metrics, tasks
-from virl_tf.hparams import DIRECTORY, SECTIONS, default_hparams, load_hparams
+from virl_tf.hparams import DIRECTORY, SECTIONS, default_hparams
 from virl_tf.importance import effective_sample_size, normalise
 from virl_tf.kde import fit_kde
 from virl_tf.methods import METHODS
@@ -305,22 +305,6 @@ def test_any_structure_is_an_override_or_refused():
         st.sampled_from([*SECTIONS, "networks"]), YAML_VALUES | st.just({}), max_size=3
     )
     explore(lambda value: default_hparams().override(value), 200, value=sections | YAML_VALUES)
-
-
-def test_any_file_is_read_or_refused(tmp_path):
-    path = tmp_path / "mine.yaml"
-
-    def check(content):
-        path.write_bytes(content)
-        load_hparams(path)
-
-    explore(
-        check,
-        200,
-        content=st.binary(max_size=30)
-        | TEXTS.map(str.encode)
-        | st.just(b"network: {layer_size: 8}"),
-    )
 
 
 # --- densities ------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Records: all that tables and figures need of a run, anywhere; and those that are refused."""
 
-import io
 import json
 import re
 import shutil
@@ -281,16 +280,6 @@ def test_what_is_no_record_at_all_is_not_to_be_deleted(tmp_path, name, cure):
             archive.writestr(name, "{}")
     with pytest.raises(InputError, match=rf"reward\.keras is not a record \(.*\); {cure}\.$"):
         draw("2a", [path], None, tmp_path / "figures")
-
-
-def test_pickles_in_a_record_are_not_loaded(run, tmp_path):
-    path, file = tmp_path / "a.zip", io.BytesIO()
-    write_record(run, path)
-    np.savez(file, train=np.array([object()]))
-    rewritten(path, lambda members: members.update({"demonstrations.npz": file.getvalue()}))
-    unpack(read_record(path), tmp_path / "again")
-    with pytest.raises(InputError, match="pickled objects, which are not loaded"):
-        load_arrays(tmp_path / "again" / "demonstrations.npz")
 
 
 # --- sweeps ---------------------------------------------------------------------------------------

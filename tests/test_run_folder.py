@@ -62,18 +62,12 @@ def test_the_same_config_opens_the_same_run(tmp_path):
     assert folder.latest_state(make_state()).t == 2
 
 
-@pytest.mark.parametrize(
-    "text", ["1e3", "1e-3", "true", "null", "2020-01-01", "007", "a: b", "ünï", "", " x "]
-)
-def test_words_that_look_like_something_else_are_the_same_config(tmp_path, text):
-    RunFolder.open(tmp_path, {"name": text})
-    assert RunFolder.open(tmp_path, {"name": text}).config == {"name": text}
-
-
-@pytest.mark.parametrize("number", [1e-6, 5e-324, 1e300, 0.1, -0.0, 1e16, 123456789.123456789])
-def test_numbers_come_back_exactly(tmp_path, number):
-    RunFolder.open(tmp_path, {"number": number})
-    assert RunFolder.open(tmp_path, {"number": number}).config == {"number": number}
+def test_words_that_look_like_something_else_and_all_numbers_are_the_same_config(tmp_path):
+    words = ["1e3", "1e-3", "true", "null", "2020-01-01", "007", "a: b", "ünï", "", " x "]
+    numbers = [1e-6, 5e-324, 1e300, 0.1, -0.0, 1e16, 123456789.123456789]
+    config = {"words": words, "numbers": numbers}
+    RunFolder.open(tmp_path, config)
+    assert RunFolder.open(tmp_path, config).config == config
 
 
 def test_another_config_is_refused_naming_the_keys_that_differ(tmp_path):
@@ -295,14 +289,6 @@ def test_numbers_that_are_not_finite_come_back(tmp_path):
 
 def test_a_run_without_iterations_has_no_state(tmp_path):
     assert RunFolder.open(tmp_path, CONFIG).latest_state(make_state()) is None
-
-
-def test_a_damaged_checkpoint_is_named(tmp_path):
-    folder = RunFolder.open(tmp_path, CONFIG)
-    record(folder, 1)
-    (tmp_path / "checkpoints" / "state-00001.npz").write_bytes(b"damaged")
-    with pytest.raises(InputError, match=r"state-00001\.npz"):
-        folder.latest_state(make_state())
 
 
 # --- result ---------------------------------------------------------------------------------------

@@ -7,11 +7,9 @@ import math
 from virl_tf.hparams import default_hparams
 from virl_tf.methods import METHODS
 
-import numpy as np
 import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from scipy.stats import kstest
 
 from experiments.specification import published_column
 from experiments.tasks import describe
@@ -79,13 +77,11 @@ def specification(
     return StudySpecification(*study, describe(study[0]).default_size, preset, (0,), assignments)
 
 
-def sampled(
-    study: tuple, trials: int, sampler: optuna.samplers.BaseSampler | None = None
-) -> list[tuple[dict, dict]]:
+def sampled(study: tuple, trials: int) -> list[tuple[dict, dict]]:
     """(overrides, parameters) of that many trials of a study in memory."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     found, rows = [], searched(*study)
-    memory = optuna.create_study(sampler=sampler or optuna.samplers.RandomSampler(seed=0))
+    memory = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     for _ in range(trials):
         trial = memory.ask()
         found.append((suggest(trial, rows), trial.params))
@@ -108,17 +104,6 @@ def flat(sections: dict) -> dict:
 def test_a_study_searches_what_its_column_does_not_star(study):
     assert set(searched(*study)) == ALL[study]
     assert set(flat(sampled(study, 1)[0][0])) == ALL[study]
-
-
-@pytest.mark.parametrize("study", STUDIES, ids=name_of)
-def test_starred_values_and_missing_ones_are_not_searched(study):
-    table, column, _ = STUDIES[study]
-    values = dict(zip(ROWS, TABLES[table][column], strict=True))
-    starred = {name for name, value in values.items() if isinstance(value, str)}
-    missing = {name for name, value in values.items() if value is None}
-    only_virl = set() if study[1] == "virl" else {"policy.update_steps"}
-    assert set(searched(*study)) == set(ROWS) - starred - missing - only_virl
-    assert "policy.update_steps" in starred or study[1] == "virl"
 
 
 @pytest.mark.parametrize("study", ALL, ids=name_of)
@@ -160,17 +145,10 @@ def assert_in_table_1(values: dict) -> None:
         assert checks[name](value), f"{name} = {value!r}"
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
 @pytest.mark.parametrize("study", STUDIES, ids=name_of)
-def test_every_sampled_value_passes_the_packages_own_checks(study, sampler):
-    samplers = {
-        "random": optuna.samplers.RandomSampler(seed=1),
-        "tpe": optuna.samplers.TPESampler(
-            seed=1, n_startup_trials=8, multivariate=True, constant_liar=True
-        ),
-    }
+def test_every_sampled_value_passes_the_packages_own_checks(study):
     start = default_hparams(METHODS[study[1]].family)
-    for overrides, _ in sampled(study, 60 if sampler == "tpe" else 150, samplers[sampler]):
+    for overrides, _ in sampled(study, 150):
         assert_in_table_1(flat(overrides))
         assert flat(start.override(overrides).to_dict()).items() >= flat(overrides).items()
 
@@ -189,24 +167,6 @@ def test_the_ends_of_every_range_pass_the_packages_own_checks(study, end):
     default_hparams(METHODS[study[1]].family).override(values)
     assert values["network"]["l2"] == {"low": 0.0, "high": 1.0}[end]
     assert values["network"]["layer_size"] == {"low": 8, "high": 256}[end]
-
-
-def test_every_value_of_the_discrete_rows_comes_up():
-    trials = [flat(overrides) for overrides, _ in sampled(("gaussians", "virl", 10), 3000)]
-    seen = {name: {values[name] for values in trials} for name in trials[0]}
-    assert seen["network.num_layers"] == {2, 3, 4}
-    assert seen["network.layer_size"] == {8, 16, 32, 64, 128, 256}
-    assert seen["network.batch_norm"] == {False, True}
-    assert seen["network.l2"] == {0.0, *(2.0**-k for k in range(31))}
-    assert {round(100 * v) for v in seen["network.dropout"]} == set(range(51))
-    assert seen["policy.update_steps"] == set(range(1, 201))
-
-
-def test_the_learning_rate_is_log_uniform_and_the_bandwidth_uniform():
-    trials = [flat(overrides) for overrides, _ in sampled(("grid_walker", "virl", 10), 1000)]
-    rates = np.array([values["training.learning_rate"] for values in trials])
-    assert kstest(np.log(rates / 5e-5) / np.log(1e-3 / 5e-5), "uniform").pvalue > 1e-3
-    assert kstest([values["kde.bandwidth"] for values in trials], "uniform").pvalue > 1e-3
 
 
 @pytest.mark.parametrize("study", ALL, ids=name_of)

@@ -185,36 +185,7 @@ def test_positive_numbers_are_returned_as_float(value):
 
 @pytest.mark.parametrize(
     "value",
-    [
-        *(
-            0,
-            0.0,
-            -0.0,
-            -1,
-            -1e-300,
-            np.nan,
-            np.inf,
-            -np.inf,
-            np.float32("nan"),
-            np.float32("inf"),
-            np.int64(-3),
-        ),
-        *(
-            True,
-            False,
-            np.True_,
-            "1",
-            b"1",
-            None,
-            [1.0],
-            (1.0,),
-            {},
-            1.0 + 0.0j,
-            np.array(1.0),
-            np.array([1.0]),
-            10**400,
-        ),
-    ],
+    [0.0, -1, np.nan, np.inf, True, "1", None, np.array(1.0), 10**400],
     ids=lambda value: repr(value)[:20],
 )
 def test_what_is_no_positive_number_is_refused(value):
