@@ -24,6 +24,7 @@ from experiments.records import KEPT_ROWS, read_record, unpack, unpacked, write_
 from experiments.report.results import Results
 from experiments.result_files import RUN
 from experiments.sweeps.sweep import RUNS, execute_unit, record_file, records_of
+from experiments.sweeps.sweep_command import open_folder
 from experiments.sweeps.units import RunUnit, SweepRequest, units_of
 from tests.shared import contents
 
@@ -491,6 +492,33 @@ def test_records_of_other_rows_are_pooled_only_when_told_to(out):
     with pytest.raises(InputError, match=r"different settings .*: num_train: \d+ there, 300 now"):
         read_results([out, further])
     assert len(read_results([out, further], pool=True))
+
+
+def test_records_of_other_targets_than_their_seeds_are_pooled_only_when_told_to(out):
+    """A table does not tell them from others of the same seed, with which they would be paired."""
+    further = put_further(out, task_seed=3)
+    message = r"different targets \(.*own seeds.*: task seed 3\)\. Give"
+    with pytest.raises(InputError, match=message):
+        read_results([out, further])
+    assert len(read_results(further)) == len(read_results([out, further], pool=True)) // 2
+
+
+def test_records_of_one_target_are_pooled_whatever_their_seeds(out):
+    further = put_further(out, task_seed=0)
+    assert len(read_results([out, further])) == 2 * len(read_results(out))
+
+
+@pytest.mark.parametrize("request_of", ["sweep", "ablations"])
+def test_records_of_another_task_or_preset_are_nobodys(out, request_of):
+    """No unit asks for them, so nothing would say that they are others."""
+    before = contents(out)
+    (out / "config.yaml").unlink(missing_ok=True)
+    for said in ({request_of: "grid_walker"}, {request_of: "gaussians", "preset": "paper"}):
+        with pytest.raises(InputError, match="records of something else"):
+            open_folder([], said, out)
+    assert not (out / "config.yaml").exists()
+    open_folder([], {request_of: "gaussians", "preset": "smoke"}, out)
+    assert contents(out).keys() >= before.keys()
 
 
 def test_records_of_ablations_are_no_results_of_a_sweep(out):

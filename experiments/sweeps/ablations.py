@@ -1,6 +1,6 @@
 """The runs of `python -m experiments ablate`, from a table of rows in hparams."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,48 +35,14 @@ class Ablation(RunUnit):
         write_json(folder / ABLATION, found)
 
 
-def ablation_units(
-    task: str,
-    only: Sequence[str] | None,
-    seeds: Sequence[int],
-    rewards_only: bool = False,
-    table: str = "ablations",
-    **target: Any,
-) -> list[Ablation]:
-    """Every row of a table (or those named in `only`) with every seed.
-
-    Args:
-        rewards_only: no policy is inferred on them.
-        target: what else `RunRequest` takes: size, dimension, rows, and assignments, over
-            which a row's own values go.
-
-    Raises:
-        InputError: no such task, table or row, or what the task cannot have.
-    """
-    description = describe(task)
-    if not description.has_search:
-        takers = names_where(lambda task: task.has_search)
-        raise InputError(f"ablate is for {takers}; it infers with search, which {task} cannot.")
-    rows = read_rows(table)
-    base, *_ = rows
-    units = []
-    for name in dict.fromkeys(only or rows):
-        check_choice("ablation", name, rows)
-        row = {"preset": rows[base].get("preset", "best"), **rows[name]}
-        for seed in seeds:
-            given = {**target, "task": task, "seed": seed}
-            given |= {key: row[key] for key in KEYS if key in row and key != "hparams"}
-            spec = RunRequest(**given).specification()
-            values = spec.hparams.override(row.get("hparams", {}), f"{table}.yaml")
-            spec = replace(spec, hparams=values)
-            components = 0 if rewards_only else description.inference_components(spec.size)
-            named = {"prefix": f"{name}/", "row": name, "label": name}
-            units.append(Ablation(spec, components, (True,), is_base=name == base, **named))
-    return units
-
-
 class AblationRequest(NamedTuple):
-    """What `ablate` is asked for: as `ablation_units` takes it."""
+    """What `ablate` is asked for.
+
+    Attributes:
+        only: rows of the table; None: all.
+        rewards_only: no policy is inferred on them.
+        assignments: over which a row's own values go.
+    """
 
     task: str
     only: Sequence[str] | None
@@ -90,8 +56,34 @@ class AblationRequest(NamedTuple):
     assignments: Sequence[str] = ()
 
     def units(self) -> list[Ablation]:
-        """All of it. Raises InputError as `ablation_units`."""
-        return ablation_units(**self._asdict())
+        """Every row with every seed.
+
+        Raises InputError: no such task, table or row, or what the task cannot have.
+        """
+        description = describe(self.task)
+        if not description.has_search:
+            takers = names_where(lambda task: task.has_search)
+            text = f"ablate is for {takers}; it infers with search, which {self.task} cannot."
+            raise InputError(text)
+        rows = read_rows(self.table)
+        base, *_ = rows
+        units = []
+        for name in dict.fromkeys(self.only or rows):
+            check_choice("ablation", name, rows)
+            row = {"preset": rows[base].get("preset", "best"), **rows[name]}
+            units += [self._unit(name, row, seed, is_base=name == base) for seed in self.seeds]
+        return units
+
+    def _unit(self, name: str, row: Mapping[str, Any], seed: int, is_base: bool) -> Ablation:
+        asked_for = ("task", "modes", "steps", "dim", "rows", "assignments")
+        given = {key: getattr(self, key) for key in asked_for}
+        given |= {key: row[key] for key in KEYS if key in row and key != "hparams"}
+        spec = RunRequest(**given, seed=seed).specification()
+        values = spec.hparams.override(row.get("hparams", {}), f"{self.table}.yaml")
+        spec = replace(spec, hparams=values)
+        components = 0 if self.rewards_only else spec.description.inference_components(spec.size)
+        named = {"prefix": f"{name}/", "row": name, "label": name}
+        return Ablation(spec, components, (True,), is_base=is_base, **named)
 
     def to_config(self) -> dict[str, Any]:
         """What identifies it, as stored in config.yaml; rows, sizes and seeds may differ."""
