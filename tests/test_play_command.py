@@ -237,6 +237,15 @@ def test_too_long_a_move_is_refused(finished, call, tmp_path):
     assert "steps must be an integer from 1 to 19" in " ".join(error.split())
 
 
+@pytest.mark.parametrize(("apart", "told"), [(0.1, False), (0.5, True)])
+def test_samples_at_unequal_times_are_told(apart, told, capsys):
+    values = list(np.random.default_rng(0).normal(size=(2, 20, 2)))
+    times = [0.1 * np.arange(20), apart * np.arange(20)]
+    play_command._warn_of_unequal_steps(check_episodes(values, times=times))
+    text = " ".join(capsys.readouterr().err.split())
+    assert ("samples are 0.1 to 0.5 apart, and a move is so many samples" in text) is told
+
+
 def test_columns_without_a_move_are_refused_by_their_own_names(call, tmp_path):
     still = np.random.default_rng(0).normal(size=(12, 1, 2)) * [0.0, 1.0] + 1.0
     paths = np.concatenate([demonstrated(), np.broadcast_to(still, (12, 20, 2))], axis=2)

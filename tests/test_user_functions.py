@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 from virl_tf import InputError
+from virl_tf.persistence.run_folder import RunFolder
 
 import pytest
 
-from experiments.user_functions import load_outcome, load_support, load_world
+from experiments.user_functions import load_outcome, load_support, load_world, take_corrected
 
 
 @pytest.mark.parametrize(
@@ -98,3 +99,19 @@ def test_an_edited_module_is_another_one_as_an_edited_file_is(tmp_path, monkeypa
     assert found[0] == found[1] == found[4]
     assert found[2] == found[3] != found[0]
     assert load_support("sys:getsizeof").identity == "sys:getsizeof"
+
+
+def test_a_function_may_be_corrected_until_something_is_made_by_it(tmp_path):
+    first, other = {"outcome": "a.py 1", "seed": 0}, {"outcome": "a.py 2", "seed": 1}
+    corrected = first | {"outcome": "a.py 2"}
+    take_corrected(tmp_path / "none", first, "outcome", "judge.csv")
+    assert not (tmp_path / "none").exists()
+    RunFolder.open(tmp_path, first)
+    take_corrected(tmp_path, other, "outcome", "judge.csv")
+    assert RunFolder(tmp_path).config == first  # another seed is another command
+    take_corrected(tmp_path, corrected, "outcome", "judge.csv")
+    assert RunFolder.open(tmp_path, corrected).config == corrected
+    (tmp_path / "judge.csv").touch()
+    take_corrected(tmp_path, first, "outcome", "judge.csv")
+    with pytest.raises(InputError, match=r"outcome: 'a\.py 2' there, 'a\.py 1' now"):
+        RunFolder.open(tmp_path, first)
