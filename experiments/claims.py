@@ -394,7 +394,7 @@ def print_claims(task: str, results: Path | Sequence[Path], pool: bool = False) 
     """Print each claim on a task with its numbers and verdict, from one or several sweeps.
 
     Args:
-        pool: take results of different presets, settings, versions and task sizes together.
+        pool: take results of different presets, settings, targets, versions and sizes together.
 
     Raises:
         InputError: unknown task, no results there, results of another task, or without `pool`

@@ -95,7 +95,8 @@ Quiet = Annotated[bool, Option("--quiet", help=QUIET_HELP, callback=_hide_output
 DRY_HELP = "Do nothing; print how much there is, how much is done, and how long the rest takes."
 DryRun = Annotated[bool, Option("--dry-run", help=DRY_HELP)]
 POOL_HELP = (
-    "Put results of different presets, settings, versions or task sizes together all the same."
+    "Put results of different presets, settings, targets, versions or task sizes together all the "
+    "same."
 )
 Pool = Annotated[bool, Option("--pool", help=POOL_HELP)]
 Components = Annotated[int, Option(help="Components of the policy.")]

@@ -93,7 +93,7 @@ def read_results(
     Args:
         paths: each is the file, its folder, or a folder of records.
         task: of all rows; None: whichever they have.
-        pool: take results of different presets, settings and versions together.
+        pool: take results of different presets, settings, targets and versions together.
 
     Raises:
         InputError: one is not there or not a table of this version, two hold the same run (which

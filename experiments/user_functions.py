@@ -137,16 +137,23 @@ def _guarded(
 
 
 def take_corrected(out: Path, config: Mapping[str, Any], name: str, made: str) -> None:
-    """Where a user's function failed behind the fits, and its file `made` has nothing by it yet, it
-    may be another one: what was fitted is kept.
+    """Where a user's function failed behind the fits, it may be another one: these are kept.
 
-    `config`: of the command, what identifies `out`; `name`: of the function in it.
+    `config`: of the command, what identifies `out`; `name`: of the function in it; `made`: the file
+    of what is measured by it.
+
+    Raises:
+        InputError: that file has rows by another function, or another process works there.
     """
-    folder = RunFolder(out)
-    if (out / made).is_file() or not (out / "config.yaml").is_file():
+    folder, now = RunFolder(out), plain(config)
+    if not (out / "config.yaml").is_file():
         return
-    now = plain(config)
-    if folder.config != now and {**folder.config, name: now[name]} == now:
-        with folder.locked():
-            content = read_yaml(out / "config.yaml")
-            write_text(out / "config.yaml", to_yaml({**content, "config": now}))
+    before = folder.config
+    if before == now or {**before, name: now[name]} != now:
+        return
+    with folder.locked():
+        if (out / made).is_file():
+            text = f"{out / made} has rows by another --{name}; remove it, and all is measured anew"
+            raise InputError(f"{text}. The fits beside it are kept.")
+        content = read_yaml(out / "config.yaml")
+        write_text(out / "config.yaml", to_yaml({**content, "config": now}))

@@ -1,6 +1,7 @@
 """What all commands have in common: early checks, sizes, presets, --version, --quiet, --dry-run."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from experiments import RESULTS, cli, early_checks
 from experiments.cli import app
+from experiments.figures import FIGURES
 from experiments.own_data.demonstration_files import load_demonstrations
 from experiments.records import write_record
 from experiments.specification import RunRequest
@@ -411,3 +413,9 @@ def test_results_are_named_after_the_file_or_folder_however_it_is_given(tmp_path
     given = {".": "inner", "..": "walks_0.2", "../../walks_0.2/": "walks_0.2"}
     for path, name in {**given, "rows.v2.csv": "rows.v2"}.items():
         assert cli._named_after(Path(path), "runs") == Path("runs") / name
+
+
+def test_numbers_in_the_help_are_those_of_the_figures(call):
+    shown = " ".join(call("figure", "--help")[1].split())
+    for number in FIGURES:
+        assert re.search(rf"\b{number}\b", shown), number

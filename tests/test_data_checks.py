@@ -80,6 +80,10 @@ WARNED = {
         beside(np.maximum(data()[:, 1], 0.0)),
         "column 'x3': exactly 0 in 499 of 1000 rows.*leave these rows out",
     ),
+    "at rest but for noise": (
+        beside(np.where(RNG.random(1000) < 0.92, 1e-17 * data()[:, 1], data()[:, 2])),
+        r"column 'x3': \d\d distinct values in 1000 rows",
+    ),
     "a stand-in": (
         beside(np.where(RNG.random(1000) < 0.08, -999.0, data()[:, 2])),
         "column 'x3': exactly -999 in",

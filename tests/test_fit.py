@@ -499,6 +499,11 @@ def test_few_rows_for_their_dimensions_are_told(rows):
     assert len(_of_rows(prepared, by_em=False)) == (rows == 400)
 
 
+def test_rows_that_are_just_enough_are_no_few():
+    prepared = prepare(np.random.default_rng(0).normal(size=(115, 10)), DataOptions(0.1), 0)
+    assert _of_rows(prepared, by_em=True) == []
+
+
 def test_what_evaluate_returns_is_in_the_history(tmp_path):
     seen = []
 

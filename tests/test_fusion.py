@@ -53,6 +53,13 @@ def test_half_of_the_samples_come_from_each(points, n, from_policy):
     np.testing.assert_array_equal(near_policy, np.arange(n) < from_policy)
 
 
+def test_the_halves_are_not_drawn_with_the_same_numbers():
+    fusion = Fusion(gaussian(np.zeros(2), np.eye(2)), fit_kde(np.zeros((4, 2)), 1.0))
+    x = fusion.sample(1000, SEED).numpy()
+    correlation = np.corrcoef(x[:500, 0], x[500:, 0])[0, 1]
+    assert abs(correlation) < 4.4 / np.sqrt(500)  # 99.999 % for independent halves
+
+
 def test_importance_weights_are_one_where_target_and_proposal_agree(fusion):
     x = fusion.sample(60, SEED)
     target = log_mu(fusion, x.numpy()) + 7.3  # not normalised

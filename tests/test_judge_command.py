@@ -202,6 +202,23 @@ def test_the_same_command_leaves_a_finished_folder_alone(call, finished):
     assert again.endswith(shown[shown.index("effective share") :])
 
 
+def test_another_outcome_takes_the_fits_that_there_are(call, finished, tmp_path, monkeypatch):
+    folder, out, _ = finished
+    whole, mine = (out / "judge.csv").read_bytes(), shutil.copytree(out, tmp_path / "mine")
+    # A refit would have the same bytes.
+    monkeypatch.setattr("virl_tf.irl.step", lambda *_: pytest.fail("fitted anew"))
+    words = [*command(folder, "--out", mine)]
+    words[words.index(folder / "outcome.py")] = other = tmp_path / "outcome.py"
+    other.write_text(OUTCOME + "# corrected")
+    status, _, error = call(*words)
+    assert status == 2
+    assert "has rows by another --outcome; remove it, and all is measured anew" in error
+    (mine / "judge.csv").unlink()
+    status, _, error = call(*words)
+    assert status == 0, error
+    assert (mine / "judge.csv").read_bytes() == whole
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -210,3 +210,8 @@ def test_kernels_that_cannot_be_compiled_any_more_are_an_error_and_not_a_crash(m
     make_kde(normal(23, seed=1), [0.2, 0.3]).log_prob(x)  # compiled before
     with pytest.raises(InputError, match="max_map_count"):
         make_kde(normal(29), [0.3, 0.3]).log_prob(x)
+
+
+def test_kernels_are_drawn_without_a_seed():
+    kde = make_kde(normal(20), [0.3, 0.3])
+    assert not np.array_equal(kde.sample(3), kde.sample(3))

@@ -151,6 +151,15 @@ def test_a_stopped_command_goes_on_to_the_same_bytes(finished, call, monkeypatch
     assert [path.read_bytes() for path in files] == before
 
 
+def test_another_world_is_refused_where_moves_were_played_in_the_first(finished, call):
+    folder, _ = finished
+    (folder / "other.py").write_text(WORLD + "# corrected")
+    words = ("--world", folder / "other.py", "--out", folder / "out")
+    status, _, error = call(*command(folder, *words))
+    assert status == 2
+    assert "play.csv has rows by another --world; remove it, and all is measured anew" in error
+
+
 def test_quiet_leaves_the_warnings(finished, call):
     folder, _ = finished
     words = ("--world", folder / "world.py", "--out", folder / "out", "--quiet")

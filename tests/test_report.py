@@ -494,9 +494,9 @@ def test_lost_runs_are_said_beside_every_mean(results):
 
 @pytest.mark.usefixtures("no_pictures")
 def test_lost_runs_of_a_comparison_are_said(results):
+    """Those that diverged with a finite value, too, as compare.md counts them."""
     folder = results / "study"
     folder.mkdir()
-    """Those that diverged with a finite value, too, as compare.md counts them."""
     values = {"column": "virl_1c", "candidate": "found", "value": [0.5, np.nan, 0.5]}
     told = values | {"status": ["finished", "failed", "diverged"]}
     pd.DataFrame(told).to_csv(folder / "values.csv")

@@ -1,5 +1,6 @@
 from virl_tf import reward as reward_module
 from virl_tf.domain import EVERYWHERE, Domain
+from virl_tf.network_stack import empty_stack
 from virl_tf.reward import DTYPES, CumulativeValues, from_named_arrays, named_arrays
 from virl_tf.validation import InputError
 
@@ -377,6 +378,7 @@ def test_many_points_are_evaluated_a_few_at_once(monkeypatch, reward, points):
     whole = reward_module.evaluate(reward, tf.constant(points))
     monkeypatch.setattr("virl_tf.network_stack.ACTIVATIONS", 2 * 8 * 7)
     assert reward.networks.rows_at_once == 7 < len(points)
+    assert empty_stack(1, 14, 2, 8).rows_at_once == 4  # where inputs are more
     found = reward_module.evaluate(reward, tf.constant(points))
     np.testing.assert_allclose(found, whole, rtol=1e-6)
 

@@ -164,11 +164,11 @@ def _by_column(x: np.ndarray, names: Sequence[str]) -> list[Column]:
 
 
 def _column(name: str, x: np.ndarray) -> Column:
-    """Values that differ by rounding errors count as one: 0.3 and 0.1 + 0.2. How wide most are
-    tells what such an error is: one value far away, as for what is missing, does not.
+    """Values that differ by rounding errors count as one: 0.3 and 0.1 + 0.2. How wide most of them
+    lie tells what such an error is: one far away, as for what is missing, does not.
     """
     values, counts = np.unique(x, return_counts=True)
-    wide = np.ptp(np.quantile(x, [0.05, 0.95])) or values[-1] - values[0]
+    wide = np.ptp(np.quantile(values, [0.01, 0.99]))
     apart = np.concatenate([[True], np.diff(values) > 1e-9 * wide])
     starts = np.flatnonzero(apart)
     return Column(name, x, values[starts], np.add.reduceat(counts, starts))

@@ -119,14 +119,14 @@ def _columns(names: Sequence[str], x: np.ndarray, domain: Domain) -> list[dict[s
 
 def _of_rows(prepared: Prepared, by_em: bool) -> list[str]:
     n, d = prepared.train.rows.shape
-    looked_at = len(rows_looked_at(n, d))
+    looked_at, to_see = len(rows_looked_at(n, d)), min(n, 10 * (d + 1))
     n += len(prepared.test)
     if n < 10 * (d + 1):
         return [
             f"{n} demonstrations in {d} dimensions are few: reward and policy "
             "mostly repeat them. Describe a demonstration by fewer numbers, or collect more."
         ]
-    if by_em and looked_at < 10 * (d + 1):
+    if by_em and looked_at < to_see:
         return [
             f"EM, which a fit starts from, looks at {looked_at} of {n} demonstrations where they "
             f"have {d} dimensions, and these are few. Describe a demonstration by fewer numbers."

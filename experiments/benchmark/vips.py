@@ -204,9 +204,6 @@ def gmmvi(
     Args:
         most_seconds: CPU seconds, from the end of the first iteration on (it traces), after which
             it has to stop.
-
-    Raises:
-        InputError: gmmvi is not installed.
     """
     model = gmmvi_model(target, seed, design, options or {})
     start_cpu = time.process_time()

@@ -360,13 +360,13 @@ def _execute_open(
     with cluster(workers) as client:
         if not ask(client.nthreads):  # else nothing would tell why nothing happens
             console.out(NO_WORKER)
-        futures = {}
+        futures, asked_with = {}, versions()
         for i, unit in enumerate(open_units):
             # A key of its own for every sweep: a cluster that is shared may remember an earlier
             # failure under the same name.
             key = f"{unit.name}-{uuid.uuid4().hex[:8]}"
             options = {"key": key, "pure": False, "priority": -i}
-            given = unit, out.absolute(), versions()
+            given = unit, out.absolute(), asked_with
             futures[submit(client, execute_unit, *given, **options)] = unit
         pending = set(futures)
         with Board(units, done, console) as board:
