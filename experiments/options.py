@@ -164,6 +164,6 @@ PERIODIC_HELP = "Columns that are angles; a whole turn is 2 pi or = it."
 Periodic = Annotated[str | None, given("A,B=360,...", PERIODIC_HELP)]
 Lower = Annotated[str | None, given("A=0,...", "Lower bounds of columns.")]
 Upper = Annotated[str | None, given("A=1,...", "Upper bounds of columns.")]
-DITHER_HELP = "Spread columns of few distinct values by their resolution."
+DITHER_HELP = "Spread columns whose values repeat by their resolution."
 Dither = Annotated[bool, Option("--dither", help=DITHER_HELP)]
 HparamsFile = Annotated[Path | None, given("FILE", "YAML file of hyperparameters.")]

@@ -294,6 +294,26 @@ def test_copies_of_a_few_rows_are_not_spread_apart():
     assert len(np.unique(spread[:, 2])) == len(x)
 
 
+def test_many_values_that_repeat_are_spread_but_not_for_one_that_does():
+    """As tenths of a wide column; a sensor at rest has one value in half of its rows."""
+    tenths = np.rint(100.0 * data(1000, 1)) / 10.0
+    at_rest = np.maximum(data(1000, 1, seed=1), 0.0)
+    assert len(np.unique(tenths)) > 200
+    x = np.column_stack([tenths, at_rest])
+    spread = dither(x, 0)
+    assert len(np.unique(spread[:, 0])) == len(x)
+    assert np.abs(spread - x)[:, 0].max() <= 0.05 + 1e-9
+    np.testing.assert_array_equal(spread[:, 1], at_rest[:, 0])
+
+
+def test_a_spike_in_a_rounded_column_is_told_what_spreads_it():
+    tenths = np.rint(100.0 * data(1000, 1)) / 10.0
+    tenths[:80] = 3.0
+    (line,) = examine(np.column_stack([tenths, data(1000, 2, seed=1)]))
+    assert "exactly 3 in 8" in line
+    assert "spread all by the resolution (--dither, in Python dither=True), or drop it" in line
+
+
 def test_continuous_columns_keep_their_bytes():
     np.testing.assert_array_equal(dither(data().round(3), 0), data().round(3))
 

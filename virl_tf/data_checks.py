@@ -26,6 +26,7 @@ TENTH_OF_NORMAL = 0.3  # what a tenth of normal values spans, in the median
 OUTLIERS = 0.01  # share of the rows that may be outliers
 MOST_TURNS = 3.0  # of an angle
 TURNS = {2.0 * np.pi: "2 pi", 360.0: "360"}  # and what they are called
+_DITHER = "by the resolution (--dither, in Python dither=True)"
 CUT = 0.02  # of a turn, within which values reach both of its ends
 AT_THE_ENDS = 1.0 / 12.0  # of a turn, where angles are a third as many as elsewhere, at least
 INFLATED = 10.0  # times that outliers stretch a standard deviation
@@ -125,7 +126,7 @@ def _refuse_row_numbers(columns: list[Column]) -> None:
 
 
 def dither(x: np.ndarray, seed: int) -> np.ndarray:
-    """Spread columns of few distinct values: uniform noise as wide as their resolution.
+    """Spread columns whose values repeat: uniform noise as wide as their resolution.
 
     What was recorded as k may have been anything from k - 1/2 to k + 1/2, and has a density then.
     No further than half-way to the next value, nor half of what values are apart in the median.
@@ -139,7 +140,7 @@ def dither(x: np.ndarray, seed: int) -> np.ndarray:
     """
     spread = x.copy()
     columns = _by_column(x, [str(i) for i in range(x.shape[1])])
-    for column in _coarse_ones(columns):
+    for column in _not_of_copies([c for c in columns if _is_coarse(c) or _repeats(c)], columns):
         i = int(column.name)
         noise = np.random.default_rng([seed, i]).uniform(-0.5, 0.5, len(x))
         gaps = np.diff(column.values)
@@ -150,13 +151,12 @@ def dither(x: np.ndarray, seed: int) -> np.ndarray:
     return spread
 
 
-def _coarse_ones(columns: list[Column]) -> list[Column]:
-    """Not those with another value in each of a few copied rows."""
-    coarse = [column for column in columns if _is_coarse(column)]
-    if coarse and len(columns) > 1:
-        different = len(np.unique(np.column_stack([column.x for column in columns]), axis=0))
-        coarse = [column for column in coarse if len(column.values) < different]
-    return coarse
+def _not_of_copies(found: list[Column], columns: list[Column]) -> list[Column]:
+    """Those found among the columns without another value in each of a few copied rows."""
+    if not found or len(columns) == 1:
+        return found
+    different = len(np.unique(np.column_stack([column.x for column in columns]), axis=0))
+    return [column for column in found if len(column.values) < different]
 
 
 def _by_column(x: np.ndarray, names: Sequence[str]) -> list[Column]:
@@ -205,13 +205,13 @@ def _sorted(columns: list[Column]) -> list[str]:
 
 
 def _coarse(columns: list[Column]) -> list[str]:
-    coarse = _coarse_ones(columns)
+    coarse = _not_of_copies([column for column in columns if _is_coarse(column)], columns)
     if not coarse:
         return []
     names = [column.name for column in coarse]
     shown = ", ".join(str(len(column.values)) for column in coarse[:MOST_NAMED])
     text = f"{shown} distinct values in {len(coarse[0].x)} rows, on which a density has spikes"
-    cure = "spread them by the resolution (--dither, in Python dither=True)"
+    cure = f"spread them {_DITHER}"
     if len(names) < len(columns):
         cure = f"{_drop(names)}, or {cure}"
     return [f"{_columns(names)}: {text}; {cure}."]
@@ -220,6 +220,12 @@ def _coarse(columns: list[Column]) -> list[str]:
 def _is_coarse(column: Column) -> bool:
     distinct = len(column.values)
     return 1 < distinct <= MOST_DISTINCT and len(column.x) >= REPEATS * distinct
+
+
+def _repeats(column: Column) -> bool:
+    """Whether values stand in several rows each; one that stands in many tells nothing of that."""
+    others = len(column.x) - column.counts.max()
+    return len(column.values) > 1 and bool(others >= REPEATS * (len(column.values) - 1))
 
 
 def _atoms(columns: list[Column]) -> list[str]:
@@ -231,6 +237,8 @@ def _atoms(columns: list[Column]) -> list[str]:
             value = column.values[column.counts.argmax()]
             text = f"{value:.6g} in {most} of {n} rows, where a density has a spike"
             cure = f"leave these rows out, or {_drop([column.name])}"
+            if _repeats(column):
+                cure = f"spread all {_DITHER}, or {_drop([column.name])}"
             lines.append(f"{_columns([column.name])}: exactly {text}; {cure}.")
     return lines
 

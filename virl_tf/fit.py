@@ -190,7 +190,7 @@ def fit(
         periodic: columns (names or numbers) that are angles in radians, or {column: whole turn}.
         support: bounds (lower, upper) of the columns: a number for all, [D] numbers, {column:
             number} or None each. The reward is -inf outside.
-        dither: spread columns of few distinct values by uniform noise as wide as their resolution.
+        dither: spread columns whose values repeat by uniform noise as wide as their resolution.
         seed: of everything random; the same seed on the same machine gives the same bytes.
         hparams: None (the preset `best` of hparams/presets.yaml over defaults.yaml), overrides of
             these {section: {key: value}}, a YAML file of such overrides, or a full `Hparams`.
