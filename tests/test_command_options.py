@@ -305,7 +305,7 @@ def test_the_expected_time_is_that_of_the_nearest_committed_runs(monkeypatch):
         return expected_time.expected_time(spec, stages or ("training",))
 
     assert expected(7) == (10.0, False, False, True)
-    assert not expected(5).other_size
+    assert not expected(5).of_smaller
     assert expected(50)[:2] == (30.0, False)
     assert expected(20, "training", "inference")[:2] == (34.0, False)
     assert np.isnan(expected(5, preset="smoke").seconds)
@@ -382,8 +382,8 @@ def test_the_expected_time_in_words():
     assert "; none is committed for 1 run more" in sentence([*minutes, Expected(float("nan"))], 1)
     bound = "at most 3 min of CPU time, 3 min on 1 worker, by the committed runs of preset paper"
     assert sentence([minutes[0], Expected(120.0, bound=True)], 1) == bound
-    grows = "about 2 min of CPU time, by the committed runs of preset paper, of other sizes"
-    assert sentence([Expected(120.0, bound=True, other_size=True)], None) == grows
+    grows = "about 2 min of CPU time, by the committed runs of preset paper, of smaller sizes"
+    assert sentence([Expected(120.0, bound=True, of_smaller=True)], None) == grows
     few = "about 20 min of CPU time, 10 min on 16 workers, by the committed runs"
     assert sentence([Expected(600.0)] * 2, 16) == few  # and not a sixteenth
     unusual = sentence([Expected(60.0, unusual=True)], 1)

@@ -44,13 +44,13 @@ class Expected(NamedTuple):
     Attributes:
         bound: they are those of the preset `paper`, which takes longer than the run's.
         unusual: the committed ones have other rows or dimensions.
-        other_size: ... or other numbers of components or modes.
+        of_smaller: ... or fewer components or modes.
     """
 
     seconds: float
     bound: bool = False
     unusual: bool = False
-    other_size: bool = False
+    of_smaller: bool = False
 
 
 def expected_time(spec: Specification, stages: Sequence[str] = ("training",)) -> Expected:
@@ -69,23 +69,24 @@ def expected_time(spec: Specification, stages: Sequence[str] = ("training",)) ->
             found = [_seconds(table[chosen], spec, preset, stage) for stage in stages]
             seconds = sum(seconds for seconds, _ in found)
             if np.isfinite(seconds):
-                bound, other_size = preset != spec.preset, any(far > 0 for _, far in found)
-                return Expected(seconds, bound, chosen is not same, other_size)
+                bound, of_smaller = preset != spec.preset, any(lacking > 0 for _, lacking in found)
+                return Expected(seconds, bound, chosen is not same, of_smaller)
     return Expected(float("nan"))
 
 
 def _seconds(
     rows: pd.DataFrame, spec: Specification, preset: str, stage: str
 ) -> tuple[float, float]:
-    """Of the nearest numbers of components and modes, and how far away these are in all."""
+    """Of the nearest numbers of components and modes, and by how many these are too few."""
     wanted = {"task": spec.task, "method": spec.method, "preset": preset, "stage": stage}
     for column, value in wanted.items():
         rows = rows[rows[column] == value]
-    away = 0.0
+    lacking = 0.0
     for column, number in (("components", spec.components), ("modes", spec.modes)):
         distance = (rows[column].astype(float) - number).abs()
-        rows, away = rows[distance == distance.min()], away + distance.min()
-    return float(rows["cpu_seconds"].mean()), away
+        rows = rows[distance == distance.min()]
+        lacking += max(0.0, number - rows[column].astype(float).max())
+    return float(rows["cpu_seconds"].mean()), lacking
 
 
 def times_of_units(units: Sequence[Unit]) -> list[Expected]:
@@ -102,10 +103,10 @@ def sentence(times: Sequence[Expected], workers: int | None) -> str:
     if not known:
         return "expected time unknown: no run of this task, method and preset is committed"
     bound = any(time.bound for time in times)
-    other_size = any(time.other_size for time in times)  # times grow with it
-    about = "at most" if bound and not other_size else "about"
+    of_smaller = any(time.of_smaller for time in times)  # times grow with it
+    about = "at most" if bound and not of_smaller else "about"
     total, by = sum(known), f" of preset {UPPER}" if bound else ""
-    by += ", of other sizes" if other_size else ""
+    by += ", of smaller sizes" if of_smaller else ""
     by += ", with other --rows or --dim" if any(time.unusual for time in times) else ""
     text = f"{about} {_duration(total)} of CPU time{_on(workers, known)}, by the committed runs{by}"
     missing = len(times) - len(known)
