@@ -246,13 +246,29 @@ def test_too_long_a_move_is_refused(finished, call, tmp_path):
     assert "steps must be an integer from 1 to 19" in " ".join(error.split())
 
 
-@pytest.mark.parametrize(("apart", "told"), [(0.1, False), (0.5, True)])
-def test_samples_at_unequal_times_are_told(apart, told, capsys):
+def test_episodes_at_unequal_times_are_resampled(capsys):
+    times = [0.1 * np.arange(31), 0.5 * np.arange(5), 0.1 * np.array([0, 1, 3, 4, 8, 9])]
+    values = [np.stack([3.0 * t, -t], axis=1) for t in times]  # at one speed
+    found = play_command._in_equal_steps(check_episodes(values, times=times))
+    assert "samples are 0.1 to 0.5 apart; a sample of the world is 0.1" in capsys.readouterr().err
+    assert found.times is None
+    for one, expected in zip(found.values, (31, 21, 10), strict=True):
+        assert one.shape == (expected, 2)
+        np.testing.assert_allclose(np.diff(one, axis=0), [[0.3, -0.1]] * (expected - 1))
+
+
+def test_a_gap_of_hours_is_not_filled():
+    times = [0.1 * np.arange(30), np.append(0.1 * np.arange(29), 5000.0), 0.3 * np.arange(9)]
+    values = [np.stack([t, -t], axis=1) for t in times]
+    with pytest.raises(InputError, match=r"episode 1 takes 5e\+04 times 0.1. Cut episodes where"):
+        play_command._in_equal_steps(check_episodes(values, times=times))
+
+
+def test_episodes_at_equal_times_stay_as_they_are(capsys):
     values = list(np.random.default_rng(0).normal(size=(2, 20, 2)))
-    times = [0.1 * np.arange(20), apart * np.arange(20)]
-    play_command._warn_of_unequal_steps(check_episodes(values, times=times))
-    text = " ".join(capsys.readouterr().err.split())
-    assert ("samples are 0.1 to 0.5 apart, and a move is so many samples" in text) is told
+    episodes = check_episodes(values, times=[0.1 * np.arange(20)] * 2)
+    assert play_command._in_equal_steps(episodes) is episodes
+    assert not capsys.readouterr().err
 
 
 def test_columns_without_a_move_are_refused_by_their_own_names(call, tmp_path):

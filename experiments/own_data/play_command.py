@@ -10,7 +10,7 @@ from virl_tf.demonstrations import DataOptions, Prepared, prepare
 from virl_tf.numerics import numpy_seed
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.trajectories.episodes import Episodes
+from virl_tf.trajectories.episodes import Episodes, in_equal_steps
 from virl_tf.trajectories.moves import MoveRows, Moves
 from virl_tf.validation import InputError, as_option, told
 
@@ -42,7 +42,8 @@ COLUMNS = ["seed", "mover"]
 PICTURED = (CHOSEN, POLICY, EM_BIC)  # movers, by how their names begin
 SHOWN = 150  # paths of each picture
 LONGER = 1.5  # than the longest demonstration is what is given time
-UNEQUAL = 1.5  # of the longest steps to the shortest, from which times are asked about
+UNEQUAL = 1.5  # of the longest steps to the shortest, from which episodes are resampled
+MOST_TIMES = 100  # as many samples as the longest episode has
 
 
 class Game(NamedTuple):
@@ -112,6 +113,7 @@ def play_file(
         InputError: data, options or a world that cannot be used, or an `out` of something else.
     """
     _check_moving(episodes)
+    episodes = _in_equal_steps(episodes)
     moves, console = Moves.of(episodes, request.steps), screen()
     rows = moves.rows(episodes, numpy_seed(fitted.seed, 0, "moves"))
     game = Game(fitted, request, episodes, moves, rows, out, console)
@@ -119,7 +121,6 @@ def play_file(
     tried.move(tried.positions.copy())
     numbers_by_name("--world: outcome()", tried.outcome(), COLUMNS)
     take_corrected(out, _identity(game), "world", "play.csv")
-    _warn_of_unequal_steps(episodes)
     folder = RunFolder.open(out, _identity(game))
     text = f"{len(rows.x)} moves of {len(episodes.values)} episodes, a new one every {moves.steps}"
     console.out(f"{text} samples; {out}")
@@ -145,17 +146,21 @@ def _check_moving(episodes: Episodes) -> None:
         raise InputError(f"{text}; leave out what does not move (--exclude {as_option(names)}).")
 
 
-def _warn_of_unequal_steps(episodes: Episodes) -> None:
-    """A world moves all by a sample at once, whatever the times say."""
+def _in_equal_steps(episodes: Episodes) -> Episodes:
+    """Resampled where times say that steps differ: a world moves all by a sample at once."""
     if episodes.times is None:
-        return
+        return episodes
     apart = np.concatenate([np.diff(times) for times in episodes.times])
-    low, high = np.quantile(apart, [0.05, 0.95])
-    if high > UNEQUAL * low:
-        warn(
-            f"--time: samples are {low:.3g} to {high:.3g} apart, and a move is so many samples, "
-            "whatever time they take. Resample the episodes in equal steps."
-        )
+    low, step, high = np.quantile(apart, [0.05, 0.5, 0.95])
+    if high <= UNEQUAL * low:
+        return episodes
+    text = f"--time: samples are {low:.3g} to {high:.3g} apart"
+    longest = int(np.argmax(episodes.durations))
+    if (times := episodes.durations[longest] / step) > MOST_TIMES * episodes.lengths.max():
+        name = f"{text}, and episode {episodes.names[longest]} takes {times:.3g} times {step:.3g}"
+        raise InputError(f"{name}. Cut episodes where nothing was recorded.")
+    warn(f"{text}; a sample of the world is {step:.3g}, in whose steps episodes are resampled.")
+    return in_equal_steps(episodes, step)
 
 
 def _identity(game: Game) -> dict[str, Any]:

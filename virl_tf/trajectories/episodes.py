@@ -292,6 +292,17 @@ def resample(episodes: Episodes, num_steps: int, phase: str) -> Float64[np.ndarr
     return np.stack(rows)
 
 
+def in_equal_steps(episodes: Episodes, step: float) -> Episodes:
+    """Each episode of a duration at equal times about a `step` apart, straight between samples."""
+    sizes = 1 + np.rint(episodes.durations / step).astype(int)
+    phases = zip(sizes, sample_phases(episodes, "time"), episodes.values, strict=True)
+    values = [
+        _at(np.linspace(0.0, 1.0, max(size, FEWEST_STEPS)), own, np.asarray(rows, np.float64))
+        for size, own, rows in phases
+    ]
+    return episodes._replace(values=values, times=None)
+
+
 def at_samples(
     paths: Float64[np.ndarray, "N T D"], episodes: Episodes, phase: str
 ) -> list[np.ndarray] | np.ndarray:
