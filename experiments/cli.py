@@ -323,8 +323,8 @@ def play_command(
         str,
         options.given(
             "FILE.py",
-            "Your Python file with World(n, seed): .positions \\[n, D] at the start, .move(targets "
-            "\\[n, D]) for one sample, .outcome() -> {name: number}.",
+            "Your Python file with World(n, seed): .positions \\[n, D] at the start (targets count "
+            "then), .move(targets \\[n, D]) for one sample, .outcome() -> {name: number}.",
         ),
     ],
     episode: options.Episode = None,
@@ -391,9 +391,8 @@ def infer_command(
         Option(
             "--search/--fixed",
             help="Add and prune components first, or keep one set of them, as in our runs of the "
-            "paper; default: search, but not for all contexts, nor below --temperature 1 or with "
-            "--support on one fit's reward that carries an EM mixture: a policy starts from its "
-            "draws.",
+            "paper; default: search; none for all contexts, below --temperature 1, or with "
+            "--support on one reward with an EM mixture, whose draws are the start.",
         ),
     ] = None,
     steps: Annotated[
@@ -434,7 +433,7 @@ def infer_command(
         options.given(
             "FILE.py:NAME",
             "Your Python function of points [N, D] (for all contexts of rows \\[c, x]) that is "
-            "true where the policy may go.",
+            "true where the policy may go; default NAME: support.",
         ),
     ] = None,
     out: Annotated[

@@ -149,16 +149,14 @@ EPISODE_HELP = "Tells a table's episodes apart; default: episode_index, episode 
 Episode = Annotated[str | None, given("COLUMN", EPISODE_HELP)]
 TIME_HELP = "When samples were taken; default: timestamp or time, or equal steps."
 Time = Annotated[str | None, given("COLUMN", TIME_HELP)]
-ARRAY_HELP = (
-    "Of an .npz with several arrays; of .hdf5 A,B,... side by side (default: observations)."
-)
+ARRAY_HELP = "Which array of an .npz; of .hdf5 A,B,... side by side (default: observations)."
 ArrayName = Annotated[str | None, given("NAME", ARRAY_HELP)]
 COLUMNS_HELP = "Columns to use (of arrays x0, x1, ...; of .hdf5 an array, or NAME.0 of it)."
 Columns = Annotated[str | None, given("A,B,...", COLUMNS_HELP)]
 Exclude = Annotated[str | None, given("A,B,...", "Columns to leave out; default: none.")]
 CONTEXTS_HELP = "Columns that are the situation: the reward is of the others."
 Contexts = Annotated[str | None, given("A,B,...", CONTEXTS_HELP)]
-GROUP_HELP = "Rows of one label in it are held out together; a context may be it."
+GROUP_HELP = "Rows of one label here are held out together; it may be a context."
 Group = Annotated[str | None, given("COLUMN", GROUP_HELP)]
 PERIODIC_HELP = "Columns that are angles; a whole turn is 2 pi or = it."
 Periodic = Annotated[str | None, given("A,B=360,...", PERIODIC_HELP)]

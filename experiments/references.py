@@ -34,8 +34,8 @@ LABELS = {
     "em_bic": "EM, components by BIC",
     "em_grown": "EM, as in q*_0 of `best`",
     "em_target": "EM, components of the target",
-    "best_1c": "best possible, 1 component",
-    "best_10c": "best possible, 10 components",
+    "best_1c": "VIPS on the truth, 1c",
+    "best_10c": "VIPS on the truth, 10c",
 }
 OF_RUNS = tuple(name for name in LABELS if not name.startswith("best_"))
 SWEEP_COMPONENTS = 10  # "of the policy", where runs of several policies share the references
@@ -89,8 +89,8 @@ FITS: dict[str, Callable[[Demonstrated], Density]] = {
     "em_bic": lambda of: of.once(bic_mixture),
     "em_grown": lambda of: of.once(describe_density),
     "em_target": lambda of: of.once(em_mixture, min(len(of.task.mode_centers), len(of.x))),
-    "best_1c": lambda of: best_possible(of.task, of.x, 1, of.seed),
-    "best_10c": lambda of: best_possible(of.task, of.x, 10, of.seed),
+    "best_1c": lambda of: fitted_to_truth(of.task, of.x, 1, of.seed),
+    "best_10c": lambda of: fitted_to_truth(of.task, of.x, 10, of.seed),
 }
 
 
@@ -99,9 +99,9 @@ def fit_references(names: Iterable[str], of: Demonstrated) -> dict[str, Density]
     return {name: FITS[name](of) for name in names}
 
 
-def best_possible(task: Task, x: np.ndarray, num_components: int, seed: int) -> Mixture:
-    """The reverse-KL optimum of a mixture of this size, as VIPS on the true density finds it from a
-    k-means start.
+def fitted_to_truth(task: Task, x: np.ndarray, num_components: int, seed: int) -> Mixture:
+    """A policy of this size, by VIPS on the true density from a k-means start: an optimum of the
+    reverse KL, but a local one.
     """
     start = kmeans_start(x, num_components, numpy_seed(seed, 0, "initial policy"))
     fitted = fit_policy(

@@ -59,8 +59,6 @@ SMALL = {
     "run gaussians": ["--preset", "smoke", *TINY, *NETWORK],
     "run grid_walker": ["--preset", "smoke", "--steps", "3", *TINY, *NETWORK],
     "run path_planning": ["--preset", "smoke", "--steps", "4", *TINY, *NETWORK],
-    "run obstacle_field": ["--preset", "smoke", "--steps", "2", *TINY, *NETWORK],
-    "run hall": ["--preset", "smoke", "--modes", "3", *TINY, *NETWORK],
     "fit": [],
     "play": ["--runs", "20", *TINY, *NETWORK],
     "judge": ["--splits", "1", *TINY, *NETWORK],
@@ -71,6 +69,8 @@ SMALL = {
     "sweep obstacles": [*ONE, *TINY, *NETWORK],
     "sweep waving_experts": [*ONE, *TINY, *NETWORK],
     "sweep experts": [*ONE, *TINY, *NETWORK],
+    "sweep obstacle_field": [*ONE, "--steps", "2", *TINY, *NETWORK],
+    "sweep hall": [*ONE, "--modes", "3", *TINY, *NETWORK],
     # In D = 20 a policy takes minutes; test_ablation_command infers one.
     "ablate": ["--only", "best", *ABLATION],
     "ablate gaussians --table open_choices": ["--only", "paper", *ABLATION],

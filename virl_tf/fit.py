@@ -183,8 +183,9 @@ def fit(
             held out; None: chosen by the likelihood of held-out rows under EM.
         contexts: [N, C] array, tensor or data frame of the situation of each demonstration: then
             the reward is R(c, x) and the policy q(x | c) (docs/contexts.md). None: there are none.
-        held_out: share of the demonstrations that only the score sees; 0: none. Once they are
-            scored, an EM mixture that the reward is averaged with is fitted to them, too.
+        held_out: share of the demonstrations that only the score sees; 0, or where these were fewer
+            than ten: none. Once they are scored, an EM mixture that the reward is averaged with is
+            fitted to them, too.
         groups: [N] labels, e.g. of people: demonstrations of one label are held out together, from
             score and training alike. Equal rows are a group, too, unless that links most groups.
         periodic: columns (names or numbers) that are angles in radians, or {column: whole turn}.
@@ -192,7 +193,7 @@ def fit(
             number} or None each. The reward is -inf outside.
         dither: spread columns whose values repeat by uniform noise as wide as their resolution.
         seed: of everything random; the same seed on the same machine gives the same bytes.
-        hparams: None (the preset `best` of hparams/presets.yaml over defaults.yaml), overrides of
+        hparams: None (defaults.yaml and, for V-IRL, the preset `best` over it), overrides of
             these {section: {key: value}}, a YAML file of such overrides, or a full `Hparams`.
         directory: keep config, metrics, checkpoints and result here. The same call again continues
             a stopped run and returns a finished one, on which `evaluate` is not called.

@@ -59,7 +59,7 @@ def draw_figure_2b(
         figure,
         "Recovered rewards against the number of the expert's modes",
         f"1c, 10c: components of the training policy; {BANDS}; grey: densities of the same "
-        "demonstrations without a reward, and the best that a policy could be",
+        "demonstrations without a reward, and policies that VIPS fits to the truth",
     )
     save(figure, out / "figure_2b")
 

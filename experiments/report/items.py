@@ -239,7 +239,7 @@ FIGURES = (
         a stable solution; more modes with as many components | tested below, under Claims
         spread over the seeds | band of one standard deviation; diverged runs as crosses on the
             upper edge
-        (not in the paper) | grey: KDE alone, EM, and the best possible policies of 1 and 10
+        (not in the paper) | grey: KDE alone, EM, and policies fitted to the truth, of 1 and 10
             components
         """),
         "gaussians",

@@ -92,7 +92,7 @@ class RunUnit:
 
 @dataclass(frozen=True)
 class ReferenceUnit:
-    """KDE, EM and the best possible fits for one target and its demonstrations."""
+    """KDE, EM, and policies fitted to the truth of one target and its demonstrations."""
 
     spec: Specification  # of V-IRL: its target, demonstrations and bandwidth
 
