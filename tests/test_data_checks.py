@@ -3,7 +3,15 @@
 import re
 from pathlib import Path
 
-from virl_tf.data_checks import ATOM, COPIES, FEWEST_ROWS, dither, examine, examine_angles
+from virl_tf.data_checks import (
+    ATOM,
+    ATOM_OF_NEXT,
+    COPIES,
+    FEWEST_ROWS,
+    dither,
+    examine,
+    examine_angles,
+)
 from virl_tf.validation import InputError, check_demonstrations
 
 import numpy as np
@@ -82,11 +90,19 @@ WARNED = {
     ),
     "at rest but for noise": (
         beside(np.where(RNG.random(1000) < 0.92, 1e-17 * data()[:, 1], data()[:, 2])),
-        r"column 'x3': \d\d distinct values in 1000 rows",
+        r"column 'x3': exactly .* in 9\d\d of 1000 rows.*leave these rows out",
     ),
     "a stand-in": (
         beside(np.where(RNG.random(1000) < 0.08, -999.0, data()[:, 2])),
         "column 'x3': exactly -999 in",
+    ),
+    "a few stand-ins": (
+        beside(np.append(data()[:-9, 0], [-5.0] * 9)),
+        "column 'x3': exactly -5 in 9 of 1000 rows",
+    ),
+    "zero in half of few rows": (
+        np.column_stack([data(200), np.maximum(data(200)[:, 0], 0.0)]),
+        r"column 'x3': exactly 0 in \d+ of 200 rows.*leave these rows out",
     ),
     "everything twice": (np.concatenate([data(), data()]), "50% of the rows repeat another one"),
     "rounded and twice": (np.concatenate([data().round(3)] * 2), "50% of the rows repeat"),
@@ -334,12 +350,17 @@ def test_a_value_that_many_contexts_have_is_no_spike():
     assert "exactly 0.5 in 30 of 300 rows" in line
 
 
+def test_of_a_few_rows_none_is_far_away():
+    assert examine(np.array([[0.0, 1.0], [0.1, 2.0], [90.0, 3.5], [0.2, 5.0]])) == []
+
+
 def test_the_documentation_has_the_shares_from_which_copies_are_told():
     page = (Path(__file__).parents[1] / "docs" / "own-demonstrations.md").read_text()
     assert COPIES == ATOM == 1.0 / 20.0
     assert "| a twentieth of the rows or more repeat others" in page
     assert FEWEST_ROWS == 5
-    assert "| one value in a twentieth of the rows, at least five " in page
+    assert "| one value in a twentieth of the rows, or five times as often as any other, " in page
+    assert ATOM_OF_NEXT == 5.0
     x = data(1000)
     assert examine(np.concatenate([x, x[:52]])) == []  # 4.9 %
     assert len(examine(np.concatenate([x, x[:53]]))) == 1  # 5.03 %

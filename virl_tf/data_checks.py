@@ -14,10 +14,11 @@ from virl_tf.validation import InputError, as_option, shortened
 MOST_NAMED = 5  # columns that one line names
 FEWEST_ROWS = 5  # in which a straight line is no coincidence
 FEWEST_IDS = 20  # different whole numbers, among 30, that are none either
-FEWEST_SORTED = 10  # rows whose order is none either: one in 10! / 2
+FEWEST_SORTED = 10  # rows whose order is none either: one in 10! / 2; and that show a spread
 MOST_DISTINCT = 100  # values of a column that is not continuous
 REPEATS = 1.5  # rows to each of them
-ATOM = 0.05  # share of the rows with one and the same value
+ATOM = 0.05  # share of the rows with one and the same value ...
+ATOM_OF_NEXT = 5.0  # ... or of those with the next most frequent one
 COPIES = 0.05  # share of the rows that repeat another
 DIGITS = 8  # significant ones, with which a column counts as rounded
 FLAT, FLAT_CONTEXT = 1e-7, 1e-5  # standard deviation over the largest number; of contexts
@@ -47,7 +48,8 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int
 
     Continuous data of 30 rows or more gives none, nor does it when rounded to 3 digits of its
     spread, but for tails as heavy as Cauchy's (outliers) and positive numbers over powers of ten.
-    Rows that repeat others count from `COPIES` of all rows on, one value of a column from `ATOM`.
+    Rows that repeat others count from `COPIES` of all rows on, one value of a column from `ATOM`
+    or from `ATOM_OF_NEXT` times any other on, and outliers among ten rows or more.
 
     Args:
         names: of the D columns; None: x0, x1, ...
@@ -218,8 +220,9 @@ def _coarse(columns: list[Column]) -> list[str]:
 
 
 def _is_coarse(column: Column) -> bool:
-    distinct = len(column.values)
-    return 1 < distinct <= MOST_DISTINCT and len(column.x) >= REPEATS * distinct
+    """Whether few values stand in several rows each, as two always do."""
+    two = len(column.values) == 2 and len(column.x) >= REPEATS * 2
+    return two or (len(column.values) <= MOST_DISTINCT and _repeats(column))
 
 
 def _repeats(column: Column) -> bool:
@@ -233,7 +236,9 @@ def _atoms(columns: list[Column]) -> list[str]:
     lines = []
     for column in columns:
         n, most = len(column.x), column.counts.max()
-        if not _is_coarse(column) and most >= max(FEWEST_ROWS, ATOM * n):
+        next_most = np.sort(column.counts)[-2] if len(column.counts) > 1 else n
+        enough = max(FEWEST_ROWS, min(ATOM * n, ATOM_OF_NEXT * next_most))
+        if not _is_coarse(column) and most >= enough:
             value = column.values[column.counts.argmax()]
             text = f"{value:.6g} in {most} of {n} rows, where a density has a spike"
             cure = f"leave these rows out, or {_drop([column.name])}"
@@ -325,7 +330,9 @@ def _width(z: np.ndarray) -> float:
 
 def _outliers(columns: list[Column]) -> list[str]:
     """Few rows that decide a column's scale: all others shrink to a point beside them."""
-    lines = []
+    lines: list[str] = []
+    if len(columns[0].x) < FEWEST_SORTED:
+        return lines
     for column in columns:
         x = column.x
         distance = np.abs(x - np.median(x))
