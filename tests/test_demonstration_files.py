@@ -165,12 +165,14 @@ def test_labels_that_mean_missing_elsewhere_are_text(tmp_path):
         load_demonstrations(path, group="condition")
 
 
-def test_labels_may_be_the_index_of_a_parquet_file(tmp_path):
+def test_labels_may_be_the_index_of_a_parquet_file(tmp_path, capsys):
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(who=np.arange(30) // 3).set_index("who")
     found = load_demonstrations(written(tmp_path / "x.parquet", frame), group="who")
     assert found.columns == ["a", "b"]
     assert list(found.groups) == list(np.arange(30) // 3)
+    capsys.readouterr()
     assert load_demonstrations(tmp_path / "x.parquet").groups is None
+    assert "the table's index 'who' is no column" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_context_may_say_which_rows_are_held_out_together(tmp_path):
@@ -258,6 +260,31 @@ def test_decimal_commas_without_a_line_of_names_are_told(tmp_path):
     path = written(tmp_path / "x.csv", "\n".join(lines))
     with pytest.raises(InputError, match="they seem to have decimal commas"):
         load_demonstrations(path)
+
+
+@pytest.mark.parametrize("names", [[], ["a"]])
+def test_decimal_commas_between_commas_are_told(names, tmp_path):
+    values = np.random.default_rng(0).normal(20.0, 5.0, 60)
+    lines = [f"{value:.3f}".replace(".", ",") for value in values]
+    path = written(tmp_path / "x.csv", "\n".join([*names, *lines]))
+    with pytest.raises(InputError, match=r"'\d+,\d{3}' looks like a number with a decimal comma"):
+        load_demonstrations(path)
+
+
+def test_pairs_of_whole_numbers_are_no_decimal_commas(tmp_path):
+    pairs = np.random.default_rng(0).integers(0, 1000, (60, 2))
+    lines = [f"{first},{second}" for first, second in pairs]
+    found = load_demonstrations(written(tmp_path / "x.csv", "\n".join(lines)))
+    np.testing.assert_array_equal(found.x, pairs)
+
+
+def test_a_line_of_whole_numbers_above_others_is_one_of_names(tmp_path, capsys):
+    found = load_demonstrations(written(tmp_path / "x.csv", "\n".join(["2,5", *LINES])))
+    assert found.columns == ["2", "5"]
+    assert len(found.x) == len(LINES)
+    assert "the first line was taken for the names 2,5" in " ".join(capsys.readouterr().err.split())
+    among_whole_ones = written(tmp_path / "y.csv", "\n".join(["2,5", "3,1", *LINES]))
+    assert len(load_demonstrations(among_whole_ones).x) == len(LINES) + 2
 
 
 def test_row_names_that_r_wrote_are_left_out(tmp_path):

@@ -11,13 +11,13 @@ from virl_tf.mixture import Mixture, gaussian
 from virl_tf.policy_fit import schedule as policy_schedule
 from virl_tf.policy_fit import steps as policy_steps
 from virl_tf.policy_fit import watch as policy_watch
-from virl_tf.policy_fit.elbo import Measured, measured
 from virl_tf.policy_fit.schedule import AFTER_SEARCH, FIXED
 from virl_tf.policy_fit.start import constrained_start, spread_start, standard_conditional_start
 from virl_tf.policy_fit.steps import Steps
 from virl_tf.policy_fit.targets import within
 from virl_tf.policy_fit.watch import Watch
 from virl_tf.reward import Reward
+from virl_tf.vips.elbo import Measured, measured
 from virl_tf.vips.vips import VipsHistory, target_rows_at_once
 
 import numpy as np

@@ -61,6 +61,7 @@ FLOORS = [
             "vips.slopes",
             "vips.trust_region",
             "vips.vips",
+            "vips.elbo",
             "vips.conditional",
             "vips.improve",
             "vips.adaptive",
@@ -70,7 +71,7 @@ FLOORS = [
     ["negatives", "irl", "pooling", "score", "summary"],
     ["observers", "event_files", "picture"],
     [
-        *("policy_fit", "policy_fit.targets", "policy_fit.elbo", "policy_fit.start"),
+        *("policy_fit", "policy_fit.targets", "policy_fit.start"),
         *("policy_fit.watch", "policy_fit.schedule", "policy_fit.steps"),
     ],
     [

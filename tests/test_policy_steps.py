@@ -7,10 +7,10 @@ from virl_tf.hparams import search_hparams
 from virl_tf.mixture import Mixture, without_light
 from virl_tf.numerics import split_seed
 from virl_tf.observers import StepBar
-from virl_tf.policy_fit.elbo import DRAWS, Measured, measured
 from virl_tf.policy_fit.steps import LEAST_WEIGHT, STEPS_AFTER_SPLIT, Steps
 from virl_tf.policy_fit.watch import Watch
 from virl_tf.vips.adaptive import budget_of
+from virl_tf.vips.elbo import DRAWS, Measured, measured
 from virl_tf.vips.vips import default_samples, step_options
 
 import numpy as np

@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 
 import virl_tf
 from virl_tf import irl, pooling
@@ -171,6 +172,18 @@ def test_the_pool_is_a_geometric_mean_and_the_policys_target(improve):
     np.testing.assert_allclose(pooled.reward(GRID), expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(improve.targets[-1](GRID), pooled.reward(GRID))
     np.testing.assert_allclose(pooled.policy.means, state.policy.means + 0.1)
+
+
+def test_a_policy_that_lost_a_mode_goes_on_from_the_mixtures_components(improve):
+    problem, state, hparams = start(VIRL, policy={"start": "mixture"}, loop=POOLED)
+    reward = state.reward.pooled(1.0)
+    own = irl.initial_policy(problem, 2, "mixture")
+    lost = own._replace(means=own.means[:1] + tf.zeros_like(own.means))
+    assert pooling.better_start(own, reward, problem, hparams) is own
+    found = pooling.better_start(lost, reward, problem, hparams)
+    np.testing.assert_array_equal(found.means, own.means)
+    as_in_the_paper = replace(hparams, policy=replace(hparams.policy, start="kmeans"))
+    assert pooling.better_start(lost, reward, problem, as_in_the_paper) is lost
 
 
 @pytest.mark.parametrize("dropped", [0, 2])

@@ -55,6 +55,12 @@ def test_another_width_is_refused(reward, shape):
     assert str(shape) in str(error.value)
 
 
+@pytest.mark.parametrize("shape", [(2,), (3, 5, 2)])
+def test_the_log_density_is_of_rows(reward, shape):
+    with pytest.raises(InputError, match=r"log_prob takes rows \[N, D\], not \["):
+        reward.log_prob(np.zeros(shape))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.int64, np.uint8])
 def test_other_number_formats(reward, dtype):
     x = np.array([[0, 1], [2, 3], [1, 0]], dtype)

@@ -79,8 +79,11 @@ def test_a_file_that_is_no_keras_file(tmp_path, content):
 
 
 def test_a_folder(tmp_path):
-    with pytest.raises(InputError, match="no reward file"):
+    with pytest.raises(InputError, match=r"no reward file .*reward\.keras"):
         load_reward(tmp_path)
+    reward, rows = make_reward([make_network()]), np.random.default_rng(0).normal(size=(5, 2))
+    reward.as_keras().save(tmp_path / "reward.keras")
+    np.testing.assert_array_equal(load_reward(tmp_path)(rows), reward(rows))
 
 
 def test_another_keras_model(tmp_path):

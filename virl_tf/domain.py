@@ -192,7 +192,7 @@ def _bound(side: str, given: Any, fill: float, names: Sequence[str]) -> np.ndarr
             raise
         raise InputError(
             f"support: the {side} bounds must be a number, {len(names)} numbers (one per column) "
-            f"or a mapping of columns to numbers, got {given!r}."
+            f"or a mapping of columns to numbers, got {told(given)}."
         ) from error
     return bound
 

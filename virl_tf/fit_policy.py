@@ -14,7 +14,6 @@ from virl_tf.contexts import Where, drawn, places
 from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
 from virl_tf.observers import StepBar
-from virl_tf.policy_fit.elbo import DRAWS, measured
 from virl_tf.policy_fit.schedule import KEPT_SHARES, schedule_of, step_hparams
 from virl_tf.policy_fit.start import (
     conditional_start,
@@ -35,6 +34,7 @@ from virl_tf.validation import (
     check_seed,
 )
 from virl_tf.vips.adaptive import budget_of
+from virl_tf.vips.elbo import DRAWS, measured
 from virl_tf.vips.slopes import check_slopes, slopes_say_all
 from virl_tf.vips.vips import Target, step_options, target_rows_at_once
 

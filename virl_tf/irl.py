@@ -71,7 +71,7 @@ class Info(NamedTuple):
 
 def init(problem: Problem, method: Method, num_components: int, hparams: Hparams) -> State:
     """q~_0, and q*_0 as the reward without any network."""
-    policy = _initial_policy(problem, num_components, hparams.policy.start)
+    policy = initial_policy(problem, num_components, hparams.policy.start)
     base, exponent, of_mixture = _first_base(problem, method, policy, hparams.loop.prior)
     capacity = hparams.loop.num_iterations if method.base == "reward" else 1
     network = hparams.network
@@ -101,7 +101,7 @@ def _first_base(
     return base, float(prior != "flat"), 0.0
 
 
-def _initial_policy(problem: Problem, num_components: int, start: str) -> Policy:
+def initial_policy(problem: Problem, num_components: int, start: str) -> Policy:
     """q~_0, by the name of its start: with contexts what that says of x given c.
 
     A k-means cluster of rows [c, x] tells little of how x depends on c, so EM goes on from there:

@@ -7,18 +7,21 @@ networks and EM err in different places, and what only one of them says vanishes
 import numpy as np
 import tensorflow as tf
 
+from virl_tf.conditional import Policy
 from virl_tf.contexts import DRAWS, Places, Where, drawn
 from virl_tf.discriminator.fit import FitInfo
 from virl_tf.fusion import Fusion
 from virl_tf.hparams import Hparams, known
 from virl_tf.importance import normalise
-from virl_tf.irl import Clock, Info, State, make_info
+from virl_tf.irl import Clock, Info, State, initial_policy, make_info
 from virl_tf.methods import Method
 from virl_tf.negatives import Negatives
 from virl_tf.numerics import split_seed
 from virl_tf.problem import Problem
 from virl_tf.reward import Reward, evaluate
 from virl_tf.shapes import Array, Float64
+from virl_tf.vips.elbo import DRAWS as DRAWS_OF_ELBO
+from virl_tf.vips.elbo import measured
 from virl_tf.vips.improve import improve
 
 EXPONENTS = np.linspace(0.0, 1.0, 21)
@@ -45,11 +48,31 @@ def pool(state: State, problem: Problem, hparams: Hparams) -> tuple[State, Info]
     weighted = Negatives(x, normalise(evaluate(reward, x) - log_mu, in_each))
     sample_seconds = clock.lap()
 
+    start = better_start(state.policy, reward, problem, hparams)
     policy_seed = split_seed(seed, t, "policy")
-    policy, history = improve(state.policy, reward, policy_seed, hparams.policy, problem.contexts)
+    policy, history = improve(start, reward, policy_seed, hparams.policy, problem.contexts)
     seconds = (sample_seconds, 0.0, clock.lap())
     info = make_info(t, NOT_TRAINED, False, weighted, history, seconds, exponent)
     return State(t + 1, policy, reward, state.network, state.dropped, np.array(True)), info
+
+
+def better_start(policy: Policy, reward: Reward, problem: Problem, hparams: Hparams) -> Policy:
+    """The policy, or EM's components that it started from, where these are clearly better on the
+    pooled reward.
+
+    A component at a few rows far from all others loses its weight for good where the first networks
+    have not yet found these rows; the pooled reward has them.
+    """
+    if hparams.policy.start != "mixture":
+        return policy
+    start = initial_policy(problem, policy.num_components, hparams.policy.start)
+    where: Where = DRAWS_OF_ELBO
+    if problem.num_contexts:
+        where = _where(problem, DRAWS_OF_ELBO)
+    of_start, of_policy = (
+        measured(one, reward.log_prob, where, problem.seed) for one in (start, policy)
+    )
+    return start if of_start.beats(of_policy) else policy
 
 
 def of_all_rows(reward: Reward, problem: Problem, *more: np.ndarray) -> Reward:

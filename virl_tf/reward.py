@@ -109,8 +109,15 @@ class Reward(NamedTuple):
 
         Of angles only the turn in `domain` counts; elsewhere it is -inf, so that a policy has each
         mode once.
+
+        Raises:
+            InputError: x is no matrix.
         """
         x = tf.cast(x, DENSITY)
+        if x.shape.rank not in (2, None):
+            raise InputError(
+                f"log_prob takes rows [N, D], not {list(x.shape)}; reward(x) takes [..., D]."
+            )
         values = self.log_base(x) + self.networks.sum_logits(self.features(x))
         return self._bounded(x, values)
 

@@ -22,6 +22,7 @@ NORMALISER_DRAWS = 20_000
 DRAWS_IN_CONTEXT = 200  # for the normaliser of each held-out row's context
 MOST_IN_CONTEXTS = 2000  # held-out rows, each with a normaliser of its own
 CLEAR = 2.0  # standard errors by which a difference counts
+UNSURE_LACK = 0.2  # nats each that count as clear where rows of one group have no standard error
 CHANCE = 1e-3  # that a density which is the truth counts as one that misses a row
 
 
@@ -71,6 +72,8 @@ class Score(NamedTuple):
     def behind_em(self, name: str) -> bool:
         """Whether the density of this name is clearly less likely than EM, or misses rows."""
         mean, error = self._over_em(name)
+        if np.isnan(error):
+            error = UNSURE_LACK / CLEAR if self.rows > 1 else np.inf
         return mean < -CLEAR * error or (mean < 0.0 and self.missed.get(name, 0) > 0)
 
     def _over_em(self, name: str) -> tuple[float, float]:

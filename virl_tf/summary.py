@@ -21,7 +21,6 @@ from virl_tf.score import REWARD, Score, score
 
 FEW_EFFECTIVE = 0.01  # of the importance weights, or of the normaliser's draws
 LEAST_LACK = 0.01  # nats each, below which being behind EM makes no fit worth less
-UNSURE_LACK = 0.2  # ... where rows of a single group have no standard error
 
 
 class FitWarning(UserWarning):
@@ -218,9 +217,11 @@ def score_warnings(found: Score | None) -> list[str]:
         )
     if by := _lack(found, "policy"):
         text = "held-out demonstrations are less likely under the policy than under EM"
-        how = "infer --components"
-        how += ", fit_policy with contexts=" if found.num_contexts else ", fit_policy"
-        cure = f"it misses some of them. Fit one with more components to the reward ({how})."
+        how = "with more components to the reward (infer --components, fit_policy"
+        how += (
+            " with contexts=), or in one context (infer --context)" if found.num_contexts else ")"
+        )
+        cure = f"it misses some of them. Fit one {how}."
         if found.over_em[REWARD]["mean"] < found.over_em["policy"]["mean"]:
             cure = "it is as good as the reward lets it be."
         warned.append(f"{text}, by {by:.2g} nats each: {cure}")
@@ -235,7 +236,6 @@ def _lack(found: Score, name: str) -> float:
     """By how many nats a density is behind EM; 0 if that is little or not clear. Paired differences
     of like densities scatter little, so that the least lack is soon clear.
     """
-    by, error = -found.over_em[name]["mean"], found.over_em[name]["standard_error"]
+    by = -found.over_em[name]["mean"]
     worth = by >= LEAST_LACK or found.missed.get(name, 0) > 0
-    unknown = found.rows > 1 and np.isnan(error) and by >= UNSURE_LACK
-    return by if unknown or (worth and found.behind_em(name)) else 0.0
+    return by if worth and found.behind_em(name) else 0.0

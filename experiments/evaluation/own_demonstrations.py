@@ -15,12 +15,12 @@ from virl_tf.numerics import DENSITY, split_seed
 from virl_tf.persistence.encoding_file import load_encoding, save_encoding
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.run_folder import RunFolder
-from virl_tf.policy_fit.elbo import measured
 from virl_tf.policy_fit.start import conditional_start, reward_start
 from virl_tf.policy_fit.targets import Support, within
 from virl_tf.reward import Reward
 from virl_tf.score import CLEAR
 from virl_tf.validation import InputError
+from virl_tf.vips.elbo import measured
 
 import numpy as np
 import tensorflow as tf

@@ -28,6 +28,7 @@ from experiments.screen import warn
 
 _WRONG_DESCRIPTION = LookupError, TypeError, AttributeError
 MOST_NAMED = 5  # rows that an error names
+MOST_LOOKED_AT = 1000  # rows, for decimal commas
 MOST_PACKED = 100  # bytes that one of a .parquet file may unpack to, above MAX_UNPACKED_BYTES
 # Not in quotes, nor within a name or a label, such as "joint#1", "joint #1" or "walk 1 #A".
 _COMMENT = re.compile(r'("[^"]*")|(?:^\s*#|\s+#+(?:\s|$)).*$')
@@ -88,7 +89,7 @@ def load_demonstrations(
     if kind in (".csv", ".parquet"):
         # A number that is a context is one, however it is written.
         labels = [] if group is None or group in contexts else [group]
-        frame = with_index(read_table(path, labels), {group, *contexts})
+        frame = with_index(read_table(path, labels), {group, *contexts}, path)
     else:
         x = load_array(path) if kind == ".npy" else _read_npz(path, array)
         check_two_axes(x, f"{path}: ")
@@ -131,12 +132,15 @@ def read_table(path: Path, labels: Sequence[str] = ()) -> pd.DataFrame:
     return _read_csv(path, labels) if path.suffix.lower() == ".csv" else _read_parquet(path)
 
 
-def with_index(frame: pd.DataFrame, wanted: Collection[str | None]) -> pd.DataFrame:
+def with_index(frame: pd.DataFrame, wanted: Collection[str | None], path: Path) -> pd.DataFrame:
     """A table with those `wanted` as columns: of a .parquet file that pandas wrote they may be its
     index.
     """
-    index = [name for name in frame.index.names if name is not None]
-    found = [name for name in index if name in wanted and name not in frame]
+    index = [name for name in frame.index.names if name is not None and name not in frame]
+    found = [name for name in index if name in wanted]
+    if left := [name for name in index if name not in wanted]:
+        names = ", ".join(map(repr, left))
+        _warn_once(path, names, f"the table's index {names} is no column, so it is left out.")
     return frame.reset_index(level=found) if found else frame
 
 
@@ -157,6 +161,8 @@ def _read_csv(path: Path, labels: Sequence[str]) -> pd.DataFrame:
     except (OSError, csv.Error, pd.errors.ParserError) as error:
         raise InputError(f"{path} is not a .csv file of numbers: {reason(error)}.") from error
     width = frame.shape[1]
+    if separator == ",":
+        _refuse_decimal_commas(path, place + named)
     if separator == r"\s+" and width == 1 < len(cells):
         cells = [" ".join(cells)]  # one name of several words
     if separator != r"\s+" and len(cells) == width - 1 and frame.iloc[:, -1].isna().all():
@@ -175,6 +181,23 @@ def _read_csv(path: Path, labels: Sequence[str]) -> pd.DataFrame:
     if texts is not None:
         found[label] = texts[frame.columns[names.index(label)]].str.strip()
     return found
+
+
+def _refuse_decimal_commas(path: Path, place: int) -> None:
+    """Raises InputError where every other column has what stands behind a decimal comma: digits
+    alone, of which some begin with a 0, beside whole numbers that do not.
+    """
+    cells = _rows_below(path, ",", place, dtype=str, nrows=MOST_LOOKED_AT)
+    if cells is None or cells.shape[1] % 2 == 1 or cells.isna().any(axis=None):
+        return
+    columns = [cells[i].str.strip() for i in cells]
+    before, behind = columns[::2], columns[1::2]
+    whole = all(column.str.fullmatch(r"[-+]?(0|[1-9]\d*)").all() for column in before)
+    if whole and all(
+        column.str.fullmatch(r"\d+").all() and column.str.match(r"0\d").any() for column in behind
+    ):
+        text = f"'{before[0][0]},{behind[0][0]}' looks like a number with a decimal comma"
+        raise InputError(f"{path}: {text}; separate columns by ';', or write decimal points.")
 
 
 def _rows_below(path: Path, separator: str, place: int, **options: Any) -> pd.DataFrame | None:
@@ -196,17 +219,19 @@ def _rows_below(path: Path, separator: str, place: int, **options: Any) -> pd.Da
 def _are_pandas_own(cells: list[str], path: Path, separator: str, place: int) -> bool:
     """Whether a first line 0,1,2 of numbers is how pandas numbers columns without names, and not a
     row: so it is unless a column has whole numbers and others, all of which pandas writes alike.
+    Other whole numbers are, too, if none of them stands there twice and no row has any.
     """
     own = [str(i) for i in range(len(cells))]
     if len(cells) > 1 and cells == ["", *own[:-1]]:
         return True  # above its index
-    if cells != own:
+    numbered = len(cells) > 1 and all(map(str.isdecimal, cells)) and len(set(cells)) == len(cells)
+    if cells != own and not numbered:
         return False
     rows = _rows_below(path, separator, place + 1, dtype=str)
     if rows is None:
-        return True
+        return cells == own
     whole = [rows[i].dropna().str.fullmatch(r"\s*[-+]?\d+\s*") for i in rows]
-    if any(column.any() and not column.all() for column in whole):
+    if any(column.any() and (cells != own or not column.all()) for column in whole):
         return False
     names = ",".join(cells)
     text = f"the first line was taken for the names {names}, as pandas numbers columns"

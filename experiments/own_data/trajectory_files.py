@@ -303,7 +303,7 @@ def _needed(frame: pd.DataFrame, file: TrajectoryFile, of_episodes: bool) -> lis
 def _table(path: Path, file: TrajectoryFile, labels: Sequence[str]) -> pd.DataFrame:
     """With its episodes, times and contexts as columns; `labels` as of `read_table`."""
     wanted = {*EPISODE_COLUMNS, *TIME_COLUMNS, file.episode, file.time, *file.contexts}
-    return with_index(read_table(path, labels), wanted)
+    return with_index(read_table(path, labels), wanted, path)
 
 
 def _of_table(frame: pd.DataFrame, file: TrajectoryFile) -> Episodes:

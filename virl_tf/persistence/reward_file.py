@@ -33,7 +33,7 @@ _DAMAGED = (
 
 
 def load_reward(path: Path | str) -> Reward:
-    """The reward in a `.keras` file written by `Reward.as_keras().save(path)`.
+    """The reward in a `.keras` file of `Reward.as_keras().save(path)`, or in a run's folder.
 
     Only the arrays are used: Keras, which would build whatever the file describes, is not asked.
 
@@ -41,6 +41,8 @@ def load_reward(path: Path | str) -> Reward:
         InputError: no such file, not a Keras file, or one that holds something else.
     """
     path = check_path(path)
+    if path.is_dir():
+        path = path / "reward.keras"
     if not path.is_file():
         raise InputError(f"no reward file {path}.")
     try:

@@ -9,11 +9,11 @@ import tensorflow as tf
 from virl_tf.conditional import Policy, is_broken
 from virl_tf.mixture import Mixture, without_light
 from virl_tf.numerics import DENSITY, compiled, specs_of, split_seed
-from virl_tf.policy_fit.elbo import DRAWS, Measured, measured
 from virl_tf.policy_fit.watch import Watch
 from virl_tf.shapes import Array, Float64
 from virl_tf.vips.adaptive import KL_BOUND, Budget, Search
 from virl_tf.vips.conditional import conditional_steps
+from virl_tf.vips.elbo import DRAWS, Measured, measured
 from virl_tf.vips.vips import StepOptions, Target, VipsHistory, default_samples, vips_steps
 
 # Of a component, times 1 / K: half of a heavy one may be worth more than a lighter one; and the

@@ -150,6 +150,6 @@ def _check_values(values: Any, x: Float64[Array, "N D"]) -> None:
         )
     if not np.isfinite(values).any():
         raise InputError(
-            f"log_prob is finite at none of {len(x)} points drawn from the initial policy; "
-            "give an initial_policy that meets its support."
+            f"log_prob is finite at none of {len(x)} points drawn from the initial policy: "
+            "it is of another place. Give an initial_policy where it is finite."
         )
