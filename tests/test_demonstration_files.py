@@ -262,10 +262,10 @@ def test_decimal_commas_without_a_line_of_names_are_told(tmp_path):
         load_demonstrations(path)
 
 
-@pytest.mark.parametrize("names", [[], ["a"]])
-def test_decimal_commas_between_commas_are_told(names, tmp_path):
-    values = np.random.default_rng(0).normal(20.0, 5.0, 60)
-    lines = [f"{value:.3f}".replace(".", ",") for value in values]
+@pytest.mark.parametrize(("names", "width"), [([], 1), ([], 2), (["a,b"], 2)])
+def test_decimal_commas_between_commas_are_told(names, width, tmp_path):
+    values = np.random.default_rng(0).normal(20.0, 5.0, (60, width))
+    lines = [",".join(f"{value:.3f}".replace(".", ",") for value in row) for row in values]
     path = written(tmp_path / "x.csv", "\n".join([*names, *lines]))
     with pytest.raises(InputError, match=r"'\d+,\d{3}' looks like a number with a decimal comma"):
         load_demonstrations(path)
