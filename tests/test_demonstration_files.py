@@ -53,6 +53,8 @@ def written(path, content):
         ("x.csv", "\ufeff" + "\r\n".join(["a, b", *LINES]), ["a", "b"]),
         ("x.csv", "\n".join(["'a';\"b c\"", *LINES]).replace(",", ";"), ["'a'", "b c"]),
         ("x.csv", "\n".join(LINES).replace(",", "\t"), ["x0", "x1"]),
+        ("x.csv", "\n".join(["sep=;", *LINES]).replace(",", ";"), ["x0", "x1"]),
+        ("x.csv", "\n".join(["sep=;", "a,b", *LINES]).replace(",", ";"), ["a", "b"]),
         ("x.csv", "\n".join(LINES).replace(",", "  "), ["x0", "x1"]),
         ("x.csv", pd.DataFrame(X).to_csv(index=False), ["0", "1"]),
         (

@@ -286,6 +286,8 @@ def _first_lines(path: Path) -> tuple[str, str, int]:
     comment, place = "", 0
     with path.open(encoding="utf-8-sig") as file:
         for place, line in enumerate(map(str.strip, file)):
+            if place == 0 and re.fullmatch(r"sep=.?", line):  # Excel's; cells tell, too
+                continue
             if line and not line.startswith("#"):
                 return comment, line, place
             comment = line.lstrip("# ") or comment
