@@ -268,7 +268,7 @@ def test_rejected_is_the_share_of_draws_outside_the_support():
 
 @pytest.mark.parametrize(
     ("half_width", "num_components", "share"),
-    [(3.0, 1, 0.95), (3.0, 3, 0.95), (1.0, 1, 0.5)],
+    [(3.0, 1, 0.985), (3.0, 3, 0.985), (1.0, 1, 0.75)],  # of six seeds at least 0.993 and 0.78
 )
 def test_the_policy_stays_within_the_support(half_width, num_components, share):
     # A flat floor outside the box would have infinite mass: the policy would grow without end, and
