@@ -233,10 +233,10 @@ def test_the_ridge_stays_when_em_goes_on(monkeypatch):
 
 def test_modes_of_fewer_rows_than_there_are_folds_lose_one_of_them_at_most():
     rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(6), 3)
-    centres = 10.0 * rng.standard_normal((6, 3))
-    z = centres[labels] + 0.1 * rng.standard_normal((18, 3))
-    parts = _folds(merges_of(z), [6], 0, None)
+    labels = np.repeat(np.arange(24), 3)
+    centres = 10.0 * rng.standard_normal((24, 5))
+    z = centres[labels] + 0.1 * rng.standard_normal((72, 5))
+    parts = _folds(merges_of(z), [24], 0, None)
     assert all(len(set(labels[part])) == len(part) for part in parts)
 
 
