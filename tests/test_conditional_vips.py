@@ -275,6 +275,21 @@ def test_what_is_nowhere_finite_moves_nothing():
     assert all(np.isfinite(array).all() for array in new)
 
 
+@pytest.mark.parametrize("part", ["curvature", "slope"])
+def test_an_expert_whose_surrogate_is_no_number_stays(part):
+    old = policy()
+    acting = conditional._acting(old, tf.constant(contexts()), np.ones(C))
+    curvature = np.tile(np.eye(D + C), (3, 1, 1))
+    slope = np.ones((3, D + C))
+    {"curvature": curvature, "slope": slope}[part][0] = np.nan
+    alive, bound = tf.constant([True] * 3), tf.constant(0.1, tf.float64)
+    surrogates = tf.constant(curvature), tf.constant(slope)
+    new, kl = conditional._moved(old, acting, *surrogates, alive, bound)
+    for name in ("gains", "offsets", "scale_trils"):
+        np.testing.assert_allclose(getattr(new, name)[0], getattr(old, name)[0], atol=1e-12)
+    np.testing.assert_allclose(kl[1:], 0.1, rtol=1e-6)
+
+
 def test_contexts_of_a_step_that_are_equal_in_a_column_do_not_break_it(monkeypatch):
     monkeypatch.setattr(conditional, "MOST_CONTEXTS", 20)
     c = contexts(400)

@@ -15,7 +15,7 @@ from virl_tf.importance import normalise
 from virl_tf.methods import EIM, GEIM, METHODS, VIRL
 from virl_tf.mixture import resized
 from virl_tf.negatives import classes, draw_negatives
-from virl_tf.numerics import DENSITY
+from virl_tf.numerics import DENSITY, numpy_seed
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward
@@ -27,7 +27,7 @@ from virl_tf.policy_fit.start import (
 from virl_tf.pooling import _exponent, _scored, log_likelihoods, pool
 from virl_tf.problem import make_problem
 from virl_tf.reward import CumulativeReward
-from virl_tf.score import _beside_policy, log_normaliser, score
+from virl_tf.score import _beside_policy, log_inside, log_normaliser, score
 from virl_tf.tasks.experts import RandomExperts
 from virl_tf.vips.conditional import conditional_steps
 from virl_tf.vips.vips import step_options
@@ -122,6 +122,13 @@ def test_all_densities_of_a_problem_are_conditional():
     for density in (found.estimate, found.prior, found.mixture):
         total = np.exp(density.log_prob(grid)).sum() * (x[1] - x[0]) ** 2
         assert total == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_policy_starts_as_the_condition_of_a_start_on_all_columns():
+    found, start, _ = state(policy={"start": "kmeans"})
+    of_all = em_start(found.demonstrations.numpy(), 2, numpy_seed(0, 0, "initial policy"))
+    for array, expected in zip(start.policy, conditioned(of_all, C), strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
 def test_the_pools_normaliser_is_that_of_each_context():
@@ -336,6 +343,21 @@ def test_of_many_held_out_contexts_some_are_scored(monkeypatch):
     scored = score(ROWS, start.reward, *densities, 0, np.arange(N))
     assert scored.rows == 7
     assert np.isfinite(scored.log_likelihood["KDE"]["standard_error"])
+    of_x = np.log(ROWS.std(axis=0)[C:]).sum()  # whatever the units of contexts
+    assert scored.log_volume == pytest.approx(of_x)
+
+
+def test_the_share_inside_of_bounds_is_each_contexts_own():
+    """Of x ~ N(c, 1) where x must be positive."""
+    zero, one = np.zeros((1, 1)), np.ones((1, 1, 1))
+    arrays = np.zeros(1), zero, np.zeros((1, 1, 1)), one, zero, one
+    of_context = ConditionalMixture(*(tf.constant(array) for array in arrays))
+    sides = ([-np.inf, 0.0], [np.inf, np.inf], [0.0, 0.0])
+    positive = Domain(*(tf.constant(side, tf.float64) for side in sides))
+    reward = make_reward([], dim=2).of_policy(of_context)._replace(domain=positive)
+    where = Places(tf.constant([[0.0], [50.0]], tf.float64), 4000)
+    found = log_inside(of_context, reward, where, 0)
+    np.testing.assert_allclose(found, np.log([0.5, 1.0]), atol=0.06)
 
 
 def test_of_many_held_out_contexts_some_decide_the_exponent(monkeypatch):

@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+from tests.shared import make_reward
+
 NAMES = ["heading", "speed"]
 TURN = 2.0 * np.pi
 
@@ -77,10 +79,11 @@ def test_the_gradient_passes_through_angles_and_other_columns():
 )
 def test_points_outside_of_bounds_are_minus_infinity(support):
     domain = make_domain(angles(1.0), NAMES, support=support)
-    points = tf.constant([[50.0, 0.5], [0.0, -0.1], [0.0, 1.1], [0.0, 1.0]], tf.float64)
-    np.testing.assert_array_equal(domain.contains(points), [True, False, False, True])
-    values = domain.bounded(points, tf.ones(4, tf.float64)).numpy()
-    np.testing.assert_array_equal(values, [1.0, -np.inf, -np.inf, 1.0])
+    points = [[50.0, 0.5], [0.0, -0.1], [0.0, 1.1], [0.0, 0.0], [0.0, 1.0]]
+    points = tf.constant(points, tf.float64)  # the last two at a bound
+    np.testing.assert_array_equal(domain.contains(points), [True, False, False, True, True])
+    values = domain.bounded(points, tf.ones(5, tf.float64)).numpy()
+    np.testing.assert_array_equal(values, [1.0, -np.inf, -np.inf, 1.0, 1.0])
 
 
 @pytest.mark.parametrize("support", [None, (-1.0, 1.0), (None, {"speed": 1.0})])
@@ -89,6 +92,15 @@ def test_what_is_infinite_is_outside_and_what_is_no_number_stays_none(support):
     points = tf.constant([[np.inf, 0.0], [0.0, -np.inf], [np.nan, 0.0], [0.0, 0.0]], tf.float64)
     values = domain.bounded(points, tf.constant([np.nan, np.nan, np.nan, 1.0], tf.float64))
     np.testing.assert_array_equal(values, [-np.inf, -np.inf, np.nan, 1.0])
+
+
+def test_of_an_angle_one_turn_has_a_density():
+    domain = make_domain(angles(1.0), NAMES, periodic=["heading"])
+    reward = make_reward([])._replace(domain=domain)
+    turns = [[1.0 + turn, 0.5] for turn in (0.0, TURN, -TURN)]
+    values = reward.log_prob(tf.constant(turns, tf.float64)).numpy()
+    assert np.isfinite(values[0])
+    np.testing.assert_array_equal(values[1:], -np.inf)
 
 
 @pytest.mark.parametrize(

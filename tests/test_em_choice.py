@@ -225,13 +225,23 @@ def test_rows_are_few_by_the_numbers_of_a_covariance(n, d, few):
     assert are_few(n, d) == few
 
 
+@pytest.mark.parametrize(
+    ("covariances", "most"),
+    [(FULL, 4), (Covariances("full", 1e-3), 20), (Covariances("tied", 1e-3), 30)],
+)
+def test_rows_can_tell_so_many_components_apart(covariances, most):
+    """Sixty in two dimensions: 5 (D + 1) for each, or D + 1, or two."""
+    assert choice.most_components(60, 2, covariances) == most
+    assert choice.most_components(1, 2, covariances) == 1
+
+
 def test_a_column_counts_by_what_two_means_leave_of_it():
     rng = np.random.default_rng(0)
     gaussian = rng.normal(size=100_000)
     standardised = (gaussian - gaussian.mean()) / gaussian.std()
     assert left_by_two_means(standardised) == pytest.approx(1.0 - 2.0 / np.pi, abs=0.01)
     assert left_by_two_means(np.repeat([-1.0, 1.0], 50)) == pytest.approx(0.0, abs=1e-12)
-    assert left_by_two_means(np.zeros(10)) <= 1.0
+    assert left_by_two_means(np.zeros(10)) == 1.0
 
 
 def test_fewer_different_rows_than_components_are_no_error(recwarn):

@@ -7,12 +7,14 @@ from virl_tf.em.few_rows import (
     RIDGES,
     STARTS,
     Choice,
+    _folds,
     _Judged,
     _rank,
     _Rows,
     mean_of_starts,
 )
 from virl_tf.em.growth import Grown
+from virl_tf.em.merging import merges_of
 from virl_tf.em.shrunk import SHARED, from_clusters
 from virl_tf.em.stacking import ONE_WIDTH, WIDTHS
 from virl_tf.tasks import RandomGaussians
@@ -71,12 +73,24 @@ def kl(q, p, seed):
     return likelihood(q, draws) - likelihood(p, draws)
 
 
-def test_each_choice_counts_with_all_of_its_starts(monkeypatch):
+@pytest.mark.parametrize("apart", [0.0, 5.0])
+def test_each_choice_counts_with_all_of_its_starts(monkeypatch, apart):
     shared.few_choices(monkeypatch)
+    chosen, mixtures = [], _Rows.mixtures
+
+    def recorded(self, choice, number):
+        if number == STARTS:  # in folds it is another
+            chosen.append(choice)
+        return mixtures(self, choice, number)
+
+    monkeypatch.setattr(_Rows, "mixtures", recorded)
     x = np.random.default_rng(0).standard_normal((24, 3))
-    x[:12] += 5.0
+    x[:12] += apart
     growth = mean_of_starts(x, 0)
-    assert len(growth.grown) <= AVERAGED * STARTS
+    assert len(chosen) == AVERAGED
+    starts = [STARTS if choice.components > 1 else 1 for choice in chosen]
+    assert (1 in starts) == (apart == 0.0)
+    assert len(growth.grown) == sum(starts)
     assert {one.ridge for one in growth.grown} <= set(RIDGES)
     mixture = growth.mixture(x)
     assert growth.shares == ONE_WIDTH
@@ -201,7 +215,7 @@ def test_shared_covariances_are_one_choice():
     rng = np.random.default_rng(9)
     x = rng.standard_normal((50, 12))
     x[:, 3] += 8.0 * rng.choice([-0.5, 0.5], 50)
-    assert SHARED in {one.pseudo_rows for one in mean_of_starts(x, 0).grown}
+    assert mean_of_starts(x, 0).grown[0].pseudo_rows == SHARED
 
 
 @pytest.mark.usefixtures("few_choices")
@@ -215,6 +229,15 @@ def test_the_ridge_stays_when_em_goes_on(monkeypatch):
     trils = growth.mixture(x).scale_trils
     variances = np.asarray(tf.matmul(trils, trils, transpose_b=True))[:, 1, 1]
     assert variances.min() > 0.9 * width * RIDGES[0] * x[:, 1].var()
+
+
+def test_modes_of_fewer_rows_than_there_are_folds_lose_one_of_them_at_most():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(24), 3)
+    centres = 10.0 * rng.standard_normal((24, 5))
+    z = centres[labels] + 0.1 * rng.standard_normal((72, 5))
+    parts = _folds(merges_of(z), [24], 0, None)
+    assert all(len(set(labels[part])) == len(part) for part in parts)
 
 
 def test_the_narrowest_of_those_as_likely_come_first():

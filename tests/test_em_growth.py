@@ -10,6 +10,7 @@ from virl_tf.em.growth import (
     SHARING,
     STARTS,
     Grown,
+    Growth,
     go_on,
     grow,
     grow_once,
@@ -40,6 +41,7 @@ from virl_tf.em.stacking import (
     ONE_WIDTH,
     WIDER,
     WIDTHS,
+    as_good,
     background_gaussian,
     in_widths,
     mean_density,
@@ -161,6 +163,14 @@ def test_one_gaussian_of_further_rows_is_unbiased_and_knows_its_mean_is_an_estim
     found = of_further_rows(z, from_clusters(z, 1, 0), nu=0.0, ridge=0.0)
     np.testing.assert_allclose(found.means[0], z.mean(axis=0))
     np.testing.assert_allclose(found.covariances[0], (1 + 1 / 7) * np.cov(z.T))
+
+
+def test_what_has_grown_of_few_rows_ends_as_further_rows_are():
+    x = np.random.default_rng(0).standard_normal((20, 2))
+    one = Grown(0.0, 0.0, from_clusters(x, 1, 0), ridge=0.0)
+    growth = Growth([one], shift=np.zeros(2), scale=np.ones(2), few=True)
+    expected = (1 + 1 / 20) * np.cov(x.T)
+    np.testing.assert_allclose(growth.mixture(x).covariances[0], expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("nu", [1.0, SHARED])
@@ -301,6 +311,13 @@ def test_growth_ends_where_a_split_empties_a_component_and_gains_next_to_nothing
     growths = len(PSEUDO_ROWS) + len(STARTS) - 1 + RESTARTS
     assert len(rounds) == growths * PATIENCE
     assert found.num_components in STARTS
+
+
+def test_what_lacks_less_than_a_standard_error_is_as_good():
+    lack = np.tile([-1.0, 1.0], 50)  # of a hundred rows: a standard error of 0.1
+    assert as_good(lack + 0.09)
+    assert not as_good(lack + 0.15)
+    assert as_good(lack + 0.15, errors=2.0)
 
 
 def test_a_mean_of_densities_counts_where_held_out_rows_are_clearly_likelier_under_it():

@@ -10,10 +10,12 @@ from virl_tf import FitWarning, InputError, fit, irl, load
 from virl_tf.demonstrations import DataOptions, prepare
 from virl_tf.domain import Domain
 from virl_tf.irl import Info
+from virl_tf.kde import fit_kde
 from virl_tf.mixture import Mixture, gaussian
 from virl_tf.reward import CumulativeValues
 from virl_tf.score import NORMALISER_DRAWS, log_inside, mean_and_error, normaliser_error, score
 from virl_tf.summary import _of_rows, reward_in_words, score_warnings, training_warnings
+from virl_tf.tasks import RandomGaussians
 
 import numpy as np
 import pandas as pd
@@ -21,6 +23,7 @@ import pytest
 import tensorflow as tf
 import yaml
 
+from experiments.evaluation.distances import distances_of
 from tests import tiny
 from tests.shared import contents, make_mixture, make_reward
 
@@ -99,6 +102,34 @@ def test_history_has_a_row_per_iteration_and_one_of_the_pooling(fitted):
     assert (
         (history.effective_sample_size >= 1.0) & (history.effective_sample_size <= 64.001)
     ).all()
+
+
+# By networks and steps alone: neither reward nor policy starts from EM's mixture or is averaged.
+BY_NETWORKS = {
+    "network": {"num_layers": 2, "layer_size": 32},
+    "training": {"num_epochs": 15, "batch_size": 50, "weight_average": 0.9},
+    "kde": {"estimator": "kernel", "bandwidth": 0.3, "bandwidth_scale": "absolute"},
+    "policy": {"start": "standard_normal"},
+    "loop": {
+        "num_iterations": 5,
+        "num_negatives": 4000,
+        "prior": "moments",
+        "mixture_average": False,
+    },
+}
+
+
+def test_a_density_is_recovered_that_the_kernels_blur():
+    """Of seeds 0 to 4 the reward's I-projection is 0.04, 0.08, 0.16, 0.04, 0.09 times the kernels',
+    which is 0.6 to 1.4, and the policy's 0.02 to 0.05 times.
+    """
+    task = RandomGaussians(4, seed=0)
+    x, _ = task.exact_samples(1500, seed=0)
+    result = fit(x, "virl", 8, seed=0, hparams=BY_NETWORKS, held_out=0.0)
+    distances = distances_of(task, x)
+    of_kernels = distances.of_density(fit_kde(x, BY_NETWORKS["kde"]["bandwidth"]))
+    assert distances.of_reward(result.reward, result.policy) < 0.15 * of_kernels
+    assert distances.of_density(result.policy) < 0.15 * of_kernels
 
 
 @pytest.mark.parametrize("fitted", ["virl"], indirect=True)
@@ -276,6 +307,10 @@ def test_few_groups_are_enough(sizes, method):
             "not distinguishable on 60 rows, which are more likely under the reward by 0.1 nats ",
         ),
         (-0.1, "less likely under the reward by 0.1 nats each (standard error 0.2)."),
+        (0.3, "not distinguishable on 60 rows"),
+        (-0.3, "not distinguishable on 60 rows"),
+        (0.41, "explains these demonstrations better than EM, by 0.41 nats each"),
+        (-0.41, "EM explains these demonstrations better than the recovered reward, by 0.41"),
         (-0.5, "EM explains these demonstrations better than the recovered reward, by 0.5 nats"),
         (np.nan, "Nothing is known of the recovered reward's normaliser"),
     ],

@@ -267,9 +267,10 @@ def test_only_rewards_that_are_sums_converge(method):
 
 
 @pytest.mark.usefixtures("improve")
-def test_without_min_gain_nothing_is_dropped():
+@pytest.mark.parametrize("loss", [2.0, CHANCE, float("nan")])
+def test_without_min_gain_nothing_is_dropped(loss):
     problem, state, hparams = start(VIRL)
-    state, info = irl.step(state, problem, VIRL, RecordingFitter([2.0]), hparams)
+    state, info = irl.step(state, problem, VIRL, RecordingFitter([loss]), hparams)
     assert (info.dropped, int(state.dropped), int(state.reward.networks.count)) == (0, 0, 1)
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from experiments.evaluation.known_truth import DRAWS, Truth, proposal_of
 from experiments.result_files import columns_of
 from tests import tiny
-from tests.shared import make_mixture, make_reward
+from tests.shared import make_mixture, make_network, make_reward
 
 OVERRIDES = ["network.layer_size=8", "network.batch_norm=false", "training.num_epochs=2"]
 OVERRIDES += ["policy.update_steps=2", "loop.num_iterations=2", "loop.num_negatives=500"]
@@ -65,7 +65,8 @@ def test_the_truth_is_told_by_other_demonstrations_than_those_of_the_run():
 def test_a_rewards_constant_does_not_matter():
     """A reward that is a log density plus a constant has that density's distance."""
     truth, base = Truth(Known(), seed=0), make_mixture()
-    reward = make_reward([], base=base)
+    constant = make_network().times(0.0)._replace(output_bias=np.array([40.0], np.float32))
+    reward = make_reward([constant], base=base)
     expected = truth.of_density(base)
     assert truth.of_reward(reward, Known.density) == pytest.approx(expected, abs=0.1)
     halved = make_reward([], base=base, base_exponent=0.5, mixture=base, mixture_exponent=0.5)

@@ -139,11 +139,3 @@ def test_both_classes_are_split(problem, fraction, subtracted):
         expected = logit_data(points, None, subtracted, problem.features)
         for found, wanted in zip(part.experts, expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
-
-
-def test_as_many_negatives_of_each_half_are_held_out(problem, fusion, base):
-    x = draw_negatives(fusion, base, VIRL, N, SEED).x
-    marked = tf.constant(np.arange(float(N)) < N / 2)  # of the policy
-    held_out, _ = classes(problem, Negatives(x, tf.cast(marked, x.dtype)), None, 0.1)
-    of_policy = np.asarray(held_out.negatives.weights) > 1.5  # e, and 1 of the estimate's
-    assert np.sum(of_policy) == np.sum(~of_policy) == 10

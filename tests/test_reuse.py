@@ -199,14 +199,16 @@ def test_a_search_draws_as_many_less(gradients, full):
     assert samples(3) == -(-full // 4)
 
 
-def test_every_evaluation_of_a_search_is_counted():
+@pytest.mark.parametrize("reused_steps", [0, 2])
+def test_every_evaluation_of_a_search_is_counted(reused_steps):
     seen = []
 
     def target(x):
         count = tf.py_function(lambda x: seen.append(len(x)) or np.float64(0.0), [x], tf.float64)
         return gaussian(x) + count
 
-    hparams = search_hparams({"num_rounds": 2, "steps_per_round": 3, "reused_steps": 2})
+    few = {"num_rounds": 2, "steps_per_round": 3, "reused_steps": reused_steps}
+    hparams = search_hparams(few)
     search(make_mixture(2), target, SEED, OPTIONS, hparams)
     assert sum(seen) == budget_of(2, 2, hparams).evaluations
 

@@ -15,6 +15,7 @@ from tests.shared import gradient, make_mixture, make_network, make_reward
 
 # Rewards are about 10 in size and their networks are float32.
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-4}
+BOX = Domain(*(tf.constant([v, v], tf.float64) for v in (0.0, 2.5, 0.0)))
 
 
 def expected(reward, x, networks, base_exponent=1.0):
@@ -175,6 +176,15 @@ def test_gradient_is_that_of_base_and_networks(reward, networks, points):
     )
 
 
+def test_the_gradient_of_densities_with_exponents_is_that_of_differences(points):
+    exponents = {"base_exponent": 0.3, "mixture_exponent": 0.7}
+    reward, step = make_reward([], mixture=make_mixture(2, seed=5), **exponents), 1e-5
+    steps = [
+        (reward(points + step * e) - reward(points - step * e)) / (2.0 * step) for e in np.eye(2)
+    ]
+    np.testing.assert_allclose(gradient(reward, points), np.stack(steps, axis=1), atol=1e-6)
+
+
 # --- rewards made from others ---------------------------------------------------------------------
 
 
@@ -265,11 +275,13 @@ def grown(reward, points):
     ]
 
 
+@pytest.mark.parametrize("domain", [EVERYWHERE, BOX])
 @pytest.mark.parametrize("base_exponent", [0.0, 0.5, 1.0])
-def test_cached_values_are_the_reward(points, networks, base_exponent):
-    reward = make_reward(networks, base_exponent=base_exponent)
+def test_cached_values_are_the_reward(points, networks, base_exponent, domain):
+    reward = make_reward(networks, base_exponent=base_exponent)._replace(domain=domain)
     for count, found in enumerate(grown(reward, points)[1]):
         assert found.dtype == np.float64
+        assert np.isneginf(found).any() == (domain is BOX)
         np.testing.assert_allclose(found, reward.truncate(count)(points), rtol=1e-6, atol=1e-6)
 
 
@@ -387,9 +399,6 @@ def test_many_points_are_evaluated_a_few_at_once(monkeypatch, reward, points):
     assert empty_stack(1, 14, 2, 8).rows_at_once == 4  # where inputs are more
     found = reward_module.evaluate(reward, tf.constant(points))
     np.testing.assert_allclose(found, whole, rtol=1e-6)
-
-
-BOX = Domain(*(tf.constant([v, v], tf.float64) for v in (0.0, 2.5, 0.0)))
 
 
 @pytest.mark.parametrize("domain", [EVERYWHERE, BOX])

@@ -25,8 +25,3 @@ def test_chance_is_that_of_the_held_out_points():
     assert not found_nothing(fit_info(1.5, chance=1.6), 1e-3)
     assert found_nothing(fit_info(1.0, chance=1.0), 1e-3)
     assert found_nothing(fit_info(1.0, chance=np.nan), 1e-3)
-
-
-@pytest.mark.parametrize("loss", [CHANCE, 2.0, np.nan])
-def test_as_in_the_paper_no_loss_ends_a_run(loss):
-    assert not found_nothing(fit_info(loss), None)

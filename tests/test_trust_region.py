@@ -1,4 +1,4 @@
-from virl_tf.vips.trust_region import update_components, update_weights
+from virl_tf.vips.trust_region import gate_eta, update_components, update_weights
 
 import numpy as np
 import pytest
@@ -217,3 +217,13 @@ def test_a_heavy_gain_brings_back_a_component_of_vanishing_weight():
     found, kl = new_weights([0.0, -700.0], [0.0, 1e4], 10.0)
     assert kl == pytest.approx(10.0, rel=1e-6)
     assert found[1] > -10.0
+
+
+def test_the_bound_holds_though_one_context_of_many_gains_a_lot():
+    """There alone the gate wants to go far, and it knows hardly any other expert."""
+    shares = np.full((1000, 2), 0.5)
+    shares[:, 0] *= 1.0 - 2e-16
+    gains = np.zeros((1000, 2))
+    gains[0, 1] = 1e4
+    _, kl = gate_eta(*(tf.constant(array) for array in (np.log(shares), gains, np.float64(1e-5))))
+    assert float(kl) <= 1e-5 * (1.0 + 1e-9)
