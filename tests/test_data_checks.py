@@ -5,7 +5,6 @@ from pathlib import Path
 
 from virl_tf.data_checks import (
     ATOM,
-    ATOM_OF_NEXT,
     COPIES,
     FEWEST_ROWS,
     dither,
@@ -350,6 +349,17 @@ def test_a_value_that_many_contexts_have_is_no_spike():
     assert "exactly 0.5 in 30 of 300 rows" in line
 
 
+def test_a_row_that_is_there_five_times_is_no_stand_in():
+    x = data(1000)
+    assert examine(np.concatenate([x, [x[7]] * 4])) == []
+
+
+def test_a_narrow_mode_of_rounded_numbers_is_no_stand_in():
+    x = data(1000)
+    x[:30, 1] *= 1e-4
+    assert examine(x.round(3)) == []
+
+
 def test_of_a_few_rows_none_is_far_away():
     assert examine(np.array([[0.0, 1.0], [0.1, 2.0], [90.0, 3.5], [0.2, 5.0]])) == []
 
@@ -359,8 +369,7 @@ def test_the_documentation_has_the_shares_from_which_copies_are_told():
     assert COPIES == ATOM == 1.0 / 20.0
     assert "| a twentieth of the rows or more repeat others" in page
     assert FEWEST_ROWS == 5
-    assert "| one value in a twentieth of the rows, or five times as often as any other, " in page
-    assert ATOM_OF_NEXT == 5.0
+    assert "| one value in a twentieth of the rows, or if no other repeats, at least five " in page
     x = data(1000)
     assert examine(np.concatenate([x, x[:52]])) == []  # 4.9 %
     assert len(examine(np.concatenate([x, x[:53]]))) == 1  # 5.03 %

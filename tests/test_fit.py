@@ -322,6 +322,20 @@ def test_the_verdict_says_what_the_rows_can_tell(mean, said):
     assert told in virl_tf.Score(60, {}, over, 0.0, 0.0, 1.0, em_components=3).verdict
 
 
+@pytest.mark.parametrize(
+    ("rows", "mean", "said"),
+    [
+        (20, 5.0, "better than EM, by 5 nats each (no standard error of one row or group)"),
+        (20, -5.0, "EM explains these demonstrations better"),
+        (20, 0.1, "not distinguishable"),
+        (1, -5.0, "not distinguishable"),
+    ],
+)
+def test_the_verdict_of_rows_without_a_standard_error(rows, mean, said):
+    over = {"recovered reward": {"mean": mean, "standard_error": np.nan}}
+    assert said in virl_tf.Score(rows, {}, over, 0.0, 0.0, 1.0).verdict
+
+
 def test_the_error_of_the_normaliser_counts():
     """A reward that is EM differs from it by that error alone, the same on all rows."""
     em = make_mixture(3)
@@ -346,7 +360,7 @@ def test_rows_of_a_group_count_as_one():
         assert found.log_likelihood[name] == pytest.approx(once.log_likelihood[name])
     alone = score(rows, reward, policy, kde, em, 0, np.zeros(20, int))
     assert np.isnan(alone.over_em["policy"]["standard_error"])
-    assert alone.behind_em("policy") is (alone.over_em["policy"]["mean"] < -0.2)
+    assert alone.behind_em("policy")
     assert "nats each (no standard error of one row or group)" in alone.verdict
 
 

@@ -246,21 +246,40 @@ def test_too_long_a_move_is_refused(finished, call, tmp_path):
     assert "steps must be an integer from 1 to 19" in " ".join(error.split())
 
 
-def test_episodes_at_unequal_times_are_resampled(capsys):
-    times = [0.1 * np.arange(31), 0.5 * np.arange(5), 0.1 * np.array([0, 1, 3, 4, 8, 9])]
+def test_episodes_at_unequal_times_are_resampled(capsys, monkeypatch, tmp_path):
+    times = [0.1 * np.arange(31), 0.5 * np.arange(5), 0.1 * np.array([0, 1, 3, 4, 8, 9.5])]
     values = [np.stack([3.0 * t, -t], axis=1) for t in times]  # at one speed
-    found = play_command._in_equal_steps(check_episodes(values, times=times))
+    episodes = check_episodes(values, times=times)
+
+    class Stopped(Exception):
+        pass
+
+    def of(episodes, steps):
+        raise Stopped(episodes)
+
+    monkeypatch.setattr(play_command.Moves, "of", of)
+    with pytest.raises(Stopped) as stopped:
+        play_command.play_file(None, SimpleNamespace(steps=None), episodes, tmp_path, False)
+    (found,) = stopped.value.args
     assert "samples are 0.1 to 0.5 apart; a sample of the world is 0.1" in capsys.readouterr().err
     assert found.times is None
-    for one, expected in zip(found.values, (31, 21, 10), strict=True):
+    for one, expected, last in zip(found.values, (31, 21, 11), (1.0, 1.0, 0.5), strict=True):
         assert one.shape == (expected, 2)
-        np.testing.assert_allclose(np.diff(one, axis=0), [[0.3, -0.1]] * (expected - 1))
+        speeds = [[0.3, -0.1]] * (expected - 2) + [[0.3 * last, -0.1 * last]]
+        np.testing.assert_allclose(np.diff(one, axis=0), speeds)
+
+
+def test_an_episode_shorter_than_a_step_is_named(capsys):
+    times = [np.arange(30.0), np.arange(30.0) * 2.0, np.array([0.0, 0.1, 0.2])]
+    values = [np.stack([t, -t], axis=1) for t in times]
+    with pytest.raises(InputError, match="episode 2"):
+        play_command._in_equal_steps(check_episodes(values, times=times))
 
 
 def test_a_gap_of_hours_is_not_filled():
-    times = [0.1 * np.arange(30), np.append(0.1 * np.arange(29), 5000.0), 0.3 * np.arange(9)]
+    times = [0.1 * np.arange(30), np.append(0.1 * np.arange(29), 5000.0), 0.1 * np.arange(90)]
     values = [np.stack([t, -t], axis=1) for t in times]
-    with pytest.raises(InputError, match=r"episode 1 takes 5e\+04 times 0.1. Cut episodes where"):
+    with pytest.raises(InputError, match=r"episode 1 lasts 50,000 steps of 0.1. Cut it where"):
         play_command._in_equal_steps(check_episodes(values, times=times))
 
 

@@ -182,6 +182,8 @@ def test_a_policy_that_lost_a_mode_goes_on_from_the_mixtures_components(improve)
     assert pooling.better_start(own, reward, problem, hparams) is own
     found = pooling.better_start(lost, reward, problem, hparams)
     np.testing.assert_array_equal(found.means, own.means)
+    pooled, _ = pooling.pool(state._replace(policy=lost), problem, hparams)
+    np.testing.assert_allclose(pooled.policy.means, own.means + 0.1)  # as the recorder improves it
     as_in_the_paper = replace(hparams, policy=replace(hparams.policy, start="kmeans"))
     assert pooling.better_start(lost, reward, problem, as_in_the_paper) is lost
 

@@ -14,11 +14,10 @@ from virl_tf.validation import InputError, as_option, shortened
 MOST_NAMED = 5  # columns that one line names
 FEWEST_ROWS = 5  # in which a straight line is no coincidence
 FEWEST_IDS = 20  # different whole numbers, among 30, that are none either
-FEWEST_SORTED = 10  # rows whose order is none either: one in 10! / 2; and that show a spread
+FEWEST_SORTED = 10  # rows whose order is none either: one in 10! / 2; and for outliers
 MOST_DISTINCT = 100  # values of a column that is not continuous
 REPEATS = 1.5  # rows to each of them
-ATOM = 0.05  # share of the rows with one and the same value ...
-ATOM_OF_NEXT = 5.0  # ... or of those with the next most frequent one
+ATOM = 0.05  # share of the rows with one and the same value
 COPIES = 0.05  # share of the rows that repeat another
 DIGITS = 8  # significant ones, with which a column counts as rounded
 FLAT, FLAT_CONTEXT = 1e-7, 1e-5  # standard deviation over the largest number; of contexts
@@ -49,7 +48,7 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int
     Continuous data of 30 rows or more gives none, nor does it when rounded to 3 digits of its
     spread, but for tails as heavy as Cauchy's (outliers) and positive numbers over powers of ten.
     Rows that repeat others count from `COPIES` of all rows on, one value of a column from `ATOM`
-    or from `ATOM_OF_NEXT` times any other on, and outliers among ten rows or more.
+    on, or in five rows if no other repeats, and outliers among ten rows or more.
 
     Args:
         names: of the D columns; None: x0, x1, ...
@@ -234,10 +233,10 @@ def _repeats(column: Column) -> bool:
 def _atoms(columns: list[Column]) -> list[str]:
     """Sensors at rest or at their limit, and stand-ins for missing values."""
     lines = []
+    alone = _with_one_value_that_repeats(columns)
     for column in columns:
         n, most = len(column.x), column.counts.max()
-        next_most = np.sort(column.counts)[-2] if len(column.counts) > 1 else n
-        enough = max(FEWEST_ROWS, min(ATOM * n, ATOM_OF_NEXT * next_most))
+        enough = FEWEST_ROWS if column.name in alone else max(FEWEST_ROWS, ATOM * n)
         if not _is_coarse(column) and most >= enough:
             value = column.values[column.counts.argmax()]
             text = f"{value:.6g} in {most} of {n} rows, where a density has a spike"
@@ -246,6 +245,18 @@ def _atoms(columns: list[Column]) -> list[str]:
                 cure = f"spread all {_DITHER}, or {_drop([column.name])}"
             lines.append(f"{_columns([column.name])}: exactly {text}; {cure}.")
     return lines
+
+
+def _with_one_value_that_repeats(columns: list[Column]) -> set[str]:
+    """Names of columns in which, copies of rows left out, one value alone is in several rows."""
+    rows = np.column_stack([column.x for column in columns])
+    different = _by_column(np.unique(rows, axis=0), [column.name for column in columns])
+    names = set()
+    for column in different:
+        repeated = column.counts[column.counts > 1]
+        if len(repeated) == 1 and repeated[0] >= FEWEST_ROWS:
+            names.add(column.name)
+    return names
 
 
 def _logarithmic(columns: list[Column]) -> list[str]:

@@ -72,7 +72,7 @@ def better_start(policy: Policy, reward: Reward, problem: Problem, hparams: Hpar
     of_start, of_policy = (
         measured(one, reward.log_prob, where, problem.seed) for one in (start, policy)
     )
-    return start if of_start.beats(of_policy) else policy
+    return start if of_start.exceeds(of_policy) else policy
 
 
 def of_all_rows(reward: Reward, problem: Problem, *more: np.ndarray) -> Reward:

@@ -22,7 +22,7 @@ NORMALISER_DRAWS = 20_000
 DRAWS_IN_CONTEXT = 200  # for the normaliser of each held-out row's context
 MOST_IN_CONTEXTS = 2000  # held-out rows, each with a normaliser of its own
 CLEAR = 2.0  # standard errors by which a difference counts
-UNSURE_LACK = 0.2  # nats each that count as clear where rows of one group have no standard error
+UNSURE = 0.2  # nats each that are clear where rows of one group have no standard error
 CHANCE = 1e-3  # that a density which is the truth counts as one that misses a row
 
 
@@ -72,8 +72,6 @@ class Score(NamedTuple):
     def behind_em(self, name: str) -> bool:
         """Whether the density of this name is clearly less likely than EM, or misses rows."""
         mean, error = self._over_em(name)
-        if np.isnan(error):
-            error = UNSURE_LACK / CLEAR if self.rows > 1 else np.inf
         return mean < -CLEAR * error or (mean < 0.0 and self.missed.get(name, 0) > 0)
 
     def _over_em(self, name: str) -> tuple[float, float]:
@@ -81,6 +79,8 @@ class Score(NamedTuple):
         rows. With contexts each row has its own, so the rows' error has it already.
         """
         mean, error = self.over_em[name].values()
+        if np.isnan(error):
+            error = UNSURE / CLEAR if self.rows > 1 else np.inf
         if name == REWARD and not self.num_contexts:
             error = float(np.hypot(error, normaliser_error(self.effective_share)))
         return mean, error
@@ -91,7 +91,8 @@ class Score(NamedTuple):
         mean, error = self._over_em(REWARD)
         if np.isnan(mean):
             return "Nothing is known of the recovered reward's normaliser, nor of its likelihood."
-        known = "no standard error of one row or group" if np.isnan(error) else ""
+        unknown = np.isnan(self.over_em[REWARD]["standard_error"])
+        known = "no standard error of one row or group" if unknown else ""
         by = f"by {abs(mean):.2g} nats each ({known or f'standard error {error:.2g}'})"
         em = "EM"
         if count := self.em_components:

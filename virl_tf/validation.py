@@ -43,7 +43,7 @@ def shortened(names: Iterable[Any], most: int = 3) -> str:
 
 def closest(name: str, valid: Iterable[str]) -> str:
     """What to say about an unknown name: the nearest valid one, if any is near, and all of them."""
-    valid = sorted(as_option([one]) if "," in one else one for one in valid)
+    valid = sorted(valid)
     near = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}Allowed: {', '.join(valid)}"

@@ -138,10 +138,18 @@ def with_index(frame: pd.DataFrame, wanted: Collection[str | None], path: Path) 
     """
     index = [name for name in frame.index.names if name is not None and name not in frame]
     found = [name for name in index if name in wanted]
-    if left := [name for name in index if name not in wanted]:
+    left = [name for name in index if name not in wanted]
+    if left := [name for name in left if not _counts(frame.index.get_level_values(name))]:
         names = ", ".join(map(repr, left))
-        _warn_once(path, names, f"the table's index {names} is no column, so it is left out.")
+        text = f"the table's index {names} is no column, so it is left out"
+        _warn_once(path, names, f"{text}; reset_index() makes it one.")
     return frame.reset_index(level=found) if found else frame
+
+
+def _counts(index: pd.Index) -> bool:
+    """Whether an index, or a level of one, numbers the rows."""
+    whole = pd.api.types.is_integer_dtype(index.dtype)
+    return whole and bool((np.diff(index.to_numpy()) == 1).all())
 
 
 def _read_csv(path: Path, labels: Sequence[str]) -> pd.DataFrame:
@@ -161,7 +169,7 @@ def _read_csv(path: Path, labels: Sequence[str]) -> pd.DataFrame:
     except (OSError, csv.Error, pd.errors.ParserError) as error:
         raise InputError(f"{path} is not a .csv file of numbers: {reason(error)}.") from error
     width = frame.shape[1]
-    if separator == ",":
+    if separator == "," and not (named and len(cells) == width):
         _refuse_decimal_commas(path, place + named)
     if separator == r"\s+" and width == 1 < len(cells):
         cells = [" ".join(cells)]  # one name of several words
@@ -188,16 +196,25 @@ def _refuse_decimal_commas(path: Path, place: int) -> None:
     alone, of which some begin with a 0, beside whole numbers that do not.
     """
     cells = _rows_below(path, ",", place, dtype=str, nrows=MOST_LOOKED_AT)
-    if cells is None or cells.shape[1] % 2 == 1 or cells.isna().any(axis=None):
+    if cells is None or cells.shape[1] % 2 == 1:
         return
+    cells = cells.dropna().reset_index(drop=True)
     columns = [cells[i].str.strip() for i in cells]
     before, behind = columns[::2], columns[1::2]
     whole = all(column.str.fullmatch(r"[-+]?(0|[1-9]\d*)").all() for column in before)
-    if whole and all(
-        column.str.fullmatch(r"\d+").all() and column.str.match(r"0\d").any() for column in behind
+    if (
+        whole
+        and len(cells)
+        and all(
+            column.str.fullmatch(r"\d+").all() and column.str.match(r"0\d").any()
+            for column in behind
+        )
     ):
         text = f"'{before[0][0]},{behind[0][0]}' looks like a number with a decimal comma"
-        raise InputError(f"{path}: {text}; separate columns by ';', or write decimal points.")
+        raise InputError(
+            f"{path}: {text}; separate columns by ';', write decimal "
+            "points, or put a line of names above whole numbers."
+        )
 
 
 def _rows_below(path: Path, separator: str, place: int, **options: Any) -> pd.DataFrame | None:
@@ -219,19 +236,17 @@ def _rows_below(path: Path, separator: str, place: int, **options: Any) -> pd.Da
 def _are_pandas_own(cells: list[str], path: Path, separator: str, place: int) -> bool:
     """Whether a first line 0,1,2 of numbers is how pandas numbers columns without names, and not a
     row: so it is unless a column has whole numbers and others, all of which pandas writes alike.
-    Other whole numbers are, too, if none of them stands there twice and no row has any.
     """
     own = [str(i) for i in range(len(cells))]
     if len(cells) > 1 and cells == ["", *own[:-1]]:
         return True  # above its index
-    numbered = len(cells) > 1 and all(map(str.isdecimal, cells)) and len(set(cells)) == len(cells)
-    if cells != own and not numbered:
+    if cells != own:
         return False
     rows = _rows_below(path, separator, place + 1, dtype=str)
     if rows is None:
-        return cells == own
+        return True
     whole = [rows[i].dropna().str.fullmatch(r"\s*[-+]?\d+\s*") for i in rows]
-    if any(column.any() and (cells != own or not column.all()) for column in whole):
+    if any(column.any() and not column.all() for column in whole):
         return False
     names = ",".join(cells)
     text = f"the first line was taken for the names {names}, as pandas numbers columns"

@@ -152,13 +152,13 @@ def _in_equal_steps(episodes: Episodes) -> Episodes:
         return episodes
     apart = np.concatenate([np.diff(times) for times in episodes.times])
     low, step, high = np.quantile(apart, [0.05, 0.5, 0.95])
+    longest = int(np.argmax(episodes.durations))
+    if (times := episodes.durations[longest] / step) > MOST_TIMES * episodes.lengths.max():
+        name = f"--time: episode {episodes.names[longest]} lasts {times:,.0f} steps of {step:.3g}"
+        raise InputError(f"{name}. Cut it where nothing was recorded.")
     if high <= UNEQUAL * low:
         return episodes
     text = f"--time: samples are {low:.3g} to {high:.3g} apart"
-    longest = int(np.argmax(episodes.durations))
-    if (times := episodes.durations[longest] / step) > MOST_TIMES * episodes.lengths.max():
-        name = f"{text}, and episode {episodes.names[longest]} takes {times:.3g} times {step:.3g}"
-        raise InputError(f"{name}. Cut episodes where nothing was recorded.")
     warn(f"{text}; a sample of the world is {step:.3g}, in whose steps episodes are resampled.")
     return in_equal_steps(episodes, step)
 

@@ -293,14 +293,18 @@ def resample(episodes: Episodes, num_steps: int, phase: str) -> Float64[np.ndarr
 
 
 def in_equal_steps(episodes: Episodes, step: float) -> Episodes:
-    """Each episode of a duration at equal times about a `step` apart, straight between samples."""
-    sizes = 1 + np.rint(episodes.durations / step).astype(int)
-    phases = zip(sizes, sample_phases(episodes, "time"), episodes.values, strict=True)
+    """Each episode at times that are a `step` apart, and at its end, straight between samples.
+
+    Raises InputError for one that has too few of them, or does not move at these.
+    """
+    whole_steps = np.ceil(episodes.durations / step - 1e-6).astype(int)
+    phases = zip(whole_steps, episodes.durations, sample_phases(episodes, "time"), strict=True)
+    grids = [(np.append(step * np.arange(n), end) / end, own) for n, end, own in phases]
     values = [
-        _at(np.linspace(0.0, 1.0, max(size, FEWEST_STEPS)), own, np.asarray(rows, np.float64))
-        for size, own, rows in phases
+        _at(grid, own, np.asarray(rows, np.float64))
+        for (grid, own), rows in zip(grids, episodes.values, strict=True)
     ]
-    return episodes._replace(values=values, times=None)
+    return check_episodes(values, names=episodes.names, columns=episodes.columns)
 
 
 def at_samples(

@@ -21,10 +21,13 @@ class Measured(NamedTuple):
     undefined: float = 0.0  # share of these where the target is NaN or +inf, no log density
     between: float = 0.0  # standard deviation of the target's log normalisers over the contexts
 
+    def exceeds(self, other: "Measured") -> bool:
+        """Whether the ELBO is clearly higher."""
+        return bool(self.elbo - other.elbo > 2.0 * np.hypot(self.error, other.error))
+
     def beats(self, other: "Measured") -> bool:
-        """Whether the ELBO is higher, and no more is outside."""
-        clearly = self.elbo - other.elbo > 2.0 * np.hypot(self.error, other.error)
-        return bool(clearly and self.inside >= other.inside)
+        """Whether the ELBO is clearly higher, and no more is outside."""
+        return self.exceeds(other) and self.inside >= other.inside
 
 
 def measured(policy: Policy, target: Target, where: Where, seed: int) -> Measured:
