@@ -136,10 +136,12 @@ def with_index(frame: pd.DataFrame, wanted: Collection[str | None], path: Path) 
     """A table with those `wanted` as columns: of a .parquet file that pandas wrote they may be its
     index.
     """
-    index = [name for name in frame.index.names if name is not None and name not in frame]
+    levels = {name: frame.index.get_level_values(i) for i, name in enumerate(frame.index.names)}
+    index = {
+        name: level for name, level in levels.items() if name is not None and name not in frame
+    }
     found = [name for name in index if name in wanted]
-    left = [name for name in index if name not in wanted]
-    if left := [name for name in left if not _counts(frame.index.get_level_values(name))]:
+    if left := [name for name in index if name not in wanted and not _counts(index[name])]:
         names = ", ".join(map(repr, left))
         text = f"the table's index {names} is no column, so it is left out"
         _warn_once(path, names, f"{text}; reset_index() makes it one.")
