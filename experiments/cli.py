@@ -391,7 +391,7 @@ def infer_command(
         Option(
             "--search/--fixed",
             help="Add and prune components first, or keep one set of them, as in our runs of the "
-            "paper; default: search; none for all contexts, below --temperature 1, or with "
+            "paper; default: search, but none for all contexts, below --temperature 1, or with "
             "--support on one reward with an EM mixture, whose draws are the start.",
         ),
     ] = None,

@@ -99,6 +99,10 @@ WARNED = {
         beside(np.append(data()[:-9, 0], [-5.0] * 9)),
         "column 'x3': exactly -5 in 9 of 1000 rows",
     ),
+    "a few stand-ins in the only column": (
+        np.append(data()[:-9, 0], [-5.0] * 9)[:, None],
+        "column 'x0': exactly -5 in 9 of 1000 rows",
+    ),
     "zero in half of few rows": (
         np.column_stack([data(200), np.maximum(data(200)[:, 0], 0.0)]),
         r"column 'x3': exactly 0 in \d+ of 200 rows.*leave these rows out",

@@ -249,9 +249,13 @@ def _atoms(columns: list[Column]) -> list[str]:
 
 def _with_one_value_that_repeats(columns: list[Column]) -> set[str]:
     """Names of columns in which, copies of rows left out, one value alone is in several rows."""
-    rows = np.column_stack([column.x for column in columns])
-    different = _by_column(np.unique(rows, axis=0), [column.name for column in columns])
-    names = set()
+    names = set[str]()
+    if max(column.counts.max() for column in columns) < FEWEST_ROWS:
+        return names
+    different = columns
+    if len(columns) > 1:
+        rows = np.column_stack([column.x for column in columns])
+        different = _by_column(np.unique(rows, axis=0), [column.name for column in columns])
     for column in different:
         repeated = column.counts[column.counts > 1]
         if len(repeated) == 1 and repeated[0] >= FEWEST_ROWS:
