@@ -204,14 +204,10 @@ def _refuse_decimal_commas(path: Path, place: int) -> None:
     columns = [cells[i].str.strip() for i in cells]
     before, behind = columns[::2], columns[1::2]
     whole = all(column.str.fullmatch(r"[-+]?(0|[1-9]\d*)").all() for column in before)
-    if (
-        whole
-        and len(cells)
-        and all(
-            column.str.fullmatch(r"\d+").all() and column.str.match(r"0\d").any()
-            for column in behind
-        )
-    ):
+    digits = all(
+        column.str.fullmatch(r"\d+").all() and column.str.match(r"0\d").any() for column in behind
+    )
+    if whole and digits:
         text = f"'{before[0][0]},{behind[0][0]}' looks like a number with a decimal comma"
         raise InputError(
             f"{path}: {text}; separate columns by ';', write decimal "
