@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from virl_tf import InputError, export, fit, fit_policy, irl, load, pooling
 from virl_tf.conditional import ConditionalMixture, conditioned, empty_conditional
-from virl_tf.contexts import DRAWS, Places, drawn, split_places
+from virl_tf.conditional_kde import spread
+from virl_tf.contexts import DRAWS, GATE_KL_BOUND, Places, drawn, split_places
 from virl_tf.demonstrations import Data, DataOptions, prepare
 from virl_tf.domain import EVERYWHERE, Domain
 from virl_tf.em.em import em_start
@@ -19,6 +20,7 @@ from virl_tf.numerics import DENSITY, numpy_seed
 from virl_tf.persistence.files import load_arrays, save_arrays
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.reward_file import load_reward
+from virl_tf.policy_fit import steps as steps_module
 from virl_tf.policy_fit.start import (
     conditional_start,
     reward_start,
@@ -30,6 +32,7 @@ from virl_tf.reward import CumulativeReward
 from virl_tf.score import _beside_policy, log_inside, log_normaliser, score
 from virl_tf.tasks.experts import RandomExperts
 from virl_tf.vips.conditional import conditional_steps
+from virl_tf.vips.elbo import measured
 from virl_tf.vips.vips import step_options
 
 import keras
@@ -131,6 +134,66 @@ def test_a_policy_starts_as_the_condition_of_a_start_on_all_columns():
         np.testing.assert_array_equal(array, expected)
 
 
+def test_a_policy_is_fitted_between_the_demonstrated_contexts_too():
+    given = problem().contexts.numpy()
+    assert given.shape == (10_000, C)
+    assert np.isin(given, CONTEXTS).mean() < 0.01
+    error = CONTEXTS.std() / np.sqrt(len(given))
+    np.testing.assert_allclose(given.mean(axis=0), CONTEXTS.mean(axis=0), atol=4.4 * error)
+    assert 1.0 < given.var() / CONTEXTS.var() < 1.1  # kernels are narrow in one column
+    assert make_problem(Data(X), tiny.hparams("virl"), 0).contexts is None
+
+
+def test_contexts_that_recur_or_are_few_stay_where_they_are():
+    few = np.arange(12.0).reshape(4, 3)
+    np.testing.assert_array_equal(spread(few, 0), few)
+    recurring = np.tile(few, (50, 1))
+    found = spread(recurring, 0).numpy()
+    nearest = np.abs(found[:, None] - few).max(axis=2).min(axis=1)
+    assert nearest.max() < 0.1 * recurring.std()
+    one_column = np.column_stack([np.full(300, 7.0), np.linspace(0.0, 1.0, 300)])
+    found = spread(one_column, 0).numpy()
+    np.testing.assert_array_equal(found[:, 0], 7.0)
+    assert len(np.unique(found[:, 1])) > 9000
+    np.testing.assert_array_equal(spread(np.full((300, 2), 7.0), 0), np.full((300, 2), 7.0))
+
+
+def test_contexts_of_one_group_are_held_out_together():
+    """Copies of a context tell nothing of those between, which only other groups can."""
+    contexts = np.random.default_rng(1).standard_normal((60, 3))
+    copies, groups = np.repeat(contexts, 5, axis=0), np.repeat(np.arange(60), 5)
+    widths = [
+        np.abs(spread(copies, 0, given).numpy()[:, None, :] - contexts).max(2).min(1).mean()
+        for given in (None, groups)
+    ]
+    assert widths[0] < 0.1 < widths[1]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_gate_does_not_wander_between_the_contexts_that_its_steps_see(seed):
+    """What experts cannot follow is noise to the gate, which tells contexts apart in 8 columns."""
+    size, number = 8, 300
+    truth = RandomExperts(10, size, seed=seed)
+    contexts, fresh = (truth.demonstrations(n, seed=n)[0] for n in (number, 400))
+    waves = np.random.default_rng(0).standard_normal((size + D, 3))
+
+    def target(rows):
+        return truth.policy.log_prob(rows) + tf.reduce_sum(tf.sin(2.0 * rows @ waves), axis=1)
+
+    def elbo(contexts, bound):
+        options = step_options(0.05, bound, 1e-6)
+        given = target, tf.constant(contexts), tf.constant(SEED), options
+        sizes = {"num_steps": 60, "num_samples": 200}
+        steps = tf.function(lambda: conditional_steps(truth.policy, *given, **sizes)[0])
+        return measured(steps(), target, Places(tf.constant(fresh), 10), 0)
+
+    with_both = elbo(spread(contexts, 0), GATE_KL_BOUND)
+    assert with_both.exceeds(elbo(contexts, GATE_KL_BOUND))
+    assert with_both.exceeds(elbo(spread(contexts, 0), 0.05))
+    before = measured(truth.policy, target, Places(tf.constant(fresh), 10), 0)
+    assert not before.exceeds(with_both)
+
+
 def test_the_pools_normaliser_is_that_of_each_context():
     found, start, _ = state(loop={"prior": "mixture", "mixture_average": True})
     where = Places(found.held_out[:, :C], 400)
@@ -201,7 +264,7 @@ class RecordingImproveOf:
         self.recorder = recorder
 
     def __call__(self, policy, target, seed, hparams, contexts):
-        assert contexts.shape == (N, C)
+        assert contexts.shape[0] > N  # between those of the demonstrations, too
         mixture = policy.condition(contexts[0])
         return policy, self.recorder(mixture, target, seed, hparams)[1]
 
@@ -577,6 +640,21 @@ def test_a_policy_on_a_recovered_reward_starts_near_it():
     assert found.history["elbo"][0] > from_afar.history["elbo"][0]
     assert found.policy.condition(CONTEXTS[0]).dim == D
     assert found.evaluations == 3 * 40 * 2
+
+
+def test_steps_on_a_reward_see_contexts_beside_the_given_ones(monkeypatch):
+    seen = []
+
+    def recorded(policy, target, contexts, *given, **sizes):
+        seen.append(contexts.shape[0])
+        return conditional_steps(policy, target, contexts, *given, **sizes)
+
+    monkeypatch.setattr(steps_module, "conditional_steps", recorded)
+    reward = conditional_reward()
+    quick(reward)
+    quick(reward, support=lambda rows: rows[:, 1] < 1e3)  # may know of the given ones alone
+    quick(reward.log_prob)
+    assert seen == [10_000, N, N]
 
 
 def test_single_steps_are_the_steps_of_one_call():

@@ -1,8 +1,9 @@
 from virl_tf import problem as problem_module
+from virl_tf.contexts import GATE_KL_BOUND
 from virl_tf.demonstrations import Data
 from virl_tf.domain import make_domain
 from virl_tf.em.density import describe_density
-from virl_tf.hparams import own_data_hparams
+from virl_tf.hparams import default_hparams, own_data_hparams
 from virl_tf.importance import effective_sample_size
 from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture, moments
@@ -171,8 +172,14 @@ def test_what_is_left_to_the_data_follows_from_the_prior(prior):
     found = problem.resolved(best)
     assert found.loop.num_negatives == (64_000 if from_mixture else 32_000)
     assert found.training.batch_size == (100 if from_mixture else 1800 // 14)
+    assert found.policy.weight_kl_bound == default_hparams().policy.weight_kl_bound
+    assert problem._replace(num_contexts=1).resolved(best).policy.weight_kl_bound == GATE_KL_BOUND
     assert found.override({"training": {"batch_size": None}}).training == best.training
-    own = {"training": {"batch_size": 77}, "loop": {"num_negatives": 500}}
+    own = {
+        "training": {"batch_size": 77},
+        "policy": {"weight_kl_bound": 0.01},
+        "loop": {"num_negatives": 500},
+    }
     assert problem.resolved(best.override(own)) == best.override(own)
 
 

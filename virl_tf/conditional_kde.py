@@ -1,14 +1,20 @@
-"""Conditional kernel density estimate p~(x | c), the quotient of two kernel estimates."""
+"""Conditional kernel density estimate p~(x | c), the quotient of two kernel estimates; and kernels
+at contexts alone.
+"""
 
 import functools
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from virl_tf.contexts import checked
-from virl_tf.kde import Kde
-from virl_tf.numerics import DENSITY, at_share, compiled, sampling_seed
+from virl_tf.kde import Kde, fit_kde
+from virl_tf.numerics import DENSITY, at_share, compiled, numpy_seed, sampling_seed, split_seed
+from virl_tf.shapes import Array, Float64, Int64
 
+FEWEST_SPREAD = 10  # contexts, which are else those that are meant
+_SPREAD_DRAWS = 10_000
 _BLOCK = 64  # contexts whose weights for all kernels are held at once
 
 
@@ -81,3 +87,30 @@ def conditional_kernels(kernels: Kde, num_contexts: int) -> Kde | ConditionalKde
         return kernels
     contexts = kernels.points[:, :num_contexts], kernels.bandwidth[:num_contexts]
     return ConditionalKde(kernels, Kde(*contexts))
+
+
+def spread(
+    contexts: Float64[Array, "N C"], seed: int, groups: Int64[Array, " N"] | None = None
+) -> Float64[Array, "M C"]:
+    """Draws of the kernel density of contexts, at least 10,000: where a policy is fitted.
+
+    Of contexts alone the gate tells nothing between them, of which there is much in many columns,
+    and wanders there (docs/decisions-contexts.md, contexts-policy). The bandwidth is a held-out
+    one: of a few contexts that recur it is next to nothing.
+
+    Args:
+        contexts: a column that is constant stays so; fewer than `FEWEST_SPREAD` are returned.
+        groups: as of `fit_kde`.
+    """
+    rows = np.asarray(contexts)
+    varies = np.ptp(rows, axis=0) > 0.0
+    if len(rows) < FEWEST_SPREAD or not varies.any():
+        return tf.constant(rows, DENSITY)
+    found = fit_kde(
+        rows[:, varies], "held_out", "relative", numpy_seed(seed, 0, "context bandwidth"), groups
+    )
+    bandwidth = np.zeros(len(varies))
+    bandwidth[varies] = found.bandwidth
+    everywhere = Kde(tf.constant(rows, DENSITY), tf.constant(bandwidth, DENSITY))
+    number = max(len(rows), _SPREAD_DRAWS)
+    return everywhere.sample(number, split_seed(seed, 0, "spread contexts"))

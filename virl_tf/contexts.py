@@ -22,6 +22,10 @@ DRAWS = 16
 Weights are normalised within them, which needs several; more draws are fewer contexts. 4, 16 and
 64 are compared in docs/decisions-contexts.md (contexts).
 """
+GATE_KL_BOUND = 0.002
+"""Of the gate's steps. A component's share is extrapolated to contexts in which it hardly acts:
+with the bound of other weights a gate wanders, and now and then breaks
+(docs/decisions-contexts.md, contexts-policy)."""
 FAR = 0.1  # of what demonstrated contexts span
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from virl_tf.validation import InputError, check_choice, closest
 from virl_tf.yaml_files import read_yaml
@@ -104,7 +104,7 @@ class PolicyHparams:
     update_steps: int = _table_1()
     samples_per_component: int | None = _ranged(interval(4))
     kl_bound: float = _ranged(interval(0.0, open_low=True))
-    weight_kl_bound: float = _ranged(interval(0.0, open_low=True))
+    weight_kl_bound: float | None = _ranged(interval(0.0, open_low=True))
     ridge: float = _ranged(interval(0.0, 1.0, open_low=True))
     surrogate: str = _ranged(choice("values", "gradients", "auto"))
 
@@ -191,7 +191,10 @@ def rows_per_batch(hparams: TrainingHparams, n: int, most: int = 500) -> int:
     return min(size, n)
 
 
-def known(value: int | None) -> int:
+Number = TypeVar("Number", int, float)
+
+
+def known(value: Number | None) -> Number:
     """A number that hyperparameters leave to the data, once `Problem.resolved` has put it in."""
     assert value is not None
     return value

@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.conditional import Policy, conditioned, empty_conditional
-from virl_tf.conditional_kde import ConditionalKde, conditional_kernels
+from virl_tf.conditional_kde import ConditionalKde, conditional_kernels, spread
 from virl_tf.context_smoothing import describe_rows
-from virl_tf.contexts import Places, Where, drawn, split_places
+from virl_tf.contexts import GATE_KL_BOUND, Places, Where, drawn, split_places
 from virl_tf.demonstrations import Data
 from virl_tf.density import Density
 from virl_tf.domain import Domain
@@ -53,6 +53,7 @@ class LeftToData(NamedTuple):
 # more waves, and soon know a few negatives by heart. M (docs/decisions.md, edges).
 WHERE_MIXTURE = LeftToData(num_negatives=64_000, most_per_batch=100)
 ELSEWHERE = LeftToData(num_negatives=32_000, most_per_batch=500)
+WEIGHT_KL_BOUND = 0.05  # without contexts
 
 
 class Problem(NamedTuple):
@@ -76,6 +77,7 @@ class Problem(NamedTuple):
         domain: where demonstrations can lie.
         seed: of the run.
         num_contexts: C, how many columns are context.
+        contexts: where the policy is fitted (`virl_tf.conditional_kde.spread`); None if C = 0.
     """
 
     demonstrations: Float64[Array, "N D"]
@@ -92,11 +94,7 @@ class Problem(NamedTuple):
     domain: Domain
     seed: int
     num_contexts: int = 0
-
-    @property
-    def contexts(self) -> Float64[Array, "N C"] | None:
-        """Of all demonstrations; None if C = 0."""
-        return self.demonstrations[:, : self.num_contexts] if self.num_contexts else None
+    contexts: Float64[Array, "M C"] | None = None
 
     def places(self, hparams: Hparams, t: int) -> Where:
         """Where the negatives of iteration t are drawn, `loop.num_negatives` or nearly so many."""
@@ -109,11 +107,13 @@ class Problem(NamedTuple):
     def resolved(self, hparams: Hparams) -> Hparams:
         """With numbers for what they leave to the data (null)."""
         found = WHERE_MIXTURE if self.from_mixture else ELSEWHERE
-        training, loop = hparams.training, hparams.loop
+        training, policy, loop = hparams.training, hparams.policy, hparams.loop
+        bound = GATE_KL_BOUND if self.num_contexts else WEIGHT_KL_BOUND
         batch = rows_per_batch(training, len(self.train), found.most_per_batch)
         return replace(
             hparams,
             training=replace(training, batch_size=batch),
+            policy=replace(policy, weight_kl_bound=policy.weight_kl_bound or bound),
             loop=replace(loop, num_negatives=loop.num_negatives or found.num_negatives),
         )
 
@@ -162,6 +162,7 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
         domain=data.domain,
         seed=seed,
         num_contexts=num_contexts,
+        contexts=spread(x[:, :num_contexts], seed, shuffled.groups) if num_contexts else None,
     )
 
 

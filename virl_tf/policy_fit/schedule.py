@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from virl_tf.contexts import GATE_KL_BOUND
 from virl_tf.hparams import PolicyHparams, SearchHparams, default_hparams, search_hparams
 from virl_tf.vips.conditional import FEWEST_DRAWS
 from virl_tf.vips.vips import default_samples
@@ -27,10 +28,8 @@ class StepDefaults(NamedTuple):
 # Of a fixed set of components.
 FIXED = StepDefaults(300)
 
-# In contexts a component's share is extrapolated to those in which it hardly acts: with the bound
-# of other weights a gate wanders, and now and then breaks (docs/decisions-contexts.md:
-# contexts-policy).
-CONDITIONAL = StepDefaults(300, weight_kl_bound=0.002, fewest_samples=FEWEST_DRAWS)
+# In contexts.
+CONDITIONAL = StepDefaults(300, weight_kl_bound=GATE_KL_BOUND, fewest_samples=FEWEST_DRAWS)
 
 # After a search the modes are found and what is left is the noise of the surrogate: few steps,
 # small ones, of more samples. Walker, K = 25: KL 0.366; bound 0.01 and 63 samples instead of 84:

@@ -1,8 +1,8 @@
 """VIPS for policies that answer to a context: the steps of `virl_tf.vips.vips` in expectation.
 
 The policy q(x|c) = sum_o pi(o|c) q(x|o, c) is to minimise E_c[KL(q(.|c) || p*(.|c))] over contexts
-c, of which there are M equally likely ones, the demonstrations'. For each context (1) of
-`virl_tf.vips.vips` is a lower bound that is tight at q~. With p(c, o) = pi~(o|c) / M, its mean is
+c, of which there are M equally likely ones. For each context (1) of `virl_tf.vips.vips` is a lower
+bound that is tight at q~. With p(c, o) = pi~(o|c) / M, its mean is
 
     E_c sum_o pi(o|c) (E_{q(x|o,c)}[R_o(c, x)] + H(q(x|o,c))) + E_c H(pi(.|c)),
     R_o(c, x) = log p*(x|c) + log q~(o|x, c).

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from virl_tf.conditional import Policy
-from virl_tf.hparams import PolicyHparams
+from virl_tf.hparams import PolicyHparams, known
 from virl_tf.mixture import Mixture, log_normalisers
 from virl_tf.numerics import DENSITY, in_blocks, repeat
 from virl_tf.reward import Reward
@@ -59,9 +59,10 @@ class StepOptions(NamedTuple):
     ridge: Float64[Array, ""]  # of the surrogate's regression, in units of the rewards' variance
 
 
-def step_options(kl_bound: float, weight_kl_bound: float, ridge: float) -> StepOptions:
-    """The numbers as tensors."""
-    return StepOptions(*(tf.constant(v, DENSITY) for v in (kl_bound, weight_kl_bound, ridge)))
+def step_options(kl_bound: float, weight_kl_bound: float | None, ridge: float) -> StepOptions:
+    """The numbers as tensors; none is left to the data any more."""
+    values = kl_bound, known(weight_kl_bound), ridge
+    return StepOptions(*(tf.constant(value, DENSITY) for value in values))
 
 
 class VipsHistory(NamedTuple):
