@@ -166,7 +166,7 @@ def test_contexts_of_one_group_are_held_out_together():
         np.abs(spread(copies, 0, given).numpy()[:, None, :] - contexts).max(2).min(1).mean()
         for given in (None, groups)
     ]
-    assert widths[0] < 0.1 < widths[1]
+    assert widths[0] < 0.05 < widths[1]
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -191,7 +191,7 @@ def test_a_gate_does_not_wander_between_the_contexts_that_its_steps_see(seed):
     assert with_both.exceeds(elbo(contexts, GATE_KL_BOUND))
     assert with_both.exceeds(elbo(spread(contexts, 0), 0.05))
     before = measured(truth.policy, target, Places(tf.constant(fresh), 10), 0)
-    assert not before.exceeds(with_both)
+    assert with_both.elbo > before.elbo - 0.2  # of the given contexts and a bound of 0.05: -1.5
 
 
 def test_the_pools_normaliser_is_that_of_each_context():

@@ -15,6 +15,9 @@ from virl_tf.shapes import Array, Float64, Int64
 
 FEWEST_SPREAD = 10  # contexts, which are else those that are meant
 _SPREAD_DRAWS = 10_000
+# Of the held-out bandwidth: with all of it policies of few rows follow a reward where it is a guess
+# (docs/decisions-contexts.md, contexts-policy).
+_SPREAD_SHARE = 0.5
 _BLOCK = 64  # contexts whose weights for all kernels are held at once
 
 
@@ -95,8 +98,8 @@ def spread(
     """Draws of the kernel density of contexts, at least 10,000: where a policy is fitted.
 
     Of contexts alone the gate tells nothing between them, of which there is much in many columns,
-    and wanders there (docs/decisions-contexts.md, contexts-policy). The bandwidth is a held-out
-    one: of a few contexts that recur it is next to nothing.
+    and wanders there (docs/decisions-contexts.md, contexts-policy). The bandwidth is half of the
+    held-out one: of a few contexts that recur it is next to nothing.
 
     Args:
         contexts: a column that is constant stays so; fewer than `FEWEST_SPREAD` are returned.
@@ -110,7 +113,7 @@ def spread(
         rows[:, varies], "held_out", "relative", numpy_seed(seed, 0, "context bandwidth"), groups
     )
     bandwidth = np.zeros(len(varies))
-    bandwidth[varies] = found.bandwidth
+    bandwidth[varies] = _SPREAD_SHARE * found.bandwidth.numpy()
     everywhere = Kde(tf.constant(rows, DENSITY), tf.constant(bandwidth, DENSITY))
     number = max(len(rows), _SPREAD_DRAWS)
     return everywhere.sample(number, split_seed(seed, 0, "spread contexts"))
