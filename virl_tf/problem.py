@@ -77,7 +77,8 @@ class Problem(NamedTuple):
         domain: where demonstrations can lie.
         seed: of the run.
         num_contexts: C, how many columns are context.
-        contexts: where the policy is fitted (`virl_tf.conditional_kde.spread`); None if C = 0.
+        contexts: that the policy's steps see: the demonstrations' or, where the gate's bound is
+            left to the data, those of `virl_tf.conditional_kde.spread`; None if C = 0.
     """
 
     demonstrations: Float64[Array, "N D"]
@@ -162,8 +163,18 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
         domain=data.domain,
         seed=seed,
         num_contexts=num_contexts,
-        contexts=spread(x[:, :num_contexts], seed, shuffled.groups) if num_contexts else None,
+        contexts=_contexts(shuffled, hparams, seed),
     )
+
+
+def _contexts(data: Data, hparams: Hparams, seed: int) -> tf.Tensor | None:
+    """Those that the policy's steps see."""
+    if not data.num_contexts:
+        return None
+    given = data.rows[:, : data.num_contexts]
+    if hparams.policy.weight_kl_bound is not None:
+        return tf.constant(given, DENSITY)
+    return spread(given, seed, data.groups)
 
 
 def _widths(data: Data, kernels: Kde, hparams: Hparams, seed: int) -> Float64[Array, " D"]:
