@@ -196,6 +196,40 @@ def test_a_row_far_away_in_two_columns_makes_no_straight_line_of_them():
     assert [line.split(":")[0] for line in lines] == ["column 'x0'", "column 'x1'"]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_heavy_tails_are_told_with_their_cure(seed):
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([5.0 + 2.0 * rng.standard_t(1.5, 4000), rng.standard_normal(4000)])
+    (line,) = examine(x)
+    assert line.startswith("column 'x0': heavy tails")
+    cured = eval(line[line.index("np.") : line.index(" of it")], {"np": np, "x": x[:, 0]})
+    assert 0.8 < np.diff(np.quantile(cured, [0.16, 0.84]))[0] / 2.0 < 1.3
+    assert examine(np.column_stack([cured, x[:, 1]])) == []
+    assert examine(x[:1999]) == [] or "standard deviations" in examine(x[:1999])[0]  # too few
+
+
+def test_cauchys_tails_have_one_line_and_powers_of_ten_that_of_the_logarithm():
+    cauchy = np.random.default_rng(0).standard_cauchy((4000, 1))
+    assert ["heavy" in line for line in examine(cauchy)] == [True]
+    assert ["logarithm" in line for line in examine(np.exp(3.0 * data(4000, 1)))] == [True]
+    mostly_one_value = np.where(np.arange(4000)[:, None] % 3, 0.0, cauchy)
+    assert not any("heavy" in line for line in examine(mostly_one_value))
+
+
+@pytest.mark.parametrize("name", ["normal", "exponential", "five degrees", "rare", "modes"])
+def test_light_tails_and_rare_modes_are_no_heavy_tails(name):
+    draw = {
+        "normal": lambda rng: rng.standard_normal((4000, 2)),
+        "exponential": lambda rng: rng.exponential(size=(4000, 2)),
+        "five degrees": lambda rng: rng.standard_t(5, (4000, 2)),
+        "rare": lambda rng: rng.standard_normal((4000, 2)) + 10.0 * (rng.random((4000, 1)) < 0.02),
+        "modes": lambda rng: modes(rng, 4000, 2),
+    }[name]
+    for seed in range(20):
+        x = draw(np.random.default_rng(seed))
+        assert not any("heavy" in line for line in examine(x))
+
+
 def test_many_columns_are_named_in_part():
     (line,) = examine(RNG.integers(0, 2, (100, 8)).astype(float) + data(100, 8).round() * 2.0)
     assert line.startswith("columns 'x0', 'x1', 'x2', 'x3', 'x4' and 3 more: ")

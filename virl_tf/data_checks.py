@@ -4,6 +4,7 @@ None of these is an error of form, and each gives a reward that looks fine and i
 is infinitely high on few distinct values, and says nothing about a column that counts the rows.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +31,10 @@ _DITHER = "by the resolution (--dither, in Python dither=True)"
 CUT = 0.02  # of a turn, within which values reach both of its ends
 AT_THE_ENDS = 1.0 / 12.0  # of a turn, where angles are a third as many as elsewhere, at least
 INFLATED = 10.0  # times that outliers stretch a standard deviation
+NORMAL_SPREAD = 1.4826  # standard deviation of a normal column over its median distance
+FEWEST_IN_TAILS = 2000  # rows that tell how heavy tails are
+TAILS = (0.01, 0.02, 0.05)  # shares of the rows
+HEAVY = 0.4  # one over the exponent of tails: 0.5 of Student's t of two degrees, 0.2 of five
 DECADES = 2.0  # powers of ten between the lowest tenth of positive numbers and the highest
 
 
@@ -46,7 +51,8 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int
     """What is suspicious about checked demonstrations x [N, D]: a line each, with what to do.
 
     Continuous data of 30 rows or more gives none, nor does it when rounded to 3 digits of its
-    spread, but for tails as heavy as Cauchy's (outliers) and positive numbers over powers of ten.
+    spread, but for tails as heavy as Student's t of two degrees and positive numbers over powers of
+    ten.
     Rows that repeat others count from `COPIES` of all rows on, one value of a column from `ATOM`
     on, or in five rows if no other repeats, and outliers among ten rows or more.
 
@@ -64,7 +70,9 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int
     _refuse_row_numbers(own)
     lines = [*_sorted(columns), *_coarse(own), *_atoms(own), *_logarithmic(columns)]
     lines += [*_copies(columns), *_flat(own, FLAT), *_flat(columns[:num_contexts], FLAT_CONTEXT)]
-    return [*lines, *_dependent(columns), *_outliers(columns)]
+    heavy = [_is_heavy_tailed(column) for column in columns]
+    others = [column for column, is_heavy in zip(columns, heavy, strict=True) if not is_heavy]
+    return [*lines, *_dependent(columns), *_heavy_tails(columns, heavy), *_outliers(others)]
 
 
 def examine_angles(
@@ -265,16 +273,17 @@ def _with_one_value_that_repeats(columns: list[Column]) -> set[str]:
 
 def _logarithmic(columns: list[Column]) -> list[str]:
     """Positive numbers over many powers of ten: no width is right for all of them."""
-    found = []
-    for column in columns:
-        low, high = np.quantile(column.x, [0.1, 0.9])
-        if (column.x > 0.0).all() and high > 10.0**DECADES * low:
-            found.append(column.name)
+    found = [column.name for column in columns if _spans_decades(column)]
     if not found:
         return []
     text = f"positive, over more than {DECADES:g} powers of ten, for which no density has one width"
     which = "it" if len(found) == 1 else "them"
     return [f"{_columns(found)}: {text}; give the logarithm of {which}."]
+
+
+def _spans_decades(column: Column) -> bool:
+    low, high = np.quantile(column.x, [0.1, 0.9])
+    return bool((column.x > 0.0).all() and high > 10.0**DECADES * low)
 
 
 def _copies(columns: list[Column]) -> list[str]:
@@ -343,13 +352,44 @@ def _width(z: np.ndarray) -> float:
     return float(np.median(ordered[lag:] - ordered[:-lag])) / TENTH_OF_NORMAL or 1.0
 
 
+def _is_heavy_tailed(column: Column) -> bool:
+    """Whether its tails are a power of the distance: of Gaussians, which are all there is far from
+    the data, few rows then take all width (docs/decisions.md, tails). Not where a logarithm is the
+    cure.
+    """
+    enough = len(column.x) >= FEWEST_IN_TAILS
+    return enough and not _spans_decades(column) and _tail_index(column.x) > HEAVY
+
+
+def _tail_index(x: np.ndarray) -> float:
+    """One over the exponent of both tails together (Hill 1975): the least by `TAILS`, by some of
+    which a rare mode far away is a heavy tail, too.
+    """
+    distance = np.sort(np.abs(x - np.median(x)))[::-1]
+    numbers = [int(share * len(x)) for share in TAILS]
+    if distance[len(x) // 2] == 0.0:  # more than half of the rows are one value
+        return 0.0
+    return min(float(np.log(distance[:k] / distance[k]).mean()) for k in numbers)
+
+
+def _heavy_tails(columns: list[Column], heavy: list[bool]) -> list[str]:
+    lines = []
+    for column in itertools.compress(columns, heavy):
+        middle = np.median(column.x)
+        spread = NORMAL_SPREAD * np.median(np.abs(column.x - middle))
+        text = "heavy tails, for which no density has one width"
+        cure = f"give np.arcsinh((x - {middle:.3g}) / {spread:.3g}) of it"
+        lines.append(f"column {column.name!r}: {text}; {cure}.")
+    return lines
+
+
 def _outliers(columns: list[Column]) -> list[str]:
     """Few rows that decide a column's scale: all others shrink to a point beside them."""
     lines: list[str] = []
-    if len(columns[0].x) < FEWEST_SORTED:
-        return lines
     for column in columns:
         x = column.x
+        if len(x) < FEWEST_SORTED:
+            continue
         distance = np.abs(x - np.median(x))
         few = max(1, int(OUTLIERS * len(x)))
         spread = x[np.argpartition(distance, -few)[:-few]].std()
