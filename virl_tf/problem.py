@@ -24,7 +24,7 @@ from virl_tf.features import (
     draw_frequencies,
     make_features,
 )
-from virl_tf.hparams import Hparams, known, rows_per_batch
+from virl_tf.hparams import Hparams, default_hparams, known, rows_per_batch
 from virl_tf.kde import Kde, fit_kde
 from virl_tf.mixture import Mixture, empty_mixture, moments
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
@@ -53,7 +53,6 @@ class LeftToData(NamedTuple):
 # more waves, and soon know a few negatives by heart. M (docs/decisions.md, edges).
 WHERE_MIXTURE = LeftToData(num_negatives=64_000, most_per_batch=100)
 ELSEWHERE = LeftToData(num_negatives=32_000, most_per_batch=500)
-WEIGHT_KL_BOUND = 0.05  # without contexts
 
 
 class Problem(NamedTuple):
@@ -109,7 +108,8 @@ class Problem(NamedTuple):
         """With numbers for what they leave to the data (null)."""
         found = WHERE_MIXTURE if self.from_mixture else ELSEWHERE
         training, policy, loop = hparams.training, hparams.policy, hparams.loop
-        bound = GATE_KL_BOUND if self.num_contexts else WEIGHT_KL_BOUND
+        default = default_hparams().policy.weight_kl_bound
+        bound = GATE_KL_BOUND if self.num_contexts else default
         batch = rows_per_batch(training, len(self.train), found.most_per_batch)
         return replace(
             hparams,
