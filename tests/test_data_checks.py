@@ -196,35 +196,40 @@ def test_a_row_far_away_in_two_columns_makes_no_straight_line_of_them():
     assert [line.split(":")[0] for line in lines] == ["column 'x0'", "column 'x1'"]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_heavy_tails_are_told_with_their_cure(seed):
+@pytest.mark.parametrize(("seed", "middle"), [(0, 5.0), (1, -7.0), (2, 5432100.0), (3, 0.0)])
+def test_heavy_tails_are_told_with_their_cure(seed, middle):
     rng = np.random.default_rng(seed)
-    x = np.column_stack([5.0 + 2.0 * rng.standard_t(1.5, 4000), rng.standard_normal(4000)])
+    x = np.column_stack([middle + 2.0 * rng.standard_t(1.5, 4000), rng.standard_normal(4000)])
     (line,) = examine(x)
     assert line.startswith("column 'x0': heavy tails")
     cured = eval(line[line.index("np.") : line.index(" of it")], {"np": np, "x": x[:, 0]})
     assert 0.8 < np.diff(np.quantile(cured, [0.16, 0.84]))[0] / 2.0 < 1.3
     assert examine(np.column_stack([cured, x[:, 1]])) == []
-    assert examine(x[:1999]) == [] or "standard deviations" in examine(x[:1999])[0]  # too few
+    assert not any("heavy" in line for line in examine(x[:1999]))
 
 
 def test_cauchys_tails_have_one_line_and_powers_of_ten_that_of_the_logarithm():
     cauchy = np.random.default_rng(0).standard_cauchy((4000, 1))
     assert ["heavy" in line for line in examine(cauchy)] == [True]
-    assert ["logarithm" in line for line in examine(np.exp(3.0 * data(4000, 1)))] == [True]
+    for width in (1.5, 3.0):
+        (line,) = examine(np.exp(width * data(4000, 1)))
+        assert line.endswith("logarithm." if width < 2.0 else "logarithm of it.")
     mostly_one_value = np.where(np.arange(4000)[:, None] % 3, 0.0, cauchy)
     assert not any("heavy" in line for line in examine(mostly_one_value))
 
 
-@pytest.mark.parametrize("name", ["normal", "exponential", "five degrees", "rare", "modes"])
+GLITCHES = {"glitches": (0.005, 1e4), "very few": (0.002, 100.0), "rare mode": (0.02, 10.0)}
+
+
+@pytest.mark.parametrize("name", ["normal", "exponential", "five degrees", "modes", *GLITCHES])
 def test_light_tails_and_rare_modes_are_no_heavy_tails(name):
+    share, away = GLITCHES.get(name, (0.0, 0.0))
     draw = {
         "normal": lambda rng: rng.standard_normal((4000, 2)),
         "exponential": lambda rng: rng.exponential(size=(4000, 2)),
         "five degrees": lambda rng: rng.standard_t(5, (4000, 2)),
-        "rare": lambda rng: rng.standard_normal((4000, 2)) + 10.0 * (rng.random((4000, 1)) < 0.02),
         "modes": lambda rng: modes(rng, 4000, 2),
-    }[name]
+    }.get(name, lambda rng: rng.standard_normal((4000, 2)) + away * (rng.random((4000, 1)) < share))
     for seed in range(20):
         x = draw(np.random.default_rng(seed))
         assert not any("heavy" in line for line in examine(x))

@@ -13,11 +13,11 @@ from virl_tf.kde import Kde, fit_kde
 from virl_tf.numerics import DENSITY, at_share, compiled, numpy_seed, sampling_seed, split_seed
 from virl_tf.shapes import Array, Float64, Int64
 
-FEWEST_SPREAD = 10  # contexts, which are else those that are meant
-_SPREAD_DRAWS = 10_000
+FEWEST_NEARBY = 10  # distinct contexts, or values of one column, that tell what is between them
+_NEARBY_DRAWS = 10_000
 # Of the held-out bandwidth: with all of it policies of few rows follow a reward where it is a guess
 # (docs/decisions-contexts.md, contexts-policy).
-_SPREAD_SHARE = 0.5
+_NEARBY_SHARE = 0.5
 _BLOCK = 64  # contexts whose weights for all kernels are held at once
 
 
@@ -92,28 +92,28 @@ def conditional_kernels(kernels: Kde, num_contexts: int) -> Kde | ConditionalKde
     return ConditionalKde(kernels, Kde(*contexts))
 
 
-def spread(
+def contexts_nearby(
     contexts: Float64[Array, "N C"], seed: int, groups: Int64[Array, " N"] | None = None
 ) -> Float64[Array, "M C"]:
     """Draws of the kernel density of contexts, at least 10,000: where a policy is fitted.
 
-    Of contexts alone the gate tells nothing between them, of which there is much in many columns,
-    and wanders there (docs/decisions-contexts.md, contexts-policy). The bandwidth is half of the
-    held-out one: of a few contexts that recur it is next to nothing.
+    Contexts alone tell a gate nothing of what is between them, which is much in many columns, and
+    it wanders there (docs/decisions-contexts.md, contexts-policy). The bandwidth is half of that
+    under which held-out distinct contexts are likeliest. Columns of few values keep these, and so
+    do all where fewer than `FEWEST_NEARBY` contexts differ.
 
     Args:
-        contexts: a column that is constant stays so; fewer than `FEWEST_SPREAD` are returned.
         groups: as of `fit_kde`.
     """
     rows = np.asarray(contexts)
-    varies = np.ptp(rows, axis=0) > 0.0
-    if len(rows) < FEWEST_SPREAD or not varies.any():
+    distinct, index = np.unique(rows, axis=0, return_index=True)
+    varies = np.array([len(np.unique(column)) >= FEWEST_NEARBY for column in rows.T])
+    if not varies.any():
         return tf.constant(rows, DENSITY)
-    found = fit_kde(
-        rows[:, varies], "held_out", "relative", numpy_seed(seed, 0, "context bandwidth"), groups
-    )
+    of_distinct = None if groups is None else np.asarray(groups)[index]
+    bandwidth_seed = numpy_seed(seed, 0, "context bandwidth")
+    of_columns = distinct[:, varies], "held_out", "relative", bandwidth_seed, of_distinct
     bandwidth = np.zeros(len(varies))
-    bandwidth[varies] = _SPREAD_SHARE * found.bandwidth.numpy()
-    everywhere = Kde(tf.constant(rows, DENSITY), tf.constant(bandwidth, DENSITY))
-    number = max(len(rows), _SPREAD_DRAWS)
-    return everywhere.sample(number, split_seed(seed, 0, "spread contexts"))
+    bandwidth[varies] = _NEARBY_SHARE * fit_kde(*of_columns).bandwidth.numpy()
+    kernels = Kde(tf.constant(rows, DENSITY), tf.constant(bandwidth, DENSITY))
+    return kernels.sample(max(len(rows), _NEARBY_DRAWS), split_seed(seed, 0, "contexts nearby"))

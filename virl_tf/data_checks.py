@@ -51,8 +51,8 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int
     """What is suspicious about checked demonstrations x [N, D]: a line each, with what to do.
 
     Continuous data of 30 rows or more gives none, nor does it when rounded to 3 digits of its
-    spread, but for tails as heavy as Student's t of two degrees and positive numbers over powers of
-    ten.
+    spread, but for tails about as heavy as those of Student's t of two degrees or of a lognormal,
+    and positive numbers over powers of ten.
     Rows that repeat others count from `COPIES` of all rows on, one value of a column from `ATOM`
     on, or in five rows if no other repeats, and outliers among ten rows or more.
 
@@ -354,33 +354,47 @@ def _width(z: np.ndarray) -> float:
 
 def _is_heavy_tailed(column: Column) -> bool:
     """Whether its tails are a power of the distance: of Gaussians, which are all there is far from
-    the data, few rows then take all width (docs/decisions.md, tails). Not where a logarithm is the
-    cure.
+    the data, few rows then take all width (docs/decisions.md, tails). Not where `_logarithmic`
+    tells it.
     """
     enough = len(column.x) >= FEWEST_IN_TAILS
     return enough and not _spans_decades(column) and _tail_index(column.x) > HEAVY
 
 
 def _tail_index(x: np.ndarray) -> float:
-    """One over the exponent of both tails together (Hill 1975): the least by `TAILS`, by some of
-    which a rare mode far away is a heavy tail, too.
+    """One over the exponent of both tails together: the least that the farthest rows tell (Hill
+    1975), so many of them or others, and those behind them. A mode or glitches far away are a heavy
+    tail by some of these alone.
     """
     distance = np.sort(np.abs(x - np.median(x)))[::-1]
-    numbers = [int(share * len(x)) for share in TAILS]
     if distance[len(x) // 2] == 0.0:  # more than half of the rows are one value
         return 0.0
-    return min(float(np.log(distance[:k] / distance[k]).mean()) for k in numbers)
+    numbers = [int(share * len(x)) for share in TAILS]
+    by_farthest = [np.log(distance[:k] / distance[k]).mean() for k in numbers]
+    few, many = numbers[0], numbers[-1]
+    behind = np.log(distance[few] / distance[many]) / np.log(many / few)
+    return float(min(*by_farthest, behind))
 
 
 def _heavy_tails(columns: list[Column], heavy: list[bool]) -> list[str]:
     lines = []
     for column in itertools.compress(columns, heavy):
-        middle = np.median(column.x)
-        spread = NORMAL_SPREAD * np.median(np.abs(column.x - middle))
+        positive = (column.x > 0.0).all()
+        by_logarithm = positive and _tail_index(np.log(column.x)) <= HEAVY
+        cure = "its logarithm" if by_logarithm else _arcsinh(column.x)
         text = "heavy tails, for which no density has one width"
-        cure = f"give np.arcsinh((x - {middle:.3g}) / {spread:.3g}) of it"
-        lines.append(f"column {column.name!r}: {text}; {cure}.")
+        lines.append(f"column {column.name!r}: {text}; give {cure}.")
     return lines
+
+
+def _arcsinh(x: np.ndarray) -> str:
+    """Of column [N] in units of its spread, with its middle to a hundredth of that."""
+    middle = np.median(x)
+    spread = NORMAL_SPREAD * np.median(np.abs(x - middle))
+    middle = round(float(middle), int(2 - np.floor(np.log10(spread))))
+    return (
+        f"np.arcsinh((x {'-' if middle >= 0.0 else '+'} {abs(middle):.15g}) / {spread:.3g}) of it"
+    )
 
 
 def _outliers(columns: list[Column]) -> list[str]:

@@ -10,7 +10,7 @@ import pandas as pd
 import tensorflow as tf
 
 from virl_tf.conditional import Policy, check_conditional, is_broken
-from virl_tf.conditional_kde import spread
+from virl_tf.conditional_kde import contexts_nearby
 from virl_tf.contexts import Where, drawn, places
 from virl_tf.mixture import Mixture, check_mixture, standard_normal_start
 from virl_tf.numerics import DENSITY, numpy_seed, split_seed
@@ -115,8 +115,8 @@ def fit_policy(
         contexts: [M, C], equally likely. Then `log_prob` takes rows [c, x], [N, C + D], and may be
             off by a function of c of a few nats, `MOST_BETWEEN`; the policy is q(x | c), fitted in
             expectation over them by `virl_tf.vips.conditional`: a fixed set of components, by
-            values. Of a reward without `support` from ten on over those near them, too
-            (`virl_tf.conditional_kde.spread`).
+            values. Of a `Reward` without `support` the steps see contexts near these
+            (`virl_tf.conditional_kde.contexts_nearby`).
         temperature: the policy is fitted to exp(log_prob / temperature), below 1 nearer to what is
             likeliest. Then, on a reward or from an `initial_policy`, without `search` and contexts,
             no weight changes: the likeliest mode would take all. Of a reward that carries no EM
@@ -217,9 +217,10 @@ def fit_policy(
 
     options = step_options(hparams.kl_bound, hparams.weight_kl_bound, hparams.ridge)
     num_samples = hparams.samples_per_component or schedule.steps.samples(size, gradients)
-    between = isinstance(log_prob, Reward) and support is None  # others may know of these c alone
-    seen = spread(c, seed) if c is not None and between else c
-    steps = Steps(target, seed, options, num_samples, gradients, jit_compile, seen)
+    step_contexts = c
+    if c is not None and isinstance(log_prob, Reward) and support is None:
+        step_contexts = contexts_nearby(c, seed)  # of which other functions may know nothing
+    steps = Steps(target, seed, options, num_samples, gradients, jit_compile, step_contexts)
     budget = None
     if schedule.search is not None:
         at_modes = mixture is not None and support is None

@@ -149,7 +149,9 @@ def step(
     previous = base if method.accumulate else base.without_base()
     target = previous if dropped else previous.add(phi)
     policy_seed = split_seed(seed, t, "policy")
-    policy, history = improve(state.policy, target, policy_seed, hparams.policy, problem.contexts)
+    policy, history = improve(
+        state.policy, target, policy_seed, hparams.policy, problem.step_contexts
+    )
     reward = target if method.reward == "target" else state.reward.of_policy(policy)
 
     seconds = (sample_seconds, training_seconds, clock.lap())

@@ -50,7 +50,7 @@ def pool(state: State, problem: Problem, hparams: Hparams) -> tuple[State, Info]
 
     start = better_start(state.policy, reward, problem, hparams)
     policy_seed = split_seed(seed, t, "policy")
-    policy, history = improve(start, reward, policy_seed, hparams.policy, problem.contexts)
+    policy, history = improve(start, reward, policy_seed, hparams.policy, problem.step_contexts)
     seconds = (sample_seconds, 0.0, clock.lap())
     info = make_info(t, NOT_TRAINED, False, weighted, history, seconds, exponent)
     return State(t + 1, policy, reward, state.network, state.dropped, np.array(True)), info

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from virl_tf.conditional import Policy, conditioned, empty_conditional
-from virl_tf.conditional_kde import ConditionalKde, conditional_kernels, spread
+from virl_tf.conditional_kde import ConditionalKde, conditional_kernels, contexts_nearby
 from virl_tf.context_smoothing import describe_rows
 from virl_tf.contexts import GATE_KL_BOUND, Places, Where, drawn, split_places
 from virl_tf.demonstrations import Data
@@ -76,8 +76,8 @@ class Problem(NamedTuple):
         domain: where demonstrations can lie.
         seed: of the run.
         num_contexts: C, how many columns are context.
-        contexts: that the policy's steps see: the demonstrations' or, where the gate's bound is
-            left to the data, those of `virl_tf.conditional_kde.spread`; None if C = 0.
+        step_contexts: what the policy's steps see: the demonstrations' or, where the gate's bound
+            is left to the data, `virl_tf.conditional_kde.contexts_nearby`; None if C = 0.
     """
 
     demonstrations: Float64[Array, "N D"]
@@ -94,7 +94,7 @@ class Problem(NamedTuple):
     domain: Domain
     seed: int
     num_contexts: int = 0
-    contexts: Float64[Array, "M C"] | None = None
+    step_contexts: Float64[Array, "M C"] | None = None
 
     def places(self, hparams: Hparams, t: int) -> Where:
         """Where the negatives of iteration t are drawn, `loop.num_negatives` or nearly so many."""
@@ -163,18 +163,18 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
         domain=data.domain,
         seed=seed,
         num_contexts=num_contexts,
-        contexts=_contexts(shuffled, hparams, seed),
+        step_contexts=_step_contexts(shuffled, hparams, seed),
     )
 
 
-def _contexts(data: Data, hparams: Hparams, seed: int) -> tf.Tensor | None:
+def _step_contexts(data: Data, hparams: Hparams, seed: int) -> tf.Tensor | None:
     """Those that the policy's steps see."""
     if not data.num_contexts:
         return None
     given = data.rows[:, : data.num_contexts]
     if hparams.policy.weight_kl_bound is not None:
         return tf.constant(given, DENSITY)
-    return spread(given, seed, data.groups)
+    return contexts_nearby(given, seed, data.groups)
 
 
 def _widths(data: Data, kernels: Kde, hparams: Hparams, seed: int) -> Float64[Array, " D"]:

@@ -60,7 +60,7 @@ class StepOptions(NamedTuple):
 
 
 def step_options(kl_bound: float, weight_kl_bound: float | None, ridge: float) -> StepOptions:
-    """The numbers as tensors; none is left to the data any more."""
+    """The numbers as tensors; a bound that is left to the data (null) has been resolved."""
     values = kl_bound, known(weight_kl_bound), ridge
     return StepOptions(*(tf.constant(value, DENSITY) for value in values))
 
