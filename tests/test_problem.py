@@ -173,7 +173,9 @@ def test_what_is_left_to_the_data_follows_from_the_prior(prior):
     assert found.loop.num_negatives == (64_000 if from_mixture else 32_000)
     assert found.training.batch_size == (100 if from_mixture else 1800 // 14)
     assert found.policy.weight_kl_bound == default_hparams().policy.weight_kl_bound
-    assert problem._replace(num_contexts=1).resolved(best).policy.weight_kl_bound == GATE_KL_BOUND
+    for num_contexts, bound in ((1, 0.01), (2, 0.005), (4, GATE_KL_BOUND), (12, GATE_KL_BOUND)):
+        of_contexts = problem._replace(num_contexts=num_contexts).resolved(best)
+        assert of_contexts.policy.weight_kl_bound == pytest.approx(bound)
     assert found.override({"training": {"batch_size": None}}).training == best.training
     own = {
         "training": {"batch_size": 77},

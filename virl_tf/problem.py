@@ -109,7 +109,7 @@ class Problem(NamedTuple):
         found = WHERE_MIXTURE if self.from_mixture else ELSEWHERE
         training, policy, loop = hparams.training, hparams.policy, hparams.loop
         default = default_hparams().policy.weight_kl_bound
-        bound = GATE_KL_BOUND if self.num_contexts else default
+        bound = _gate_kl_bound(self.num_contexts) if self.num_contexts else default
         batch = rows_per_batch(training, len(self.train), found.most_per_batch)
         return replace(
             hparams,
@@ -165,6 +165,15 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
         num_contexts=num_contexts,
         step_contexts=_step_contexts(shuffled, hparams, seed),
     )
+
+
+def _gate_kl_bound(num_contexts: int) -> float:
+    """The noise of a gate's step grows with the coefficients of its quadratics; but the bound of
+    many is too slow for few, of which an expert leaves contexts behind that its gate still gives it
+    (docs/decisions-contexts.md, contexts-policy).
+    """
+    coefficients = (num_contexts + 1) * (num_contexts + 2) / 2
+    return max(GATE_KL_BOUND, 0.03 / coefficients)
 
 
 def _step_contexts(data: Data, hparams: Hparams, seed: int) -> tf.Tensor | None:
