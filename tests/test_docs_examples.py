@@ -39,6 +39,7 @@ ORDER = (
     "docs/when-something-goes-wrong.md",
     "docs/from-the-paper-to-the-code.md",
     "docs/decisions.md",
+    "docs/decisions-densities.md",
     "docs/decisions-policies.md",
     "docs/decisions-contexts.md",
     "docs/index.md",
@@ -453,7 +454,7 @@ def test_the_readme_has_one_table_of_at_most_twelve_rows():
 
 
 def test_decisions_that_comments_name_are_there():
-    pages = ("decisions.md", "decisions-policies.md", "decisions-contexts.md")
+    pages = [name.removeprefix("docs/") for name in ORDER if "decisions" in name]
     entries = {(page, entry) for page in pages for entry in anchors(PAGES[f"docs/{page}"])}
     named = set()
     code = [path for name in ("virl_tf", "experiments") for path in (ROOT / name).rglob("*.py")]

@@ -12,7 +12,7 @@ from virl_tf.mixture import Mixture
 from virl_tf.shapes import Array, Int64
 
 # Rows from which a fifth is enough to stop growth by, and for each number of a full covariance
-# those from which BIC does as well (docs/decisions.md, growth).
+# those from which BIC does as well (docs/decisions-densities.md, growth).
 FEWEST_TO_GROW, MANY_ROWS_PER_NUMBER = 200, 200
 
 Fit = Callable[[np.ndarray], Mixture]

@@ -13,7 +13,7 @@ from virl_tf.numerics import DENSITY
 from virl_tf.shapes import Array, Int64
 
 # Rows up to which they are few, in any number of dimensions and for each number of a full
-# covariance (docs/decisions.md, few-rows).
+# covariance (docs/decisions-densities.md, few-rows).
 FEW_ROWS, FEW_ROWS_PER_NUMBER = 500, 20
 # Of a column's variance within the groups of a start: one of two values is not all that counts, and
 # a covariance has an inverse.

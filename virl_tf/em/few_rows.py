@@ -5,7 +5,7 @@ A held-out fifth of few rows is too few to stop growth by, and what EM ends in d
 more than on anything else. Its covariances are too narrow for rows that it has not seen, and end as
 those of further rows. The likelihood of few rows hardly tells many narrow components from few
 wide ones, though these bridge modes: so beside the likeliest choice the narrowest of those count
-that are as likely (docs/decisions.md, few-rows).
+that are as likely (docs/decisions-densities.md, few-rows).
 """
 
 from typing import NamedTuple
@@ -94,7 +94,7 @@ def _folds(
     merges: Merges, numbers: list[int], seed: int, groups: Int64[Array, " N"] | None
 ) -> list[np.ndarray]:
     """Stratified where modes have fewer rows than there are folds: what is likelier would else be a
-    matter of which ones lose two rows at once (docs/decisions.md, few-rows).
+    matter of which ones lose two rows at once (docs/decisions-densities.md, few-rows).
     """
     n = len(merges) + 1
     if groups is None and numbers and n < FOLDS * numbers[0]:

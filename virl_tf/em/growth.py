@@ -54,7 +54,7 @@ FOLDS = 5  # one of which is held out; another one for each of the mixtures that
 MOST_FURTHER, FURTHER_ROWS = 2, 3000
 SHARING = BETTER + len(STARTS) - 1  # mixtures that leave out the first of them
 # More mixtures where one is enough, of which the best counts: EM's optima are local
-# (docs/decisions.md, growth).
+# (docs/decisions-densities.md, growth).
 RESTARTS = 10
 PATIENCE = 2  # rounds of splits without gain
 # Rows that are looked at, fewer where their D^2 products are more numbers than that.

@@ -4,7 +4,8 @@
 
 S_o the scatter of the N_o rows of component o: as if nu more rows of the pooled covariance W had
 been seen (Friedman, 1989, with one parameter). So a mode of a handful of rows is a component of its
-own, where EM with free covariances lays one component over two modes (docs/decisions.md, growth).
+own, where EM with free covariances lays one component over two modes
+(docs/decisions-densities.md, growth).
 """
 
 import functools

@@ -7,12 +7,12 @@ grow with other rows held out (bagging; Breiman, 1996; stacking: Smyth and Wolpe
 Of people some do what nobody else does. Where held-out rows say so, mixtures grow anew beside one
 more component, wider than all rows, whose share is small and fixed: the noise component of Banfield
 and Raftery (1993), a Gaussian here. What it explains widens no other component
-(docs/decisions.md, background).
+(docs/decisions-densities.md, background).
 
 People do most things alike and some not, so a Gaussian is too wide for most rows of a component and
 too narrow for others. Where held-out rows say so, each component ends as two Gaussians of one mean,
 a wide and a narrow one, whose shares, the same for all components, are those with which held-out
-rows are likeliest (stacking; docs/decisions.md, widths).
+rows are likeliest (stacking; docs/decisions-densities.md, widths).
 """
 
 from collections.abc import Sequence
