@@ -453,6 +453,15 @@ def test_the_readme_has_one_table_of_at_most_twelve_rows():
     assert 3 <= len(rows) - 2 <= 12
 
 
+def test_entries_of_decisions_begin_with_the_decision():
+    pages = [PAGES[name] for name in ORDER if "decisions" in name]
+    entries = [
+        entry for page in pages for entry in re.split(r"^### ", page, flags=re.MULTILINE)[1:]
+    ]
+    assert len(entries) > 40
+    assert [entry[:60] for entry in entries if not re.match(r"[\w-]+\n\n\*\*\S", entry)] == []
+
+
 def test_decisions_that_comments_name_are_there():
     pages = [name.removeprefix("docs/") for name in ORDER if "decisions" in name]
     entries = {(page, entry) for page in pages for entry in anchors(PAGES[f"docs/{page}"])}
