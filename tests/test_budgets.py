@@ -48,7 +48,10 @@ def values(**of_presets):
 def test_the_rank_correlation_is_spearmans():
     rng = np.random.default_rng(0)
     cheap, dear = rng.normal(size=(2, 9))
-    table = agreement(values(quick=cheap, paper=dear), ["quick", "paper"]).set_index("budget")
+    frame = values(quick=cheap, paper=dear)
+    frame["cpu_seconds"] = np.where(frame["preset"] == "quick", 1.0, 10.0) * frame["point"] ** 2
+    table = agreement(frame, ["quick", "paper"]).set_index("budget")
+    assert list(table["CPU seconds of a run"]) == ["23", "227"]  # 204 / 9
     expected = np.corrcoef(rankdata(cheap), rankdata(dear))[0, 1]
     found = table["rank correlation with paper"]
     assert (found["quick"], found["paper"]) == (f"{expected:.2f}", "1.00")
@@ -81,6 +84,9 @@ def test_points_that_share_a_rank_because_they_diverged_prove_little():
     assert float(row["p"]) == pytest.approx(0.1, abs=0.02)
     five = agreement(values(quick=range(5), paper=range(5)), ["quick", "paper"])
     assert float(five["p"][0]) == pytest.approx(2 / math.factorial(5), rel=0.3)
+    # Of 12! orders none of those that were tried is as good, but the one that was found is one.
+    twelve = agreement(values(quick=range(12), paper=range(12)), ["quick", "paper"])
+    assert twelve["p"][0] == f"{1 / 2001:.2g}"
 
 
 def test_a_point_that_diverged_at_any_seed_comes_last():

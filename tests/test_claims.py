@@ -144,6 +144,8 @@ def test_versatile_and_precise_takes_three_runs_of_each_method():
         (4, HOLDS),  # half of the 8
         (7, FAILS),
         ([0, 8, 0, 8, 0, 8], TOO_FEW),  # the interval holds one half
+        ([8, 8, 0, 8, 0, 8], TOO_FEW),  # and here, though the mean is above it
+        ([0, 8, 0, 8, 0, 0], TOO_FEW),  # ... or below
     ],
 )
 def test_mostly_limited_is_a_small_share_of_new_modes(new, expected):
@@ -333,7 +335,9 @@ def of_policies(virl, eim):
 
 def test_the_same_quality_is_not_to_be_worse():
     same, alike = GAUSSIANS[7], np.tile([0.1, 0.3], 8)
-    assert same.check(of_policies(alike, alike)).verdict == HOLDS
+    equal = same.check(of_policies(alike, alike))
+    assert equal.verdict == HOLDS
+    assert "lower in 0 of 16" in equal.numbers
     assert same.check(of_policies(alike, alike[::-1])).verdict == HOLDS
     assert same.check(of_policies(alike, 2.0 * alike)).verdict == HOLDS
     assert same.check(of_policies(2.0 * alike, alike)).verdict == FAILS
@@ -463,6 +467,22 @@ def test_the_table_of_walks_has_the_means_of_all_measures():
     assert (row["seeds"], row["modes_covered"], row["new_modes"]) == (6, 20.0, 3.0)
     assert np.isnan(row["explored_unexplored_auc"])
     assert len(found) == len(PAPERS_WORLD)
+
+
+def test_a_run_that_is_lost_has_no_further_means_and_one_without_such_a_value_does():
+    """Of a policy that covers all modes there are none unexplored: the mean is of the others."""
+    columns = {"unexplored_random_auc": [0.5, 0.7, 0.9, 0.7, 0.7, np.nan]}
+    frame = results({("training", "virl"): columns})
+
+    def mean(frame):
+        found = table(frame).set_index(["stage", "method"])
+        return found.loc[("training", "virl"), "unexplored_random_auc"]
+
+    assert mean(frame) == pytest.approx(0.7)
+    rows = (frame["stage"] == "training") & (frame["method"] == "virl")
+    frame.loc[rows & (frame["seed"] == 5), "status"] = "diverged"
+    assert np.isnan(mean(frame))
+    assert mean(frame[frame["seed"] < 5]) == pytest.approx(0.7)
 
 
 def test_a_mean_that_is_lost_has_no_interval():

@@ -1,6 +1,7 @@
 """Published against found, and the pictures of a study, from studies whose trials are made up."""
 
 import contextlib
+import dataclasses
 import io
 from itertools import pairwise
 from pathlib import Path
@@ -110,6 +111,18 @@ def test_a_dry_comparison_counts_and_writes_nothing(studies, tmp_path, capsys):
     (tmp_path / "config.yaml").write_text("config: {sweep: gaussians}\n")
     with pytest.raises(InputError, match="holds a run or a sweep"):
         preview(found, "100", Workers(None, 1), tmp_path)
+
+
+def test_no_column_is_compared_on_seeds_that_its_own_study_saw(studies, monkeypatch):
+    found, make = studies
+    make(3.0, 1.0)
+    (column,) = find_columns(found)
+    other = dataclasses.replace(
+        column, name="other", spec=dataclasses.replace(column.spec, seeds=(7,))
+    )
+    monkeypatch.setattr(comparing, "find_columns", lambda _: [column, other])
+    with pytest.raises(InputError, match=r"--seeds \[7\]: tuning of other saw these seeds"):
+        preview(found, "7", Workers(), None)
 
 
 def test_published_values_are_not_compared_at_a_preset_that_has_not_all_of_them(studies):
@@ -252,6 +265,9 @@ def test_what_is_better_on_fresh_seeds_is_stored_beside_other_columns(
     if gain > 0.0:
         assert provenance["virl_10c"]["versions"] == {"virl_tf": "0.1"}
         assert provenance["virl_10c"]["compared_with"]["virl_tf"] == VERSION
+        # The first trial is in the queue.
+        told = {"trials": 2, "trial": 2, "value": 1.0, "seeds": [0], "preset": "smoke"}
+        assert {name: provenance["virl_10c"][name] for name in told} == told
 
 
 def test_what_a_study_had_set_is_stored_with_what_it_found():
@@ -328,6 +344,8 @@ def test_a_run_that_failed_is_lost_and_not_left_out(studies, runs, tmp_path, mon
         ([LOST, LOST, LOST], [LOST, LOST, LOST], False),
         ([1.0, 1.0, 1.0], [0.5, np.inf, 0.5], False),
         ([1.0, 1.0, 1.0], [], False),
+        ([1.0, 1.0, 1.0], [0.9, 0.9, 2.0], False),  # the mean decides, not the median
+        ([1.0, 1.0, 1.0], [1.1, 1.1, 0.1], True),
     ],
 )
 def test_values_that_lose_runs_are_not_better(published, found, better):
@@ -380,11 +398,49 @@ def test_what_beats_published_is_run_beside_it(studies, runs, tmp_path):
     make(3.0, 1.0)
     (column,) = find_columns(found)
     assert not column.unbeaten
-    compare(found, "100,101,102,103,104", Workers(None, 1), False, tmp_path / "out")
+    out, seeds = tmp_path / "out", "100,101,102,103,104"
+    compare(found, seeds, Workers(None, 1), False, out, budget="quick")
     assert [unit.label for unit in runs] == ["published"] * 5 + ["found"] * 5
+    assert {unit.spec.preset for unit in runs} == {"quick"}
+    layers = published_parameters(column.spec)["network.num_layers"]
+    asked = {(unit.label, unit.spec.hparams.network.num_layers) for unit in runs}
+    assert asked == {("published", layers), ("found", layers - 1)}
+    written = pd.read_csv(out / "hyperparameters.csv").set_index("hyperparameter")
+    row = written.loc["network.num_layers", ["published", "found"]]
+    assert [float(value) for value in row] == [layers, layers - 1]
     row = (tmp_path / "out" / "compare.md").read_text().splitlines()[4]
     assert UNBEATEN not in row
     assert row.count("[") == 2, "five seeds have intervals"
+
+
+@pytest.mark.parametrize(
+    ("values", "known"), [(range(7), False), (range(8), True), ([1.0] * 9, False)]
+)
+def test_few_trials_or_equal_ones_say_nothing_of_importances(studies, values, known):
+    _, make = studies
+    make(*map(float, values))
+    (column,) = find_columns(FOUND)
+    rows = comparing._importances(column)
+    assert bool(rows) == known
+    assert {row["column"] for row in rows} <= {"virl_10c"}
+
+
+def test_the_scores_of_a_column_are_of_pairs_and_of_trials_that_ended(studies):
+    _, make = studies
+    study = make(3.0, 1.0)
+    parts = {"params": study.trials[-1].params, "distributions": study.trials[-1].distributions}
+    for state in (TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING):
+        study.add_trial(create_trial(state=state, **parts))
+    given = {"published": [2.0] * 6, "found": [1.5, 1.5, 1.5, 1.5, 1.5, 2.0]}
+    rows = [("virl_10c", c, s, v, "finished") for c in given for s, v in enumerate(given[c])]
+    values = pd.DataFrame(rows, columns=["column", "candidate", "seed", "value", "status"])
+    (column,) = find_columns(FOUND)
+    score = comparing._score(column, values)
+    assert score["published"] == "2.0000 [2.0000, 2.0000]"
+    assert score["found"].startswith("1.5833 [1.5000, ")
+    # The seed at which both are alike is no win, and tells nothing.
+    assert (score["found lower in"], score["p"]) == ("5 of 6", f"{2.0**-5:.2g}")
+    assert (score["trials"], score["found in tuning"]) == ("3", "1.0000")
 
 
 def test_importances_find_what_matters_and_say_how_sure_they_are(studies):
@@ -404,6 +460,22 @@ def test_importances_find_what_matters_and_say_how_sure_they_are(studies):
     assert found["importance"].iloc[0] > 0.8
     assert (found["deviation"] >= 0.0).all()
     assert found.equals(importances_of(study)), "the same each time"
+
+
+def test_an_importance_is_the_mean_over_forests_beside_their_standard_deviation(monkeypatch):
+    shares = [0.1, 0.1, 0.7]
+
+    def of_one_forest(study, evaluator):
+        return {"first": shares[evaluator], "second": 1.0 - shares[evaluator]}
+
+    fanova = {"FanovaImportanceEvaluator": lambda seed: seed}
+    made_up = SimpleNamespace(get_param_importances=of_one_forest, **fanova)
+    monkeypatch.setattr(importances, "SEEDS", range(3))
+    monkeypatch.setattr(importances, "optuna", SimpleNamespace(importance=made_up))
+    found = importances_of(None)
+    assert list(found.index) == ["second", "first"]
+    np.testing.assert_allclose(found["importance"], [0.7, 0.3])
+    np.testing.assert_allclose(found["deviation"], np.std(shares, ddof=1))
 
 
 # --- pictures -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from types import SimpleNamespace
 
 from virl_tf import InputError
 from virl_tf.conditional import conditioned
@@ -19,7 +20,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from experiments.evaluation import situations
+from experiments.evaluation import contextual, situations
 from experiments.evaluation.contextual import (
     WITHHELD,
     AveragedDistances,
@@ -30,7 +31,7 @@ from experiments.evaluation.judged import reference_fits
 from experiments.figures import situations as figure_of_situations
 from experiments.figures.situations import _draw
 from experiments.flow import fit_flow, flow_is_installed
-from experiments.result_files import columns_of
+from experiments.result_files import columns_of, rows_of
 from experiments.specification import RunRequest
 from experiments.sweeps.units import SweepRequest, units_of
 from experiments.tasks import describe
@@ -97,6 +98,8 @@ def test_contexts_that_are_measured_in_are_no_demonstrations_and_policies_are_fo
     demonstrated = experiment.task.demonstrations(1000, 5)[:, 0]
     for distances in (experiment.distances, experiment.unseen):
         assert not np.isin(distances._where.contexts, demonstrated).any()
+        other = AveragedDistances(experiment.task, 6, withheld=distances is experiment.unseen)
+        assert not np.isin(distances._where.contexts, other._where.contexts).any()
     of_policies = experiment.inference([], []).contexts
     assert 0.08 < is_withheld(of_policies).mean() < 0.22  # 0.15 of [-1, 1]
 
@@ -116,6 +119,68 @@ def test_what_a_reward_says_of_contexts_alone_does_not_matter():
     assert np.std(moved(np.zeros((9, 2)), np.linspace(-1.0, 1.0, 9)[:, None])) > 0.1
     found = distances.of_reward(moved, truth.policy)
     assert found == pytest.approx(distances.of_reward(reward, truth.policy), abs=1e-4)
+
+
+def of_densities(reward, **densities):
+    """Distances that are told apart."""
+    return SimpleNamespace(of_reward=lambda *_: reward, of_density=densities.__getitem__)
+
+
+@pytest.fixture
+def told_apart():
+    """An experiment whose distances say what is measured, and where."""
+    config = {"seed": 5, "modes": 3, "components": 7}
+    experiment = ContextualExperiment(config, TRUTHS["experts"]())
+    experiment.distances = of_densities(1.0, new=2.0, trained=3.0)
+    experiment.unseen = of_densities(4.0, new=5.0, trained=6.0)
+    return experiment
+
+
+@pytest.mark.parametrize(("diverged", "status"), [("reward", "diverged"), ("policy", "finished")])
+def test_a_summary_has_what_is_measured_in_withheld_contexts(told_apart, diverged, status):
+    history = {f"i_projection_{name}": [0.5, 0.1, 0.2] for name in ("reward", "policy")}
+    history[f"i_projection_{diverged}"] = [0.5, 0.1, 3.0]
+    result = SimpleNamespace(history=pd.DataFrame(history), reward=None, policy="trained")
+    found = told_apart.summarise(None, result)
+    assert found["unseen"] == {"training": 4.0, "training_policy": 6.0}
+    assert found["i_projection"][diverged] == {"best": 0.1, "final": 3.0, "reported": 1.55}
+    assert found["status"] == status
+
+
+def test_references_have_as_many_components_as_the_truth_has_modes(told_apart, monkeypatch):
+    asked = []
+
+    def fits(data, sizes, seed):
+        asked.append((data.num_contexts, sizes, seed))
+        return {"EM": lambda: "new", "KDE": lambda: "trained"}
+
+    monkeypatch.setattr(contextual, "reference_fits", fits)
+    found = told_apart.references(np.zeros((20, 4)))
+    assert asked == [(2, {"": 3}, 5)]
+    unseen = {"EM": 5.0, "KDE": 6.0}
+    assert found == {"i_projection": {"EM": 2.0, "KDE": 3.0}, "unseen": unseen}
+
+
+def test_a_row_of_a_reference_has_its_own_value_in_withheld_contexts(tmp_path):
+    summary = {"task": "experts", "modes": 3, "seed": 5, "preset": "smoke"}
+    values = {"i_projection": {"EM": 2.0, "KDE": 3.0}, "unseen": {"EM": 5.0, "KDE": 6.0}}
+    rows = rows_of({".": summary | values}, tmp_path)
+    found = {row["method"]: (row["reported"], row["unseen"], row["stage"]) for row in rows}
+    assert found == {"EM": (2.0, 5.0, "reference"), "KDE": (3.0, 6.0, "reference")}
+
+
+def test_a_new_policy_is_measured_beside_the_training_policy(told_apart, monkeypatch):
+    trained = SimpleNamespace(policy=lambda: "trained")
+    monkeypatch.setattr(contextual, "RunFolder", lambda _: trained)
+    rows = [{"i_projection_policy": 0.1}, {"i_projection_policy": 2.0}]
+    found, sentence = told_apart.inference(["run"], []).finish(None, "new", rows, {})
+    values = {"best": 0.1, "final": 2.0, "reported": 1.05}
+    assert found["i_projection"] == {"inference_policy": values, "training_policy": 3.0}
+    assert found["unseen"] == {"inference": 5.0, "training_policy": 6.0}
+    assert sentence.endswith(
+        "2.0000 for the new policy, 3.0000 for the training policy; in unseen contexts 5.0000 and "
+        "6.0000"
+    )
 
 
 # --- references -----------------------------------------------------------------------------------

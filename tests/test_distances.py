@@ -1,11 +1,16 @@
 """I-projections from draws against those on the grid, where both exist."""
 
+from types import SimpleNamespace
+
+from virl_tf import metrics
 from virl_tf.em.em import em_mixture
 from virl_tf.kde import fit_kde
 from virl_tf.mixture import moments
+from virl_tf.persistence.files import save_arrays, write_json
 from virl_tf.tasks import RandomGaussians
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -100,3 +105,60 @@ def test_mass_of_the_mixtures_that_a_reward_is_made_of_is_seen():
         assert distances.of_reward(reward, two) == pytest.approx(
             distances.of_density(one), rel=0.05
         )
+
+
+# --- what runs and inferences tell ----------------------------------------------------------------
+
+
+def experiment_in_2d():
+    spec = RunRequest("gaussians", preset="smoke", modes=5, rows=200).specification()
+    return experiment_of(spec.to_config())
+
+
+def test_the_policy_is_scored_on_the_test_demonstrations():
+    experiment, policy = experiment_in_2d(), em_mixture(X[:200], 3, 0)
+    measure = experiment.evaluator(X[:200], X[1000:])
+    found = measure(SimpleNamespace(policy=policy, reward=as_reward(policy, 2.0)))
+    expected = float(np.mean(policy.log_prob(X[1000:])))
+    assert found["test_log_likelihood_policy"] == pytest.approx(expected)
+    assert expected != pytest.approx(float(np.mean(policy.log_prob(X[:200]))))
+
+
+@pytest.mark.parametrize(("diverged", "status"), [("reward", "diverged"), ("policy", "finished")])
+def test_a_run_diverges_by_its_reward(diverged, status, monkeypatch):
+    history = {f"i_projection_{name}": [0.5, 0.1, 0.2] for name in ("reward", "policy")}
+    history[f"i_projection_{diverged}"] = [0.5, 0.1, 3.0]
+    history["test_log_likelihood_policy"] = [-3.0, -2.0, -1.0]
+    monkeypatch.setattr(densities, "fit_references", lambda *_: {})
+    summary = experiment_in_2d().summarise(X, SimpleNamespace(history=pd.DataFrame(history)))
+    assert summary["status"] == status
+    assert summary["i_projection"][diverged] == {"best": 0.1, "final": 3.0, "reported": 1.55}
+    assert summary["test_log_likelihood_policy"] == -1.0
+
+
+@pytest.mark.parametrize(("rows", "components"), [(6, 6), (50, 10)])
+def test_em_as_a_policy_has_no_more_components_than_rows(rows, components, monkeypatch):
+    asked = []
+    monkeypatch.setattr(densities, "fit_references", lambda _, of: asked.append(of) or {})
+    experiment_in_2d().references(X[:rows])
+    assert [of.components for of in asked] == [components]
+
+
+def test_a_new_policy_stands_beside_the_mean_of_the_training_policies(tmp_path):
+    runs = [tmp_path / name for name in "abc"]
+    for run, reported in zip(runs, (0.1, 0.2, 0.9), strict=True):
+        run.mkdir()
+        of_policy = {"best": 9.0, "final": 9.0, "reported": reported}
+        write_json(run / "summary.json", {"i_projection": {"policy": of_policy}})
+        save_arrays(run / "demonstrations.npz", {"train": X, "test": X[:0]})
+    one, two = (em_mixture(X, k, 0) for k in (1, 3))
+    inference = experiment_in_2d().inference(runs, [as_reward(one, 3.0)] * 2)
+    rows = [{"step": 50, "i_projection_policy": 0.1}, {"step": 100, "i_projection_policy": 0.5}]
+    found, sentence = inference.finish(tmp_path, two, rows, {})
+    distances = found["i_projection"]
+    points = metrics.grid_around(X).points
+    expected = metrics.i_projection(two.log_prob(points), one.log_prob(points))
+    assert distances["inference_policy_to_reward"] == pytest.approx(expected, rel=1e-4)
+    assert distances["training_policy"] == pytest.approx(0.4)
+    assert distances["inference_policy"] == {"best": 0.1, "final": 0.5, "reported": 0.3}
+    assert "0.3000 for the new policy, 0.4000 for the training policy" in sentence

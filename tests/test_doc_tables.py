@@ -159,6 +159,9 @@ def test_numbers_in_tables_outside_of_blocks_are_found(checkout, row, stray):
             "1 of 3, 1 diverged",
         ),
         ({"show": "ratio", "of": {"method": "b"}, "digits": 2}, "1.00"),
+        ({"where": {"seed": 2}, "show": "ratio", "of": {"seed": 1}, "times": 100}, "180.000"),
+        ({"where": {"method": "b"}, "show": "count"}, "2, 1 diverged"),
+        ({"where": {"method": "b", "seed": 0}, "value": ["value", "seed"]}, "0.000, 1 diverged"),
         ({"where": {"method": "{name}"}, "name": "b"}, "3.000, 1 diverged"),
         ({"file": "benchmark.json", "where": {"who": "other"}, "value": "cpu"}, "1,234.500"),
     ],
@@ -180,6 +183,25 @@ def test_a_run_that_diverged_is_below_none_whatever_its_value(checkout, diverged
     pd.DataFrame(rows).to_csv(checkout / "results" / "runs.csv", index=False)
     settings = {"file": "runs.csv", "where": {"method": "a"}, "value": "value", "show": "below"}
     assert doc_tables.cell({**settings, "than": {"method": "b"}}) == text
+
+
+@pytest.mark.parametrize(("failed", "text"), [("a", "1 of 2"), ("b", "2 of 2")])
+def test_a_run_that_failed_is_below_none_and_above_all(checkout, failed, text):
+    rows = [
+        {"method": method, "seed": seed, "value": value, "status": "finished"}
+        for method, value in (("a", 1.0), ("b", 3.0))
+        for seed in range(2)
+    ]
+    rows[2 if failed == "b" else 0] |= {"value": np.nan, "status": "failed"}
+    pd.DataFrame(rows).to_csv(checkout / "results" / "runs.csv", index=False)
+    settings = {"file": "runs.csv", "where": {"method": "a"}, "value": "value", "show": "below"}
+    assert doc_tables.cell({**settings, "than": {"method": "b"}}) == text
+
+
+def test_the_rows_of_a_ratio_are_averaged(checkout):
+    settings = {"file": "results.csv", "where": {"method": "b"}, "value": "value", "show": "ratio"}
+    found = doc_tables.cell({**settings, "of": {"method": "a"}, "digits": 1})
+    assert found == "1.0, 1 diverged"  # 3 of 3; the median of the others is 2
 
 
 def test_intervals_are_the_bootstraps(checkout):

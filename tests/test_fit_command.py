@@ -11,8 +11,9 @@ from virl_tf.conditional import conditioned
 from virl_tf.contexts import far_away
 from virl_tf.em.em import em_mixture
 from virl_tf.mixture import standard_normal_start
-from virl_tf.persistence.files import save_arrays
+from virl_tf.persistence.files import save_arrays, write_json
 from virl_tf.persistence.policy_file import load_policy, save_policy
+from virl_tf.persistence.run_folder import RunFolder
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -22,8 +23,10 @@ import tensorflow as tf
 from PIL import Image
 from rich.console import Console
 
+from experiments import inference
 from experiments.evaluation import own_demonstrations, situations
 from experiments.evaluation.base import UserSupport
+from experiments.evaluation.own_demonstrations import OwnInference
 from experiments.figures import demonstrations as pictures
 from experiments.figures import style
 from experiments.figures.demonstrations import draw_demonstrations
@@ -31,7 +34,7 @@ from experiments.inference import _check_shares, _closed
 from experiments.own_data import fit_command
 from experiments.own_data.fit_request import parse_numbers
 from tests import tiny
-from tests.shared import contents, make_mixture, make_reward
+from tests.shared import contents, make_mixture, make_network, make_reward
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -624,6 +627,74 @@ def test_a_policy_nearer_to_what_is_likeliest(call, finished, tmp_path):
     assert status == 2
     assert "--temperature must be a finite number > 0" in error
     assert not (tmp_path / "cold").exists()
+
+
+def put_fit(folder, rows, columns, preset="own"):
+    """A fit's folder as far as an inference reads it, with ten rows held out."""
+    RunFolder.open(folder, {"preset": preset})
+    write_json(folder / "summary.json", {"columns": [{"name": name} for name in columns]})
+    save_arrays(folder / "demonstrations.npz", {"train": rows[:-10], "test": rows[-10:]})
+    return folder
+
+
+def test_a_context_has_the_order_of_its_columns_however_it_is_given(tmp_path):
+    run = put_fit(tmp_path / "run", clusters(40, 3), ["goal", "load", "speed"])
+    given = {"load": 2.0, "goal": 1.0}
+    found = inference._context(run, SimpleNamespace(num_contexts=2), given)
+    np.testing.assert_array_equal(found, [1.0, 2.0])
+
+
+def test_runs_of_two_presets_have_none_in_common(tmp_path):
+    names = {"a": "quick", "b": "quick", "c": "paper"}
+    runs = {n: put_fit(tmp_path / n, clusters(40, 2), "xy", preset) for n, preset in names.items()}
+    assert inference._preset_of([runs["a"], runs["b"]]) == "quick"
+    assert inference._preset_of([runs["a"], runs["c"]]) is None
+
+
+def test_two_supports_are_both_to_be_true():
+    x, everywhere = tf.constant([-1.0, 0.5, 2.0]), lambda x: x > -9.0
+    above, below = (lambda x: x > 0.0), (lambda x: x < 1.0)
+    np.testing.assert_array_equal(inference._both(above, below)(x), [False, True, False])
+    np.testing.assert_array_equal(inference._both(below, everywhere)(x), [True, True, False])
+    assert inference._both(None, above) is inference._both(above, None) is above
+    assert inference._both(None, None) is None
+
+
+def test_several_rewards_are_averaged_and_one_is_taken_as_it_is(tmp_path):
+    rows = clusters(40, 2)
+    runs = [put_fit(tmp_path / name, rows, "xy") for name in "ab"]
+    one, two = (make_reward([make_network(2, seed=seed)]) for seed in range(2))
+    found = OwnInference(runs, [one, two]).log_prob(tf.constant(rows))
+    np.testing.assert_allclose(found, (one(rows) + two(rows)) / 2.0)
+    assert OwnInference(runs[:1], [one]).log_prob is one
+
+
+def test_a_policy_for_one_context_is_shown_beside_the_nearest_demonstrations(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = np.hstack([rng.permutation(np.linspace(-1.0, 1.0, 410))[:, None], clusters(410, 2)])
+    run = put_fit(tmp_path / "run", rows, ["goal", "x", "y"])
+    asked = []
+    reward = SimpleNamespace(num_contexts=1, condition=asked.append)
+    found = OwnInference([run], [reward], np.array([0.5]))
+    assert asked == [[0.5]]
+    train = rows[:-10]
+    near = np.abs(train[:, 0] - 0.5).argsort()[:20]
+    np.testing.assert_array_equal(found._train, train[near, 1:])
+    assert (len(found._test), found.contexts) == (0, None)
+
+
+@pytest.mark.parametrize(("rows", "warned"), [(100, 1), (9, 0)])
+def test_a_policy_that_misses_demonstrations_is_told_where_their_number_makes_it_sure(
+    tmp_path, rows, warned
+):
+    run = put_fit(tmp_path / "run", clusters(40, 2), "xy")
+    noise = np.resize([-1.0, 1.0, 0.0], rows)  # of 0.5 nats, whose standard deviation is 0.8
+    found = OwnInference([run], [make_reward([])])
+    found._trained = lambda: "trained"
+    found._log_prob_inside = {"trained": 0.5 + noise, "new": 0.0 * noise}.__getitem__
+    assert len(found._warnings("new")) == warned
+    found._log_prob_inside = {"trained": 0.0 * noise, "new": 0.5 + noise}.__getitem__
+    assert found._warnings("new") == []
 
 
 def test_an_average_without_a_mixture_is_no_start_for_low_temperatures():

@@ -12,8 +12,10 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+from experiments.evaluation import trajectories
 from experiments.evaluation.own_demonstrations import check_same_encoding
 from experiments.evaluation.trajectories import (
+    MOST_PUSHED,
     PUSH,
     losses_when_pushed,
     reward_draws,
@@ -232,6 +234,23 @@ def test_a_push_costs_what_it_moves():
         np.testing.assert_allclose(losses[:, place], expected, rtol=1e-6)
     assert (losses.argmax(axis=1) == 10).all()
     assert np.abs(losses[:, [0, 2, 18, 20]]).max() < 0.05 * losses.max()
+
+
+def test_of_many_components_the_heaviest_are_pushed(tmp_path, monkeypatch):
+    y = arm.reaching(30, num_steps=21)[0]
+    encoding, policy = virl_tf.fit_encoding(y, "promp", 4), make_mixture(13, 20, seed=1)
+    pushed = []
+
+    def losses(encoding, reward, codes, demonstrations):
+        pushed.append(codes)
+        return np.zeros(1), np.zeros((len(codes), 1))
+
+    monkeypatch.setattr(trajectories, "losses_when_pushed", losses)
+    drawn = policy.sample(5, split_seed(0, 0, "drawn")).numpy(), 4.0
+    write_trajectories(tmp_path, encoding, policy.log_prob, policy, drawn, y)
+    order = np.argsort(-policy.log_weights.numpy())[:MOST_PUSHED]
+    assert len(order) == 10
+    np.testing.assert_array_equal(pushed[0], policy.means.numpy()[order])
 
 
 # --- two ways -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from experiments.evaluation.walks import write_walks
 from experiments.figures import figure_1, figure_2b, figure_3, figure_4, figure_5
 from experiments.figures.overview import apart
-from experiments.result_files import COLUMNS, rewards_of, rows_of
+from experiments.result_files import COLUMNS, rewards_of, rows_of, value_at
 
 TASK = GridWalker(3)
 
@@ -163,6 +163,21 @@ def test_what_infer_put_into_a_runs_folder_is_told_by_how_it_was_made(tmp_path):
     assert stages(runs=["a"]) == ["inference"]
     assert stages(runs=["a"], search=True) == ["inference_search"]
     assert stages(runs=["a", "b"]) == []  # the average's
+
+    def status(best, final):
+        values = {"best": best, "final": final, "reported": 0.5 * (best + final)}
+        inferred = {"i_projection": {"inference_policy": values}, "cpu_seconds": 2.0}
+        return rows_of({".": run, "inference": inferred}, tmp_path)[-1]["status"]
+
+    assert status(0.1, 0.2) == "finished"
+    assert status(0.1, np.inf) == status(np.inf, np.inf) == "diverged"
+
+
+def test_of_several_places_the_first_that_has_a_value_counts_also_where_it_is_zero():
+    summary = {"found": {"none": None, "zero": 0.0, "one": 1.0}}
+    assert value_at(summary, "found.zero", "found.one") == 0.0
+    assert value_at(summary, "found.none", "missing.zero", "found.one.more", "found.one") == 1.0
+    assert value_at(summary, "found.none", "missing") is None
 
 
 def test_labels_of_reference_lines_are_moved_apart_and_keep_their_order():

@@ -523,6 +523,32 @@ def test_of_few_rows_all_say_which_ridge(monkeypatch, n, parts):
     assert max(left_out) == len(judged.RIDGES)
 
 
+@pytest.mark.parametrize("n", [100, 600])
+def test_copies_in_a_group_are_held_out_together_where_a_ridge_is_chosen(monkeypatch, n):
+    x = np.repeat(np.random.default_rng(0).standard_normal((n // 5, 2)), 5, axis=0)
+    seen = []
+
+    def em_mixture(rows, *how):
+        seen.append({tuple(row) for row in rows})
+        return moments(rows)
+
+    monkeypatch.setattr(judged, "em_mixture", em_mixture)
+    judged.tied_mixture(Data(x, groups=np.repeat(np.arange(n // 5), 5)), 3, 0)
+    assert len(seen) > len(judged.RIDGES)
+    *tried, last = (len(rows) for rows in seen)
+    assert last == n // 5
+    assert set(tried) == {4 * n // 25}  # a fifth of them is left out, and no copy is in
+
+
+def test_kernels_are_as_wide_as_other_groups_are_likeliest_under():
+    """Were copies held out from each other, kernels would be as narrow as what tells them apart."""
+    rng = np.random.default_rng(0)
+    x = np.repeat(rng.standard_normal((60, 2)), 5, axis=0) + 1e-3 * rng.standard_normal((300, 2))
+    alone = judged.kernels(Data(x), 0).bandwidth.numpy()
+    found = judged.kernels(Data(x, groups=np.repeat(np.arange(60), 5)), 0).bandwidth.numpy()
+    assert found.min() > 0.1 > alone.max()
+
+
 def test_a_reward_that_is_a_density_is_normalised_and_drawn_from_as_one():
     x = np.random.default_rng(0).normal(size=(400, 2)) * [1.0, 3.0]
     density = gaussian(np.zeros(2), np.diag([1.0, 9.0]))
@@ -557,6 +583,9 @@ def table_of(ahead):
         ([0.1, 0.1], "not distinguishable from", "+0.10", "0.07", "2 of 2"),
         ([-1.0, 1.5], "not distinguishable from", "+0.25", "1.53", "1 of 2"),
         ([0.5], "ahead of", "+0.50", "0.10", "1 of 1"),
+        ([0.0, 0.1, 2.0], "not distinguishable from", "+0.70", "0.86", "2 of 3"),
+        # Of all rows there are five parts, however often they are kept back.
+        ([1.0] * 20, "ahead of", "+1.00", "0.04", "20 of 20"),
     ],
 )
 def test_the_verdict(ahead, place, by, error, on):
@@ -710,6 +739,30 @@ def test_an_angle_a_whole_turn_further_on_is_a_copy():
     told_apart = {tuple(row) for row in split.data.rows}
     assert len(split.test) == 24
     assert told_apart.isdisjoint(map(tuple, split.test))
+    angles = np.concatenate([split.data.rows, split.test])[:, 0]
+    assert np.ptp(angles) < 360.0, "kept-back ones are in the same turn"
+
+
+def test_each_split_keeps_back_others():
+    rows = Demonstrations(np.random.default_rng(0).normal(size=(100, 2)), ["speed", "grade"])
+    fitted = SimpleNamespace(dither=False, periodic=None, support=None, seed=7)
+    request = SimpleNamespace(keep_back=0.2, components=[])
+    task = judge_command.Judge(fitted, request, rows, None, None, False, None)
+    first, second = (judge_command._split(task, number) for number in range(2))
+    assert (first.seed, second.seed) == (7, 8)
+    assert len(first.test) == len(second.test) == 20
+    common = {tuple(row) for row in first.test} & {tuple(row) for row in second.test}
+    assert len(common) < 10  # 4 by chance
+
+
+def test_contexts_are_no_codes_of_paths():
+    rows = Demonstrations(np.arange(6.0).reshape(2, 3), ["goal", "w0", "w1"], contexts=["goal"])
+    encoding = SimpleNamespace(decode=lambda codes: 2.0 * codes)
+    task = SimpleNamespace(rows=rows, encoding=encoding, request=SimpleNamespace(outcome=None))
+    split = SimpleNamespace(test=rows.x, seed=0, groups=None)
+    measure = judge_command._measure(task, split)
+    np.testing.assert_array_equal(measure.as_seen(rows.x), 2.0 * rows.x[:, 1:])
+    np.testing.assert_array_equal(measure.contexts, rows.x[:, :1])
 
 
 def test_splits_that_keep_back_the_same_rows_are_warned_of(capsys):

@@ -1,6 +1,7 @@
 """Tasks of paths with a known truth: what is measured, and the command line."""
 
 import json
+from types import SimpleNamespace
 
 from virl_tf.mixture import gaussian
 from virl_tf.tasks import Hall
@@ -10,7 +11,14 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from experiments.evaluation.known_truth import DRAWS, Truth, proposal_of
+from experiments.evaluation import known_truth
+from experiments.evaluation.known_truth import (
+    DRAWS,
+    KnownTruthExperiment,
+    KnownTruthInference,
+    Truth,
+    proposal_of,
+)
 from experiments.result_files import columns_of
 from tests import tiny
 from tests.shared import make_mixture, make_network, make_reward
@@ -59,7 +67,9 @@ def test_distances_of_the_truth_itself_are_zero_and_of_another_gaussian_its_clos
 
 def test_the_truth_is_told_by_other_demonstrations_than_those_of_the_run():
     own = Known().demonstrations(DRAWS, 5)
-    assert not np.isin(Truth(Known(), seed=5).x, own).any()
+    fresh = Truth(Known(), seed=5).x
+    assert not np.isin(fresh, own).any()
+    assert not np.isin(fresh, Truth(Known(), seed=6).x).any()
 
 
 def test_a_rewards_constant_does_not_matter():
@@ -87,6 +97,53 @@ def test_a_policy_outside_of_the_support_is_infinitely_far_and_does_nothing_righ
     assert (distance.kl, distance.outside) == (np.inf, 1.0)
     outcome = truth.outcome_of(away)
     assert outcome["success"] == outcome["gate_to_gate"] == outcome["pairs_found"] == 0.0
+
+
+@pytest.mark.parametrize(("diverged", "status"), [("reward", "diverged"), ("policy", "finished")])
+def test_a_summary_tells_the_outcome_of_each_density_and_how_a_run_ends(
+    diverged, status, monkeypatch
+):
+    series = {f"forward_kl_{name}": [0.5, 0.1, 0.2] for name in ("reward", "policy")}
+    series[f"forward_kl_{diverged}"] = [0.5, 0.1, 3.0]
+    series |= {"kl_policy": [3.0, 2.0, 1.0], "outside_share": [1.0, 0.5, 0.25]}
+    experiment = KnownTruthExperiment({"seed": 0}, Known())
+    outcomes = {"outcome": lambda x: {"of": x}, "outcome_of": lambda q: {"draws of": q}}
+    experiment.truth = SimpleNamespace(x="fresh", of_density=lambda q: 7.0, **outcomes)
+    monkeypatch.setattr(known_truth, "fit_references", lambda *_: {"em_bic": "em"})
+    monkeypatch.setattr(known_truth, "proposal_of", lambda *_: None)
+    monkeypatch.setattr(known_truth, "reward_draws", lambda *_: ("of reward", 9.0))
+    result = SimpleNamespace(history=pd.DataFrame(series), reward=None, policy="policy")
+    found = experiment.summarise(None, result)
+    assert found["outcomes"] == {
+        "truth": {"of": "fresh"},
+        "reward": {"of": "of reward"},
+        "policy": {"draws of": "policy"},
+        "em_bic": {"draws of": "em"},
+    }
+    assert (found["status"], found["outside_share"]) == (status, 0.25)
+    assert found["effective_reward_draws"] == 9.0
+    assert found["kl"]["policy"] == {"best": 1.0, "final": 1.0, "reported": 1.0}
+    assert found["forward_kl"][diverged]["reported"] == 1.55
+    assert found["forward_kl"]["em_bic"]["final"] == 7.0
+
+
+def test_a_new_policy_is_told_from_the_training_policy(monkeypatch):
+    kl, success = {"new": 1.0, "trained": 2.0}, {"new": 0.5, "trained": 0.75}
+    truth = SimpleNamespace(
+        of_policy=lambda q: SimpleNamespace(kl=kl[q], outside=0.0),
+        outcome_of=lambda q: {"success": success[q]},
+    )
+    monkeypatch.setattr(
+        known_truth, "RunFolder", lambda _: SimpleNamespace(policy=lambda: "trained")
+    )
+    rows = [{"kl_policy": 0.5}, {"kl_policy": 1.0}]
+    inference = KnownTruthInference(truth, ["run"], [])
+    found, sentence = inference.finish(None, "new", rows, {})
+    values = {"best": 0.5, "final": 1.0, "reported": 0.75}
+    assert found["kl"] == {"inference_policy": values, "training_policy": 2.0}
+    told = {"policy": {"success": 0.5}, "training_policy": {"success": 0.75}}
+    assert found["outcomes"] == told
+    assert "1.0000 for the new policy, 2.0000 for the training policy; success 0.5" in sentence
 
 
 @pytest.fixture(scope="module", params=["obstacle_field", pytest.param("hall", marks=SLOW)])

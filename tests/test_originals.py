@@ -100,6 +100,9 @@ def test_short_paths_are_left_out(tmp_path):
     said = convert("obsmat", [write_obsmat(tmp_path)], tmp_path / "paths.npz", apart=2.0)
     assert said.startswith("1 of 2 paths, ends at least 2 m apart")
     assert set(load_arrays(tmp_path / "paths.npz")) == {"0-3"}
+    just = float(np.linalg.norm([3.0, 6.0]))
+    said = convert("obsmat", [tmp_path / "obsmat.txt"], tmp_path / "paths.npz", apart=just)
+    assert said.startswith("1 of 2 paths")
     with pytest.raises(InputError, match="none of 2 paths has ends 100 m apart"):
         convert("obsmat", [tmp_path / "obsmat.txt"], tmp_path / "paths.npz", apart=100.0)
 

@@ -6,6 +6,7 @@ import virl_tf
 from virl_tf import AmongBest, InputError
 from virl_tf.conditional import conditioned
 from virl_tf.contexts import Places, drawn
+from virl_tf.demonstrations import Data
 from virl_tf.domain import make_domain
 from virl_tf.numerics import numpy_seed
 from virl_tf.policy_fit.start import standard_conditional_start
@@ -330,6 +331,55 @@ def test_a_move_is_chosen_where_the_last_one_ended():
     np.testing.assert_allclose(found[:, 0], [[t, 0.0] for t in range(6)])
     np.testing.assert_array_equal(found[1:], world.targets)
     np.testing.assert_allclose(mover.seen[2][0], [4.0, 0.0, 2.0, 0.0, 4.0, 0.0])
+
+
+def test_each_move_has_noise_of_its_own():
+    def seeds(seed):
+        seen = []
+        straight = Straight()
+        sample = lambda c, seed: seen.append(tuple(np.asarray(seed))) or straight.sample(c)  # noqa: E731
+        play(Open(), Moves(("a", "b"), 2), SimpleNamespace(sample=sample), 5, seed)
+        return seen
+
+    assert len(set(seeds(0)) | set(seeds(1))) == 6
+    assert seeds(0) == seeds(0)
+
+
+def test_a_reward_chooses_among_draws_of_narrow_kernels():
+    data = Data(np.random.default_rng(0).normal(size=(60, 3)), num_contexts=1)
+    result = SimpleNamespace(reward=make_reward([make_network(3)], dim=3), policy="policy")
+    found = closed_loop.movers(result, data, 3, 0)
+    assert list(found) == MOVERS[1:]
+    among, nearest = found[MOVERS[1]](), found["kernels"]()
+    wide = closed_loop.kernels(data, 0).bandwidth
+    for narrow in (nearest, among.proposal):
+        np.testing.assert_allclose(narrow.bandwidth, closed_loop.NARROWED * wide)
+    assert (among.reward, among.candidates) == (result.reward, 3)
+    assert found["policy"]() == "policy"
+
+
+def game(seed, episodes=None):
+    """What a command is to do in a world of two that start where its seed says."""
+
+    def world(runs, seed):
+        start = np.random.default_rng(seed).normal(size=(runs, 2))
+        return SimpleNamespace(positions=start, move=print, outcome=dict)
+
+    named = SimpleNamespace(function=world, guard=lambda function: function)
+    request, moves = SimpleNamespace(runs=2, world=named), Moves(("a", "b"), 2)
+    fitted = SimpleNamespace(seed=seed)
+    return play_command.Game(fitted, request, episodes, moves, None, None, None)
+
+
+def test_all_start_at_the_same_places_which_the_seed_tells():
+    first, again, other = (game(seed).world().positions for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert not np.isin(first, other).any()
+
+
+def test_a_run_may_take_half_as_long_again_as_the_longest_demonstration():
+    values = [np.random.default_rng(0).normal(size=(n, 2)) for n in (4, 6, 20)]
+    assert game(0, check_episodes(values)).samples == 30
 
 
 @pytest.mark.parametrize("steps", [1, 3, 4])

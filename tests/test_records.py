@@ -466,6 +466,7 @@ def test_records_beside_a_table_are_pooled_only_where_settings_are_equal(out, tm
     ("given", "said"),
     [
         ({"rows": 500}, "rows=500"),
+        ({"dim": 3}, "dim=3"),
         ({"task_seed": 0}, "task_seed=0"),
         ({"assignments": ["network.dropout=0.5"]}, "other hyperparameters"),
         ({}, ""),
@@ -492,6 +493,20 @@ def test_records_of_other_rows_are_pooled_only_when_told_to(out):
     with pytest.raises(InputError, match=r"different settings .*: num_train: \d+ there, 300 now"):
         read_results([out, further])
     assert len(read_results([out, further], pool=True))
+
+
+@pytest.mark.parametrize("name", ["components", "search", "steps", "samples", "blocked_share"])
+def test_records_of_policies_inferred_otherwise_are_pooled_only_when_told_to(out, name):
+    def otherwise(members):
+        content = json.loads(members["record.json"])
+        if "inference" in content["stages"]:
+            content["stages"]["inference"]["config"][name] = 77
+        members["record.json"] = json.dumps(content).encode()
+
+    further = put_further(out, change=otherwise)
+    with pytest.raises(InputError, match=rf"different settings .*inference\.{name}: .* there, 77"):
+        read_results([out, further])
+    assert len(read_results([out, further], pool=True)) == 2 * len(read_results(out))
 
 
 def test_records_of_other_targets_than_their_seeds_are_pooled_only_when_told_to(out):

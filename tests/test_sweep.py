@@ -335,6 +335,7 @@ def test_paper_grid_is_the_papers():
     runs = [unit for unit in units if isinstance(unit, RunUnit)]
     assert len(runs) == 3 * 2 * 10 * 5
     assert {unit.spec.modes for unit in runs} == set(range(5, 55, 5))
+    assert [unit.spec.seed for unit in runs] == list(np.repeat(range(5), 60))  # seed by seed
     assert len({unit.name for unit in units}) == len(units)
     assert sum(isinstance(unit, ReferenceUnit) for unit in units) == 50
     inferred = {
@@ -690,6 +691,10 @@ def test_sign_flip_test_against_enumeration():
     assert sign_flip_test(np.arange(1.0, 6.0)) == 1.0
     assert sign_flip_test(np.array([-1.0] * 9 + [np.inf])) == 1.0  # one that the first lost
     assert sign_flip_test(np.array([-1.0] * 9 + [-np.inf])) == 2.0**-10  # a win, no more
+    lost = np.array([3.0, *np.full(4, -1.0), -np.inf])  # that counts 3, the largest, not 7, the sum
+    assert sign_flip_test(lost) == sign_flip_test(np.array([3.0, *np.full(4, -1.0), -3.0]))
+    assert sign_flip_test(lost) > sign_flip_test(np.array([3.0, *np.full(4, -1.0), -7.0]))
+    assert sign_flip_test(-np.ones(14)) == 2.0**-14
     assert sign_flip_test(np.full(5, np.inf)) == 1.0
     assert sign_flip_test(-np.ones(40)) < 1e-4
 

@@ -137,6 +137,22 @@ def test_rows_that_were_added_to_an_earlier_episode_are_told(tmp_path, capsys, c
     assert len(told.splitlines()) == (said != "")
 
 
+def test_of_several_gaps_the_widest_is_told(tmp_path, capsys):
+    """Of an episode that stands in three places: no pause before the second, a long one later."""
+    frame = table(True)
+    long = frame.episode == 101
+    second, third = frame[long].iloc[3:6], frame[long].iloc[6:].copy()
+    third["time"] += 50.0
+    rest = frame.drop(frame[long].index[3:])
+    apart = [rest[rest.episode == 101], rest[rest.episode != 101].iloc[:4], second]
+    apart += [rest[rest.episode != 101].iloc[4:], third]
+    pd.concat(apart).to_csv(tmp_path / "all.csv", index=False)
+    found = load(tmp_path / "all.csv")
+    (at,) = [i for i, name in enumerate(found.names) if name == "101"]
+    assert np.argmax(np.diff(found.times[at])) == 5
+    assert "between its samples 5 and 6;" in " ".join(capsys.readouterr().err.split())
+
+
 def test_arrays(tmp_path):
     np.save(tmp_path / "x.npy", EVEN)
     found = load(tmp_path / "x.npy")

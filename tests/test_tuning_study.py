@@ -36,7 +36,9 @@ from experiments.tuning.storage import RETRIES, VANISHED, open_storage
 from experiments.tuning.study import (
     ALLOWED_FAILURES,
     ALLOWED_MISTAKES,
+    _is_needed,
     enqueue_published,
+    make_sampler,
     open_study,
     published_parameters,
     work,
@@ -172,17 +174,35 @@ def test_workers_do_not_begin_with_the_same_trials(sqlite, tmp_path):
     parameters = [json.dumps(trial.params, sort_keys=True) for trial in opened(sqlite).trials]
     assert len(set(parameters)) == 4
 
+    def first(worker):  # of those that begin at once, before any trial has ended
+        study = optuna.create_study(sampler=make_sampler(SPECIFICATION, worker))
+        return study.ask().suggest_float("x", 0.0, 1.0)
+
+    assert len({first(worker) for worker in range(4)}) == 4
+    assert first(1) == first(1)
+
+
+def test_of_two_workers_that_start_the_last_trial_at_once_one_does_it(sqlite):
+    study = opened(sqlite)
+    study.add_trial(optuna.trial.create_trial(value=1.0))
+    first, second = ask(study), ask(study)
+    assert [_is_needed(study, trial.number, 2) for trial in (first, second)] == [True, False]
+    assert _is_needed(study, second.number, 3)
+    study.tell(second, 2.0)  # it ended all the same: the first one is one too many now
+    assert not _is_needed(study, first.number, 2)
+
 
 def test_the_value_of_a_trial_is_the_mean_over_its_seeds(monkeypatch, sqlite, tmp_path):
-    spec = dataclasses.replace(SPECIFICATION, seeds=(3, 4))
+    spec = dataclasses.replace(SPECIFICATION, seeds=(3, 4, 8))
     by_value(
         monkeypatch, lambda name, t: 0.5 if t is not None else fake_runs.summary(float(name[-1]))
     )
     work(spec, sqlite, 1, tmp_path, 0)
     trial = opened(sqlite, spec).trials[0]
-    assert trial.value == 3.5
-    assert sorted(trial.intermediate_values) == list(range(2 * ITERATIONS))
-    assert sorted(path.name for path in tmp_path.glob("0*")) == ["0000-s3", "0000-s4"]
+    assert trial.value == 5.0
+    assert sorted(trial.intermediate_values) == list(range(3 * ITERATIONS))
+    folders = sorted(path.name for path in tmp_path.glob("0*"))
+    assert folders == ["0000-s3", "0000-s4", "0000-s8"]
 
 
 def test_the_poolings_row_does_not_take_the_step_of_the_next_seeds_first_iteration(
@@ -740,6 +760,15 @@ def test_only_the_named_trials_are_released(sqlite):
     assert [trial.state.name for trial in study.trials] == ["RUNNING", "FAIL", "RUNNING", "WAITING"]
     release(study, [])
     assert states(study) == {"RUNNING": 2, "FAIL": 1, "WAITING": 1}
+
+
+def test_of_several_published_trials_that_ended_the_latest_counts():
+    study = optuna.create_study()
+    published = {"user_attrs": {"published": True}}
+    for parts in ({"value": 5.0, **published}, {"value": 4.0, **published}, {"value": 3.0}):
+        study.add_trial(optuna.trial.create_trial(**parts))
+    study.add_trial(optuna.trial.create_trial(state=TrialState.FAIL, **published))
+    assert published_trial(study).value == 4.0
 
 
 def test_the_published_trial_stays_the_published_one_however_often_it_is_interrupted(

@@ -230,7 +230,8 @@ def finish(inference, task, found, true, out, monkeypatch):
 
     monkeypatch.setattr(walks, "fit_policy", fit_policy)
     policy = policy_of(task, sorted(found))
-    rows = [{"step": 50, "negative_elbo": 4.0}, {"step": 100, "negative_elbo": 5.0}]
+    measures = [{"negative_elbo": 4.0, "kl": 8.0}, {"negative_elbo": 5.0, "kl": 9.0}]
+    rows = [{"step": step, **found} for step, found in zip((50, 100), measures, strict=True)]
     out.mkdir(exist_ok=True)
     return *inference.finish(out, policy, rows, FITTING), fits[0]
 
@@ -570,7 +571,7 @@ def result_with(experiment, negative_elbos, modes=(0, 1)):
 
 
 def test_a_summary_holds_the_last_iteration_and_the_objective():
-    experiment = experiment_of(config_of("path_planning", steps=4))
+    experiment = experiment_of(config_of("path_planning", steps=4, seed=3))
     found = experiment.summarise(None, result_with(experiment, [3.0, 1.0, 1.5]))
     assert found["status"] == "finished"
     assert found["num_modes"] == 6
@@ -583,8 +584,25 @@ def test_a_summary_holds_the_last_iteration_and_the_objective():
     assert found["objective"] == {"best": 1.0, "final": 1.5, "reported": 1.25}
     covered = np.arange(6) < 2
     assert found["contrast"] == reward_contrasts(
-        experiment.task, rewards_of(experiment.task)[0], covered, 0
+        experiment.task, rewards_of(experiment.task)[0], covered, 3
     )
+
+
+def test_the_single_behaviour_is_that_of_the_recovered_reward(tmp_path, monkeypatch):
+    experiment = experiment_of(config_of("path_planning", steps=4, seed=3))
+    result, asked = result_with(experiment, [1.0]), []
+
+    def fit_policy(reward, dim, num_components, **options):
+        asked.append((reward, dim, num_components, options["seed"]))
+        return PolicyResult(policy_of(experiment.task, [5]), pd.DataFrame())
+
+    monkeypatch.setattr(walks, "fit_policy", fit_policy)
+    experiment.write_arrays(tmp_path, None, result)
+    assert asked == [(result.reward, 4, 1, 3)]
+    found = load_arrays(tmp_path / "walks.npz")
+    np.testing.assert_array_equal(found["projection_mean"], experiment.task.mode_centers[5])
+    assert found["projection_draws"].shape == (walks.DRAWN_SINGLE, 4)
+    assert len(found["means"]) == 2
 
 
 def test_a_run_that_ends_far_above_its_best_has_diverged():
