@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import virl_tf
-from virl_tf.contexts import far_away
 from virl_tf.fit_policy import PolicyResult, fit_policy
 from virl_tf.persistence.files import write_json, write_text
 from virl_tf.persistence.policy_file import save_policy
@@ -16,6 +15,7 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.policy_fit.schedule import AFTER_SEARCH, FIXED, KEPT_SHARES
 from virl_tf.policy_fit.targets import NowhereInsideError, Support
 from virl_tf.reward import Reward
+from virl_tf.summary import context_doubts
 from virl_tf.validation import InputError, as_option, check_choice, check_positive
 
 import numpy as np
@@ -146,8 +146,10 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
     context = _context(runs[0], rewards[0], request.context)
-    far = [] if context is None else far_away(context, read_summary(runs[0])["columns"])
-    for text in far:
+    doubts: tuple[str, ...] = ()
+    if context is not None:
+        doubts = context_doubts(context, rewards[0], read_summary(runs[0]))
+    for text in doubts:
         warn(text, console.quiet)
     for_all = rewards[0].num_contexts > 0 and context is None
     if for_all and request.search:
@@ -177,7 +179,7 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
         **({} if context is None else {"context": context.tolist()}),
         **({} if temperature == 1.0 else {"temperature": temperature}),
     }
-    return Plan(inference, rewards[0], context, support, search, temperature, config, tuple(far))
+    return Plan(inference, rewards[0], context, support, search, temperature, config, doubts)
 
 
 def _check_shares(rewards: Sequence[Reward], context: np.ndarray | None) -> None:

@@ -10,6 +10,7 @@ from virl_tf.conditional import (
     check_conditional,
     conditioned,
     empty_conditional,
+    log_context_density,
 )
 from virl_tf.conditional_kde import conditional_kernels
 from virl_tf.contexts import DRAWS, Places, drawn, halves, places
@@ -62,6 +63,14 @@ def test_its_gate_are_the_marginals_responsibilities():
     c = 2.0 * rng.standard_normal((50, 2))
     expected = marginal(joint, 2).log_responsibilities(c)
     np.testing.assert_allclose(conditional.log_gate(tf.constant(c)), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(("c", "d"), SIZES)
+def test_it_knows_the_density_of_contexts_but_for_a_constant(c, d):
+    joint, conditional = joint_and_conditional(c, d)
+    contexts = 2.0 * rng.standard_normal((50, c))
+    expected = marginal(joint, c).log_prob(contexts) + 0.5 * c * np.log(2.0 * np.pi)
+    np.testing.assert_allclose(log_context_density(conditional, contexts), expected, atol=1e-9)
 
 
 def test_what_is_added_to_all_gates_cancels():

@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from types import SimpleNamespace
 
 from virl_tf import InputError, export, fit, fit_policy, irl, load, pooling
 from virl_tf.conditional import ConditionalMixture, conditioned, empty_conditional
@@ -30,6 +31,7 @@ from virl_tf.pooling import _exponent, _scored, log_likelihoods, pool
 from virl_tf.problem import make_problem
 from virl_tf.reward import CumulativeReward
 from virl_tf.score import _beside_policy, log_inside, log_normaliser, score
+from virl_tf.summary import _rare_context, context_doubts
 from virl_tf.tasks.experts import RandomExperts
 from virl_tf.vips.conditional import conditional_steps
 from virl_tf.vips.elbo import measured
@@ -272,6 +274,47 @@ class RecordingImproveOf:
         return policy, self.recorder(mixture, target, seed, hparams)[1]
 
 
+# --- what is doubted ------------------------------------------------------------------------------
+
+
+def test_contexts_that_are_rare_together_are_doubted():
+    """Each of the two values of (-2, 2) was demonstrated, but never with the other one."""
+    places_of_rows = np.repeat([[-2.0, -2.0], [2.0, 2.0]], 200, axis=0)
+    contexts = places_of_rows + 0.3 * np.random.default_rng(0).standard_normal((400, 2))
+    rows = np.column_stack([contexts, contexts.sum(axis=1)])
+    rows[:, 2] += 0.1 * np.random.default_rng(1).standard_normal(400)
+    mixture = conditioned(em_start(rows, 2, 0), 2)
+    reward = SimpleNamespace(mixture=mixture)
+    names, low, high = ("east", "north"), contexts.min(axis=0), contexts.max(axis=0)
+    columns = [
+        {"name": name, "min": a, "max": b} for name, a, b in zip(names, low, high, strict=True)
+    ]
+    rare = _rare_context(mixture, Data(rows, num_contexts=2))
+    summary = {"columns": columns, "rare_context": rare}
+
+    assert context_doubts(np.array([2.0, 2.0]), reward, summary) == ()
+    (line,) = context_doubts(tf.constant([-2.0, 2.0], DENSITY), reward, summary)
+    assert line == (
+        "context east = -2, north = 2 is rarer than 99% of the demonstrated ones: reward and "
+        "policy there are a guess."
+    )
+    doubted = [bool(context_doubts(c, reward, summary)) for c in contexts]
+    assert sum(doubted) == 4  # of 400
+    (line,) = context_doubts(np.array([9.0, 2.0]), reward, summary)
+    assert line.startswith("context east = 9 is outside")
+    before = {"columns": columns}  # of a fit before 1.0.41
+    assert context_doubts(np.array([-2.0, 2.0]), reward, before) == ()
+
+
+@pytest.mark.parametrize("mixture", [make_mixture(2, 3), empty_conditional(1, 2)])
+def test_without_a_mixture_given_contexts_none_is_rare(mixture):
+    rare = _rare_context(mixture, Data(ROWS, num_contexts=2))
+    assert rare is None
+    columns = [{"name": name, "min": 0.0, "max": 1.0} for name in "ab"]
+    summary = {"columns": columns, "rare_context": rare}
+    assert context_doubts(np.array([0.0, 1.0]), SimpleNamespace(mixture=mixture), summary) == ()
+
+
 # --- fit ------------------------------------------------------------------------------------------
 
 
@@ -297,8 +340,8 @@ def test_a_fit_gives_a_reward_and_a_policy_of_both(results):
     np.testing.assert_allclose(of_one, result.reward(X, CONTEXTS[0]), atol=1e-4)
     assert result.policy.sample(CONTEXTS, 0).shape == (N, D)
     assert result.policy.condition(CONTEXTS[0]).distribution.sample(3).shape == (3, D)
-    low, high = (result.summary["columns"][0][side] for side in ("min", "max"))
-    assert result.doubts([low]) == result.doubts([high]) == ()
+    low, high = np.quantile(CONTEXTS, [0.1, 0.9])
+    assert result.doubts([low]) == result.doubts([high]) == load(path).doubts([low]) == ()
     (line,) = result.doubts([high + 9.0])
     assert line.startswith(f"context c0 = {high + 9.0:g} is outside of the demonstrated")
     for c, text in (([[low]], "one context"), (["a"], "c must be"), ([low, low], "must be an")):

@@ -198,6 +198,15 @@ def conditioned(joint: Mixture, num_contexts: int) -> Policy:
     )
 
 
+def log_context_density(
+    given: ConditionalMixture, c: Float64[Array, "N C"]
+) -> Float64[Array, " N"]:
+    """Log p(c), but for a constant, of the mixture over rows [c, x] that `given` is `conditioned`
+    from: [N, C] -> [N]. A policy's gate has moved since, and says nothing of it.
+    """
+    return tf.reduce_logsumexp(quadratics(given.gate, tf.constant(c, DENSITY)), axis=-1)
+
+
 def is_broken(policy: Policy) -> bool:
     """Whether a policy's arrays are not finite numbers, which no file of one may hold."""
     return not all(np.isfinite(array).all() for array in policy)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from virl_tf import irl, pooling
 from virl_tf.conditional import is_broken
-from virl_tf.contexts import checked_context, far_away
+from virl_tf.contexts import checked_context
 from virl_tf.demonstrations import Data, DataOptions, prepare
 from virl_tf.discriminator.fit import DiscriminatorFitter, borrowed_fitter
 from virl_tf.em.choice import GIVEN, choose_mixture
@@ -27,7 +27,7 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.problem import Problem, kernel_estimate, make_problem
 from virl_tf.reward import Reward
 from virl_tf.score import Score, from_plain, in_words
-from virl_tf.summary import FitWarning, summarise
+from virl_tf.summary import FitWarning, context_doubts, summarise
 from virl_tf.validation import (
     InputError,
     check_choice,
@@ -81,8 +81,9 @@ class Result:
 
     def doubts(self, c: Any) -> tuple[str, ...]:
         """Why reward and policy are a guess in one context c [C]: a line for each of its columns
-        that is far outside of the demonstrated ones, as `infer --context` warns. Their
-        `condition(c)` does not know these, and is silent.
+        that is far outside of the demonstrated ones, else one if its columns' values are hardly
+        ever demonstrated together, as `infer --context` warns. Their `condition(c)` does not know
+        these, and is silent.
 
         Raises:
             InputError: c is something else, or there are no contexts, or no summary.
@@ -91,7 +92,7 @@ class Result:
         if not size or "columns" not in self.summary:
             missing = "summary of its demonstrations" if size else "contexts"
             raise InputError(f"this result has no {missing}.")
-        return tuple(far_away(checked_context(c, size), self.summary["columns"]))
+        return context_doubts(checked_context(c, size), self.reward, self.summary)
 
     def __repr__(self) -> str:
         """Reward, policy, score and warnings, a line each."""

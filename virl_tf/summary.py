@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from virl_tf.conditional import Policy, conditioned
-from virl_tf.demonstrations import Prepared
+from virl_tf.conditional import ConditionalMixture, Policy, conditioned, log_context_density
+from virl_tf.contexts import far_away
+from virl_tf.demonstrations import Data, Prepared
 from virl_tf.domain import Domain
 from virl_tf.em.choice import MixtureChoice
 from virl_tf.em.em import em_mixture
@@ -18,9 +19,11 @@ from virl_tf.numerics import numpy_seed
 from virl_tf.problem import Problem
 from virl_tf.reward import Reward
 from virl_tf.score import REWARD, Score, score
+from virl_tf.shapes import Array, Float64
 
 FEW_EFFECTIVE = 0.01  # of the importance weights, or of the normaliser's draws
 LEAST_LACK = 0.01  # nats each, below which being behind EM makes no fit worth less
+RARE = 0.01  # share of the demonstrated contexts that are rarer than one that is doubted
 
 
 class FitWarning(UserWarning):
@@ -75,6 +78,7 @@ def summarise(
         "networks": int(reward.networks.count),
         "from_mixture": from_mixture,
         "mixture": _mixture(reward.mixture),
+        "rare_context": _rare_context(reward.mixture, data),
         "effective_sample_size": size,
         "warnings": [
             *prepared.warnings,
@@ -100,6 +104,16 @@ def _mixture(mixture: Policy) -> dict[str, Any] | None:
     }
 
 
+def _rare_context(mixture: Policy, data: Data) -> float | None:
+    """The log density of contexts below which a share of `RARE` of the demonstrated ones lie. None:
+    no mixture given a context.
+    """
+    if not isinstance(mixture, ConditionalMixture) or not mixture.num_components:
+        return None
+    contexts = data.rows[:, : data.num_contexts]
+    return float(np.quantile(log_context_density(mixture, contexts), RARE))
+
+
 def _columns(names: Sequence[str], x: np.ndarray, domain: Domain) -> list[dict[str, Any]]:
     """Of an angle with the turn [cut, cut + period) that its values are moved into."""
     measures: dict[str, Any] = {"mean": np.mean, "standard_deviation": np.std}
@@ -114,6 +128,26 @@ def _columns(names: Sequence[str], x: np.ndarray, domain: Domain) -> list[dict[s
 
 
 # --- warnings: what is wrong, and what to do next -------------------------------------------------
+
+
+def context_doubts(
+    c: Float64[Array, " C"], reward: Reward, summary: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Why reward and policy of a fit are a guess in context c: columns that are `far_away`, or else
+    values that each were demonstrated, but not together. Of fits before 1.0.41 columns alone.
+    """
+    c, columns, mixture = np.asarray(c), summary["columns"], reward.mixture
+    far, rare = far_away(c, columns), summary.get("rare_context")
+    if far or rare is None or not isinstance(mixture, ConditionalMixture):
+        return tuple(far)
+    if log_context_density(mixture, c[None])[0] >= rare:
+        return ()
+    named = zip(columns, c, strict=False)
+    at = ", ".join(f"{column['name']} = {value:.4g}" for column, value in named)
+    return (
+        f"context {at} is rarer than {1.0 - RARE:.0%} of the demonstrated ones: reward and policy "
+        "there are a guess.",
+    )
 
 
 def _of_rows(prepared: Prepared, by_em: bool) -> list[str]:
