@@ -295,7 +295,7 @@ def test_contexts_that_are_rare_together_are_doubted():
     assert context_doubts(np.array([2.0, 2.0]), reward, summary) == ()
     (line,) = context_doubts(tf.constant([-2.0, 2.0], DENSITY), reward, summary)
     assert line == (
-        "context east = -2, north = 2 is rarer than 99% of the demonstrated ones: reward and "
+        "context east = -2, north = 2 is rarer than 99 % of the demonstrated ones: reward and "
         "policy there are a guess."
     )
     doubted = [bool(context_doubts(c, reward, summary)) for c in contexts]

@@ -145,8 +145,8 @@ def context_doubts(
     named = zip(columns, c, strict=False)
     at = ", ".join(f"{column['name']} = {value:.4g}" for column, value in named)
     return (
-        f"context {at} is rarer than {1.0 - RARE:.0%} of the demonstrated ones: reward and policy "
-        "there are a guess.",
+        f"context {at} is rarer than {100.0 * (1.0 - RARE):.0f} % of the demonstrated ones: reward "
+        "and policy there are a guess.",
     )
 
 
