@@ -73,7 +73,7 @@ class Plan(NamedTuple):
             below temperature 1.
         temperature: as `InferenceRequest`.
         config: what tells this command from others.
-        warnings: what is to be doubted before the fit.
+        warnings: what is to be doubted before the fit; of the context by the first run.
     """
 
     inference: Inference

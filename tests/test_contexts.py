@@ -306,6 +306,20 @@ def test_contexts_that_are_rare_together_are_doubted():
     assert context_doubts(np.array([-2.0, 2.0]), reward, before) == ()
 
 
+@pytest.mark.parametrize("told", [np.float64, np.float32, lambda c: np.round(c, 6)])
+def test_of_few_demonstrated_contexts_none_is_doubted(told):
+    """The rarest one is the quantile: rounding would decide."""
+    goals = np.random.default_rng(2).uniform(-1.0, 1.0, (6, 2))
+    contexts = np.repeat(goals, 60, axis=0)
+    rows = np.column_stack([contexts, np.random.default_rng(0).standard_normal(360)])
+    mixture = conditioned(em_start(rows, 6, 0), 2)
+    rare = _rare_context(mixture, Data(rows, num_contexts=2))
+    columns = [{"name": name, "min": -1.0, "max": 1.0} for name in "ab"]
+    reward, summary = SimpleNamespace(mixture=mixture), {"columns": columns, "rare_context": rare}
+    assert [context_doubts(told(goal), reward, summary) for goal in goals] == [()] * 6
+    assert context_doubts((goals[0] + goals[1]) / 2.0, reward, summary) != ()
+
+
 @pytest.mark.parametrize("mixture", [make_mixture(2, 3), empty_conditional(1, 2)])
 def test_without_a_mixture_given_contexts_none_is_rare(mixture):
     rare = _rare_context(mixture, Data(ROWS, num_contexts=2))
@@ -342,6 +356,9 @@ def test_a_fit_gives_a_reward_and_a_policy_of_both(results):
     assert result.policy.condition(CONTEXTS[0]).distribution.sample(3).shape == (3, D)
     low, high = np.quantile(CONTEXTS, [0.1, 0.9])
     assert result.doubts([low]) == result.doubts([high]) == load(path).doubts([low]) == ()
+    contexts = CONTEXTS[:, 0]
+    doubted = [bool(load(path).doubts([c])) for c in (contexts.min(), contexts.max())]
+    assert any(doubted)  # at an end one is rarer than 99 % of them
     (line,) = result.doubts([high + 9.0])
     assert line.startswith(f"context c0 = {high + 9.0:g} is outside of the demonstrated")
     for c, text in (([[low]], "one context"), (["a"], "c must be"), ([low, low], "must be an")):

@@ -286,6 +286,10 @@ def test_policies_for_all_contexts_and_for_one(in_contexts, call, tmp_path):
     assert (status, shown) == (2, "")
     assert "warning: context goal = 99 is outside of the demonstrated -" in error
     assert "another configuration" in error
+    column = json.loads((run / "summary.json").read_text())["columns"][0]
+    edge = column["max"] + 0.05 * (column["max"] - column["min"])  # near, but nobody was there
+    _, _, error = call(*few, "--context", f"goal={edge}", "--fixed", "--out", folder / "one")
+    assert f"warning: context goal = {edge:g} is rarer than 99 % of the demonstrated" in error
     status, _, _ = call(*few, "--context", "goal=99", "--fixed", "--out", folder / "far")
     assert status == 0
     summary = json.loads((folder / "far" / "summary.json").read_text())

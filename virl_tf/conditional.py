@@ -204,7 +204,12 @@ def log_context_density(
     """Log p(c), but for a constant, of the mixture over rows [c, x] that `given` is `conditioned`
     from: [N, C] -> [N]. A policy's gate has moved since, and says nothing of it.
     """
-    return tf.reduce_logsumexp(quadratics(given.gate, tf.constant(c, DENSITY)), axis=-1)
+
+    def of_some(c: Float64[Array, "M C"]) -> Float64[Array, " M"]:
+        return tf.reduce_logsumexp(quadratics(given.gate, c), axis=-1)
+
+    at_once = rows_at_once(given.num_components, given.num_contexts)
+    return by_blocks(of_some, tf.constant(c, DENSITY), at_once)
 
 
 def is_broken(policy: Policy) -> bool:

@@ -81,9 +81,9 @@ class Result:
 
     def doubts(self, c: Any) -> tuple[str, ...]:
         """Why reward and policy are a guess in one context c [C]: a line for each of its columns
-        that is far outside of the demonstrated ones, else one if its columns' values are hardly
-        ever demonstrated together, as `infer --context` warns. Their `condition(c)` does not know
-        these, and is silent.
+        that is far outside of the demonstrated ones, else one if it is rarer than 99 % of these: in
+        a gap, at an end, or of values never demonstrated together (of G-EIM and EIM columns alone).
+        As `infer --context` warns; `condition(c)` is silent.
 
         Raises:
             InputError: c is something else, or there are no contexts, or no summary.

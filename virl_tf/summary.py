@@ -23,7 +23,10 @@ from virl_tf.shapes import Array, Float64
 
 FEW_EFFECTIVE = 0.01  # of the importance weights, or of the normaliser's draws
 LEAST_LACK = 0.01  # nats each, below which being behind EM makes no fit worth less
-RARE = 0.01  # share of the demonstrated contexts that are rarer than one that is doubted
+# Share of the demonstrated contexts that are rarer than one that is doubted, and what rounding may
+# make of a density, in nats, where contexts are few distinct ones
+# (docs/decisions-contexts.md, unseen-contexts).
+RARE, LEEWAY = 0.01, 0.01
 
 
 class FitWarning(UserWarning):
@@ -134,16 +137,19 @@ def context_doubts(
     c: Float64[Array, " C"], reward: Reward, summary: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Why reward and policy of a fit are a guess in context c: columns that are `far_away`, or else
-    values that each were demonstrated, but not together. Of fits before 1.0.41 columns alone.
+    that it is rarer than 99 % of the demonstrated ones, by the density that EM's mixture implies:
+    in a gap, at an end, or of values never demonstrated together.
+
+    Of fits before 1.0.41, and of rewards without an EM mixture, columns alone.
     """
     c, columns, mixture = np.asarray(c), summary["columns"], reward.mixture
     far, rare = far_away(c, columns), summary.get("rare_context")
     if far or rare is None or not isinstance(mixture, ConditionalMixture):
         return tuple(far)
-    if log_context_density(mixture, c[None])[0] >= rare:
+    if log_context_density(mixture, c[None])[0] >= rare - LEEWAY:
         return ()
     named = zip(columns, c, strict=False)
-    at = ", ".join(f"{column['name']} = {value:.4g}" for column, value in named)
+    at = ", ".join(f"{column['name']} = {value:g}" for column, value in named)
     return (
         f"context {at} is rarer than {100.0 * (1.0 - RARE):.0f} % of the demonstrated ones: reward "
         "and policy there are a guess.",
