@@ -272,6 +272,7 @@ def test_a_smoke_run_gives_a_table_and_is_not_done_twice(tmp_path, capsys, monke
     assert np.isfinite(
         training[["reported", "far_share", "iterations", "effective_share"]].to_numpy(float)
     ).all()
+    assert training["effective_share"].between(0.0, 1.0).all()
     stages = {
         f"reference {name}" for name in ("kde_silverman", "kde_held_out", "em_bic", "em_target")
     }

@@ -397,6 +397,19 @@ def test_committed_results_have_times_for_the_papers_tasks_by_default():
         assert all(np.isfinite(time.seconds) for time in times), description.name
 
 
+def test_the_expected_time_of_a_unit_is_with_its_inference(monkeypatch):
+    asked = []
+    expected = lambda spec, stages: asked.append((spec.components, stages))  # noqa: E731
+    monkeypatch.setattr(expected_time, "expected_time", expected)
+    ask = SweepRequest("gaussians", "quick", None, None, "0", True, [], methods="virl")
+    expected_time.times_of_units(ask.units())
+    inferred = {"inference", "inference_search"}
+    for components, (first, *others) in asked:
+        assert first == "training"
+        assert set(others) == (inferred if components == 10 else set())
+    assert {components for components, _ in asked} == {1, 10}
+
+
 def test_help_shows_every_bracket():
     """Rich takes [n, D] for a style, and drops it."""
     for name, command in typer.main.get_command(app).commands.items():

@@ -357,6 +357,52 @@ def test_a_conditional_mixture_of_rows_is_what_em_says():
 # --- the picture ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_contexts_that_are_shown_are_spread_along_their_longest_direction(sign):
+    t = np.random.default_rng(0).permutation(np.linspace(0.0, 1.0, 81))
+    c = np.column_stack([t, sign * 100.0 * t])
+    found = situations.some_contexts(c)
+    np.testing.assert_allclose(found[:, 0], [0.125, 0.375, 0.625, 0.875])
+    np.testing.assert_allclose(found[:, 1], sign * 100.0 * found[:, 0])
+    np.testing.assert_allclose(situations.between(c, 3)[:, 0], [0.125, 0.5, 0.875])
+
+
+def test_a_grid_of_one_column_reaches_a_tenth_beyond_its_values():
+    axes, points = situations.grid_over(np.array([[10.0], [0.0], [3.0]]), 5)
+    np.testing.assert_allclose(axes, [np.linspace(-1.0, 11.0, 20)])
+    np.testing.assert_array_equal(points, axes.T)
+
+
+@pytest.mark.parametrize(("n", "number"), [(100, 20), (1000, 50), (10_000, 200)])
+def test_nearest_contexts_are_so_in_units_of_their_spread(n, number):
+    c = np.random.default_rng(0).normal(size=(n, 2))
+    one = np.array([0.5, -0.5])
+    found = situations.nearest(c, one)
+    expected = np.argsort((((c - one) / c.std(axis=0)) ** 2).sum(axis=1))[:number]
+    np.testing.assert_array_equal(found, expected)
+    scales = np.array([1.0, 100.0])
+    np.testing.assert_array_equal(situations.nearest(scales * c, scales * one), found)
+
+
+def test_all_that_is_shown_of_a_context_is_of_that_one(tmp_path):
+    rng = np.random.default_rng(0)
+    c = rng.uniform(-1.0, 1.0, (1000, 1))
+    rows = np.hstack([c, 5.0 * c + 0.01 * rng.normal(size=c.shape)])
+    policy = conditioned(em_mixture(rows, 1, 0), 1)
+    rewards = lambda rows: 2.0 * policy.log_prob(rows)  # noqa: E731
+    situations.write_situations(tmp_path, {"rewards": rewards}, policy, rows, ["goal", "speed"])
+    for name in ("situations", "moving"):
+        with np.load(tmp_path / f"{name}.npz") as found:
+            points = found["axes"].T
+            assert len(found["contexts"]) > 3
+            for i, one in enumerate(found["contexts"]):
+                assert np.abs(found["draws"][i] - 5.0 * one).max() < 0.1
+                assert np.abs(found["demonstrations"][i] - 5.0 * one).max() < 0.4
+                expected = policy.condition(one).log_prob(points)
+                np.testing.assert_allclose(found["log_policy"][i], expected, atol=1e-6)
+                np.testing.assert_allclose(found["rewards"][i], 2.0 * expected, atol=1e-6)
+
+
 def found_at(scale, centre, dim, paths=False):
     """As in situations.npz: 3 contexts, columns of some unit."""
     rng = np.random.default_rng(0)

@@ -1,5 +1,6 @@
 """`python -m experiments fit`: a user's file in; reward, summary, pictures and a snippet out."""
 
+import itertools
 import json
 import re
 import shlex
@@ -10,10 +11,12 @@ import virl_tf
 from virl_tf.conditional import conditioned
 from virl_tf.contexts import far_away
 from virl_tf.em.em import em_mixture
+from virl_tf.fit_policy import PolicyResult
 from virl_tf.mixture import standard_normal_start
 from virl_tf.persistence.files import save_arrays, write_json
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.run_folder import RunFolder
+from virl_tf.policy_fit.targets import NowhereInsideError
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,7 +28,7 @@ from rich.console import Console
 
 from experiments import inference
 from experiments.evaluation import own_demonstrations, situations
-from experiments.evaluation.base import UserSupport
+from experiments.evaluation.base import OUTSIDE_OF, UserSupport
 from experiments.evaluation.own_demonstrations import OwnInference
 from experiments.figures import demonstrations as pictures
 from experiments.figures import style
@@ -673,6 +676,72 @@ def test_several_rewards_are_averaged_and_one_is_taken_as_it_is(tmp_path):
     assert OwnInference(runs[:1], [one]).log_prob is one
 
 
+@pytest.mark.parametrize(
+    ("context", "expected"),
+    [(None, ("all", "first", 3, 7)), ([0.5], ("one", "first at 0.5", 3, 7))],
+)
+def test_an_average_starts_where_the_first_reward_is_high(tmp_path, monkeypatch, context, expected):
+    """In the one context, or in all of them."""
+    rows = clusters(40, 3)
+    runs = [put_fit(tmp_path / name, rows, ["goal", "x", "y"]) for name in "ab"]
+    contexts = []
+    for_all = lambda reward, c, *rest: contexts.append(c) or ("all", reward, *rest)  # noqa: E731
+    monkeypatch.setattr(own_demonstrations, "conditional_start", for_all)
+    monkeypatch.setattr(own_demonstrations, "reward_start", lambda *given: ("one", *given))
+
+    class Named(str):
+        num_contexts = 1
+
+        def condition(self, c):
+            return f"{self} at {c[0]}"
+
+    rewards = [Named("first"), Named("second")]
+    at = None if context is None else np.array(context)
+    assert OwnInference(runs, rewards, at).start(rewards[0], 3, 7) == expected
+    assert OwnInference(runs[:1], rewards[:1], at).start(rewards[0], 3, 7) is None
+    if context is None:
+        np.testing.assert_array_equal(contexts, [rows[:-10, :1]])
+
+
+def test_what_an_em_mixture_has_seen_of_held_out_demonstrations_is_told(tmp_path):
+    run = put_fit(tmp_path / "run", clusters(40, 2), "xy")
+    lone, averaged = make_reward([]), make_reward([], mixture=make_mixture(2), mixture_exponent=0.3)
+    seen = ", which the reward's EM mixture has seen since"
+    for rewards, told in (([lone], ""), ([averaged], seen), ([lone, averaged], seen)):
+        found = OwnInference([run] * len(rewards), rewards)
+        assert found._what_is_scored == f"10 held-out demonstrations{told}"
+
+
+def test_a_policy_without_a_draw_inside_counts_as_one_with_a_single_one(tmp_path):
+    rows = clusters(40, 2)
+    run = put_fit(tmp_path / "run", rows, "xy")
+    policy = make_mixture(2)
+    support = UserSupport(lambda x: x[:, 0] > 99.0)
+    found = OwnInference([run], [make_reward([])], given=support)._log_prob_inside(policy)
+    np.testing.assert_allclose(found, policy.log_prob(rows[-10:]) + np.log(OUTSIDE_OF))
+
+
+@pytest.mark.parametrize(
+    ("context", "temperature", "warned"), [(None, 1.0, 1), (None, 0.5, 0), ([0.5], 1.0, 0)]
+)
+def test_a_policy_that_is_meant_to_miss_demonstrations_is_not_warned_of(
+    tmp_path, monkeypatch, context, temperature, warned
+):
+    size = 0 if context is None else 1
+    run = put_fit(tmp_path / "run", clusters(410, size + 2), ["goal", "x", "y"][1 - size :])
+    policy = make_mixture(2)
+    reward = make_reward([])
+    given = SimpleNamespace(num_contexts=size, condition=lambda c: reward)
+    at = None if context is None else np.array(context)
+    found = OwnInference([run], [given if size else reward], at)
+    found._trained, found._warnings = lambda: policy, lambda _: ["misses"]
+    monkeypatch.setattr(pictures, "draw_demonstrations", lambda *_: None)
+    monkeypatch.setattr(own_demonstrations, "RESOLUTION", 5)
+    evaluations = [{"step": 1, "log_likelihood": -1.0}]
+    result, _ = found.finish(tmp_path, policy, evaluations, {"temperature": temperature})
+    assert result["warnings"] == ["misses"] * warned
+
+
 def test_a_policy_for_one_context_is_shown_beside_the_nearest_demonstrations(tmp_path):
     rng = np.random.default_rng(0)
     rows = np.hstack([rng.permutation(np.linspace(-1.0, 1.0, 410))[:, None], clusters(410, 2)])
@@ -709,6 +778,159 @@ def test_an_average_without_a_mixture_is_no_start_for_low_temperatures():
         virl_tf.InputError, match="the rewards of these runs carry none; give one run"
     ):
         _check_shares([lone, lone], None)
+
+
+MIXED = {"mixture": make_mixture(2), "mixture_exponent": 0.3}
+
+
+def planned(monkeypatch, folder, rewards, **asked):
+    """What is to be done on such rewards, of which only some attributes count."""
+    rewards_of = iter(rewards)
+    monkeypatch.setattr(RunFolder, "reward", lambda _: next(rewards_of))
+    monkeypatch.setattr(inference, "check_same_task", lambda _: None)
+    monkeypatch.setattr(inference, "inference_of", lambda *_: None)
+    for name, steps in {"AFTER_SEARCH": 30, "KEPT_SHARES": 60, "FIXED": 300}.items():
+        monkeypatch.setattr(inference, name, SimpleNamespace(num_steps=steps))
+    monkeypatch.setattr(inference, "FIXED_STEPS", 400)
+    monkeypatch.setattr(inference, "FIXED_SAMPLES", 100)
+    runs = [put_fit(folder / str(i), clusters(40, 2), "xy") for i in range(len(rewards))]
+    request = inference.InferenceRequest(3, seed=5, **asked)
+    return inference._planned(runs, request, folder / "out", Console(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("runs", "mixed", "asked", "search", "steps", "samples"),
+    [
+        (1, False, {}, True, 30, None),
+        (1, True, {}, True, 30, None),
+        (1, True, {"support": True}, None, 60, None),  # it starts at the reward's draws inside
+        (1, False, {"support": True}, True, 30, None),
+        (2, True, {"support": True}, True, 30, None),
+        (2, True, {"temperature": 0.5}, None, 60, None),
+        (1, True, {"search": True, "support": True}, True, 30, None),
+        (1, True, {"search": False, "support": True}, False, 400, 100),
+        (1, True, {"search": False, "steps": 7, "samples": 9}, False, 7, 9),
+    ],
+)
+def test_which_components_are_searched_for_and_how_long(
+    tmp_path, monkeypatch, runs, mixed, asked, search, steps, samples
+):
+    reward = make_reward([], **(MIXED if mixed else {}))
+    if "support" in asked:
+        (tmp_path / "inside.py").write_text("def support(x):\n    return x[:, 0] > 0.0\n")
+        asked = {**asked, "support": str(tmp_path / "inside.py")}
+    plan = planned(monkeypatch, tmp_path, [reward] * runs, **asked)
+    config = plan.config
+    assert (plan.search, config["steps"], config["samples"]) == (search, steps, samples)
+    assert (config["components"], config["seed"]) == (3, 5)
+    searched = plan.fitting["search"]
+    assert searched is False if search is False else searched == inference.SEARCH
+
+
+def test_all_that_changes_a_policy_tells_commands_apart(tmp_path, monkeypatch):
+    for name in ("above", "below"):
+        sign = {"above": ">", "below": "<"}[name]
+        (tmp_path / f"{name}.py").write_text(f"def support(x):\n    return x[:, 0] {sign} 0.0\n")
+    fixed = {"search": False, "steps": 9, "samples": 9}
+    changes = [{}, {"search": True}, {"steps": 8}, {"samples": 8}, {"temperature": 0.5}]
+    changes += [{"support": str(tmp_path / f"{name}.py")} for name in ("above", "below")]
+    changes.append({"obstacles": 0.5})
+    found = [
+        planned(monkeypatch, tmp_path, [make_reward([])], **{**fixed, **change}).config
+        for change in changes
+    ]
+    assert all(one != other for one, other in itertools.combinations(found, 2))
+
+
+@pytest.mark.parametrize(("temperature", "search"), [(1.0, False), (0.5, None)])
+def test_an_average_in_all_contexts_needs_no_mixture(tmp_path, monkeypatch, temperature, search):
+    rewards = [SimpleNamespace(num_contexts=1, mixture=make_reward([]).mixture)] * 2
+    plan = planned(monkeypatch, tmp_path, rewards, temperature=temperature)
+    assert (plan.search, plan.config["steps"], plan.config["samples"]) == (search, 300, None)
+
+
+@pytest.mark.parametrize(("steps", "every"), [(400, 50), (50, 50), (30, 30), (120, 120)])
+def test_a_fit_has_the_commands_seed_and_is_evaluated_at_its_end(monkeypatch, steps, every):
+    given, policy = {}, make_mixture(2)
+
+    def fit(*_, callback, **options):
+        given.update(options)
+        callback(steps, policy)
+        return PolicyResult(policy, pd.DataFrame(index=range(steps)))
+
+    monkeypatch.setattr(inference, "fit_policy", fit)
+    start = lambda reward, components, seed: ("start", components, seed)  # noqa: E731
+    task = SimpleNamespace(log_prob=None, support=None, start=start, measure=lambda _: {"kl": 1.0})
+    config = {"components": 2, "steps": steps, "seed": 5, "samples": 40}
+    plan = inference.Plan(task, make_reward([]), None, None, False, 0.5, config)
+    _, evaluations = inference._fit(plan)
+    assert evaluations == [{"step": steps, "kl": 1.0}]
+    assert given["callback_every"] == every
+    assert (given["seed"], given["initial_policy"]) == (5, ("start", 2, 5))
+    assert (given["num_steps"], given["samples_per_component"]) == (steps, 40)
+    assert (given["search"], given["temperature"], given["support"]) == (False, 0.5, None)
+
+
+@pytest.mark.parametrize("contexts", [None, np.zeros((3, 1))])
+def test_only_of_the_users_own_support_units_are_to_be_checked(monkeypatch, contexts):
+    def fit(*_, **__):
+        raise NowhereInsideError(70)
+
+    monkeypatch.setattr(inference, "fit_policy", fit)
+    task = SimpleNamespace(log_prob=None, support=None, start=print, contexts=contexts)
+    config = {"components": 2, "steps": 1, "seed": 5, "samples": 40}
+    plan = inference.Plan(task, make_reward([]), None, None, False, 1.0, config)
+    with pytest.raises(NowhereInsideError):
+        inference._fit(plan)
+    plan = plan._replace(support=UserSupport(lambda x: x[:, 0] > 0.0))
+    rows = "" if contexts is None else "; it sees rows [c, x]"
+    said = f"true at none of 70 draws of the reward; check its units{rows}."
+    with pytest.raises(virl_tf.InputError, match=f"{re.escape(said)}$"):
+        inference._fit(plan)
+
+
+@pytest.mark.parametrize("made", [[], ["policy.npz"]])
+def test_an_error_leaves_no_configuration_where_nothing_was_made(tmp_path, made):
+    for name in ("config.yaml", ".lock", *made):
+        (tmp_path / name).touch()
+    with pytest.raises(KeyboardInterrupt), inference._nothing_left_by_errors(tmp_path):
+        raise KeyboardInterrupt
+    assert (tmp_path / "config.yaml").exists() == bool(made)
+
+
+def test_every_doubt_of_an_inference_is_shown_and_kept(tmp_path, monkeypatch):
+    run = put_fit(tmp_path / "run", clusters(40, 2), "xy")
+    save_policy(run / "policy.npz", make_mixture(2))
+    policy = make_mixture(3)
+    result = PolicyResult(policy, pd.DataFrame({"elbo": [1.0]}), ("it rose",))
+    monkeypatch.setattr(inference, "_fit", lambda _: (result, []))
+    monkeypatch.setattr(inference, "_closed", lambda *_: ["closed"])
+    shown = []
+    monkeypatch.setattr(inference, "warn", lambda text, _: shown.append(text))
+    monkeypatch.setattr(inference, "_outside", lambda *_: {"inference": 0.1, "training": 0.2})
+    finish = lambda *_: ({"warnings": ["misses"]}, "found")  # noqa: E731
+    task = SimpleNamespace(finish=finish)
+    support = UserSupport(lambda x: x[:, 0] > 0.0)
+    config = {"steps": 1, "samples": 1}
+    plan = inference.Plan(task, None, None, support, False, 1.0, config, ("a guess",))
+    out = tmp_path / "out"
+    out.mkdir()
+    inference._infer(plan, [run], out, Console(quiet=True))
+    kept = json.loads((out / "summary.json").read_text())["warnings"]
+    assert kept == ["a guess", "it rose", "misses", "closed"]
+    assert shown == kept[1:]  # the first was, before the fit
+
+
+def test_temperatures_and_contexts_are_of_fits(tmp_path):
+    run, fit = tmp_path / "run", put_fit(tmp_path / "fit", clusters(40, 2), "xy")
+    RunFolder.open(run, {"task": "experts"})
+    assert inference._temperature(run, 1.0) == 1.0
+    assert inference._temperature(fit, 0.5) == 0.5
+    with pytest.raises(virl_tf.InputError, match="--temperature is for fits to your own"):
+        inference._temperature(run, 0.5)
+    reward = SimpleNamespace(num_contexts=1)
+    with pytest.raises(virl_tf.InputError, match="--context is for fits to your own"):
+        inference._context(run, reward, {"goal": 1.0})
 
 
 def test_obstacles_are_of_tasks(call, finished, tmp_path):

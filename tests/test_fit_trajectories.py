@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from experiments.evaluation import trajectories
+from experiments.evaluation import own_demonstrations, trajectories
 from experiments.evaluation.own_demonstrations import check_same_encoding
 from experiments.evaluation.trajectories import (
     MOST_PUSHED,
@@ -97,8 +97,15 @@ def support(x):
 """
 
 
-def test_a_constraint_on_paths_reaches_infer(call, finished, tmp_path):
+def test_a_constraint_on_paths_reaches_infer(call, finished, tmp_path, monkeypatch):
     out, _ = finished
+    drawn = []
+
+    def draws_of(reward, proposal):
+        drawn.append((reward, proposal))
+        return reward_draws(reward, proposal)
+
+    monkeypatch.setattr(own_demonstrations, "reward_draws", draws_of)
     (tmp_path / "above.py").write_text(CONSTRAINT.format(path=str(out / "encoding.npz")))
     options = ["--components", "2", "--fixed", "--steps", "15", "--samples", "60"]
     options += ["--support", tmp_path / "above.py", "--out", tmp_path / "new"]
@@ -108,6 +115,14 @@ def test_a_constraint_on_paths_reaches_infer(call, finished, tmp_path):
         above = (found["trajectories"][:, 4:8, 1] > 0.05).all(axis=1)
         assert above.mean() > 0.7
     assert (tmp_path / "new" / "paths.png").is_file()
+    (reward, proposal), run = drawn[-1], virl_tf.load(out)
+    x = tf.concat([run.policy.sample(40, seed=1), proposal.policy.sample(40, seed=1)], axis=0)
+    both = [run.policy, virl_tf.load_policy(tmp_path / "new")]
+    expected = np.mean([np.exp(policy.log_prob(x)) for policy in both], axis=0)
+    np.testing.assert_allclose(np.exp(proposal.log_prob(x)), expected)
+    inside = (load_encoding(out / "encoding.npz").decode(x).numpy()[:, 4:8, 1] > 0.05).all(axis=1)
+    assert 0 < inside.sum() < len(x)
+    np.testing.assert_allclose(reward(x), np.where(inside, run.reward(x), -np.inf))
     assert (
         load_encoding(tmp_path / "new" / "encoding.npz").dim
         == load_encoding(out / "encoding.npz").dim

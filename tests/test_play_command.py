@@ -345,7 +345,10 @@ def test_each_move_has_noise_of_its_own():
     assert seeds(0) == seeds(0)
 
 
-def test_a_reward_chooses_among_draws_of_narrow_kernels():
+def test_a_reward_chooses_among_draws_of_narrow_kernels(monkeypatch):
+    seeds, em = [], closed_loop.bic_mixture
+    of_rows = lambda rows, seed: seeds.append(seed) or em(rows, seed)  # noqa: E731
+    monkeypatch.setattr(closed_loop, "bic_mixture", of_rows)
     data = Data(np.random.default_rng(0).normal(size=(60, 3)), num_contexts=1)
     result = SimpleNamespace(reward=make_reward([make_network(3)], dim=3), policy="policy")
     found = closed_loop.movers(result, data, 3, 0)
@@ -356,6 +359,33 @@ def test_a_reward_chooses_among_draws_of_narrow_kernels():
         np.testing.assert_allclose(narrow.bandwidth, closed_loop.NARROWED * wide)
     assert (among.reward, among.candidates) == (result.reward, 3)
     assert found["policy"]() == "policy"
+    expected = conditioned(em(data.rows, numpy_seed(7, 0, "EM")), 1)
+    by_bic = closed_loop.movers(result, data, 3, 7)["EM by BIC"]()
+    assert seeds == [numpy_seed(7, 0, "EM")]
+    np.testing.assert_allclose(by_bic.log_prob(data.rows), expected.log_prob(data.rows))
+
+
+def test_a_clone_takes_the_mean_move(monkeypatch):
+    """Far from 0 and of several units."""
+    monkeypatch.setattr(closed_loop, "EPOCHS", 30)
+    rng = np.random.default_rng(0)
+    c = rng.uniform(-1.0, 1.0, (400, 1))
+    moves = np.hstack([100.0 + 3.0 * c, -50.0 * c])
+    rows = np.hstack([c, moves + [0.1, 1.0] * rng.normal(size=moves.shape)])
+    clone = closed_loop.Clone.of(Data(rows, num_contexts=1), 0)
+    error = (clone.sample(c) - moves) / moves.std(axis=0)
+    assert np.abs(error).mean() < 0.1
+
+
+def test_a_clone_depends_on_its_seed_alone(monkeypatch):
+    monkeypatch.setattr(closed_loop, "EPOCHS", 1)
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    first, again, other = (
+        closed_loop.Clone.of(Data(rows, num_contexts=1), seed).sample(rows[:, :1])
+        for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 1e-3
 
 
 def game(seed, episodes=None):

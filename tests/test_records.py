@@ -351,6 +351,7 @@ def test_a_part_of_the_records_leaves_the_rest_to_do(call, out):
     status, shown, _ = call(*SWEEP, "--out", out, "--dry-run")
     assert status == 0
     assert "6 done already, 1 to do" in shown
+    assert "references" not in shown  # those are done
     status, shown, _ = call(*SWEEP, "--out", out, "--search", "--dry-run")
     # Two of the units infer policies; their records are without those of the search.
     assert "4 done already, 3 to do" in shown
@@ -524,7 +525,7 @@ def test_records_of_one_target_are_pooled_whatever_their_seeds(out):
 
 
 @pytest.mark.parametrize("request_of", ["sweep", "ablations"])
-def test_records_of_another_task_or_preset_are_nobodys(out, request_of):
+def test_records_of_another_task_or_preset_are_nobodys(call, out, request_of):
     """No unit asks for them, so nothing would say that they are others."""
     before = contents(out)
     (out / "config.yaml").unlink(missing_ok=True)
@@ -532,6 +533,8 @@ def test_records_of_another_task_or_preset_are_nobodys(out, request_of):
         with pytest.raises(InputError, match="records of something else"):
             open_folder([], said, out)
     assert not (out / "config.yaml").exists()
+    status, _, error = call("sweep", "gaussians", "--preset", "quick", "--out", out, "--dry-run")
+    assert (status, "records of something else" in error) == (2, True)
     open_folder([], {request_of: "gaussians", "preset": "smoke"}, out)
     assert contents(out).keys() >= before.keys()
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,6 +109,73 @@ def test_units_are_done_once_whatever_happens_to_workers(tmp_path, monkeypatch):
     others = [unit for unit in units if unit.fault != "fail"]
     assert execute_sweep(others, tmp_path, Workers(None, 1), QUIET) == {}
     assert not (tmp_path / "errors.txt").exists()
+
+
+def test_units_are_handed_out_in_their_order_beside_those_done_before(tmp_path, monkeypatch):
+    units = [FakeUnit(f"unit-{i}") for i in range(5)]
+    for i in (1, 3):
+        folder = tmp_path / "elsewhere" / str(i)
+        units[i].execute(folder)
+        write_record(folder, record_file(units[i], tmp_path))
+    asked, shown, running = [], [], []
+
+    class Client:
+        nthreads = Mock(return_value={"a": 1})
+
+        def submit(self, *given, key, pure, priority):
+            asked.append((key, priority))
+            ended = lambda: len(running) > 0  # noqa: E731
+            return Mock(done=ended, status="finished", result=lambda: None, key=key)
+
+        def processing(self):
+            return {"a": [asked[0][0]], "b": []}
+
+    class Board(sweep.Board):
+        def __init__(self, units, done, console):
+            shown.append((len(units), dict(done)))
+            super().__init__(units, done, console)
+
+        def show_running(self, units):
+            running.append([unit.name for unit in units])
+
+    monkeypatch.setattr(sweep, "cluster", lambda _: contextlib.nullcontext(Client()))
+    monkeypatch.setattr(sweep, "Board", Board)
+    monkeypatch.setattr(sweep, "POLL_SECONDS", 0.0)
+    assert execute_sweep(units, tmp_path, Workers(None, 1), QUIET) == {}
+    first_to_last = [key for key, _ in sorted(asked, key=lambda pair: -pair[1])]
+    assert [key[:6] for key in first_to_last] == ["unit-0", "unit-2", "unit-4"]
+    assert shown == [(5, {"fake": 2})]
+    assert running == [["unit-0"], []]
+
+
+def test_workers_share_what_was_compiled_beside_the_flags_they_were_given(monkeypatch):
+    monkeypatch.setenv("TF_XLA_FLAGS", "--mine")
+    found = sweep._worker_environment("/cache")
+    assert found.items() >= sweep.WORKER_ENVIRONMENT.items()
+    directory, device = "--tf_xla_persistent_cache_directory=", "--tf_xla_persistent_cache_device"
+    assert found["TF_XLA_FLAGS"] == f"--mine {directory}/cache {device}_types=CPU"
+    monkeypatch.setenv("TF_XLA_FLAGS", f"{directory}/own")
+    assert sweep._worker_environment("/cache") == sweep.WORKER_ENVIRONMENT
+
+
+def test_the_time_that_is_left_is_by_the_units_done_since_the_start(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(sweep, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    console = Console(file=io.StringIO(), width=120)
+    units = [FakeUnit(f"unit-{i}") for i in range(8)]
+    board = sweep.Board(units, Counter({"fake": 2}), console)
+    board.get_renderable()
+    assert board._progress.tasks[0].fields["left"] == ""
+    clock.now = 60.0
+    board.count(units[2], failed=False)
+    board.count(units[3], failed=True)
+    console.print(board.get_renderable())
+    assert board._progress.tasks[0].fields["left"] == "about 2 min left"
+    shown = console.file.getvalue()
+    assert "done  unit-2\nFAILED  unit-3\n" in shown
+    assert "4/8" in shown
+    (row,) = [line for line in shown.splitlines() if "fake" in line]
+    assert [cell.strip() for cell in row.strip("│").split("│")] == ["fake", "3", "0", "1", "8"]
 
 
 @pytest.mark.slow
@@ -489,6 +557,12 @@ def test_a_sweep_with_search_infers_twice_and_completes_one_without(tmp_path, mo
         for search in (False, True)
     )
     assert plain.name == both.name
+    kinds = {name: stage["search"] for name, stage in both.stages.items() if name != "."}
+    assert {name for name, search in kinds.items() if search} == {
+        "inference_search",
+        "obstacles_search",
+    }
+    assert kinds["inference"] is None  # as the configuration of an inference leaves it out
     for name in (".", "inference", "obstacles"):
         put_stage(plain, tmp_path, name)
     assert is_finished(plain, tmp_path)
