@@ -15,7 +15,7 @@ from virl_tf.em.em import (
     left_by_two_means,
     standardised,
 )
-from virl_tf.em.growth import grow
+from virl_tf.em.growth import go_on, grow
 from virl_tf.mixture import moments
 
 import numpy as np
@@ -104,9 +104,20 @@ def test_few_rows_are_described_better_than_by_bic(rows, dim, modes):
 
 def test_many_rows_are_described_by_bic_and_fewer_by_a_mixture_that_grows():
     x = clusters(800, 2)
-    for rows, describe in ((x, bic_mixture), (x[:300], lambda x, seed: grow(x, seed).mixture(x))):
-        for found, expected in zip(describe_density(rows, 5), describe(rows, 5), strict=True):
+    by_bic, by_growth = go_on(bic_mixture(x, 5), x), grow(x[:300], 5).mixture(x[:300])
+    for rows, described in ((x, by_bic), (x[:300], by_growth)):
+        for found, expected in zip(describe_density(rows, 5), described, strict=True):
             np.testing.assert_array_equal(found, expected)
+
+
+def test_what_bic_found_is_shrunk_and_describes_further_rows_better():
+    """Free covariances are too narrow for rows that EM has not seen."""
+    x, test = clusters(2200, 4, modes=20), tf.constant(clusters(4000, 4, modes=20, seed=1))
+    by_bic, shrunk = bic_mixture(x, 0), describe_density(x, 0)
+    assert shrunk.num_components == by_bic.num_components
+    gain = shrunk.log_prob(test) - by_bic.log_prob(test)
+    error = tf.math.reduce_std(gain) / len(gain) ** 0.5
+    assert tf.reduce_mean(gain) > 3.0 * error
 
 
 def test_a_given_number_is_kept():

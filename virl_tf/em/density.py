@@ -27,8 +27,8 @@ def describe_density(x: np.ndarray, seed: int) -> Mixture:
 def density_fit(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Fit:
     """How EM describes x [N, D], as a function that does it with x or with further rows, too.
 
-    Of many rows by BIC; where rows are few for a covariance of every component, mixtures that grow
-    with shrunk covariances; of fewer still the mean of several starts.
+    Of many rows by BIC, and then with shrunk covariances; where rows are few for a covariance of
+    every component, mixtures that grow with these; of fewer still the mean of several starts.
     """
     if _are_many(*x.shape):
         return bic_fit(x, seed)
@@ -52,9 +52,9 @@ def conditional_fits(
 
 
 def bic_fit(x: np.ndarray, seed: int) -> Fit:
-    """`bic_mixture` of x [N, D], from which EM goes on with further rows."""
+    """`bic_mixture` of x [N, D], from which EM goes on, with these rows or further ones."""
     found = bic_mixture(x, seed)
-    return lambda rows: found if rows is x else go_on(found, rows)
+    return lambda rows: go_on(found, rows)
 
 
 def grown_fit(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None) -> Fit:

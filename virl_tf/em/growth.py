@@ -156,14 +156,17 @@ def grow_once(x: np.ndarray, seed: int) -> Mixture:
 
 
 def go_on(mixture: Mixture, x: np.ndarray) -> Mixture:
-    """EM on x [N, D] from `mixture`, which keeps its number of components."""
+    """EM on x [N, D] from `mixture`, which keeps its number of components, with shrunk covariances:
+    free ones of few rows are too narrow (docs/decisions-densities.md, shrunk-bic).
+    """
     _, shift, scale = standardised(x)
     start = Gaussians(
         np.exp(mixture.log_weights),
         np.asarray((mixture.means - shift) / scale),
         np.asarray(mixture.covariances / (scale[:, None] * scale)),
     )
-    return Growth([Grown(score=np.nan, pseudo_rows=0.0, gaussians=start)], shift, scale).mixture(x)
+    found = Grown(score=np.nan, pseudo_rows=PSEUDO_ROWS[0], gaussians=start)
+    return Growth([found], shift, scale).mixture(x)
 
 
 def rows_looked_at(n: int, d: int) -> Int64[Array, " M"]:
