@@ -172,8 +172,7 @@ def remembered(function):
 
 fit_module = importlib.import_module("virl_tf.fit")  # `virl_tf.fit` is the function
 choose_mixture = remembered(fit_module.choose_mixture)
-density_fit = remembered(problem.density_fit)
-conditional_fits = remembered(problem.conditional_fits)
+density_fits = remembered(problem.density_fits)
 
 
 def plain_graph(function, *specs, jit_compile=False):
@@ -203,8 +202,7 @@ def light_runs(request):
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fit_module, "choose_mixture", choose_mixture)
-        patch.setattr(problem, "density_fit", density_fit)
-        patch.setattr(problem, "conditional_fits", conditional_fits)
+        patch.setattr(problem, "density_fits", density_fits)
         if not request.node.name.startswith("test_em_"):
             few_choices(patch)
             patch.setattr(few_rows, "FOLDS", 5)
@@ -261,8 +259,7 @@ COARSE += [(few_rows, "PSEUDO_ROWS", (1.0,)), (few_rows, "FOLDS", 3), (few_rows,
 COARSE += [(few_rows, "STARTS", 1), (few_rows, "STARTS_FOR_WIDTHS", 1), (choice, "FOLDS", 2)]
 COARSE += [(choice, "COVARIANCES", choice.COVARIANCES[:2]), (choice, "CANDIDATES", (1, 2, 3, 5))]
 COARSE += [(fit_module, "choose_mixture", remembered(choice.choose_mixture))]
-COARSE += [(problem, "density_fit", remembered(density.density_fit))]
-COARSE += [(problem, "conditional_fits", remembered(density.conditional_fits))]
+COARSE += [(problem, "density_fits", remembered(density.density_fits))]
 COARSE += [(module, "DRAWS", 4000) for module in (distances, known_truth)]
 COARSE += [(contextual, "CONTEXTS", 20), (own_demonstrations, "RESOLUTION", 40)]
 COARSE += [(situations, name, 30) for name in ("RESOLUTION", "COARSE")]

@@ -3,7 +3,7 @@
 from virl_tf.conditional import conditioned
 from virl_tf.context_smoothing import PSEUDO_ROWS, WIDTHS, choose_smoothing, describe_rows
 from virl_tf.em.by_bic import bic_mixture
-from virl_tf.em.density import FEWEST_TO_GROW, conditional_fits
+from virl_tf.em.density import density_fits
 from virl_tf.mixture import moments
 from virl_tf.tasks.experts import RandomExperts
 
@@ -186,7 +186,7 @@ def test_what_held_out_rows_choose_is_nearer_the_truth(c, waves):
     task = RandomExperts(10, c, seed, waves=waves)
     rows, fresh = (np.hstack(task.demonstrations(4000, s)) for s in (seed, seed + 100))
     train, held_out = rows[:3600], rows[3600:]
-    fits = conditional_fits(train, seed)
+    fits = density_fits(train, seed, c)
     found = describe_rows(fits, train, held_out, c)
 
     def of_fresh(fit):
@@ -235,11 +235,3 @@ def test_one_fit_is_taken_as_it_is():
     joint = moments(rows)
     found = describe_rows([lambda rows: joint], rows, rows[:0], 0)
     assert found(rows) is joint
-
-
-def test_too_few_rows_to_grow_have_one_fit(monkeypatch):
-    for name in ("bic_fit", "grown_fit", "density_fit"):
-        monkeypatch.setattr(f"virl_tf.em.density.{name}", lambda *_, name=name: name)
-    rows = np.zeros((FEWEST_TO_GROW, 3))
-    assert conditional_fits(rows, 0) == ["grown_fit", "bic_fit"]
-    assert conditional_fits(rows[:-1], 0) == ["density_fit"]

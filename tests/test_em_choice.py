@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from virl_tf.em import choice, density
 from virl_tf.em.by_bic import bic_mixture
 from virl_tf.em.choice import choose_mixture
-from virl_tf.em.density import conditional_fits, density_fit, describe_density
+from virl_tf.em.density import FEWEST_TO_GROW, density_fits
 from virl_tf.em.em import (
     FULL,
     Covariances,
@@ -27,6 +27,11 @@ def clusters(n, dim, modes=3, seed=0, width=0.3):
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(99).uniform(-4.0, 4.0, (modes, dim))
     return centres[rng.integers(0, modes, n)] + width * rng.standard_normal((n, dim))
+
+
+def first(x):
+    """What held-out rows have to speak against."""
+    return density_fits(x, 0)[0](x)
 
 
 @pytest.mark.parametrize("components", [None, 2])
@@ -96,24 +101,53 @@ def test_few_rows_are_described_better_than_by_bic(rows, dim, modes):
     x = clusters(rows, dim, modes)
     test = tf.constant(clusters(2000, dim, modes, seed=1))
     ours, by_bic = (
-        float(tf.reduce_mean(mixture.log_prob(test)))
-        for mixture in (describe_density(x, 0), bic_mixture(x, 0))
+        float(tf.reduce_mean(mixture.log_prob(test))) for mixture in (first(x), bic_mixture(x, 0))
     )
     assert ours > by_bic - 0.05
 
 
-def test_many_rows_are_described_by_bic_and_fewer_by_a_mixture_that_grows():
+@pytest.mark.parametrize(
+    ("rows", "num_contexts", "names"),
+    [
+        (FEWEST_TO_GROW - 1, 0, ["few"]),
+        (FEWEST_TO_GROW - 1, 1, ["few"]),
+        (FEWEST_TO_GROW, 0, ["grown"]),
+        (FEWEST_TO_GROW, 1, ["grown", "bic"]),
+        (1199, 0, ["grown"]),
+        (1200, 0, ["bic", "grown"]),  # 200 for each of six numbers of a covariance
+        (1200, 1, ["bic", "grown"]),
+    ],
+)
+def test_how_rows_are_described_follows_from_their_number(monkeypatch, rows, num_contexts, names):
+    few = SimpleNamespace(mixture="few")
+    monkeypatch.setattr(density, "mean_of_starts", lambda *_: few)
+    monkeypatch.setattr(density, "bic_fit", lambda *_: "bic")
+    monkeypatch.setattr(density, "grown_fit", lambda *_: "grown")
+    assert density_fits(np.zeros((rows, 3)), 0, num_contexts) == names
+
+
+def test_in_one_dimension_bic_is_asked_from_five_hundred_rows_on(monkeypatch):
+    monkeypatch.setattr(density, "bic_fit", lambda *_: "bic")
+    monkeypatch.setattr(density, "grown_fit", lambda *_: "grown")
+    assert density_fits(np.zeros((499, 1)), 0) == ["grown"]
+    assert density_fits(np.zeros((500, 1)), 0) == ["bic", "grown"]
+
+
+def test_fits_are_those_of_their_names():
     x = clusters(800, 2)
-    by_bic, by_growth = go_on(bic_mixture(x, 5), x), grow(x[:300], 5).mixture(x[:300])
-    for rows, described in ((x, by_bic), (x[:300], by_growth)):
-        for found, expected in zip(describe_density(rows, 5), described, strict=True):
-            np.testing.assert_array_equal(found, expected)
+    by_bic, by_growth = density_fits(x, 5)
+    for fit, expected in (
+        (by_bic, go_on(bic_mixture(x, 5), x)),
+        (by_growth, grow(x, 5).on(x).mixture(x)),
+    ):
+        for found, array in zip(fit(x), expected, strict=True):
+            np.testing.assert_array_equal(found, array)
 
 
 def test_what_bic_found_is_shrunk_and_describes_further_rows_better():
     """Free covariances are too narrow for rows that EM has not seen."""
     x, test = clusters(2200, 4, modes=20), tf.constant(clusters(4000, 4, modes=20, seed=1))
-    by_bic, shrunk = bic_mixture(x, 0), describe_density(x, 0)
+    by_bic, shrunk = bic_mixture(x, 0), first(x)
     assert shrunk.num_components == by_bic.num_components
     gain = shrunk.log_prob(test) - by_bic.log_prob(test)
     error = tf.math.reduce_std(gain) / len(gain) ** 0.5
@@ -157,11 +191,8 @@ def test_rows_of_one_group_are_all_held_out_or_none(monkeypatch, n, components):
         assert len(out) == n // 30
 
 
-@pytest.mark.parametrize(
-    ("describe", "rows"),
-    [(density_fit, 60), (density_fit, 300), (conditional_fits, 60), (conditional_fits, 900)],
-)
-def test_whatever_holds_out_rows_is_told_their_groups(monkeypatch, describe, rows):
+@pytest.mark.parametrize(("num_contexts", "rows"), [(0, 60), (0, 300), (0, 900), (1, 60), (1, 900)])
+def test_whatever_holds_out_rows_is_told_their_groups(monkeypatch, num_contexts, rows):
     told = []
 
     def found(x, seed, groups=None):
@@ -172,7 +203,7 @@ def test_whatever_holds_out_rows_is_told_their_groups(monkeypatch, describe, row
     monkeypatch.setattr(density, "mean_of_starts", found)
     monkeypatch.setattr(density, "grow", found)
     groups = np.repeat(np.arange(rows // 6), 6)
-    describe(clusters(rows, 2), 0, groups)
+    density_fits(clusters(rows, 2), 0, num_contexts, groups)
     assert len(told) == 1
     assert told[0] is groups
 
@@ -221,7 +252,7 @@ def two_ways(rows, columns, seed, apart=4.0):
 )
 def test_two_ways_that_one_column_of_many_tells_apart_are_found(rows, seed):
     x, side = two_ways(rows, 16, seed, apart=8.0)
-    mixture = describe_density(x, 0)
+    mixture = first(x)
     # Each component lies in one of them.
     own = mixture.log_responsibilities(x).numpy()
     on_one_side = np.logaddexp.reduce(own[side], axis=0) - np.logaddexp.reduce(own, axis=0)

@@ -2,7 +2,7 @@ from virl_tf import problem as problem_module
 from virl_tf.contexts import GATE_KL_BOUND
 from virl_tf.demonstrations import Data
 from virl_tf.domain import make_domain
-from virl_tf.em.density import describe_density
+from virl_tf.em.density import density_fits
 from virl_tf.hparams import default_hparams, own_data_hparams
 from virl_tf.importance import effective_sample_size
 from virl_tf.kde import Kde, fit_kde
@@ -109,7 +109,9 @@ def test_the_prior_is_the_gaussian_with_the_demonstrations_moments(prior):
 
 def test_the_mixture_prior_describes_the_training_demonstrations_alone():
     problem = problem_of(loop={"prior": "mixture"})
-    expected = describe_density(problem.train.numpy(), numpy_seed(0, 0, "mixture"))
+    train = problem.train.numpy()
+    (fit,) = density_fits(train, numpy_seed(0, 0, "mixture"))
+    expected = fit(train)
     np.testing.assert_array_equal(mixture_log_prob(problem.prior, X), mixture_log_prob(expected, X))
     assert problem.prior.num_components > 1  # X has two clusters
     assert problem.mixture.num_components == 0  # nothing is pooled
@@ -229,11 +231,11 @@ def test_whatever_is_chosen_by_held_out_rows_is_told_their_groups(monkeypatch):
         monkeypatch.setattr(problem_module, name, call)
 
     recording("fit_kde", lambda rows: fit_kde(rows, 0.3))
-    recording("density_fit", lambda rows: moments)
+    recording("density_fits", lambda rows: [moments])
     recording("density_widths", lambda rows: np.ones(rows.shape[1]))
     options = tiny.hparams(loop={"mixture_average": True}, network={"num_frequencies": 4})
     make_problem(Data(X, groups), options, 0)
-    assert sorted(told) == ["density_fit", "density_widths", "fit_kde"]
+    assert sorted(told) == ["density_fits", "density_widths", "fit_kde"]
 
 
 def test_what_smooths_the_mixture_is_told_which_rows_it_has_not_seen(monkeypatch):
@@ -260,7 +262,9 @@ def test_it_has_not_seen_the_held_out_demonstrations():
     problem = problem_of(loop={"mixture_average": True})
     seed = numpy_seed(0, 0, "mixture")
     found = mixture_log_prob(problem.mixture, X)
-    expected = describe_density(problem.train.numpy(), seed)
-    np.testing.assert_array_equal(found, mixture_log_prob(expected, X))
-    of_all = mixture_log_prob(describe_density(problem.demonstrations.numpy(), seed), X)
+    expected, of_all = (
+        mixture_log_prob(density_fits(rows.numpy(), seed)[0](rows.numpy()), X)
+        for rows in (problem.train, problem.demonstrations)
+    )
+    np.testing.assert_array_equal(found, expected)
     assert np.abs(found - of_all).max() > 1e-2

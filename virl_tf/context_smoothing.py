@@ -109,7 +109,7 @@ def describe_rows(
     under it by more than a standard error.
 
     Args:
-        fits: one; or two, if there are contexts.
+        fits: one or two.
         train, held_out: rows [c, x], [N, C + D] and [M, C + D].
         num_contexts: C.
     """

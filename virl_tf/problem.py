@@ -14,7 +14,7 @@ from virl_tf.contexts import GATE_KL_BOUND, Places, Where, drawn, split_places
 from virl_tf.demonstrations import Data
 from virl_tf.density import Density
 from virl_tf.domain import Domain
-from virl_tf.em.density import Fit, conditional_fits, density_fit
+from virl_tf.em.density import Fit, density_fits
 from virl_tf.features import (
     CHOSEN,
     ROWS_PER_CHOSEN,
@@ -246,9 +246,7 @@ def kernel_estimate(data: Data, hparams: Hparams, seed: int) -> Kde:
 
 
 def _mixture_fits(train: Data, hparams: Hparams, seed: int) -> list[Fit]:
-    """See `density_fit` and, with contexts, `conditional_fits`; of an empty mixture if no other is
-    needed.
-    """
+    """See `density_fits`; of an empty mixture if no other is needed."""
     loop = hparams.loop
     needed = (
         hparams.policy.start == "mixture"
@@ -258,8 +256,8 @@ def _mixture_fits(train: Data, hparams: Hparams, seed: int) -> list[Fit]:
     )
     if not needed:
         return [lambda rows: empty_mixture(rows.shape[1])]
-    of_rows = train.rows, numpy_seed(seed, 0, "mixture"), train.groups
-    return conditional_fits(*of_rows) if train.num_contexts else [density_fit(*of_rows)]
+    density_seed = numpy_seed(seed, 0, "mixture")
+    return density_fits(train.rows, density_seed, train.num_contexts, train.groups)
 
 
 def _estimator_and_prior(

@@ -12,43 +12,32 @@ from virl_tf.mixture import Mixture
 from virl_tf.shapes import Array, Int64
 
 # Rows from which a fifth is enough to stop growth by, and for each number of a full covariance
-# those from which BIC does as well (docs/decisions-densities.md, growth).
+# those from which BIC may do as well (docs/decisions-densities.md, growth).
 FEWEST_TO_GROW, MANY_ROWS_PER_NUMBER = 200, 200
 
 Fit = Callable[[np.ndarray], Mixture]
 """How EM describes the rows [N, D] that it was chosen by, or further ones."""
 
 
-def describe_density(x: np.ndarray, seed: int) -> Mixture:
-    """An EM mixture of x [N, D]: `density_fit` to the rows that it was chosen by."""
-    return density_fit(x, seed)(x)
-
-
-def density_fit(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> Fit:
-    """How EM describes x [N, D], as a function that does it with x or with further rows, too.
-
-    Of many rows by BIC, and then with shrunk covariances; where rows are few for a covariance of
-    every component, mixtures that grow with these; of fewer still the mean of several starts.
-    """
-    if _are_many(*x.shape):
-        return bic_fit(x, seed)
-    if len(x) >= FEWEST_TO_GROW:
-        return grown_fit(x, seed, groups)
-    return mean_of_starts(x, seed, groups).mixture
-
-
-def conditional_fits(
-    x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None
+def density_fits(
+    x: np.ndarray, seed: int, num_contexts: int = 0, groups: Int64[Array, " N"] | None = None
 ) -> list[Fit]:
-    """That of rows [c, x] as rows, and another one for held-out rows given c to choose from.
+    """How EM describes x [N, D], as functions that do it with x or with further rows, too: one, or
+    two of which held-out rows choose (`describe_rows`).
 
-    Growth and BIC look at c and x together: of x given c either may say more
+    Of few rows the mean of several starts; of more mixtures that grow with shrunk covariances. BIC
+    comes first where rows are many for a covariance of every component: it is enough for
+    Gaussians, not for people (docs/decisions-densities.md, many-rows). Of rows [c, x] it is asked
+    anyway: both look at c and x together, and of x given c either may say more
     (docs/decisions-contexts.md, smoothing).
     """
-    if len(x) < FEWEST_TO_GROW:
-        return [density_fit(x, seed, groups)]
-    both = [bic_fit(x, seed), grown_fit(x, seed, groups)]
-    return both if _are_many(*x.shape) else both[::-1]
+    n, d = x.shape
+    if n < FEWEST_TO_GROW:
+        return [mean_of_starts(x, seed, groups).mixture]
+    if n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2):
+        return [bic_fit(x, seed), grown_fit(x, seed, groups)]
+    grown = grown_fit(x, seed, groups)
+    return [grown, bic_fit(x, seed)] if num_contexts else [grown]
 
 
 def bic_fit(x: np.ndarray, seed: int) -> Fit:
@@ -60,8 +49,3 @@ def bic_fit(x: np.ndarray, seed: int) -> Fit:
 def grown_fit(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None) -> Fit:
     """What has grown of x [N, D], from which further rows need few steps of EM."""
     return grow(x, seed, groups).on(x).mixture
-
-
-def _are_many(n: int, d: int) -> bool:
-    """Whether n rows of dimension d are enough for BIC."""
-    return n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2)
