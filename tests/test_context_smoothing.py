@@ -235,3 +235,12 @@ def test_one_fit_is_taken_as_it_is():
     joint = moments(rows)
     found = describe_rows([lambda rows: joint], rows, rows[:0], 0)
     assert found(rows) is joint
+
+
+def test_of_several_fits_the_likeliest_counts_whatever_comes_after_it():
+    rows = np.random.default_rng(0).standard_normal((300, 2))
+    far, right, near = (
+        lambda rows, shift=shift: moments(np.asarray(rows) + shift) for shift in (3.0, 0.0, 0.5)
+    )
+    for fits in ([far, right, near], [far, near, right], [right, far, near]):
+        assert describe_rows(fits, rows[:200], rows[200:], 0).fit is right

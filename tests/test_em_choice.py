@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+from virl_tf.context_smoothing import describe_rows
 from virl_tf.em import choice, density
 from virl_tf.em.by_bic import bic_mixture
 from virl_tf.em.choice import choose_mixture
@@ -112,36 +113,50 @@ def test_few_rows_are_described_better_than_by_bic(rows, dim, modes):
         (FEWEST_TO_GROW - 1, 0, ["few"]),
         (FEWEST_TO_GROW - 1, 1, ["few"]),
         (FEWEST_TO_GROW, 0, ["grown"]),
-        (FEWEST_TO_GROW, 1, ["grown", "bic"]),
+        (FEWEST_TO_GROW, 1, ["grown", "shrunk", "free"]),
         (1199, 0, ["grown"]),
-        (1200, 0, ["bic", "grown"]),  # 200 for each of six numbers of a covariance
-        (1200, 1, ["bic", "grown"]),
+        (1200, 0, ["shrunk", "free", "grown"]),  # 200 for each of six numbers of a covariance
+        (1200, 1, ["shrunk", "free", "grown"]),
     ],
 )
 def test_how_rows_are_described_follows_from_their_number(monkeypatch, rows, num_contexts, names):
     few = SimpleNamespace(mixture="few")
     monkeypatch.setattr(density, "mean_of_starts", lambda *_: few)
-    monkeypatch.setattr(density, "bic_fit", lambda *_: "bic")
+    monkeypatch.setattr(density, "bic_fits", lambda *_: ["shrunk", "free"])
     monkeypatch.setattr(density, "grown_fit", lambda *_: "grown")
     assert density_fits(np.zeros((rows, 3)), 0, num_contexts) == names
 
 
 def test_in_one_dimension_bic_is_asked_from_five_hundred_rows_on(monkeypatch):
-    monkeypatch.setattr(density, "bic_fit", lambda *_: "bic")
+    monkeypatch.setattr(density, "bic_fits", lambda *_: ["shrunk", "free"])
     monkeypatch.setattr(density, "grown_fit", lambda *_: "grown")
     assert density_fits(np.zeros((499, 1)), 0) == ["grown"]
-    assert density_fits(np.zeros((500, 1)), 0) == ["bic", "grown"]
+    assert density_fits(np.zeros((500, 1)), 0) == ["shrunk", "free", "grown"]
 
 
 def test_fits_are_those_of_their_names():
     x = clusters(800, 2)
-    by_bic, by_growth = density_fits(x, 5)
-    for fit, expected in (
-        (by_bic, go_on(bic_mixture(x, 5), x)),
-        (by_growth, grow(x, 5).on(x).mixture(x)),
-    ):
+    by_bic = bic_mixture(x, 5)
+    all_expected = go_on(by_bic, x, 1.0), go_on(by_bic, x, 0.0), grow(x, 5).on(x).mixture(x)
+    for fit, expected in zip(density_fits(x, 5), all_expected, strict=True):
         for found, array in zip(fit(x), expected, strict=True):
             np.testing.assert_array_equal(found, array)
+
+
+def test_modes_of_different_sizes_are_not_shrunk():
+    """A thousandth as wide as what all have in common, for which one pseudo-row is too much."""
+    rng = np.random.default_rng(0)
+    centres, widths = rng.uniform(-4.0, 4.0, (12, 2)), np.geomspace(1e-3, 1.0, 12)
+
+    def rows(n):
+        own = rng.integers(0, 12, n)
+        return centres[own] + widths[own, None] * rng.standard_normal((n, 2))
+
+    train, held_out, test = rows(1500), rows(300), tf.constant(rows(3000))
+    fits = density_fits(train, 0)
+    found = describe_rows(fits, train, held_out, 0)
+    assert found.fit is not fits[0]
+    assert tf.reduce_mean(found.unsmoothed.log_prob(test) - fits[0](train).log_prob(test)) > 0.1
 
 
 def test_what_bic_found_is_shrunk_and_describes_further_rows_better():

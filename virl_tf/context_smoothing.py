@@ -105,25 +105,28 @@ class Described(NamedTuple):
 def describe_rows(
     fits: Sequence[Fit], train: np.ndarray, held_out: np.ndarray, num_contexts: int
 ) -> Described:
-    """With the first of the fits, or the second if held-out rows given their contexts are likelier
-    under it by more than a standard error.
+    """With the first of the fits, unless held-out rows given their contexts are likelier under a
+    later one by more than a standard error.
 
     Args:
-        fits: one or two.
+        fits: at least one.
         train, held_out: rows [c, x], [N, C + D] and [M, C + D].
         num_contexts: C.
     """
-    joints = [fit(train) for fit in fits]
-    of_each = [
-        Described(fit, joint, choose_smoothing(joint, train, held_out, num_contexts))
-        for fit, joint in zip(fits, joints, strict=True)
-    ]
-    if len(of_each) == 1:
-        return of_each[0]
-    first, second = (
-        _log_likelihoods(each.smooth(each.unsmoothed), held_out, num_contexts) for each in of_each
-    )
-    return of_each[0 if as_good(second - first) else 1]
+    found, *others = (_described(fit, train, held_out, num_contexts) for fit in fits)
+    if not others:
+        return found
+    of_found = _log_likelihoods(found.smooth(found.unsmoothed), held_out, num_contexts)
+    for other in others:
+        of_other = _log_likelihoods(other.smooth(other.unsmoothed), held_out, num_contexts)
+        if not as_good(of_other - of_found):
+            found, of_found = other, of_other
+    return found
+
+
+def _described(fit: Fit, train: np.ndarray, held_out: np.ndarray, num_contexts: int) -> Described:
+    joint = fit(train)
+    return Described(fit, joint, choose_smoothing(joint, train, held_out, num_contexts))
 
 
 def _log_likelihoods(joint: Mixture, rows: np.ndarray, num_contexts: int) -> Float64[Array, " M"]:

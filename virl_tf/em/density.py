@@ -1,5 +1,6 @@
 """How EM describes demonstrations, by the number of rows."""
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,7 @@ from virl_tf.shapes import Array, Int64
 # Rows from which a fifth is enough to stop growth by, and for each number of a full covariance
 # those from which BIC may do as well (docs/decisions-densities.md, growth).
 FEWEST_TO_GROW, MANY_ROWS_PER_NUMBER = 200, 200
+BIC_PSEUDO_ROWS = (1.0, 0.0)  # with which covariances of what BIC found are shrunk
 
 Fit = Callable[[np.ndarray], Mixture]
 """How EM describes the rows [N, D] that it was chosen by, or further ones."""
@@ -23,7 +25,7 @@ def density_fits(
     x: np.ndarray, seed: int, num_contexts: int = 0, groups: Int64[Array, " N"] | None = None
 ) -> list[Fit]:
     """How EM describes x [N, D], as functions that do it with x or with further rows, too: one, or
-    two of which held-out rows choose (`describe_rows`).
+    some of which held-out rows choose (`describe_rows`).
 
     Of few rows the mean of several starts; of more mixtures that grow with shrunk covariances. BIC
     comes first where rows are many for a covariance of every component: it is enough for
@@ -35,15 +37,19 @@ def density_fits(
     if n < FEWEST_TO_GROW:
         return [mean_of_starts(x, seed, groups).mixture]
     if n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2):
-        return [bic_fit(x, seed), grown_fit(x, seed, groups)]
+        return [*bic_fits(x, seed), grown_fit(x, seed, groups)]
     grown = grown_fit(x, seed, groups)
-    return [grown, bic_fit(x, seed)] if num_contexts else [grown]
+    return [grown, *bic_fits(x, seed)] if num_contexts else [grown]
 
 
-def bic_fit(x: np.ndarray, seed: int) -> Fit:
-    """`bic_mixture` of x [N, D], from which EM goes on, with these rows or further ones."""
+def bic_fits(x: np.ndarray, seed: int) -> list[Fit]:
+    """`bic_mixture` of x [N, D], from which EM goes on with shrunk and with free covariances.
+
+    Free ones of few rows are too narrow; shrunk ones are too wide where modes are of different
+    sizes (docs/decisions-densities.md, shrunk-bic).
+    """
     found = bic_mixture(x, seed)
-    return lambda rows: go_on(found, rows)
+    return [functools.partial(go_on, found, pseudo_rows=nu) for nu in BIC_PSEUDO_ROWS]
 
 
 def grown_fit(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None) -> Fit:

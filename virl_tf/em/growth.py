@@ -155,17 +155,15 @@ def grow_once(x: np.ndarray, seed: int) -> Mixture:
     return Growth([grown], shift, scale).mixture(x)
 
 
-def go_on(mixture: Mixture, x: np.ndarray) -> Mixture:
-    """EM on x [N, D] from `mixture`, which keeps its number of components, with shrunk covariances:
-    free ones of few rows are too narrow (docs/decisions-densities.md, shrunk-bic).
-    """
+def go_on(mixture: Mixture, x: np.ndarray, pseudo_rows: float) -> Mixture:
+    """EM on x [N, D] from `mixture`, which keeps its number of components."""
     _, shift, scale = standardised(x)
     start = Gaussians(
         np.exp(mixture.log_weights),
         np.asarray((mixture.means - shift) / scale),
         np.asarray(mixture.covariances / (scale[:, None] * scale)),
     )
-    found = Grown(score=np.nan, pseudo_rows=PSEUDO_ROWS[0], gaussians=start)
+    found = Grown(score=np.nan, pseudo_rows=pseudo_rows, gaussians=start)
     return Growth([found], shift, scale).mixture(x)
 
 
