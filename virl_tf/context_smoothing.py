@@ -101,6 +101,10 @@ class Described(NamedTuple):
         """Of rows [N, C + D]."""
         return self.smooth(self.fit(rows))
 
+    def log_likelihoods(self, rows: np.ndarray) -> Float64[Array, " M"]:
+        """Of rows [M, C + D] given their contexts."""
+        return _log_likelihoods(self.smooth(self.unsmoothed), rows, len(self.smooth.covariance))
+
 
 def describe_rows(
     fits: Sequence[Fit], train: np.ndarray, held_out: np.ndarray, num_contexts: int
@@ -116,9 +120,9 @@ def describe_rows(
     found, *others = (_described(fit, train, held_out, num_contexts) for fit in fits)
     if not others:
         return found
-    of_found = _log_likelihoods(found.smooth(found.unsmoothed), held_out, num_contexts)
+    of_found = found.log_likelihoods(held_out)
     for other in others:
-        of_other = _log_likelihoods(other.smooth(other.unsmoothed), held_out, num_contexts)
+        of_other = other.log_likelihoods(held_out)
         if not as_good(of_other - of_found):
             found, of_found = other, of_other
     return found
