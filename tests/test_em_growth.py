@@ -584,10 +584,11 @@ def test_em_from_where_it_ended_is_as_likely_as_from_where_it_grew():
     np.testing.assert_allclose(again, growth.mixture(x).log_prob(x), atol=0.05)
 
 
-def test_em_goes_on_from_any_mixture_and_keeps_its_components():
+@pytest.mark.parametrize("pseudo_rows", [0.0, 1.0])
+def test_em_goes_on_from_any_mixture_and_keeps_its_components(pseudo_rows):
     x, labels = blobs(400)
     start = bic_mixture(x[:200], 0)
-    found = go_on(start, x)
+    found = go_on(start, x, pseudo_rows)
     assert found.num_components == start.num_components == 3
     assert float(tf.reduce_mean(found.log_prob(x))) > float(tf.reduce_mean(start.log_prob(x)))
     nearest = np.asarray(found.component_log_prob(x)).argmax(axis=1)
