@@ -414,7 +414,14 @@ def infer_command(
         str | None,
         options.given(
             "A=1,B=2",
-            "Of a fit with contexts: the one to fit the policy for; default: all of them.",
+            "Of a fit with contexts: the one to fit the policy for; default: all demonstrated.",
+        ),
+    ] = None,
+    contexts: Annotated[
+        Path | None,
+        options.given(
+            "FILE",
+            "Of a fit with contexts: those to fit it for, columns of this file by their names.",
         ),
     ] = None,
     temperature: Annotated[
@@ -456,8 +463,8 @@ def infer_command(
     from experiments.own_data.fit_request import parse_numbers
 
     where = parse_numbers("--context", context)
-    how = (components, search, steps, samples, seed, obstacles, support, where, temperature)
-    request = InferenceRequest(*how)
+    how = (components, search, steps, samples, seed, obstacles, support, where, contexts)
+    request = InferenceRequest(*how, temperature)
     folder = "inference" if obstacles is None else "obstacles"
     infer(runs, request, out or own(runs[0]) / folder)
 

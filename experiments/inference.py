@@ -1,5 +1,6 @@
 """Inference: a new policy, fitted by VIPS to the reward of one run or the average of several."""
 
+import hashlib
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,14 +16,20 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.policy_fit.schedule import AFTER_SEARCH, FIXED, KEPT_SHARES
 from virl_tf.policy_fit.targets import NowhereInsideError, Support
 from virl_tf.reward import Reward
-from virl_tf.summary import context_doubts
+from virl_tf.summary import context_doubts, doubts_of_contexts
 from virl_tf.validation import InputError, as_option, check_choice, check_positive
 
 import numpy as np
 from rich.console import Console
 
 from experiments.evaluation.base import SEARCH, Inference, UserSupport
-from experiments.evaluation.own_demonstrations import OwnInference, column_names, draw_missing
+from experiments.evaluation.own_demonstrations import (
+    OwnInference,
+    column_names,
+    draw_missing,
+    is_one,
+)
+from experiments.own_data.demonstration_files import load_contexts
 from experiments.result_files import check_same_task, read_summary, rewards_of
 from experiments.screen import screen, warn
 from experiments.tasks import describe, experiment_of, names_where
@@ -45,8 +52,9 @@ class InferenceRequest(NamedTuple):
         obstacles: the share of path planning's paths that discs block, which the reward does not
             know of.
         support: where the policy may go, a Python function; see `experiments.user_functions`.
-        context: of rewards with contexts the one to fit a policy for, by its columns' names; None:
-            a policy for all that were demonstrated.
+        context: of rewards with contexts the one to fit a policy for, by its columns' names.
+        contexts: a file of those to fit one for; without either it is for all that were
+            demonstrated.
         temperature: below 1 the policy is nearer to what is likeliest; see `fit_policy`.
     """
 
@@ -58,6 +66,7 @@ class InferenceRequest(NamedTuple):
     obstacles: float | None = None
     support: str | None = None
     context: Mapping[str, float] | None = None
+    contexts: Path | None = None
     temperature: float = 1.0
 
 
@@ -67,7 +76,7 @@ class Plan(NamedTuple):
     Attributes:
         inference: the task's, on the average of the rewards.
         reward: of the first run.
-        context: of the policy, [C]; None: without, or for all.
+        context: of the policy, [C] or several [M, C]; None: without, or for all demonstrated.
         support: the user's.
         search: as `InferenceRequest`; None: as `fit_policy` does it where there is a support, or
             below temperature 1.
@@ -145,15 +154,16 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
         raise InputError(f"--out {out} is the run itself; a new policy wants a folder of its own.")
     check_same_task(runs)
     rewards = [RunFolder(run).reward() for run in runs]
-    context = _context(runs[0], rewards[0], request.context)
+    context = _context(runs[0], rewards[0], request)
     doubts: tuple[str, ...] = ()
     if context is not None:
-        doubts = context_doubts(context, rewards[0], read_summary(runs[0]))
+        told = context_doubts if context.ndim == 1 else doubts_of_contexts
+        doubts = told(context, rewards[0], read_summary(runs[0]))
     for text in doubts:
         warn(text, console.quiet)
-    for_all = rewards[0].num_contexts > 0 and context is None
+    for_all = rewards[0].num_contexts > 0 and not is_one(context)
     if for_all and request.search:
-        raise InputError("--search is not for a policy for all contexts; give one with --context.")
+        raise InputError("--search is not for several contexts; give one with --context.")
     if request.support is not None and "task" in RunFolder(runs[0]).config:
         text = "--support is for fits to your own demonstrations; path_planning has --obstacles."
         raise InputError(text)
@@ -176,10 +186,18 @@ def _planned(runs: list[Path], request: InferenceRequest, out: Path, console: Co
         **({} if search is False else {"search": search}),
         **({} if request.obstacles is None else {"blocked_share": request.obstacles}),
         **({} if named is None else {"support": named.identity}),
-        **({} if context is None else {"context": context.tolist()}),
+        **({} if context is None else _identity_of(context)),
         **({} if temperature == 1.0 else {"temperature": temperature}),
     }
     return Plan(inference, rewards[0], context, support, search, temperature, config, doubts)
+
+
+def _identity_of(context: np.ndarray) -> dict[str, Any]:
+    """One context as it is; of several [M, C] what tells them from others."""
+    if context.ndim == 1:
+        return {"context": context.tolist()}
+    digest = hashlib.sha256(context.tobytes()).hexdigest()
+    return {"contexts": {"shape": list(context.shape), "sha256": digest}}
 
 
 def _check_shares(rewards: Sequence[Reward], context: np.ndarray | None) -> None:
@@ -236,7 +254,7 @@ def _what_is_fitted(runs: list[Path], request: InferenceRequest) -> str:
 def _outside(plan: Plan, new: Any, trained: Any) -> dict[str, float]:
     """The share of two policies' draws that are outside of the user's support."""
     assert plan.support is not None
-    trained = trained if plan.context is None else trained.condition(plan.context)
+    trained = trained.condition(plan.context) if is_one(plan.context) else trained
     contexts = getattr(plan.inference, "contexts", None)
     policies = {"inference_policy": new, "training_policy": trained}
     return {name: plan.support.outside(one, contexts) for name, one in policies.items()}
@@ -292,15 +310,25 @@ def _temperature(run: Path, given: float) -> float:
     return check_positive("--temperature", given)
 
 
-def _context(run: Path, reward: Reward, given: Mapping[str, float] | None) -> np.ndarray | None:
-    """The one to fit a policy for, [C], or InputError for other columns than the contexts'."""
-    if given is None:
+def _context(run: Path, reward: Reward, request: InferenceRequest) -> np.ndarray | None:
+    """The one to fit a policy for, [C], or several, [M, C].
+
+    Raises InputError for other columns than the contexts'.
+    """
+    given, file = request.context, request.contexts
+    if given is None and file is None:
         return None
+    option = "--contexts" if given is None else "--context"
+    if given is not None and file is not None:
+        raise InputError("--context is one context, --contexts a file of several; give one option.")
     if reward.num_contexts == 0:
-        raise InputError(f"--context is for rewards with contexts; that of {run} has none.")
+        raise InputError(f"{option} is for rewards with contexts; that of {run} has none.")
     if "task" in RunFolder(run).config:
-        raise InputError(f"--context is for fits to your own demonstrations; {run} is of a task.")
+        raise InputError(f"{option} is for fits to your own demonstrations; {run} is of a task.")
     names = column_names(read_summary(run))[: reward.num_contexts]
+    if file is not None:
+        return load_contexts(file, names)
+    assert given is not None
     for name in given:
         check_choice("column of --context", name, names)
     missing = [name for name in names if name not in given]

@@ -31,7 +31,7 @@ from virl_tf.pooling import _exponent, _scored, log_likelihoods, pool
 from virl_tf.problem import make_problem
 from virl_tf.reward import CumulativeReward
 from virl_tf.score import _beside_policy, log_inside, log_normaliser, score
-from virl_tf.summary import _rare_context, context_doubts
+from virl_tf.summary import _rare_context, context_doubts, doubts_of_contexts
 from virl_tf.tasks.experts import RandomExperts
 from virl_tf.vips.conditional import conditional_steps
 from virl_tf.vips.elbo import measured
@@ -302,6 +302,11 @@ def test_contexts_that_are_rare_together_are_doubted():
     assert sum(doubted) == 4  # of 400
     (line,) = context_doubts(np.array([9.0, 2.0]), reward, summary)
     assert line.startswith("context east = 9 is outside")
+    several = np.array([[2.0, 2.0], [-2.0, 2.0], [9.0, 2.0]])
+    (of_several,) = doubts_of_contexts(several, reward, summary)
+    first = context_doubts(several[1], reward, summary)[0]
+    assert of_several == f"2 of 3 contexts were not demonstrated; the first: {first}"
+    assert doubts_of_contexts(several[:1], reward, summary) == ()
     before = {"columns": columns}  # of a fit before 1.0.41
     assert context_doubts(np.array([-2.0, 2.0]), reward, before) == ()
 
@@ -772,6 +777,13 @@ def test_fits_with_contexts_that_cannot_be(given, text):
     arguments = {"dim": D, "num_components": 2, "contexts": CONTEXTS} | given
     with pytest.raises(InputError, match=text):
         fit_policy(conditional_reward(), **arguments)
+
+
+def test_a_column_of_contexts_that_does_not_vary_is_not_to_be_dropped():
+    fixed = np.column_stack([np.linspace(0.0, 1.0, 9), np.full(9, 0.5)])
+    said = r"contexts: column 1 is constant \(value 0\.5\); every column must vary\. Vary it a"
+    with pytest.raises(InputError, match=said):
+        fit_policy(conditional_reward(), D, 2, contexts=fixed)
 
 
 def test_contexts_for_a_reward_without_any():

@@ -272,6 +272,7 @@ def test_a_policy_for_all_contexts_is_inferred_on_its_reward(call, run):
         ["--search"],
         ["--obstacles", "0.3"],
         ["--context", "x0=0.3"],
+        ["--contexts", "goals.csv"],
         ["--temperature", "0.5"],
     ):
         status, _, error = call("infer", out, *options, *refused, "--out", out / "refused")
@@ -365,6 +366,11 @@ def test_contexts_that_are_shown_are_spread_along_their_longest_direction(sign):
     np.testing.assert_allclose(found[:, 0], [0.125, 0.375, 0.625, 0.875])
     np.testing.assert_allclose(found[:, 1], sign * 100.0 * found[:, 0])
     np.testing.assert_allclose(situations.between(c, 3)[:, 0], [0.125, 0.5, 0.875])
+
+
+def test_of_few_contexts_each_is_shown_once():
+    c = np.array([[2.0, 7.0], [1.0, 7.0], [3.0, 7.0]])  # a column of one value
+    np.testing.assert_array_equal(situations.some_contexts(c)[:, 0], [1.0, 2.0, 3.0])
 
 
 def test_a_grid_of_one_column_reaches_a_tenth_beyond_its_values():

@@ -247,6 +247,58 @@ def test_contexts_in_which_a_support_is_true_nowhere_are_told():
     assert _closed(plan, policy, ["goal"]) == []
 
 
+def test_a_policy_for_the_contexts_of_a_file(in_contexts, call, tmp_path):
+    """Measured by the reward in these, where nothing was demonstrated to be likely."""
+    _, run, _ = in_contexts
+    column = json.loads((run / "summary.json").read_text())["columns"][0]
+    goals = np.linspace(column["min"], 2.0 * column["max"] - column["min"], 30)
+    frame = pd.DataFrame({"kind": ["far"] * 30, "goal": goals})
+    frame.to_csv(tmp_path / "goals.csv", index=False)
+    np.save(tmp_path / "goals.npy", goals[:, None])
+    few = ["infer", run, "--components", "3", "--steps", "2", "--samples", "40"]
+    status, shown, error = call(
+        *few, "--contexts", tmp_path / "goals.csv", "--out", tmp_path / "new"
+    )
+    assert status == 0, error
+    assert "mean reward + entropy (ELBO)" in shown
+    assert " of 30 contexts were not demonstrated; the first: context goal = " in error
+    summary = json.loads((tmp_path / "new" / "summary.json").read_text())
+    assert summary["contexts"]["shape"] == [30, 1]
+    assert set(summary["elbo"]) == {"inference_policy", "training_policy"}
+    assert "were not demonstrated" in summary["warnings"][0]
+    with np.load(tmp_path / "new" / "situations.npz") as found:
+        assert np.isin(found["contexts"], goals).all()
+    policy = load_policy(tmp_path / "new" / "policy.npz")
+    assert (policy.num_components, policy.num_contexts, policy.dim) == (3, 1, 2)
+    # An array has no names; the same contexts are the same command.
+    same = call(*few, "--contexts", tmp_path / "goals.npy", "--out", tmp_path / "new", "--quiet")
+    assert same[0] == 0, same
+    np.save(tmp_path / "goals.npy", goals[::-1, None])
+    status, _, error = call(
+        *few, "--contexts", tmp_path / "goals.npy", "--out", tmp_path / "new", "--quiet"
+    )
+    assert (status, "another configuration" in error) == (2, True), error
+
+
+def test_contexts_of_a_file_that_are_none(in_contexts, finished, call, tmp_path):
+    _, run, _ = in_contexts
+    few = ["--components", "3", "--out", tmp_path / "refused"]
+    goals = tmp_path / "goals.csv"
+    goals.write_text("gaol\n" + "\n".join("12345"))
+    fixed = tmp_path / "fixed.csv"
+    fixed.write_text("goal\n" + "2\n" * 9)
+    for folder, file, more, message in (
+        (run, goals, [], f"unknown column of {goals} 'goal': did you mean 'gaol'?"),
+        (run, fixed, [], f"{fixed}: contexts: column 'goal' is constant (value 2)"),
+        (run, tmp_path / "none.csv", [], "none.csv"),
+        (run, goals, ["--context", "goal=1"], "--context is one context, --contexts a file"),
+        (finished[0], goals, [], "--contexts is for rewards with contexts"),
+    ):
+        status, _, error = call("infer", folder, *few, "--contexts", file, *more)
+        assert (status, message in error) == (2, True), error
+        assert not (tmp_path / "refused").exists()
+
+
 def test_policies_for_all_contexts_and_for_one(in_contexts, call, tmp_path):
     _, run, _ = in_contexts
     folder = tmp_path
@@ -275,7 +327,7 @@ def test_policies_for_all_contexts_and_for_one(in_contexts, call, tmp_path):
     assert summary["context"] == [0.5]
     assert summary["elbo"]["inference_policy"] == summary["evaluations"][-1]["elbo"]
     for options, message in (
-        (["--search"], "--search is not for a policy for all contexts"),
+        (["--search"], "--search is not for several contexts; give one with --context."),
         (["--context", "gaol=1"], "unknown column of --context 'gaol': did you mean 'goal'?"),
         (["--context", "goal"], "--context takes COLUMN=NUMBER,..., got 'goal'"),
         (["--context", "goal=nan"], "--context: 'goal' must be a finite number"),
@@ -646,7 +698,7 @@ def put_fit(folder, rows, columns, preset="own"):
 
 def test_a_context_has_the_order_of_its_columns_however_it_is_given(tmp_path):
     run = put_fit(tmp_path / "run", clusters(40, 3), ["goal", "load", "speed"])
-    given = {"load": 2.0, "goal": 1.0}
+    given = inference.InferenceRequest(1, context={"load": 2.0, "goal": 1.0})
     found = inference._context(run, SimpleNamespace(num_contexts=2), given)
     np.testing.assert_array_equal(found, [1.0, 2.0])
 
@@ -930,7 +982,7 @@ def test_temperatures_and_contexts_are_of_fits(tmp_path):
         inference._temperature(run, 0.5)
     reward = SimpleNamespace(num_contexts=1)
     with pytest.raises(virl_tf.InputError, match="--context is for fits to your own"):
-        inference._context(run, reward, {"goal": 1.0})
+        inference._context(run, reward, inference.InferenceRequest(1, context={"goal": 1.0}))
 
 
 def test_obstacles_are_of_tasks(call, finished, tmp_path):

@@ -28,9 +28,9 @@ from virl_tf.policy_fit.watch import Callback, Watch, rises
 from virl_tf.reward import Reward
 from virl_tf.validation import (
     InputError,
-    check_contexts,
     check_flag,
     check_integer,
+    check_policy_contexts,
     check_positive,
     check_seed,
 )
@@ -289,22 +289,7 @@ def _checked_contexts(contexts: Any, search: Any, gradients: bool | None) -> tf.
     for name, value in (("search", search), ("gradients", gradients)):
         if value:
             raise InputError(f"{name} is not for contexts; leave it out.")
-    try:
-        number = len(contexts)
-    except TypeError:
-        kind = type(contexts).__name__
-        raise InputError(f"contexts must be an array [M, C], got {kind}.") from None
-    if number == 1:
-        raise InputError(
-            "contexts are a single one, which a policy cannot answer to; fit to "
-            "reward.condition(c), without contexts."
-        )
-    if len(getattr(contexts, "shape", (number, 1))) == 1:
-        raise InputError(
-            f"contexts must be an array [M, C], got shape ({number},): contexts of one column are "
-            "c[:, None]; in a single one fit to reward.condition(c), without contexts."
-        )
-    return tf.constant(check_contexts(contexts, number), DENSITY)
+    return tf.constant(check_policy_contexts(contexts), DENSITY)
 
 
 def _where(contexts: tf.Tensor | None, number: int, seed: int) -> Where:

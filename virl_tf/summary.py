@@ -19,7 +19,7 @@ from virl_tf.numerics import numpy_seed
 from virl_tf.problem import Problem
 from virl_tf.reward import Reward
 from virl_tf.score import REWARD, Score, score
-from virl_tf.shapes import Array, Float64
+from virl_tf.shapes import Array, Bool, Float64
 
 FEW_EFFECTIVE = 0.01  # of the importance weights, or of the normaliser's draws
 LEAST_LACK = 0.01  # nats each, below which being behind EM makes no fit worth less
@@ -142,18 +142,40 @@ def context_doubts(
 
     Of fits before 1.0.41, and of rewards without an EM mixture, columns alone.
     """
-    c, columns, mixture = np.asarray(c), summary["columns"], reward.mixture
-    far, rare = far_away(c, columns), summary.get("rare_context")
-    if far or rare is None or not isinstance(mixture, ConditionalMixture):
+    c, columns = np.asarray(c), summary["columns"]
+    far = far_away(c, columns)
+    if far or not _rare(c[None], reward, summary)[0]:
         return tuple(far)
-    if log_context_density(mixture, c[None])[0] >= rare - LEEWAY:
-        return ()
     named = zip(columns, c, strict=False)
     at = ", ".join(f"{column['name']} = {value:g}" for column, value in named)
     return (
         f"context {at} is rarer than {100.0 * (1.0 - RARE):.0f} % of the demonstrated ones: reward "
         "and policy there are a guess.",
     )
+
+
+def doubts_of_contexts(
+    c: Float64[Array, "M C"], reward: Reward, summary: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """In how many of several contexts reward and policy are a guess, and why in the first of them;
+    see `context_doubts`.
+    """
+    far = np.array([bool(far_away(one, summary["columns"])) for one in c])
+    guessed = far | _rare(c, reward, summary)
+    if not guessed.any():
+        return ()
+    first = context_doubts(c[guessed.argmax()], reward, summary)[0]
+    return (f"{guessed.sum()} of {len(c)} contexts were not demonstrated; the first: {first}",)
+
+
+def _rare(
+    c: Float64[Array, "M C"], reward: Reward, summary: Mapping[str, Any]
+) -> Bool[Array, " M"]:
+    """Which contexts are rarer than 99 % of the demonstrated ones; none where that is not known."""
+    rare, mixture = summary.get("rare_context"), reward.mixture
+    if rare is None or not isinstance(mixture, ConditionalMixture):
+        return np.zeros(len(c), bool)
+    return log_context_density(mixture, c).numpy() < rare - LEEWAY
 
 
 def _of_rows(prepared: Prepared, by_em: bool) -> list[str]:

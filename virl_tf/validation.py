@@ -138,10 +138,14 @@ def check_unpacked_size(path: Path) -> None:
 _MAX_MAGNITUDE = 1e100
 
 
-def check_demonstrations(demonstrations: Any, names: Sequence[str] | None = None) -> np.ndarray:
+def check_demonstrations(
+    demonstrations: Any, names: Sequence[str] | None = None, cure: str | None = None
+) -> np.ndarray:
     """Return demonstrations, an array or a frame of pandas's kind, as float64 [N, D].
 
-    `names`: of the columns, for messages; None: those of a frame, else their numbers.
+    Args:
+        names: of the columns, for messages; None: those of a frame, else their numbers.
+        cure: what to do about a column that does not vary; None: to drop it.
 
     Raises:
         InputError: not numeric, not 2-D, empty, fewer than D + 2 rows, NaN or infinite entries, a
@@ -155,7 +159,7 @@ def check_demonstrations(demonstrations: Any, names: Sequence[str] | None = None
     labels = [str(i) for i in range(x.shape[1])] if names is None else [repr(n) for n in names]
     _check_enough(x)
     _check_finite(x, labels)
-    _check_spread(x, labels, names)
+    _check_spread(x, labels, names, cure)
     return x
 
 
@@ -184,7 +188,9 @@ def _check_finite(x: np.ndarray, labels: Sequence[str]) -> None:
         )
 
 
-def _check_spread(x: np.ndarray, labels: Sequence[str], names: Sequence[str] | None) -> None:
+def _check_spread(
+    x: np.ndarray, labels: Sequence[str], names: Sequence[str] | None, cure: str | None
+) -> None:
     """Raises InputError for columns that do not vary, or are beyond the floats."""
     # A constant column may still show a spread of a few rounding errors, so the bound is relative
     # to the values' size.
@@ -195,11 +201,11 @@ def _check_spread(x: np.ndarray, labels: Sequence[str], names: Sequence[str] | N
     if constant.size:
         i, others = constant[0], [labels[j] for j in constant[1:]]
         also = f", and so are {shortened(others, 10)}" if others else ""
+        excluded = "" if names is None else _exclude([names[int(j)] for j in constant])
+        drop = f"Drop {'them' if also else 'it'}{excluded} or add the noise it really has."
         raise InputError(
             f"demonstrations: column {labels[i]} is constant (value {x[0, i]:.6g}){also}; "
-            f"every column must vary. Drop {'them' if also else 'it'}"
-            f"{'' if names is None else _exclude([names[int(j)] for j in constant])} or add the "
-            "noise it really has."
+            f"every column must vary. {cure or drop}"
         )
     extreme = np.flatnonzero(~((spread >= 1.0 / _MAX_MAGNITUDE) & (largest <= _MAX_MAGNITUDE)))
     if extreme.size:
@@ -212,8 +218,8 @@ def _check_spread(x: np.ndarray, labels: Sequence[str], names: Sequence[str] | N
         )
 
 
-def check_contexts(contexts: Any, n: int) -> np.ndarray:
-    """Return the contexts of n demonstrations as float64 [N, C].
+def check_contexts(contexts: Any, n: int, cure: str | None = None) -> np.ndarray:
+    """Return the contexts of n demonstrations as float64 [N, C]; `cure`: `check_demonstrations`.
 
     Raises:
         InputError: another number of rows, or what demonstrations cannot hold either: no numbers,
@@ -229,10 +235,35 @@ def check_contexts(contexts: Any, n: int) -> np.ndarray:
             "for each is [N, 1]: c[:, None]."
         )
     try:
-        return check_demonstrations(contexts)
+        return check_demonstrations(contexts, cure=cure)
     except InputError as error:
         text = str(error).replace("demonstrations", "contexts").replace("[N, D]", "[N, C]")
         raise InputError(text.replace("D + 2", "C + 2").replace("D >= 1", "C >= 1")) from error
+
+
+def check_policy_contexts(contexts: Any) -> np.ndarray:
+    """Return the contexts that a policy is fitted for as float64 [M, C].
+
+    Raises:
+        InputError: no array [M, C], a single one, a column that does not vary, to which a policy
+            cannot answer, or what demonstrations cannot hold either.
+    """
+    try:
+        number = len(contexts)
+    except TypeError:
+        kind = type(contexts).__name__
+        raise InputError(f"contexts must be an array [M, C], got {kind}.") from None
+    if number == 1:
+        raise InputError(
+            "contexts are a single one, which a policy cannot answer to; fit to "
+            "reward.condition(c), without contexts."
+        )
+    if len(getattr(contexts, "shape", (number, 1))) == 1:
+        raise InputError(
+            f"contexts must be an array [M, C], got shape ({number},): contexts of one column are "
+            "c[:, None]; in a single one fit to reward.condition(c), without contexts."
+        )
+    return check_contexts(contexts, number, "Vary it a little, or fit for a single context.")
 
 
 def check_no_contexts(

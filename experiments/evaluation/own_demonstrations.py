@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from virl_tf.conditional import ConditionalMixture, Policy
+from virl_tf.contexts import places
 from virl_tf.fit import Result
 from virl_tf.fusion import Fusion
 from virl_tf.mixture import Mixture
@@ -60,12 +61,15 @@ def _draw_situations(
     policy: Any,
     rows: np.ndarray,
     names: list[str],
+    contexts: np.ndarray | None = None,
 ) -> None:
-    """Arrays and picture of some contexts, in a folder that may hold an encoding."""
+    """Arrays and picture of some contexts, by default demonstrated ones, in a folder that may hold
+    an encoding.
+    """
     from experiments.figures.situations import draw_situations
 
     encoding = load_encoding(folder / "encoding.npz") if of_trajectories(folder) else None
-    write_situations(folder, {"rewards": log_prob}, policy, rows, names, encoding)
+    write_situations(folder, {"rewards": log_prob}, policy, rows, names, encoding, contexts)
     draw_situations(folder)
 
 
@@ -120,6 +124,11 @@ def _most_of(policy: Mixture) -> np.ndarray:
     return np.quantile(draws, [0.01, 0.99], axis=0)
 
 
+def is_one(context: np.ndarray | None) -> bool:
+    """Whether a policy is for a single context [C], neither for several [M, C] nor without."""
+    return context is not None and context.ndim == 1
+
+
 def train_and_test(runs: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
     """The demonstrations of fits: those that some of these were trained on, [N, D], and those that
     all of them held out, [M, D], which are fewer where their seeds differ.
@@ -135,8 +144,9 @@ def train_and_test(runs: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
 class OwnInference:
     """Inference on the reward of a fit, or the average of several to the same demonstrations.
 
-    With contexts the new policy is for all that were demonstrated; in one of them (`context`) the
-    rewards are of that one, and the demonstrations those of the nearest contexts.
+    With contexts the new policy is for all that were demonstrated, or for those given as `context`,
+    [M, C]; in a single one, [C], the rewards are of that one, and the demonstrations those of the
+    nearest contexts.
     """
 
     support = None  # that of a task; `given` is the user's
@@ -152,13 +162,16 @@ class OwnInference:
         check_same_encoding(runs)
         self._run, self._context, self._given = RunFolder(runs[0]), context, given
         size = rewards[0].num_contexts
-        self._rewards = [r.condition(context) for r in rewards] if context is not None else rewards
+        one = is_one(context)
+        self._rewards = [reward.condition(context) for reward in rewards] if one else rewards
         self._average = partial(average_reward, self._rewards)
         self._columns = column_names(read_summary(runs[0]))
         self._train, self._test = train_and_test(runs)
-        self.contexts = self._train[:, :size] if size and context is None else None
+        self.contexts = None
+        if size and not one:
+            self.contexts = self._train[:, :size] if context is None else context
         self._situation = ""
-        if context is not None:
+        if context is not None and one:
             named = zip(self._columns, context, strict=False)
             at = ", ".join(f"{name} = {value:.4g}" for name, value in named)
             self._situation = f"{at}; demonstrations of the nearest contexts"
@@ -186,7 +199,7 @@ class OwnInference:
         """The policy's mean log-likelihood of held-out demonstrations; of all if none were. Those
         outside of the user's support do not count: the policy is not meant to reach them.
 
-        In one context, where nothing was held out, its ELBO inside of the reward's bounds.
+        In contexts of which nothing was held out its ELBO inside of the reward's bounds.
         """
         if self._context is not None:
             return {"elbo": self._elbo(policy)}
@@ -194,7 +207,9 @@ class OwnInference:
 
     def _elbo(self, policy: Policy, temperature: float = 1.0) -> float:
         """Of the policy inside of bounds and support, on the reward over the temperature."""
-        return measured(policy, lambda x: self._inside_of(x) / temperature, MEASURED, 0).elbo
+        c = None if self.contexts is None else tf.constant(self.contexts, DENSITY)
+        where = places(c, MEASURED, split_seed(0, 0, "ELBO contexts"))
+        return measured(policy, lambda x: self._inside_of(x) / temperature, where, 0).elbo
 
     def _inside_of(self, x: Any) -> tf.Tensor:
         """The average reward; -inf outside of the user's support."""
@@ -260,7 +275,8 @@ class OwnInference:
         if of_trajectories(self._run.path):
             save_encoding(out / "encoding.npz", load_encoding(self._run.path / "encoding.npz"))
         if isinstance(policy, ConditionalMixture):
-            _draw_situations(out, self._inside_of, policy, self._train, self._columns)
+            shown = None if self._context is None else self.contexts
+            _draw_situations(out, self._inside_of, policy, self._train, self._columns, shown)
         else:
             # As the first run's own grid, with which Figure 5 shows it.
             around = load_arrays(self._run.path / "demonstrations.npz")["train"]
@@ -301,7 +317,7 @@ class OwnInference:
     def _trained(self) -> Any:
         """The policy of the training, in the one context if there is one."""
         policy = self._run.policy()
-        return policy if self._context is None else policy.condition(self._context)
+        return policy.condition(self._context) if is_one(self._context) else policy
 
     def _write_trajectories(self, out: Path, policy: Mixture) -> None:
         """The new policy's trajectories, and their pictures."""

@@ -33,11 +33,15 @@ def grid_over(x: np.ndarray, resolution: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def some_contexts(c: np.ndarray) -> np.ndarray:
-    """Contexts [`SHOWN`, C] of those [N, C], spread along their first principal component."""
-    z = (c - c.mean(axis=0)) / c.std(axis=0)
+    """Contexts [P, C] of those [N, C], at most `SHOWN`, spread along their first principal
+    component.
+    """
+    spread = c.std(axis=0)
+    z = (c - c.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
     along = z @ np.linalg.svd(z, full_matrices=False)[2][0]
     along *= np.sign(along @ z[:, 0]) or 1.0
-    places = (np.arange(SHOWN) + 0.5) / SHOWN * (len(c) - 1)
+    number = min(SHOWN, len(c))
+    places = (np.arange(number) + 0.5) / number * len(c)
     return c[np.argsort(along, kind="stable")[places.astype(int)]]
 
 
@@ -63,8 +67,9 @@ def write_situations(
     rows: np.ndarray,
     names: Sequence[str],
     encoding: Encoding | None = None,
+    contexts: np.ndarray | None = None,
 ) -> None:
-    """Write situations.npz, of P demonstrated contexts, and moving.npz, of others between them.
+    """Write situations.npz, of P contexts, and moving.npz, of others between them.
 
     - contexts [P, C], demonstrations [P, n, D] in the contexts nearest to each, draws [P, S, D]
     - in 1-D and 2-D axes [D, G], and each of the densities and log_policy on their grid, [P, G^D]
@@ -77,21 +82,24 @@ def write_situations(
         rows: demonstrations.
         names: of their columns.
         encoding: of trajectories.
+        contexts: [M, C], of which P are shown; None: those demonstrated.
     """
-    c = rows[:, : policy.num_contexts]
+    c = rows[:, : policy.num_contexts] if contexts is None else contexts
     functions = {**densities, "log_policy": policy.log_prob}
-    for name, contexts, resolution in (
+    for name, chosen, resolution in (
         ("situations", some_contexts(c), RESOLUTION),
         ("moving", between(c, FRAMES), COARSE),
     ):
-        arrays = _in_contexts(contexts, policy, rows, encoding)
+        arrays = _in_contexts(chosen, policy, rows, encoding)
         arrays["columns"] = np.array(names)
         if encoding is not None:
             arrays["columns"] = np.array([*names[: policy.num_contexts], *encoding.columns])
             arrays["times"] = encoding.times
         elif policy.dim <= 2:
             x = rows[:, policy.num_contexts :]
-            arrays |= _on_grid(contexts, functions, *grid_over(x, resolution))
+            if contexts is not None:  # perhaps the policy goes where no demonstration is
+                x = np.concatenate([x, arrays["draws"].reshape(-1, policy.dim)])
+            arrays |= _on_grid(chosen, functions, *grid_over(x, resolution))
         save_arrays(folder / f"{name}.npz", arrays)
 
 

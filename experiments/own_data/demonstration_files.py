@@ -15,6 +15,7 @@ from virl_tf.validation import (
     check_choice,
     check_demonstrations,
     check_number_columns,
+    check_policy_contexts,
     check_two_axes,
     reason,
     shortened,
@@ -83,17 +84,9 @@ def load_demonstrations(
             line of names).
     """
     check_demonstration_file(path)
-    kind = path.suffix.lower()
-    if array is not None and kind != ".npz":
-        raise InputError(f"--array is for .npz files, not for {path}.")
-    if kind in (".csv", ".parquet"):
-        # A number that is a context is one, however it is written.
-        labels = [] if group is None or group in contexts else [group]
-        frame = with_index(read_table(path, labels), {group, *contexts}, path)
-    else:
-        x = load_array(path) if kind == ".npy" else _read_npz(path, array)
-        check_two_axes(x, f"{path}: ")
-        frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])])
+    # A number that is a context is one, however it is written.
+    labels = [] if group is None or group in contexts else [group]
+    frame = _frame(path, array, labels, {group, *contexts})
     groups = None
     if group is not None:
         groups = frame[check_choice(f"column of {path}", group, frame.columns)]
@@ -105,6 +98,37 @@ def load_demonstrations(
         exclude = [name for name in exclude if name != group]  # as errors advise of text
     found = _checked(chosen_columns(frame, columns, exclude, path), path)
     return found if groups is None else found._replace(groups=groups.to_numpy())
+
+
+def load_contexts(path: Path, names: Sequence[str]) -> np.ndarray:
+    """Contexts [M, C] of a file, to fit a policy for: its columns of those names; all of an array
+    of C columns.
+
+    Raises InputError.
+    """
+    check_demonstration_file(path)
+    frame = _frame(path, None)
+    if path.suffix.lower() in (".csv", ".parquet") or frame.shape[1] != len(names):
+        frame = chosen_columns(frame, names, (), path)
+    x = _numbers(frame, path)
+    try:
+        return check_policy_contexts(pd.DataFrame(x, columns=list(names)))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _frame(
+    path: Path, array: str | None, labels: Sequence[str] = (), wanted: Collection[str | None] = ()
+) -> pd.DataFrame:
+    """The file's rows; see `_read_npz`, `read_table` and `with_index`."""
+    kind = path.suffix.lower()
+    if array is not None and kind != ".npz":
+        raise InputError(f"--array is for .npz files, not for {path}.")
+    if kind in (".csv", ".parquet"):
+        return with_index(read_table(path, labels), wanted, path)
+    x = load_array(path) if kind == ".npy" else _read_npz(path, array)
+    check_two_axes(x, f"{path}: ")
+    return pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])])
 
 
 def _read_npz(path: Path, array: str | None) -> np.ndarray:
@@ -401,6 +425,16 @@ def chosen_columns(
 
 def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
     names = list(frame.columns)
+    x = _numbers(frame, path)
+    try:
+        return Demonstrations(check_demonstrations(x, names), names)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _numbers(frame: pd.DataFrame, path: Path) -> np.ndarray:
+    """Of finite ones [N, D] in columns with names, or an InputError."""
+    names = list(frame.columns)
     _check_names(names, path)
     if not len(frame) or not names:
         raise InputError(f"{path} holds no rows of numbers: its shape is {frame.shape}.")
@@ -423,10 +457,7 @@ def _checked(frame: pd.DataFrame, path: Path) -> Demonstrations:
             f"{path}: missing values, NaN or infinities in {rows} (column {bad}); "
             "remove these rows or fill them in."
         )
-    try:
-        return Demonstrations(check_demonstrations(x, names), names)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+    return x
 
 
 def _check_kinds(frame: pd.DataFrame, held: dict[str, str], path: Path) -> None:
