@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from virl_tf.context_smoothing import describe_rows
 from virl_tf.density import Density
+from virl_tf.description import describe_rows
 from virl_tf.em.by_bic import bic_mixture
 from virl_tf.em.density import density_fits
 from virl_tf.em.em import em_mixture

@@ -1,7 +1,8 @@
 """EM mixtures smoothed over contexts: identities, a slow reference, and what they are for."""
 
 from virl_tf.conditional import conditioned
-from virl_tf.context_smoothing import PSEUDO_ROWS, WIDTHS, choose_smoothing, describe_rows
+from virl_tf.context_smoothing import PSEUDO_ROWS, WIDTHS, choose_smoothing
+from virl_tf.description import describe_rows
 from virl_tf.em.by_bic import bic_mixture
 from virl_tf.em.density import density_fits
 from virl_tf.mixture import moments

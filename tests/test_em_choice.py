@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from virl_tf.context_smoothing import describe_rows
+from virl_tf.description import describe_rows
 from virl_tf.em import choice, density
 from virl_tf.em.by_bic import bic_mixture
 from virl_tf.em.choice import choose_mixture

@@ -35,7 +35,7 @@ FLOORS = [
         "demonstrations",
     ],
     [
-        *("kde", "conditional_kde", "context_smoothing", "fusion", "importance"),
+        *("kde", "conditional_kde", "context_smoothing", "description", "fusion", "importance"),
         *("features", "reward"),
         *("metrics", "among_best"),
         *("tasks.base", "tasks.slice_sampling"),

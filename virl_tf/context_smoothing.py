@@ -8,19 +8,16 @@ of all contexts and G the gains of the regression of all x on c,
     S_o' = S_o + w V,    A_o' = (S_xc,o + l_o G V) (S_o + l_o V)^-1,    l_o = nu / N_o,
 
 where component o has N_o rows: contexts seen through a Gaussian kernel, and gains shrunk towards G
-by nu rows. Sigma_o' is what x scatter around A_o' c + b_o'. Held-out rows choose w, and the EM
-whose mixture is smoothed (docs/decisions-contexts.md, smoothing).
+by nu rows. Sigma_o' is what x scatter around A_o' c + b_o'. Held-out rows choose w
+(docs/decisions-contexts.md, smoothing).
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from virl_tf.conditional import conditioned
-from virl_tf.em.density import Fit
-from virl_tf.em.stacking import as_good
 from virl_tf.mixture import Mixture
 from virl_tf.numerics import DENSITY
 from virl_tf.shapes import Array, Float64
@@ -85,54 +82,11 @@ def choose_smoothing(
     plain = Smoothing(c.T @ c / len(c), gains, len(train))
 
     def likelihood(smoothing: Smoothing) -> float:
-        return float(_log_likelihoods(smoothing(joint), held_out, num_contexts).mean())
+        return float(log_likelihoods(smoothing(joint), held_out, num_contexts).mean())
 
     return max((plain._replace(width=width) for width in WIDTHS), key=likelihood)
 
 
-class Described(NamedTuple):
-    """An EM mixture of training rows, how it is smoothed, and how the same is made of others."""
-
-    fit: Fit
-    unsmoothed: Mixture
-    smooth: Smoothing
-
-    def __call__(self, rows: np.ndarray) -> Mixture:
-        """Of rows [N, C + D]."""
-        return self.smooth(self.fit(rows))
-
-    def log_likelihoods(self, rows: np.ndarray) -> Float64[Array, " M"]:
-        """Of rows [M, C + D] given their contexts."""
-        return _log_likelihoods(self.smooth(self.unsmoothed), rows, len(self.smooth.covariance))
-
-
-def describe_rows(
-    fits: Sequence[Fit], train: np.ndarray, held_out: np.ndarray, num_contexts: int
-) -> Described:
-    """With the first of the fits, unless held-out rows given their contexts are likelier under a
-    later one by more than a standard error.
-
-    Args:
-        fits: at least one.
-        train, held_out: rows [c, x], [N, C + D] and [M, C + D].
-        num_contexts: C.
-    """
-    found, *others = (_described(fit, train, held_out, num_contexts) for fit in fits)
-    if not others:
-        return found
-    of_found = found.log_likelihoods(held_out)
-    for other in others:
-        of_other = other.log_likelihoods(held_out)
-        if not as_good(of_other - of_found):
-            found, of_found = other, of_other
-    return found
-
-
-def _described(fit: Fit, train: np.ndarray, held_out: np.ndarray, num_contexts: int) -> Described:
-    joint = fit(train)
-    return Described(fit, joint, choose_smoothing(joint, train, held_out, num_contexts))
-
-
-def _log_likelihoods(joint: Mixture, rows: np.ndarray, num_contexts: int) -> Float64[Array, " M"]:
+def log_likelihoods(joint: Mixture, rows: np.ndarray, num_contexts: int) -> Float64[Array, " M"]:
     """Of rows [M, C + D] given their contexts."""
     return conditioned(joint, num_contexts).log_prob(rows).numpy()

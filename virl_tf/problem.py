@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from virl_tf.conditional import Policy, conditioned, empty_conditional
 from virl_tf.conditional_kde import ConditionalKde, conditional_kernels, contexts_nearby
-from virl_tf.context_smoothing import describe_rows
 from virl_tf.contexts import GATE_KL_BOUND, Places, Where, drawn, split_places
 from virl_tf.demonstrations import Data
 from virl_tf.density import Density
+from virl_tf.description import describe_rows
 from virl_tf.domain import Domain
 from virl_tf.em.density import Fit, density_fits
 from virl_tf.features import (
