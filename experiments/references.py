@@ -84,7 +84,9 @@ def _held_out_kde(x: np.ndarray, seed: int) -> Density:
 
 
 def _as_in_best(x: np.ndarray, seed: int) -> Density:
-    """What `best` pools rewards with, of all rows: a tenth of them chooses, as held-out ones do."""
+    """What `best` pools rewards with, of all rows: a tenth of them gives shares, as held-out
+    ones do.
+    """
     held_out, train = (x[rows] for rows in held_out_rows(len(x), 0.1))
     return describe_rows(density_fits(train, seed), train, held_out, num_contexts=0)(x)
 

@@ -2,9 +2,7 @@
 
 from virl_tf.conditional import conditioned
 from virl_tf.context_smoothing import PSEUDO_ROWS, WIDTHS, choose_smoothing
-from virl_tf.description import describe_rows
 from virl_tf.em.by_bic import bic_mixture
-from virl_tf.em.density import density_fits
 from virl_tf.mixture import moments
 from virl_tf.tasks.experts import RandomExperts
 
@@ -174,75 +172,3 @@ def test_a_smoothing_says_what_it_holds():
     assert smoothing.num_rows == len(rows)
     assert smoothing.gains.shape == (1, 2)
     np.testing.assert_allclose(smoothing.covariance, np.cov(rows[:, :2].T, bias=True))
-
-
-# --- which EM it is -------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("c", "waves"), [(4, 0.0), (2, 3.0)])
-def test_what_held_out_rows_choose_is_nearer_the_truth(c, waves):
-    """Few linear experts are Gaussians for BIC to find; waving ones need many, which grow."""
-    seed = 301
-    task = RandomExperts(10, c, seed, waves=waves)
-    rows, fresh = (np.hstack(task.demonstrations(4000, s)) for s in (seed, seed + 100))
-    train, held_out = rows[:3600], rows[3600:]
-    fits = density_fits(train, seed, c)
-    found = describe_rows(fits, train, held_out, c)
-
-    def of_fresh(fit):
-        alone = describe_rows([fit], train, held_out, c)
-        return likelihood(conditioned(alone(train), c), fresh)
-
-    grown, *by_bic = fits[::-1] if waves else fits  # what the number of rows puts first
-    others = by_bic if waves else [grown]
-    assert of_fresh(found.fit) > max(map(of_fresh, others)) + 0.01
-    assert (found.unsmoothed.num_components > 20) == (waves > 0.0)
-
-
-def test_without_a_standard_error_between_them_the_first_counts():
-    """One and the same density twice, then a better and a worse one, in both orders."""
-    rng = np.random.default_rng(0)
-    rows = rng.standard_normal((400, 3))
-    train, held_out = rows[:300], rows[300:]
-    good, bad = moments(train), make_mixture(3, 3)
-
-    def chosen(*joints):
-        fits = [lambda rows, joint=joint: joint for joint in joints]
-        found = describe_rows(fits, train, held_out, 2)
-        return fits.index(found.fit)
-
-    assert chosen(good, good) == 0
-    assert chosen(good, bad) == 0
-    assert chosen(bad, good) == 1
-
-
-def test_what_is_ahead_by_less_than_a_standard_error_does_not_count():
-    rng = np.random.default_rng(0)
-    rows = rng.standard_normal((400, 3))
-    train, held_out = rows[:300], rows[300:]
-    first = moments(train)
-    second = first._replace(scale_trils=1.01 * first.scale_trils)
-    fits = [lambda rows, joint=joint: joint for joint in (first, second)]
-    of_each = [describe_rows([fit], train, held_out, 2) for fit in fits]
-    ahead = np.subtract(
-        *(conditioned(each(train), 2).log_prob(held_out).numpy() for each in of_each[::-1])
-    )
-    assert 0.0 < ahead.mean() < ahead.std() / np.sqrt(len(ahead))
-    assert describe_rows(fits, train, held_out, 2).fit is fits[0]
-
-
-def test_one_fit_is_taken_as_it_is():
-    rows = np.random.default_rng(0).standard_normal((100, 3))
-    joint = moments(rows)
-    found = describe_rows([lambda rows: joint], rows, rows[:0], 0)
-    assert found(rows) is joint
-
-
-def test_of_several_fits_the_likeliest_counts_whatever_comes_after_it():
-    rows = np.random.default_rng(0).standard_normal((300, 2))
-    far, right, near = (
-        lambda rows, shift=shift: moments(np.asarray(rows) + shift) for shift in (3.0, 0.0, 0.5)
-    )
-    for fits in ([far, right, near], [far, near, right], [right, far, near]):
-        assert describe_rows(fits, rows[:200], rows[200:], 0).fit is right

@@ -1,57 +1,92 @@
-"""How EM describes rows: by that of several fits under which held-out rows are likeliest, smoothed
-over contexts where there are any.
+"""How EM describes rows: by a mean of several fits' densities, with shares that held-out rows give
+them (stacking; Smyth and Wolpert, 1999), smoothed over contexts where there are any.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from virl_tf.context_smoothing import Smoothing, choose_smoothing, log_likelihoods
 from virl_tf.em.density import Fit
-from virl_tf.em.stacking import as_good
+from virl_tf.em.stacking import likeliest_shares
 from virl_tf.mixture import Mixture
-from virl_tf.shapes import Array, Float64
+
+# Of a share: rows that each fit explains beside the held-out ones, and the smallest that is kept
+# (docs/decisions-densities.md, many-rows).
+PSEUDO_ROWS, LEAST = 1.0, 0.05
+
+
+class One(NamedTuple):
+    """A fit of EM.
+
+    Attributes:
+        fit: how it describes further rows.
+        joint: what it says of the training rows.
+        smooth: how that is smoothed.
+        share: in the mean.
+    """
+
+    fit: Fit
+    joint: Mixture
+    smooth: Smoothing
+    share: float = 1.0
 
 
 class Described(NamedTuple):
-    """An EM mixture of training rows, how it is smoothed, and how the same is made of others."""
+    """A mean of EM mixtures of training rows, and how the same is made of others."""
 
-    fit: Fit
-    unsmoothed: Mixture
-    smooth: Smoothing
+    parts: Sequence[One]
+
+    @property
+    def unsmoothed(self) -> Mixture:
+        """Of the training rows."""
+        return self._mean([one.joint for one in self.parts])
+
+    @property
+    def smoothed(self) -> Mixture:
+        """Of the training rows."""
+        return self._mean([one.smooth(one.joint) for one in self.parts])
 
     def __call__(self, rows: np.ndarray) -> Mixture:
-        """Of rows [N, C + D]."""
-        return self.smooth(self.fit(rows))
+        """Smoothed, of rows [N, C + D]."""
+        return self._mean([one.smooth(one.fit(rows)) for one in self.parts])
 
-    def log_likelihoods(self, rows: np.ndarray) -> Float64[Array, " M"]:
-        """Of rows [M, C + D] given their contexts."""
-        return log_likelihoods(self.smooth(self.unsmoothed), rows, len(self.smooth.covariance))
+    def _mean(self, mixtures: Sequence[Mixture]) -> Mixture:
+        """The mixture of all their components."""
+        if len(mixtures) == 1:
+            return mixtures[0]
+        parts = zip(mixtures, self.parts, strict=True)
+        log_weights = [of_one.log_weights + np.log(one.share) for of_one, one in parts]
+        means, scale_trils = (
+            tf.concat([getattr(of_one, name) for of_one in mixtures], axis=0)
+            for name in ("means", "scale_trils")
+        )
+        return Mixture(tf.concat(log_weights, axis=0), means, scale_trils)
 
 
 def describe_rows(
     fits: Sequence[Fit], train: np.ndarray, held_out: np.ndarray, num_contexts: int
 ) -> Described:
-    """With the first of the fits, unless held-out rows given their contexts are likelier under a
-    later one by more than a standard error.
+    """With the shares of the fits under which held-out rows given their contexts are likeliest.
 
     Args:
         fits: at least one.
         train, held_out: rows [c, x], [N, C + D] and [M, C + D].
         num_contexts: C.
     """
-    found, *others = (_described(fit, train, held_out, num_contexts) for fit in fits)
-    if not others:
-        return found
-    of_found = found.log_likelihoods(held_out)
-    for other in others:
-        of_other = other.log_likelihoods(held_out)
-        if not as_good(of_other - of_found):
-            found, of_found = other, of_other
-    return found
+    parts = [_part(fit, train, held_out, num_contexts) for fit in fits]
+    if len(parts) == 1:
+        return Described(parts)
+    mixtures = [one.smooth(one.joint) for one in parts]
+    log_q = np.stack([log_likelihoods(joint, held_out, num_contexts) for joint in mixtures])
+    shares = likeliest_shares(log_q, PSEUDO_ROWS)
+    kept = np.flatnonzero(shares >= LEAST)
+    shares = shares / shares[kept].sum()
+    return Described([parts[i]._replace(share=float(shares[i])) for i in kept])
 
 
-def _described(fit: Fit, train: np.ndarray, held_out: np.ndarray, num_contexts: int) -> Described:
+def _part(fit: Fit, train: np.ndarray, held_out: np.ndarray, num_contexts: int) -> One:
     joint = fit(train)
-    return Described(fit, joint, choose_smoothing(joint, train, held_out, num_contexts))
+    return One(fit, joint, choose_smoothing(joint, train, held_out, num_contexts))

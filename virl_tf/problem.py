@@ -133,7 +133,7 @@ def make_problem(data: Data, hparams: Hparams, seed: int) -> Problem:
     described, gaussian = describe_rows(fits, train.rows, held_out, num_contexts), moments(x)
     estimator, prior = _estimator_and_prior(kernels, described.unsmoothed, hparams, seed)
     from_mixture = prior == "mixture"
-    mixture = described.smooth(described.unsmoothed)
+    mixture = described.smoothed
     of_mixture = conditioned(mixture, num_contexts)
     of_kernels = conditional_kernels(kernels, num_contexts)
 

@@ -25,21 +25,20 @@ def density_fits(
     x: np.ndarray, seed: int, num_contexts: int = 0, groups: Int64[Array, " N"] | None = None
 ) -> list[Fit]:
     """How EM describes x [N, D], as functions that do it with x or with further rows, too: one, or
-    some of which held-out rows choose (`describe_rows`).
+    some to which held-out rows give shares (`describe_rows`).
 
-    Of few rows the mean of several starts; of more mixtures that grow with shrunk covariances. BIC
-    comes first where rows are many for a covariance of every component: it is enough for
-    Gaussians, not for people (docs/decisions-densities.md, many-rows). Of rows [c, x] it is asked
+    Of few rows the mean of several starts; of more mixtures that grow with shrunk covariances, and
+    what BIC finds where rows are many for a covariance of every component: it is enough for
+    Gaussians, not for people (docs/decisions-densities.md, many-rows). Of rows [c, x] BIC is asked
     anyway: both look at c and x together, and of x given c either may say more
     (docs/decisions-contexts.md, smoothing).
     """
     n, d = x.shape
     if n < FEWEST_TO_GROW:
         return [mean_of_starts(x, seed, groups).mixture]
-    if n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2):
-        return [*bic_fits(x, seed), grown_fit(x, seed, groups)]
     grown = grown_fit(x, seed, groups)
-    return [grown, *bic_fits(x, seed)] if num_contexts else [grown]
+    many = n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2)
+    return [grown, *bic_fits(x, seed)] if many or num_contexts else [grown]
 
 
 def bic_fits(x: np.ndarray, seed: int) -> list[Fit]:

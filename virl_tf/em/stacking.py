@@ -73,16 +73,29 @@ def shares_of_widths(log_q: Float64[Array, "W N"]) -> tuple[float, ...]:
     Args:
         log_q: log density of rows under mixtures in `WIDTHS` that did not see them.
     """
-    two = log_q[1:]
-    likelihoods = np.exp(two - two.max(axis=0))
-    shares = np.full(len(two), 1.0 / len(two))
-    for _ in range(STACKING_STEPS):  # EM, which has no other optimum here
-        joint = shares[:, None] * likelihoods
-        shares = (joint / joint.sum(axis=0)).mean(axis=1)
+    shares = likeliest_shares(log_q[1:])
     found = (0.0, *map(float, shares))
     gain = stacked(log_q, found) - log_q[0]
     pays = gain.mean() >= NEEDED and shares[-1] >= LEAST_NARROW
     return found if pays else ONE_WIDTH
+
+
+def likeliest_shares(
+    log_q: Float64[Array, "M N"], pseudo_rows: float = 0.0
+) -> Float64[Array, " M"]:
+    """The shares in a mean of densities with which rows are likeliest.
+
+    Args:
+        log_q: of rows under densities that did not see them.
+        pseudo_rows: that each density explains beside these.
+    """
+    likelihoods = np.exp(log_q - log_q.max(axis=0))
+    shares = np.full(len(log_q), 1.0 / len(log_q))
+    number = log_q.shape[1] + len(log_q) * pseudo_rows
+    for _ in range(STACKING_STEPS):  # EM, which has no other optimum here
+        joint = shares[:, None] * likelihoods
+        shares = ((joint / joint.sum(axis=0)).sum(axis=1) + pseudo_rows) / number
+    return shares
 
 
 def stacked(log_q: Float64[Array, "W N"], shares: Sequence[float]) -> Float64[Array, " N"]:
