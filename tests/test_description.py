@@ -19,7 +19,7 @@ def test_a_mean_is_as_near_the_truth_as_the_best_of_its_parts(c, waves):
     task = RandomExperts(10, c, seed, waves=waves)
     rows, fresh = (np.hstack(task.demonstrations(4000, s)) for s in (seed, seed + 100))
     train, held_out = rows[:3600], rows[3600:]
-    fits = density_fits(train, seed, c)
+    fits = density_fits(train, seed)
 
     def of_fresh(fits):
         found = conditioned(describe_rows(fits, train, held_out, c)(train), c)

@@ -108,30 +108,15 @@ def test_few_rows_are_described_better_than_by_bic(rows, dim, modes):
 
 
 @pytest.mark.parametrize(
-    ("rows", "num_contexts", "names"),
-    [
-        (FEWEST_TO_GROW - 1, 0, ["few"]),
-        (FEWEST_TO_GROW - 1, 1, ["few"]),
-        (FEWEST_TO_GROW, 0, ["grown"]),
-        (FEWEST_TO_GROW, 1, ["grown", "shrunk", "free"]),
-        (1199, 0, ["grown"]),
-        (1200, 0, ["grown", "shrunk", "free"]),  # 200 for each of six numbers of a covariance
-        (1200, 1, ["grown", "shrunk", "free"]),
-    ],
+    ("rows", "names"),
+    [(FEWEST_TO_GROW - 1, ["few"]), (FEWEST_TO_GROW, ["grown", "shrunk", "free"])],
 )
-def test_how_rows_are_described_follows_from_their_number(monkeypatch, rows, num_contexts, names):
+def test_how_rows_are_described_follows_from_their_number(monkeypatch, rows, names):
     few = SimpleNamespace(mixture="few")
     monkeypatch.setattr(density, "mean_of_starts", lambda *_: few)
     monkeypatch.setattr(density, "bic_fits", lambda *_: ["shrunk", "free"])
     monkeypatch.setattr(density, "grown_fit", lambda *_: "grown")
-    assert density_fits(np.zeros((rows, 3)), 0, num_contexts) == names
-
-
-def test_in_one_dimension_bic_is_asked_from_five_hundred_rows_on(monkeypatch):
-    monkeypatch.setattr(density, "bic_fits", lambda *_: ["shrunk", "free"])
-    monkeypatch.setattr(density, "grown_fit", lambda *_: "grown")
-    assert density_fits(np.zeros((499, 1)), 0) == ["grown"]
-    assert density_fits(np.zeros((500, 1)), 0) == ["grown", "shrunk", "free"]
+    assert density_fits(np.zeros((rows, 3)), 0) == names
 
 
 def test_fits_are_those_of_their_names():
@@ -206,8 +191,8 @@ def test_rows_of_one_group_are_all_held_out_or_none(monkeypatch, n, components):
         assert len(out) == n // 30
 
 
-@pytest.mark.parametrize(("num_contexts", "rows"), [(0, 60), (0, 300), (0, 900), (1, 60), (1, 900)])
-def test_whatever_holds_out_rows_is_told_their_groups(monkeypatch, num_contexts, rows):
+@pytest.mark.parametrize("rows", [60, 300])
+def test_whatever_holds_out_rows_is_told_their_groups(monkeypatch, rows):
     told = []
 
     def found(x, seed, groups=None):
@@ -218,7 +203,7 @@ def test_whatever_holds_out_rows_is_told_their_groups(monkeypatch, num_contexts,
     monkeypatch.setattr(density, "mean_of_starts", found)
     monkeypatch.setattr(density, "grow", found)
     groups = np.repeat(np.arange(rows // 6), 6)
-    density_fits(clusters(rows, 2), 0, num_contexts, groups)
+    density_fits(clusters(rows, 2), 0, groups)
     assert len(told) == 1
     assert told[0] is groups
 

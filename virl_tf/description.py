@@ -14,7 +14,7 @@ from virl_tf.em.stacking import likeliest_shares
 from virl_tf.mixture import Mixture
 
 # Of a share: rows that each fit explains beside the held-out ones, and the smallest that is kept
-# (docs/decisions-densities.md, many-rows).
+# (docs/decisions-densities.md, shares).
 PSEUDO_ROWS, LEAST = 1.0, 0.05
 
 

@@ -256,8 +256,7 @@ def _mixture_fits(train: Data, hparams: Hparams, seed: int) -> list[Fit]:
     )
     if not needed:
         return [lambda rows: empty_mixture(rows.shape[1])]
-    density_seed = numpy_seed(seed, 0, "mixture")
-    return density_fits(train.rows, density_seed, train.num_contexts, train.groups)
+    return density_fits(train.rows, numpy_seed(seed, 0, "mixture"), train.groups)
 
 
 def _estimator_and_prior(

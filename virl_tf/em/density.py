@@ -6,39 +6,29 @@ from collections.abc import Callable
 import numpy as np
 
 from virl_tf.em.by_bic import bic_mixture
-from virl_tf.em.em import FEW_ROWS
 from virl_tf.em.few_rows import mean_of_starts
 from virl_tf.em.growth import go_on, grow
 from virl_tf.mixture import Mixture
 from virl_tf.shapes import Array, Int64
 
-# Rows from which a fifth is enough to stop growth by, and for each number of a full covariance
-# those from which BIC may do as well (docs/decisions-densities.md, growth).
-FEWEST_TO_GROW, MANY_ROWS_PER_NUMBER = 200, 200
+# Rows from which a fifth is enough to stop growth by (docs/decisions-densities.md, growth).
+FEWEST_TO_GROW = 200
 BIC_PSEUDO_ROWS = (1.0, 0.0)  # with which covariances of what BIC found are shrunk
 
 Fit = Callable[[np.ndarray], Mixture]
 """How EM describes the rows [N, D] that it was chosen by, or further ones."""
 
 
-def density_fits(
-    x: np.ndarray, seed: int, num_contexts: int = 0, groups: Int64[Array, " N"] | None = None
-) -> list[Fit]:
+def density_fits(x: np.ndarray, seed: int, groups: Int64[Array, " N"] | None = None) -> list[Fit]:
     """How EM describes x [N, D], as functions that do it with x or with further rows, too: one, or
     some to which held-out rows give shares (`describe_rows`).
 
     Of few rows the mean of several starts; of more mixtures that grow with shrunk covariances, and
-    what BIC finds where rows are many for a covariance of every component: it is enough for
-    Gaussians, not for people (docs/decisions-densities.md, many-rows). Of rows [c, x] BIC is asked
-    anyway: both look at c and x together, and of x given c either may say more
-    (docs/decisions-contexts.md, smoothing).
+    what BIC finds: the local optima of both are others (docs/decisions-densities.md, shares).
     """
-    n, d = x.shape
-    if n < FEWEST_TO_GROW:
+    if len(x) < FEWEST_TO_GROW:
         return [mean_of_starts(x, seed, groups).mixture]
-    grown = grown_fit(x, seed, groups)
-    many = n >= max(FEW_ROWS, MANY_ROWS_PER_NUMBER * d * (d + 1) // 2)
-    return [grown, *bic_fits(x, seed)] if many or num_contexts else [grown]
+    return [grown_fit(x, seed, groups), *bic_fits(x, seed)]
 
 
 def bic_fits(x: np.ndarray, seed: int) -> list[Fit]:
