@@ -5,7 +5,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from virl_tf import InputError, export, fit, fit_policy, irl, load, pooling
-from virl_tf.conditional import ConditionalMixture, conditioned, empty_conditional
+from virl_tf.conditional import (
+    ConditionalMixture,
+    conditioned,
+    empty_conditional,
+    log_context_density,
+)
 from virl_tf.conditional_kde import contexts_nearby
 from virl_tf.contexts import DRAWS, GATE_KL_BOUND, Places, drawn, split_places
 from virl_tf.demonstrations import Data, DataOptions, prepare
@@ -31,7 +36,7 @@ from virl_tf.pooling import _exponent, _scored, log_likelihoods, pool
 from virl_tf.problem import make_problem
 from virl_tf.reward import CumulativeReward
 from virl_tf.score import _beside_policy, log_inside, log_normaliser, score
-from virl_tf.summary import _rare_context, context_doubts, doubts_of_contexts
+from virl_tf.summary import RARE, context_doubts, doubts_of_contexts, rare_context
 from virl_tf.tasks.experts import RandomExperts
 from virl_tf.vips.conditional import conditional_steps
 from virl_tf.vips.elbo import measured
@@ -289,7 +294,7 @@ def test_contexts_that_are_rare_together_are_doubted():
     columns = [
         {"name": name, "min": a, "max": b} for name, a, b in zip(names, low, high, strict=True)
     ]
-    rare = _rare_context(mixture, Data(rows, num_contexts=2))
+    rare = rare_context(mixture, contexts)
     summary = {"columns": columns, "rare_context": rare}
 
     assert context_doubts(np.array([2.0, 2.0]), reward, summary) == ()
@@ -318,7 +323,7 @@ def test_of_few_demonstrated_contexts_none_is_doubted(told):
     contexts = np.repeat(goals, 60, axis=0)
     rows = np.column_stack([contexts, np.random.default_rng(0).standard_normal(360)])
     mixture = conditioned(em_start(rows, 6, 0), 2)
-    rare = _rare_context(mixture, Data(rows, num_contexts=2))
+    rare = rare_context(mixture, contexts)
     columns = [{"name": name, "min": -1.0, "max": 1.0} for name in "ab"]
     reward, summary = SimpleNamespace(mixture=mixture), {"columns": columns, "rare_context": rare}
     assert [context_doubts(told(goal), reward, summary) for goal in goals] == [()] * 6
@@ -327,7 +332,7 @@ def test_of_few_demonstrated_contexts_none_is_doubted(told):
 
 @pytest.mark.parametrize("mixture", [make_mixture(2, 3), empty_conditional(1, 2)])
 def test_without_a_mixture_given_contexts_none_is_rare(mixture):
-    rare = _rare_context(mixture, Data(ROWS, num_contexts=2))
+    rare = rare_context(mixture, ROWS[:, :2])
     assert rare is None
     columns = [{"name": name, "min": 0.0, "max": 1.0} for name in "ab"]
     summary = {"columns": columns, "rare_context": rare}
@@ -431,6 +436,15 @@ def test_other_methods_are_the_same_call(method):
         log_q = result.policy.log_prob(X, CONTEXTS)
         np.testing.assert_allclose(result.reward(X, CONTEXTS), log_q, rtol=1e-9)
         assert result.score.effective_share > 0.3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_rare_is_told_by_the_reward_that_is_returned():
+    """EM on the held-out rows, too, has moved the density of contexts."""
+    hparams = {**FAST, "loop": {**FAST["loop"], "mixture_average": True}}
+    result = fit(X, "virl", 2, contexts=CONTEXTS, hparams=hparams, held_out=0.2)
+    densities = log_context_density(result.reward.mixture, CONTEXTS)
+    assert result.summary["rare_context"] == pytest.approx(np.quantile(densities, RARE))
 
 
 # --- scores ---------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from virl_tf.persistence.files import save_arrays, write_json
 from virl_tf.persistence.policy_file import load_policy, save_policy
 from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.policy_fit.targets import NowhereInsideError
+from virl_tf.vips.elbo import Measured
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -287,10 +288,13 @@ def test_contexts_of_a_file_that_are_none(in_contexts, finished, call, tmp_path)
     goals.write_text("gaol\n" + "\n".join("12345"))
     fixed = tmp_path / "fixed.csv"
     fixed.write_text("goal\n" + "2\n" * 9)
+    one = tmp_path / "one.csv"
+    one.write_text("goal\n2\n")
     for folder, file, more, message in (
         (run, goals, [], f"unknown column of {goals} 'goal': did you mean 'gaol'?"),
         (run, fixed, [], f"{fixed}: contexts: column 'goal' is constant (value 2)"),
         (run, tmp_path / "none.csv", [], "none.csv"),
+        (run, one, [], f"{one} holds a single context; give it by --context COLUMN=NUMBER,..."),
         (run, goals, ["--context", "goal=1"], "--context is one context, --contexts a file"),
         (finished[0], goals, [], "--contexts is for rewards with contexts"),
     ):
@@ -820,6 +824,23 @@ def test_a_policy_that_misses_demonstrations_is_told_where_their_number_makes_it
     assert len(found._warnings("new")) == warned
     found._log_prob_inside = {"trained": 0.0 * noise, "new": 0.5 + noise}.__getitem__
     assert found._warnings("new") == []
+
+
+@pytest.mark.parametrize("worse", [True, False])
+def test_a_new_policy_in_contexts_that_is_worse_than_the_training_policy_is_told(
+    tmp_path, monkeypatch, worse
+):
+    run = put_fit(tmp_path / "run", clusters(410, 3), ["goal", "x", "y"])
+    monkeypatch.setattr(own_demonstrations, "RESOLUTION", 5)
+    monkeypatch.setattr(pictures, "draw_demonstrations", lambda *_: None)
+    policy = make_mixture(2)
+    reward = SimpleNamespace(num_contexts=1, condition=lambda c: make_reward([]))
+    found = OwnInference([run], [reward], np.array([0.5]))
+    found._trained = lambda: "trained"
+    of_new = -1.5 if worse else -1.01
+    found._elbo = lambda one, *_: Measured(-1.0 if one == "trained" else of_new, 0.1, 1.0)
+    result, _ = found.finish(tmp_path, policy, [], {"temperature": 1.0})
+    assert result["warnings"] == ([own_demonstrations.LOWER] if worse else [])
 
 
 def test_an_average_without_a_mixture_is_no_start_for_low_temperatures():

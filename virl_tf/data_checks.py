@@ -68,7 +68,7 @@ def examine(x: np.ndarray, names: Sequence[str] | None = None, num_contexts: int
     columns = _by_column(x, names)
     own = columns[num_contexts:]
     _refuse_row_numbers(own)
-    lines = [*_sorted(columns), *_coarse(own), *_atoms(own), *_logarithmic(columns)]
+    lines = [*_sorted(own, len(columns)), *_coarse(own), *_atoms(own), *_logarithmic(columns)]
     lines += [*_copies(columns), *_flat(own, FLAT), *_flat(columns[:num_contexts], FLAT_CONTEXT)]
     heavy = [_is_heavy_tailed(column) for column in columns]
     others = [column for column, is_heavy in zip(columns, heavy, strict=True) if not is_heavy]
@@ -201,9 +201,11 @@ def _counts_rows(column: Column) -> bool:
     return unique and bool(dense) and bool((x == np.rint(x)).all())
 
 
-def _sorted(columns: list[Column]) -> list[str]:
-    """Time stamps, and ids with gaps; the only column may have been sorted by hand."""
-    if len(columns) == 1 or len(columns[0].x) < FEWEST_SORTED:
+def _sorted(columns: list[Column], number: int) -> list[str]:
+    """Time stamps, and ids with gaps; the only one of a number of columns may have been sorted by
+    hand.
+    """
+    if number == 1 or len(columns[0].x) < FEWEST_SORTED:
         return []
     steps = [np.diff(column.x) for column in columns]
     found = _chosen(columns, [(step >= 0.0).all() or (step <= 0.0).all() for step in steps])

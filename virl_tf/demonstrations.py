@@ -110,7 +110,7 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
     _check_groups(groups)
     held_out = _held_out(len(x), share, seed, groups)
     train = Data(x, groups, domain, num_contexts).take(~held_out)
-    check_demonstrations(train.rows, names)  # of those that are left
+    _check_left(train.rows, len(x), names)
     return Prepared(
         names=names,
         train=train,
@@ -120,6 +120,18 @@ def prepare(demonstrations: Any, options: DataOptions, seed: int) -> Prepared:
         repeated=len(x) - len(np.unique(told_apart, axis=0)),
         identity=identity,
     )
+
+
+def _check_left(rows: Float64[Array, "M D"], number: int, names: Sequence[str]) -> None:
+    """Raises InputError if those that are left of a number of rows are no demonstrations."""
+    try:
+        check_demonstrations(rows, names)
+    except InputError as error:
+        if len(rows) == number:
+            raise
+        raise InputError(
+            f"{number - len(rows)} of {number} rows are held out, and of the others: {error}"
+        ) from error
 
 
 def _identity(

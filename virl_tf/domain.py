@@ -115,7 +115,10 @@ def make_domain(
         if period[i]:
             raise InputError(f"periodic: column {names[i]!r} is given twice.")
         if np.isfinite([lower[i], upper[i]]).any():
-            raise InputError(f"column {names[i]!r} is periodic; it cannot have bounds, too.")
+            raise InputError(
+                f"column {names[i]!r} is periodic; it cannot have bounds, too. Give those of the "
+                "other columns by name: support=({column: number}, None)."
+            )
         period[i] = check_positive(f"the period of column {names[i]!r}", turn)
         lower[i] = _cut(x[:, i], period[i])
         upper[i] = lower[i] + period[i]
@@ -152,6 +155,8 @@ def _bounds(
     """(lower, upper), [D] each."""
     if support is None:
         support = (None, None)
+    if isinstance(support, np.ndarray) and support.ndim == 2:
+        support = tuple(support)
     if callable(support) or not isinstance(support, (tuple, list)) or len(support) != 2:
         raise InputError(
             "support must be a pair (lower, upper) of bounds; a function of points belongs to "

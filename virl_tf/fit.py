@@ -27,7 +27,7 @@ from virl_tf.persistence.run_folder import RunFolder
 from virl_tf.problem import Problem, kernel_estimate, make_problem
 from virl_tf.reward import Reward
 from virl_tf.score import Score, from_plain, in_words
-from virl_tf.summary import FitWarning, context_doubts, summarise
+from virl_tf.summary import FitWarning, context_doubts, rare_context, summarise
 from virl_tf.validation import (
     InputError,
     check_choice,
@@ -184,9 +184,9 @@ def fit(
             held out; None: chosen by the likelihood of held-out rows under EM.
         contexts: [N, C] array, tensor or data frame of the situation of each demonstration: then
             the reward is R(c, x) and the policy q(x | c) (docs/contexts.md). None: there are none.
-        held_out: share of the demonstrations that only the score sees; 0, or where these were fewer
-            than ten: none. Once they are scored, an EM mixture that the reward is averaged with is
-            fitted to them, too.
+        held_out: share of the demonstrations that only the score sees, at least ten; 0, or where
+            ten are more than a tenth: none. Once they are scored, an EM mixture that the reward is
+            averaged with is fitted to them, too.
         groups: [N] labels, e.g. of people: demonstrations of one label are held out together, from
             score and training alike. Equal rows are a group, too, unless that links most groups.
         periodic: columns (names or numbers) that are angles in radians, or {column: whole turn}.
@@ -244,11 +244,13 @@ def fit(
     def finish(result: Result, problem: Problem) -> Result:
         fitted = (result.reward, result.policy, result.history)
         summary = summarise(prepared, choice, row, problem, fitted)
-        if folder is not None:
-            folder.write_summary(summary, {"train": data.rows, "test": prepared.test})
         reward = result.reward
         if len(prepared.test):
             reward = pooling.of_all_rows(reward, problem, prepared.test)
+        rows = np.concatenate([data.rows, prepared.test])
+        summary["rare_context"] = rare_context(reward.mixture, rows[:, : data.num_contexts])
+        if folder is not None:
+            folder.write_summary(summary, {"train": data.rows, "test": prepared.test})
         return replace(result, reward=reward, summary=summary)
 
     result = run(

@@ -287,7 +287,7 @@ def _has_no_bounds(log_prob: Any) -> bool:
 def _checked_contexts(contexts: Any, search: Any, gradients: bool | None) -> tf.Tensor:
     """Contexts [M, C] for a fit, or InputError if they or the other arguments cannot be used."""
     for name, value in (("search", search), ("gradients", gradients)):
-        if value:
+        if value is not None and value is not False:
             raise InputError(f"{name} is not for contexts; leave it out.")
     return tf.constant(check_policy_contexts(contexts), DENSITY)
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from virl_tf.conditional import ConditionalMixture, Policy, conditioned, log_context_density
 from virl_tf.contexts import far_away
-from virl_tf.demonstrations import Data, Prepared
+from virl_tf.demonstrations import Prepared
 from virl_tf.domain import Domain
 from virl_tf.em.choice import MixtureChoice
 from virl_tf.em.em import em_mixture
@@ -81,7 +81,6 @@ def summarise(
         "networks": int(reward.networks.count),
         "from_mixture": from_mixture,
         "mixture": _mixture(reward.mixture),
-        "rare_context": _rare_context(reward.mixture, data),
         "effective_sample_size": size,
         "warnings": [
             *prepared.warnings,
@@ -107,13 +106,15 @@ def _mixture(mixture: Policy) -> dict[str, Any] | None:
     }
 
 
-def _rare_context(mixture: Policy, data: Data) -> float | None:
+def rare_context(mixture: Policy, contexts: Float64[Array, "N C"]) -> float | None:
     """The log density of contexts below which a share of `RARE` of the demonstrated ones lie. None:
     no mixture given a context.
+
+    Args:
+        mixture: of the reward that is returned: EM on further rows moves its density.
     """
     if not isinstance(mixture, ConditionalMixture) or not mixture.num_components:
         return None
-    contexts = data.rows[:, : data.num_contexts]
     return float(np.quantile(log_context_density(mixture, contexts), RARE))
 
 
@@ -231,10 +232,11 @@ def training_warnings(
             "reward has it as it began. Try a smaller training.learning_rate."
         )
     if trained["dropped"].all():
+        averaged = " (and the EM mixture it is averaged with)" if exponent > 0.0 else ""
         found.append(
-            "no network found anything, so each was dropped: the reward is its prior (and the EM "
-            "mixture it is averaged with). If that is not all there is, try more demonstrations, "
-            f"fewer columns, or {_setting('loop.min_gain', None)} to keep it."
+            f"no network found anything, so each was dropped: the reward is its prior{averaged}. "
+            "If that is not all there is, try more demonstrations, fewer columns, or "
+            f"{_setting('loop.min_gain', None)} to keep it."
         )
     elif exponent == 1.0:
         found.append(

@@ -21,7 +21,7 @@ from virl_tf.policy_fit.targets import Support, within
 from virl_tf.reward import Reward
 from virl_tf.score import CLEAR
 from virl_tf.validation import InputError
-from virl_tf.vips.elbo import measured
+from virl_tf.vips.elbo import Measured, measured
 
 import numpy as np
 import tensorflow as tf
@@ -33,6 +33,10 @@ from experiments.result_files import read_summary
 
 RESOLUTION = 150  # of the grid in 1-D and 2-D
 MEASURED = 2000  # draws of a policy
+LOWER = (
+    "the training policy's mean reward + entropy is higher there than the new policy's: use that, "
+    "or try other --components or another --seed."
+)
 
 
 def draw_missing(folder: Path, result: Result) -> None:
@@ -202,14 +206,14 @@ class OwnInference:
         In contexts of which nothing was held out its ELBO inside of the reward's bounds.
         """
         if self._context is not None:
-            return {"elbo": self._elbo(policy)}
+            return {"elbo": self._elbo(policy).elbo}
         return {"log_likelihood": float(np.mean(self._log_prob_inside(policy)))}
 
-    def _elbo(self, policy: Policy, temperature: float = 1.0) -> float:
+    def _elbo(self, policy: Policy, temperature: float = 1.0) -> Measured:
         """Of the policy inside of bounds and support, on the reward over the temperature."""
         c = None if self.contexts is None else tf.constant(self.contexts, DENSITY)
         where = places(c, MEASURED, split_seed(0, 0, "ELBO contexts"))
-        return measured(policy, lambda x: self._inside_of(x) / temperature, where, 0).elbo
+        return measured(policy, lambda x: self._inside_of(x) / temperature, where, 0)
 
     def _inside_of(self, x: Any) -> tf.Tensor:
         """The average reward; -inf outside of the user's support."""
@@ -288,11 +292,15 @@ class OwnInference:
                 self._write_trajectories(out, policy)
             else:
                 draw_demonstrations(out, self._columns, self._situation)
+        warned: list[str] = []
         if self._context is not None:
             name, what = "elbo", "mean reward + entropy (ELBO)" + self._of_what(fitting)
-            new, trained = (
+            of_new, of_trained = (
                 self._elbo(one, fitting["temperature"]) for one in (policy, self._trained())
             )
+            new, trained = of_new.elbo, of_trained.elbo
+            if of_trained.exceeds(of_new):
+                warned = [LOWER]
         else:
             name, what = "log_likelihood", f"mean log-likelihood of {self._what_is_scored}"
             new, trained = evaluations[-1][name], self.measure(self._trained())[name]
@@ -301,8 +309,9 @@ class OwnInference:
         )
         found = {name: {"inference_policy": new, "training_policy": trained}}
         # Nearer to what is likeliest is further from the other demonstrations.
-        meant = self._context is not None or fitting["temperature"] < 1.0
-        return {**found, "warnings": [] if meant else self._warnings(policy)}, sentence
+        if self._context is None and fitting["temperature"] >= 1.0:
+            warned = self._warnings(policy)
+        return {**found, "warnings": warned}, sentence
 
     def _warnings(self, policy: Policy) -> list[str]:
         """Whether the new policy misses what the training policy does not."""

@@ -111,6 +111,8 @@ def load_contexts(path: Path, names: Sequence[str]) -> np.ndarray:
     if path.suffix.lower() in (".csv", ".parquet") or frame.shape[1] != len(names):
         frame = chosen_columns(frame, names, (), path)
     x = _numbers(frame, path)
+    if len(x) == 1:
+        raise InputError(f"{path} holds a single context; give it by --context COLUMN=NUMBER,...")
     try:
         return check_policy_contexts(pd.DataFrame(x, columns=list(names)))
     except InputError as error:
