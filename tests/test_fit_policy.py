@@ -725,17 +725,19 @@ def test_a_constraint_that_holds_nowhere_is_refused(ways):
 
 
 def test_steps_after_splits_and_the_last_ones_have_draws_of_their_own(monkeypatch):
-    numbers = []
+    numbers, steps = [], []
 
-    def each(self, policy, own, watch):
+    def each(self, step, policy, own, watch):
         numbers.extend(own)
         return iter([policy])
 
     monkeypatch.setattr(Steps, "_each", each)
+    monkeypatch.setattr(Steps, "_step", lambda self, _: steps.append(self))
     monkeypatch.setattr(Steps, "_elbo", lambda *_: Measured(0.0, 0.0, 1.0, 0.0, 0.0))
     monkeypatch.setattr(policy_steps, "without_light", lambda policy, _: policy._replace())
     quick(num_components=2, search={**SHORTEST, "split_rounds": 2}, num_steps=60)
     assert len(set(numbers)) == len(numbers) == 60 + 2 * 40
+    assert len(steps) == 2  # compiled: for all rounds, and for the last ones
 
 
 def test_few_draws_inside_leave_the_start_as_it_is(ways):

@@ -92,11 +92,12 @@ class Steps:
         steps, kept, before = self._larger(policy.dim), len(watch.histories), self._elbo(policy)
         found: Any = policy
         evaluations, after = 0, before
+        step = steps._step(policy)  # for all rounds, which keep the number of components
         first = max(num_steps, STEPS_AFTER_SPLIT)
         for i in range(first, first + rounds * STEPS_AFTER_SPLIT, STEPS_AFTER_SPLIT):
             watch.expect(STEPS_AFTER_SPLIT)
-            numbers = range(i, i + STEPS_AFTER_SPLIT)
-            *_, found = steps._each(without_light(found, LEAST_WEIGHT), numbers, watch)
+            numbers, found = range(i, i + STEPS_AFTER_SPLIT), without_light(found, LEAST_WEIGHT)
+            *_, found = steps._each(step, found, numbers, watch)
             evaluations += STEPS_AFTER_SPLIT * steps.num_samples * policy.num_components
             after = self._elbo(found)
             if watch.stopped or before.beats(after):
@@ -119,14 +120,18 @@ class Steps:
         """After `num_steps` steps, or those until a component grows without end."""
         if watch.stopped:
             return policy
-        for done, found in enumerate(self._each(policy, range(num_steps), watch), start=1):
+        steps = self._each(self._step(policy), policy, range(num_steps), watch)
+        for done, found in enumerate(steps, start=1):
             if watch.stopped or watch.is_due(done, num_steps):
                 watch.call(found)
         return found
 
-    def _each(self, policy: Policy, numbers: range, watch: Watch) -> Iterator[Policy]:
+    def _step(self, policy: Policy) -> Any:
+        """A compiled step of policies of this shape."""
+        return self._compiled(self._improve, policy, tf.constant(0))
+
+    def _each(self, step: Any, policy: Policy, numbers: range, watch: Watch) -> Iterator[Policy]:
         """The policy after each of these steps, whose draws depend on their numbers."""
-        step = self._compiled(self._improve, policy, tf.constant(0))
         for i in numbers:
             policy, history = step(policy, tf.constant(i))
             watch.histories.append(history)
