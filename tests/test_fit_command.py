@@ -391,6 +391,7 @@ def _check_a_support_and_a_temperature(call, of_one, folder):
         (["mine.npy", "--group", "who"], "unknown column of"),
         (["mine.npy", "--contexts", "x7"], "unknown column of"),
         (["mine.npy", "--contexts", "x0,x0"], "--contexts names a column twice"),
+        (["mine.npy", "--contexts", "x0", "--exclude", "x0"], "--exclude both name 'x0'"),
         (
             ["mine.npy", "--periodic", "x0=turn"],
             "--periodic takes COLUMN=NUMBER,..., got 'x0=turn'",

@@ -178,6 +178,8 @@ def read(request: FitRequest) -> Demonstrations | Trajectories:
         _refuse_bounds_of_paths(request, paths)
         return paths
     file, contexts = request.file, request.file.contexts
+    if both := [name for name in contexts if name in file.exclude]:
+        raise InputError(f"--contexts and --exclude both name {both[0]!r}; give it to one of them.")
     chosen = (file.array, file.all_columns, file.exclude, request.group, contexts)
     rows = load_demonstrations(file.path, *chosen)
     for name in contexts:
