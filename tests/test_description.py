@@ -48,14 +48,16 @@ def test_shares_are_those_of_the_rows_that_each_fit_explains():
         assert tf.reduce_logsumexp(mixture.log_weights).numpy() == pytest.approx(0.0, abs=1e-12)
 
 
-def test_of_equal_fits_each_has_the_same_share():
+@pytest.mark.parametrize("first", [0, 1])
+def test_where_a_mean_gains_nothing_the_best_fit_is_taken(first):
     rows = np.random.default_rng(0).standard_normal((400, 3))
     joint = moments(rows)
-    found = describe_rows(fits_of(joint, joint), rows[:300], rows[300:], 2)
-    np.testing.assert_allclose([one.share for one in found.parts], 0.5)
-    alone = describe_rows(fits_of(joint), rows[:300], rows[300:], 2)
-    both = (conditioned(of_it.smoothed, 2).log_prob(rows) for of_it in (found, alone))
-    np.testing.assert_allclose(*both)
+    wider = joint._replace(scale_trils=1.01 * joint.scale_trils)
+    fits = fits_of(*(joint, wider)[:: 1 - 2 * first])
+    found = describe_rows(fits, rows[:300], rows[300:], 0)
+    held_out = [fit(None).log_prob(rows[300:]).numpy().mean() for fit in fits]
+    (one,) = found.parts
+    assert (one.fit, one.share) == (fits[int(np.argmax(held_out))], 1.0)
 
 
 def test_given_contexts_a_fit_counts_for_what_it_says_of_x():
@@ -78,15 +80,14 @@ def test_one_fit_is_taken_as_it_is():
 
 
 def test_the_same_is_made_of_further_rows():
-    rows = np.random.default_rng(0).standard_normal((300, 2))
-    near, right = (lambda x, shift=s: moments(np.asarray(x) + shift) for s in (0.3, 0.0))
-    found = describe_rows([near, right], rows[:200], rows[200:], 0)
-    shares = np.array([one.share for one in found.parts])
-    further = rows + 7.0
-    expected = np.logaddexp.reduce(
-        [
-            np.log(p) + fit(further).log_prob(further)
-            for p, fit in zip(shares, [near, right], strict=True)
-        ]
+    rng = np.random.default_rng(0)
+    rows = rng.permutation(np.repeat([[0.0, 0.0], [9.0, 9.0]], 150, axis=0))
+    rows += rng.standard_normal((300, 2))
+    fits = [lambda x: moments(x[x[:, 0] < 4.5]), lambda x: moments(x[x[:, 0] >= 4.5])]
+    found = describe_rows(fits, rows[:200], rows[200:], 0)
+    assert [one.fit for one in found.parts] == fits
+    further = 1.1 * rows
+    expected = np.logaddexp(
+        *(np.log(one.share) + one.fit(further).log_prob(further) for one in found.parts)
     )
     np.testing.assert_allclose(found(further).log_prob(further), expected)

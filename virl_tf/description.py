@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from virl_tf.context_smoothing import Smoothing, choose_smoothing, log_likelihoods
 from virl_tf.em.density import Fit
-from virl_tf.em.stacking import likeliest_shares
+from virl_tf.em.stacking import likeliest_shares, stacked
 from virl_tf.mixture import Mixture
 
-# Of a share: rows that each fit explains beside the held-out ones, and the smallest that is kept
-# (docs/decisions-densities.md, shares).
-PSEUDO_ROWS, LEAST = 1.0, 0.05
+# Of a share: rows that each fit explains beside the held-out ones, and the smallest that is kept.
+# And the nats that a mean must gain (docs/decisions-densities.md, shares).
+PSEUDO_ROWS, LEAST, WORTH = 1.0, 0.05, 0.005
 
 
 class One(NamedTuple):
@@ -69,7 +69,8 @@ class Described(NamedTuple):
 def describe_rows(
     fits: Sequence[Fit], train: np.ndarray, held_out: np.ndarray, num_contexts: int
 ) -> Described:
-    """With the shares of the fits under which held-out rows given their contexts are likeliest.
+    """With the shares of the fits under which held-out rows given their contexts are likeliest; of
+    the best fit alone if that is nearly as good, as where all find the same.
 
     Args:
         fits: at least one.
@@ -81,7 +82,9 @@ def describe_rows(
         return Described(parts)
     mixtures = [one.smooth(one.joint) for one in parts]
     log_q = np.stack([log_likelihoods(joint, held_out, num_contexts) for joint in mixtures])
-    shares = likeliest_shares(log_q, PSEUDO_ROWS)
+    shares, best = likeliest_shares(log_q, PSEUDO_ROWS), log_q.mean(axis=1).argmax()
+    if np.mean(stacked(log_q, list(shares)) - log_q[best]) < WORTH:
+        return Described([parts[best]])
     kept = np.flatnonzero(shares >= LEAST)
     shares = shares / shares[kept].sum()
     return Described([parts[i]._replace(share=float(shares[i])) for i in kept])
