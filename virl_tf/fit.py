@@ -184,9 +184,9 @@ def fit(
             held out; None: chosen by the likelihood of held-out rows under EM.
         contexts: [N, C] array, tensor or data frame of the situation of each demonstration: then
             the reward is R(c, x) and the policy q(x | c) (docs/contexts.md). None: there are none.
-        held_out: share of the demonstrations that only the score sees, at least ten; 0, or where
-            ten are more than a tenth: none. Once they are scored, an EM mixture that the reward is
-            averaged with is fitted to them, too.
+        held_out: share of the demonstrations that only the score sees; 0: none. Fewer than ten
+            become ten where these are at most a tenth, else none. Once they are scored, an EM
+            mixture that the reward is averaged with is fitted to them, too.
         groups: [N] labels, e.g. of people: demonstrations of one label are held out together, from
             score and training alike. Equal rows are a group, too, unless that links most groups.
         periodic: columns (names or numbers) that are angles in radians, or {column: whole turn}.
