@@ -113,11 +113,11 @@ def _exponent(state: State, problem: Problem, x: tf.Tensor, log_mu: tf.Tensor) -
         x, log_mu: draws [M, D] and their log density [M], for the normaliser.
     """
     held_out = log_likelihoods(state, problem, x, log_mu)
-    known = np.isfinite(held_out).all(axis=0)
-    if not known.any():
+    finite = np.isfinite(held_out).all(axis=0)
+    if not finite.any():
         return 0.5
-    if not known.all():
-        held_out = held_out[:, known]
+    if not finite.all():
+        held_out = held_out[:, finite]
     means = held_out.mean(axis=1)
     likeliest = int(np.argmax(means))
     lack = held_out[likeliest] - held_out
