@@ -21,6 +21,7 @@ REWARD = "recovered reward"
 NORMALISER_DRAWS = 20_000
 DRAWS_IN_CONTEXT = 200  # for the normaliser of each held-out row's context
 MOST_IN_CONTEXTS = 2000  # held-out rows, each with a normaliser of its own
+NO_ERROR = "no standard error of one row or group"
 CLEAR = 2.0  # standard errors by which a difference counts
 UNSURE = 0.2  # nats each that are clear where rows of one group have no standard error
 CHANCE = 1e-3  # that a density which is the truth counts as one that misses a row
@@ -66,7 +67,8 @@ class Score(NamedTuple):
         ]
         for name, value in self.log_likelihood.items():
             error = value["standard_error"]
-            lines.append(f"  {name:<17}{value['mean']:10.4f}, standard error {error:.4f}")
+            told = NO_ERROR if np.isnan(error) else f"standard error {error:.4f}"
+            lines.append(f"  {name:<17}{value['mean']:10.4f}, {told}")
         return "\n".join([*lines, self.verdict])
 
     def behind_em(self, name: str) -> bool:
@@ -92,8 +94,8 @@ class Score(NamedTuple):
         if np.isnan(mean):
             return "Nothing is known of the recovered reward's normaliser, nor of its likelihood."
         unknown = np.isnan(self.over_em[REWARD]["standard_error"])
-        known = "no standard error of one row or group" if unknown else ""
-        by = f"by {abs(mean):.2g} nats each ({known or f'standard error {error:.2g}'})"
+        told = NO_ERROR if unknown else f"standard error {error:.2g}"
+        by = f"by {abs(mean):.2g} nats each ({told})"
         em = "EM"
         if count := self.em_components:
             em += f" with {count} component{'s' if count > 1 else ''}"

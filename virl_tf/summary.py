@@ -293,6 +293,11 @@ def score_warnings(found: Score | None) -> list[str]:
         warned.append(
             "the reward's normaliser rests on few draws: its held-out likelihood is a rough one."
         )
+    if found.rows > 1 and np.isnan(found.over_em[REWARD]["standard_error"]):
+        warned.append(
+            "all held-out demonstrations are of one group: what is said of them may be true of it "
+            "alone. Hold out more (--held-out), or fit with several seeds."
+        )
     return warned
 
 
