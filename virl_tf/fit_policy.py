@@ -119,8 +119,9 @@ def fit_policy(
             (`virl_tf.conditional_kde.contexts_nearby`).
         temperature: the policy is fitted to exp(log_prob / temperature), below 1 nearer to what is
             likeliest. Then, on a reward or from an `initial_policy`, without `search` and contexts,
-            no weight changes: the likeliest mode would take all. Of a reward that carries no EM
-            mixture the weights are those of a fit at temperature 1, which comes first.
+            no weight changes: the likeliest mode would take all. Of a reward alone the weights are
+            those of a fit at temperature 1, which comes first: history and callback are of what
+            follows.
         seed: of the start and of all samples.
         search: add, prune and split components before the steps (`virl_tf.vips.adaptive`), which
             finds modes that a fixed set misses, but none far outside of the start's draws: there
@@ -183,7 +184,8 @@ def fit_policy(
     size = dim if c is None else c.shape[1] + dim
     own = (samples_per_component, kl_bound, weight_kl_bound, ridge)
     before = None
-    if temperature < 1.0 and search is None and _tells_no_shares(log_prob, initial_policy, c):
+    alone = isinstance(log_prob, Reward) and initial_policy is None and c is None
+    if temperature < 1.0 and search is None and alone:
         step_hparams(KEPT_SHARES, *own)  # refuses now what cannot be used
         how = {"gradients": gradients, "ridge": ridge, "jit_compile": jit_compile}
         given = {"seed": seed, "support": support, "progress": progress, **how}
@@ -262,12 +264,6 @@ def _mixture_of(log_prob: Any) -> Mixture | None:
     """The EM mixture of a reward that has one: its components are at the modes."""
     mixture = log_prob.mixture if isinstance(log_prob, Reward) else None
     return mixture if isinstance(mixture, Mixture) and mixture.num_components else None
-
-
-def _tells_no_shares(log_prob: Any, initial_policy: Any, contexts: tf.Tensor | None) -> bool:
-    """Whether there is a reward alone, which says how likely its modes are, not where they are."""
-    alone = initial_policy is None and contexts is None
-    return alone and isinstance(log_prob, Reward) and _mixture_of(log_prob) is None
 
 
 def _keeps_shares(log_prob: Any, initial_policy: Any, support: Any, temperature: float) -> bool:
