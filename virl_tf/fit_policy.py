@@ -387,6 +387,9 @@ def _result(
 def _at_temperature_one(
     log_prob: Target | Reward, dim: int, num_components: int, options: Mapping[str, Any]
 ) -> PolicyResult:
+    if options["support"] is None and _mixture_of(log_prob) is not None:
+        # A search leaves modes out (docs/decisions-policies.md, temperature).
+        options = {**options, "search": False, "num_steps": KEPT_SHARES.num_steps}
     with warnings.catch_warnings():  # those in the result are told by `_after`
         warnings.simplefilter("ignore", UserWarning)
         return fit_policy(log_prob, dim, num_components, **options)
